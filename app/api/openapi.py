@@ -31,40 +31,54 @@ from app.trace.ops import MAX_TYPE_NAME, OP_NAMES
 from app.trace.window import OPTIONAL, StepKind
 
 TAGS = [
-    {"name": "fleet", "description": "All jobs at a glance, and what they lose over time."},
-    {"name": "hosts", "description": "Hosts that jobs found slower than their peers."},
-    {"name": "jobs", "description": "Register a training job, end it, see how it is doing."},
-    {"name": "ops", "description": "Push recorded operations, one batch of one worker at a time."},
-    {"name": "windows", "description": "Results of the analysis, by window."},
+    {"name": "fleet", "description": "All jobs and their losses over time."},
+    {"name": "hosts", "description": "Hosts that were culprits of slow jobs."},
+    {"name": "jobs", "description": "Register and end training jobs, and get their state."},
+    {"name": "ops", "description": "Push recorded operations in batches, one worker per batch."},
+    {
+        "name": "windows",
+        "description": "Results of the analysis, by window: the steps that are analysed together.",
+    },
     {
         "name": "scores",
-        "description": "Scores of ranks measured by other tools, without what-if.",
+        "description": "Scores of ranks measured by other tools. What-if questions do not apply "
+        "to them.",
     },
-    {"name": "steps", "description": "Step times: recorded, simulated, without stragglers."},
-    {"name": "workers", "description": "One worker in a window, and over the run."},
+    {
+        "name": "steps",
+        "description": "Step times: recorded, simulated, and simulated without stragglers.",
+    },
+    {
+        "name": "workers",
+        "description": "Figures and charts of one worker, in a window and over the run.",
+    },
     {
         "name": "charts",
-        "description": "The page's figures and sentences. Each chart comes as a picture, too: ask "
-        "for image/png, or put .png after its path (and width=, in pixels).",
+        "description": "Charts and headlines of the web pages. For a chart as a picture, accept "
+        "image/png or append .png to its path (with width= in pixels).",
     },
     {
         "name": "alerts",
-        "description": "What is wrong with jobs, who acknowledged it, and who is notified. "
-        "Rules are YAML or JSON with the same keys; docs/alerts.md has them.",
+        "description": "Alerts, acknowledgements, rules, silences, receivers and notifications. "
+        "Rules are YAML or JSON with the same keys (docs/alerts.md).",
     },
-    {"name": "audit", "description": "Who acknowledged, silenced or changed what."},
-    {"name": "events", "description": "Changes as they happen."},
-    {"name": "tokens", "description": "Who may do what in the project."},
+    {
+        "name": "audit",
+        "description": "Log of acknowledgements, silences and changes, with their authors.",
+    },
+    {"name": "events", "description": "Live stream of changes."},
+    {"name": "tokens", "description": "Access tokens of the project and their scopes."},
     {"name": "settings", "description": "Settings of the service, and retention of the project."},
-    {"name": "session", "description": "Signing in on the page."},
-    {"name": "health", "description": "For probes."},
+    {"name": "session", "description": "Sign-in of the web page."},
+    {"name": "health", "description": "Liveness and readiness probes, and metrics."},
 ]
 DESCRIPTION = (
-    "Paceline shows why a large-model training job is slow, while it runs. Send "
-    "`Authorization: Bearer pl_...` with every request: the token says whose jobs you see, and "
-    "what you may do (scopes ingest, read, write, admin). Unknown figures are null. Lists come a "
-    "page at a time: pass `next_cursor` as `cursor`. Refusals are problems (RFC 9457) with a "
-    "stable `code`."
+    "Paceline shows why a large-model training job is slow, while it runs. "
+    "Send `Authorization: Bearer pl_...` with every request. The token "
+    "determines the project, and its scopes (ingest, read, write, admin) the "
+    "allowed operations. Unknown figures are null. Lists are paged: pass "
+    "`next_cursor` as `cursor` to get the next page. Errors are problem "
+    "documents (RFC 9457) with a stable `code`."
 )
 
 
@@ -142,28 +156,33 @@ def _ops_in() -> dict[str, Any]:
             "dp_rank": natural,
             "stage": natural,
             "host": {"type": ["string", "null"], "maxLength": 255},
-            "batch_seq": {**natural, "description": "From 0, one more with each batch."},
+            "batch_seq": {
+                **natural,
+                "description": "Sequence number of the batch, from 0, "
+                "incremented with each batch of the rank.",
+            },
             "steps_done": {
                 "type": "array",
-                "description": "Each step that this rank has finished, ascending, with its number "
-                "of operations in all batches so far.",
+                "description": "Finished steps of this rank, ascending, as pairs [step, number "
+                "of operations in all batches so far].",
                 "items": {"type": "array", "items": natural, "minItems": 2, "maxItems": 2},
             },
             "dropped": {
                 "type": ["integer", "null"],
                 "minimum": 0,
-                "description": "Operations that this rank's recorder has dropped since it began.",
+                "description": "Number of operations that the rank's recorder has dropped since "
+                "its start.",
             },
             "placement": {
                 "type": ["object", "null"],
-                "description": "Where the host stands.",
+                "description": "Rack and network switch of the host.",
                 "additionalProperties": False,
                 "properties": dict.fromkeys(("rack", "switch"), place),
             },
             "step_kinds": {
                 "type": "array",
-                "description": "Of steps_done those that are no training steps, ascending: they "
-                "are not analysed.",
+                "description": "Steps in `steps_done` that are not training steps, ascending, "
+                "as pairs [step, kind]. They are not analysed.",
                 "items": {
                     "type": "array",
                     "prefixItems": [natural, {"enum": list(get_args(StepKind))}],
@@ -174,8 +193,8 @@ def _ops_in() -> dict[str, Any]:
             "collectives": _collectives_in(),
             "columns": {
                 "type": ["object", "null"],
-                "description": "optype is one of the job's op_types, or built in: "
-                f"{', '.join(OP_NAMES)}.",
+                "description": "Operations as columns of equal lengths. optype is one of the job's "
+                f"op_types or a built-in type: {', '.join(OP_NAMES)}.",
                 "additionalProperties": False,
                 "required": [*needed, "optype"],
                 "properties": {**dict.fromkeys(needed + optional, integers), "optype": names},
@@ -205,7 +224,8 @@ def _collectives_in() -> dict[str, Any]:
     kinds = {"type": "array", "items": kind, "maxItems": MAX_GROUP_ROWS}
     return {
         "type": ["object", "null"],
-        "description": "What the rank recorded inside its groups, in `columns` or in `rows`.",
+        "description": "Collectives that the rank recorded inside its process groups, in "
+        "`columns` or in `rows`.",
         "additionalProperties": False,
         "properties": {
             "groups": {
@@ -222,7 +242,7 @@ def _collectives_in() -> dict[str, Any]:
                         "runs": {
                             "type": "array",
                             "items": run,
-                            "description": "First rank, how many, and their distance.",
+                            "description": "Ranks as [first rank, number of ranks, stride].",
                         },
                     },
                 },
@@ -230,7 +250,8 @@ def _collectives_in() -> dict[str, Any]:
             "local_rank": {"type": ["integer", "null"], "minimum": 0, "maximum": MAX_LOCAL_RANK},
             "alone": {
                 "type": "boolean",
-                "description": "The rank records nothing else: no step waits for it.",
+                "description": "Whether the rank records only collectives; steps are then "
+                "complete without this rank.",
             },
             "columns": {
                 "type": ["object", "null"],
@@ -277,10 +298,11 @@ def _window_result() -> dict[str, Any]:
         "properties": {
             **place,
             "host": {"type": "string"},
-            "rank": {"type": "integer", "description": "Global."},
+            "rank": {"type": "integer", "description": "Global rank."},
             "local_rank": {
                 "type": "integer",
-                "description": "Number of the GPU on its host, where one inside a worker is meant.",
+                "description": "Index of the GPU on its host, if the culprit is a single GPU of "
+                "a worker.",
             },
         },
     }
@@ -292,7 +314,10 @@ def _window_result() -> dict[str, Any]:
         "culprits": {"type": "array", "items": culprit},
         "onset_step": {"type": ["integer", "null"]},
         "persistence": {"enum": ["transient", "chronic", "rotating", "progressive", None]},
-        "cost": {**number, "description": "Share of the job's GPU time."},
+        "cost": {
+            **number,
+            "description": "Share of the job's GPU time that the cause costs, from 0 to 1.",
+        },
         "evidence": thing,
         "sentence": {"type": "string"},
     }
@@ -301,12 +326,14 @@ def _window_result() -> dict[str, Any]:
         "items": {"type": "number"},
         "minItems": 2,
         "maxItems": 2,
-        "description": "What the replay says and what the waits say, where they are more than "
-        "3 points apart: the lower and the higher one; else null.",
+        "description": "The lower and the higher of two cost estimates, from the replay and "
+        "from the waits in collectives, if they differ by more than 3 percentage "
+        "points; otherwise null.",
     }
     seen_in = {
         **thing,
-        "description": "Of several windows: in how many of those looked at it was found.",
+        "description": "For a range of windows: in how many windows the cause was found "
+        "(`windows`), out of the number examined (`of`).",
         "properties": {"windows": {"type": "integer"}, "of": {"type": "integer"}},
     }
     looked_at = {
@@ -318,54 +345,61 @@ def _window_result() -> dict[str, Any]:
     }
     return {
         "type": "object",
-        "description": "One window's result; arrays by dp rank, stage or position in `steps`.",
+        "description": "The result of a window or of a range of windows. Arrays are by dp rank, "
+        "by stage or by position in `steps`.",
         "properties": {
             "schema": {"const": 1},
             "window": {
                 **thing,
-                "description": "Of several windows, id is the range, `windows` are those in it "
-                "and `left_out` the first 100 of the `num_left_out` that were too many to be read; "
-                "gpu_hours_lost is of all of them even so, or null.",
+                "description": "The window. For a range, `id` is the range, `windows` are the "
+                "windows read, and `left_out` the first 100 of the "
+                "`num_left_out` windows beyond the limit; gpu_hours_lost still "
+                "covers all of them, or is null.",
             },
             **dict.fromkeys(("job", "step_time_s"), thing),
             "fidelity": {
                 **thing,
-                "description": "How far the simulated step time is from the recorded one, as a "
-                "share of it: of the mean (verdict low above 0.05), and of each step. Of several "
-                "windows, low_windows of them are low, and so are all if these are most of them.",
+                "description": "Relative difference between simulated and recorded step time, "
+                "for the mean and for each step. The verdict is low if the "
+                "difference of the means is above 0.05. For a range, "
+                "`low_windows` is the number of windows with a low verdict; the "
+                "range is low if most of them are.",
             },
             "launch_delay": {
                 **thing,
-                "description": "Mean seconds a step that operations could have started earlier: "
-                "by_optype for an average worker; by_worker [dp][pp]; others_waited [dp][pp] is "
-                "what other workers waited for this one because it launched late.",
+                "description": "Mean seconds per step between the time an operation could start "
+                "and its actual start: `by_optype` for an average worker, "
+                "`by_worker` as [dp][pp]. `others_waited` as [dp][pp]: mean "
+                "seconds per step that other workers waited because this one "
+                "launched late.",
             },
             "steps": {"type": "array", "items": {"type": "integer"}},
             "structures": {
                 "type": "array",
-                "description": "Steps that have the same operations, which are replayed together "
-                "and have ideals of their own.",
+                "description": "Groups of steps with the same operations. Each group is "
+                "replayed together and has its own ideal durations.",
                 "items": {"type": "array", "items": {"type": "integer"}},
             },
             "skipped_steps": {"type": "array", "items": thing},
             "clocks": {
                 **thing,
-                "description": "How far hosts' clocks are apart, by the ends of operations that "
-                "they share (docs/clocks.md): nine in ten of these are within residual_ms of each "
-                "other once corrected; by host, the 20 worst, offset_ms, drift_ppm and "
-                "residual_ms; reason says why not, or what is unknown.",
+                "description": "Clock differences between hosts, measured from the ends of "
+                "shared operations (docs/clocks.md). After correction, 90 % of "
+                "these ends are within `residual_ms` of each other. `by_host` "
+                "has offset_ms, drift_ppm and residual_ms of the 20 worst hosts. "
+                "`reason`: why clocks were not measured, or what is unknown.",
             },
             "optype_slowdown": {"type": "object", "additionalProperties": {"type": "number"}},
             "optype_time_s": {
                 **thing,
-                "description": "Mean seconds a step and worker in operations of each type: "
-                "recorded and, of communication, transfer from when all peers were there and wait "
-                "until then.",
+                "description": "Mean seconds per step and worker in operations of each type: "
+                "`recorded`; for communication also `wait`, until all peers have "
+                "arrived, and `transfer`, from then on.",
             },
             "stage_compute_s": {
                 "type": ["object", "null"],
-                "description": "Mean seconds of one micro-batch on each stage: forward, backward; "
-                "null where a stage has none.",
+                "description": "Mean forward and backward time of one micro-batch on each "
+                "stage, in seconds; null for a stage without such operations.",
             },
             **dict.fromkeys(
                 ("launch_slowdown", "slowdown", "gpu_time_wasted", "gpu_hours_lost"), number
@@ -377,16 +411,17 @@ def _window_result() -> dict[str, Any]:
             **dict.fromkeys(("worker_slowdown", "worker_slowdown_estimate"), matrix),
             "findings": {
                 **_list_of(found, cost_range=cost_range, seen_in=seen_in),
-                "description": "Causes, most costly first; empty where nothing is wrong, null "
-                "where nothing can be told.",
+                "description": "Causes by cost, descending; empty if nothing is wrong, null if "
+                "the data does not allow a diagnosis.",
             },
             "more_findings": {
                 "type": "integer",
-                "description": "Of several windows: how many findings are left out after 20.",
+                "description": "For a range of windows: number of findings beyond the first 20, "
+                "which are omitted.",
             },
             "ruled_out": {
                 **_list_of(looked_at),
-                "description": "Causes that were looked at and not found, or cannot be told.",
+                "description": "Causes that were examined and not found, or that lack evidence.",
             },
             "fingerprint": {
                 "type": ["object", "null"],
@@ -395,19 +430,22 @@ def _window_result() -> dict[str, Any]:
             },
             "changes": {
                 "type": ["array", "null"],
-                "description": "When the job, or some workers, became slower or faster.",
+                "description": "Points at which the job or some workers became slower or faster.",
                 "items": thing,
             },
             "arrivals": arrivals_schema(),
             "unexplained_share": {
                 **number,
-                "description": "Share of the step that is waiting which no finding explains.",
+                "description": "Share of the step spent waiting that no finding explains.",
             },
             "coverage": {
                 **number,
-                "description": "Share of the step that operations cover, mean over ranks: below "
-                "0.6 nothing can be ruled out.",
+                "description": "Share of the step covered by recorded operations, mean over "
+                "ranks. Below 0.6, no cause can be ruled out.",
             },
-            "per_step": {"type": "object", "description": "Only if asked for."},
+            "per_step": {
+                "type": "object",
+                "description": "Figures by step; only with `per_step=true`.",
+            },
         },
     }

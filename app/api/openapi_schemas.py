@@ -19,15 +19,20 @@ def arrivals_schema() -> dict[str, Any]:
     group = {
         "name": {"type": "string"},
         "axis": {"enum": ["dp", "tp", "cp", "ep", "pp", ""]},
-        "ranks": {**by_rank(integer), "description": "The first 64."},
+        "ranks": {**by_rank(integer), "description": "The group's first 64 ranks."},
         "num_ranks": integer,
         "num_occurrences": integer,
-        "transfer_s": {**number, "description": "Median of an occurrence, once all are there."},
-        "waited_s": {**number, "description": "Mean seconds a step that a member waits."},
+        "transfer_s": {
+            **number,
+            "description": "Median transfer time of a collective, from the "
+            "arrival of the last member, in seconds.",
+        },
+        "waited_s": {**number, "description": "Mean seconds per step that a member waits."},
         "bandwidth_bytes_s": number,
         "members": {
             **_objects({**place, **waits}),
-            "description": "Most waited for first; at most 16 but where the group was asked for.",
+            "description": "Members by `waited_for_s`, descending; at most 16 unless `group` "
+            "was given.",
         },
     }
     culprit = {
@@ -36,44 +41,57 @@ def arrivals_schema() -> dict[str, Any]:
         **{"group": {"type": "string"}, "axis": group["axis"]},
         "kind": {"enum": ["compute", "host", "data-wait", "gc", "unknown"]},
         **{"waited_for_s": number, "late_share": number, "own_delay_s": number},
-        "share": {**number, "description": "Of the step."},
-        "steps_late": {**number, "description": "Share of the steps."},
+        "share": {**number, "description": "Share of the step that others waited for this rank."},
+        "steps_late": {**number, "description": "Share of the steps in which this rank was late."},
     }
     return {
         "type": ["object", "null"],
-        "description": "Whom the others waited for at collectives (docs/arrivals.md); arrays by "
-        "rank are parallel. Null where no collective was recorded by every member of its group.",
+        "description": "Ranks that the others waited for at collectives (docs/arrivals.md). "
+        "Arrays by rank are parallel. Null if no collective was recorded by all "
+        "members of its group.",
         "properties": {
             "num_occurrences": integer,
-            "num_ranks": {**integer, "description": "That recorded a collective."},
+            "num_ranks": {**integer, "description": "Number of ranks that recorded a collective."},
             "waiting_share": {
                 **number,
-                "description": "Share of GPU time that ranks spent waiting for later ones.",
+                "description": "Share of GPU time that ranks waited for later ones.",
             },
             "largest_share": {
                 **number,
-                "description": "Share of the step that the others waited for one rank, at most.",
+                "description": "Largest share of the step that the others waited for a single "
+                "rank.",
             },
-            "rank": by_rank(integer, "Global, of the 256 that were waited for most; ascending."),
+            "rank": by_rank(
+                integer, "Global ranks, ascending: the 256 ranks that the others waited for most."
+            ),
             "dp_rank": by_rank(unknown_integer),
             "stage": by_rank(unknown_integer),
             "host": by_rank(text),
-            "local_rank": by_rank(unknown_integer, "Number of the GPU on its host."),
-            "waited_for_s": by_rank(number, "Mean seconds a step that the others waited for it."),
-            "waited_s": by_rank(number, "Mean seconds a step that it waited for later ones."),
-            "late_share": by_rank(number, "Share of its occurrences in which it was late."),
-            "own_delay_s": by_rank(
-                number, "Mean seconds a step of delay that is its own, and no wait elsewhere."
+            "local_rank": by_rank(unknown_integer, "Index of the GPU on its host."),
+            "waited_for_s": by_rank(
+                number, "Mean seconds per step that the others waited for this rank."
             ),
-            "groups": {**_objects(group), "description": "At most 50, most waiting first."},
+            "waited_s": by_rank(
+                number, "Mean seconds per step that this rank waited for later ones."
+            ),
+            "late_share": by_rank(number, "Share of this rank's collectives to which it was late."),
+            "own_delay_s": by_rank(
+                number,
+                "Mean seconds per step of this rank's own delay, without its waits in "
+                "other groups.",
+            ),
+            "groups": {
+                **_objects(group),
+                "description": "At most 50 groups, by waiting, descending.",
+            },
             "culprits": _objects(culprit),
             "per_step": {
                 "type": "object",
-                "description": "Only if asked for.",
+                "description": "Figures by step; only with `per_step=true`.",
                 "properties": {
                     "waited_for_s": {
                         "type": "array",
-                        "description": "Seconds by step and rank.",
+                        "description": "Seconds as [step][rank].",
                         "items": by_rank(number),
                     }
                 },
@@ -90,10 +108,13 @@ def window_arrivals_schema() -> dict[str, Any]:
         "steps": {"type": "array", "items": {"type": "integer"}},
         "arrivals": {
             **arrivals_schema(),
-            "description": "As in the window's result, with `per_step`; with `group`, of the "
-            "members of that group alone.",
+            "description": "As in the window's result, with `per_step`. With `group`: only the "
+            "members of the group.",
         },
-        "reason": {"type": ["string", "null"], "description": "Why there are none."},
+        "reason": {
+            "type": ["string", "null"],
+            "description": "Reason why `arrivals` is null; otherwise null.",
+        },
         "unexplained_share": number,
         "coverage": number,
     }

@@ -1,7 +1,6 @@
-"""How are results drawn? Pure functions from figures to whole Plotly figures and sentences.
+"""How are results drawn? Pure functions from figures to Plotly figures and sentences.
 
-Read `base/figure.py` first (what every chart returns), then `job/window_charts.py`, the table of
-the charts that one window's result can draw. Each subfolder is a page: `job`, `worker`, `fleet`,
-`compare`, `timeline` and `report`. The API, the consumer and the CLI import it; charts import the
-engine, diagnosis and trace, never the store.
+Read `base/figure.py` first (the form of every chart), then `job/window_charts.py`, the table of a
+window's charts. Each other folder is a page.
+Imported by: api, cli, consumer.
 """

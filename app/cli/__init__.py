@@ -1,7 +1,8 @@
 """Which commands does `paceline` have?
 
-Read the end of this file first: it lists them. Nothing imports this package. Commands import heavy
-modules (numba, pyarrow, fastapi) when they run, so that `--help` is quick.
+Read `__init__.py` first: its end lists them. Commands import heavy modules (numba, pyarrow,
+fastapi) when they run, so that `--help` is quick.
+Imported by: nothing.
 """
 
 import errno

@@ -1,6 +1,7 @@
-"""The analysis process: takes batches from the event queue, and stores what windows tell.
+"""How do batches in the event queue become stored results and alerts?
 
-Read first: main.py (what runs beside what), loop.py (one turn), shard.py (one shard's batches),
-commit.py (the one transaction of a turn). Alerts: alert_state.py decides what fires,
-dispatcher.py who is notified, sender.py sends. Only cli may import it.
+Read `main.py` first (the tasks of the process), then `loop.py` (one turn), `shard.py` (one shard's
+batches) and `commit.py` (a turn's transaction). `alert_state.py` decides what fires,
+`dispatcher.py` who is notified; `sender.py` sends.
+Imported by: cli.
 """

@@ -1,4 +1,5 @@
 """Why is the job slow, who is the culprit, since when, and what does it cost?
 
-Read diagnose.py first, then case.py. `app.monitor` calls `diagnose`; the CLI calls profiles/.
+Read `diagnose.py` first, then `case.py`.
+Imported by: alerts, api, charts, cli, consumer, main, monitor, synth.
 """

@@ -1,5 +1,6 @@
 """How slow is the job, compared with the same steps without stragglers?
 
-Start with replays.py (`prepare` makes a window replayable), then what_if.py (`Replayer`) and
-report.py (all figures). Diagnosis, monitor, charts, store, api and cli may import this package.
+Read `replays.py` first (`prepare` makes a window replayable), then `what_if.py` (`Replayer`) and
+`report.py` (all figures).
+Imported by: alerts, api, charts, cli, consumer, diagnosis, main, monitor, store.
 """

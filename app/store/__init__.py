@@ -1,7 +1,6 @@
-"""What is known about every job, and kept? The only SQL.
+"""What is stored about every job? The only SQL.
 
-One module per noun; each function takes an open connection, so that callers choose the
-transaction. Read first: tables.py (what there is), database.py (connections), runs.py and
-windows.py. What alerts and their receivers need is in app/store/alerting. api, ingest, consumer,
-cli and main may import it; it imports no layer above alerts.
+Read `tables.py` first (the schema), then `database.py` (connections), `runs.py` and `windows.py`.
+One module per noun; functions take an open connection, so that callers choose the transaction.
+Imported by: api, cli, consumer, main.
 """

@@ -1,4 +1,9 @@
-"""Records operations of a training worker and sends them to Paceline."""
+"""Records operations of a training worker and sends them to Paceline.
+
+Read `startup.py` first (`start`), then `recorder.py`. Training scripts import this package; it
+imports nothing of `app`.
+Imported by: cli.
+"""
 
 from .recorder import NULL, NullRecorder, Recorder
 from .self_check import check

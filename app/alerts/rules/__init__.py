@@ -1,5 +1,6 @@
-"""What do rules say, and how do windows move their alerts?
+"""What do rules say, and how do windows change their alerts?
 
-Read `evaluation.py` first: it takes one job's alerts a window further. `state_machine.py` is
-one alert, `rule_text.py` the YAML of a project's rules.
+Read `evaluation.py` first: it applies one window to a job's alerts. `state_machine.py` is one
+alert, `rule_text.py` the YAML of a project's rules.
+Imported by: api, cli, consumer, settings.
 """

@@ -26,12 +26,15 @@ JobId = Annotated[
     ),
 ]
 _WINDOW_PATTERN = r"^(latest|[0-9]{1,9}-[0-9]{1,16})$"
-_WINDOW_TEXT = "`latest`, or epoch and first step."
+_WINDOW_TEXT = "Window id: epoch and first step, such as `3-64`; or `latest`."
 WindowId = Annotated[
     str, Path(pattern=_WINDOW_PATTERN, description=_WINDOW_TEXT, examples=["latest"])
 ]
 _RANGE_PATTERN = r"^(latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
-_RANGE_TEXT = f"{_WINDOW_TEXT[:-1]}, or the first and the last of several, as 3-0..3-64."
+_RANGE_TEXT = (
+    "Window id: epoch and first step, such as `3-64`; or a range of two ids, such as `3-0..3-64`; "
+    "or `latest`."
+)
 WindowsId = Annotated[
     str, Path(pattern=_RANGE_PATTERN, description=_RANGE_TEXT, examples=["latest"])
 ]
@@ -40,7 +43,8 @@ ChosenSteps = Annotated[
     str | None,
     Query(
         max_length=1000,
-        description="Analyse these steps of a closed window alone, such as 101-110,115.",
+        description="Analyse only these steps of a closed window, as numbers and ranges: "
+        "`101-110,115`.",
         examples=["101-110"],
     ),
 ]
@@ -49,13 +53,13 @@ Cursor = Annotated[
     Query(
         max_length=256,
         pattern=r"^[A-Za-z0-9._~=-]*$",
-        description="`next_cursor` of the page before.",
+        description="`next_cursor` of the previous page; leave it out for the first page.",
     ),
 ]
-Limit = Annotated[int, Query(ge=1, le=500, description="Most items on a page.")]
+Limit = Annotated[int, Query(ge=1, le=500, description="Maximum number of items per page.")]
 EpochNumber = Annotated[int | None, Query(ge=1, le=2**31 - 1)]
 StepNumber = Annotated[int | None, Query(ge=0, le=2**53)]
-ThemeName = Annotated[Literal["light", "dark"], Query(description="Colours of the page.")]
+ThemeName = Annotated[Literal["light", "dark"], Query(description="Colour theme of the chart.")]
 
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=PRINTABLE)]
 Text = Annotated[str, StringConstraints(max_length=256, pattern=PRINTABLE)]
@@ -102,17 +106,21 @@ def timestamp_or_none(unix_s: float | None) -> datetime | None:
 
 
 class MatcherOut(RequestModel):
-    """A label of alerts and a pattern for it."""
+    """A label of an alert and a pattern for its value."""
 
     label: Label = Field(
-        description="alertname, job, rule, subject, severity, cause, worker or host, or one of "
-        "the rule's or the job's own.",
+        description="Name of a label: alertname, job, rule, subject, severity, cause, worker "
+        "or host, or a label of the rule or of the job.",
         examples=["job"],
     )
     pattern: Text = Field(
-        description="With * and ?; a label that an alert has not got is empty.", examples=["llm-*"]
+        description="Pattern with the wildcards * and ?. A label that the alert lacks counts "
+        "as empty.",
+        examples=["llm-*"],
     )
-    is_negative: bool = Field(False, description="Match what the pattern does not.")
+    is_negative: bool = Field(
+        False, description="Whether to match values that do not fit the pattern."
+    )
 
 
 Matchers = Annotated[list[MatcherOut], Field(max_length=MAX_MATCHERS)]
@@ -144,8 +152,15 @@ class WorkerOut(ResponseModel):
         return cls(dp_rank=dp_rank, stage=stage)
 
 
-StepQuery = Annotated[StepNumber, Query(description="Left out: the one that took longest.")]
+StepQuery = Annotated[
+    StepNumber, Query(description="Step number; default: the slowest step of the window.")
+]
 DpRankQuery = Annotated[
     int | None,
-    Query(ge=0, le=2**31, description="Left out: the replica that held the step up longest."),
+    Query(
+        ge=0,
+        le=2**31,
+        description="dp rank (data-parallel replica); default: the replica "
+        "with the largest share of the step's critical path.",
+    ),
 ]

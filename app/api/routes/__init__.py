@@ -1,6 +1,6 @@
-"""Which operations does the API have? One noun a file, with the schemas that it speaks.
+"""Which operations does the API have? One noun per file, with its schemas.
 
-Read `jobs/jobs.py` as an example, and `dependencies.py` for what routes ask for by type. `jobs` is
-how data comes in, `windows` the results of one job, `fleet` all jobs and hosts, `alerts` rules,
-alerts and receivers. `application.py` includes every router.
+Read `jobs/jobs.py` first as an example, then `dependencies.py` for the injected arguments.
+`application.py` of the API includes every router.
+Imported by: api, cli.
 """

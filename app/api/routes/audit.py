@@ -57,7 +57,7 @@ router = APIRouter(tags=["audit"])
 
 
 class AuditOut(ResponseModel):
-    """One audit entry; never changed."""
+    """One audit entry; immutable."""
 
     audit_id: int
     at: datetime
@@ -78,7 +78,7 @@ class AuditsOut(ResponseModel):
 @router.get(
     "/audit",
     operation_id="list_audit",
-    summary="See who did what",
+    summary="List audit entries",
     responses=refusals(),
 )
 def list_audit(
@@ -87,16 +87,19 @@ def list_audit(
     object_kind: Annotated[
         str | None,
         Query(
-            pattern="^[a-z]{1,32}$", description="Of things of this kind only.", examples=["rules"]
+            pattern="^[a-z]{1,32}$",
+            description="Only entries about objects of this kind.",
+            examples=["rules"],
         ),
     ] = None,
     actor: Annotated[
-        str | None, Query(max_length=300, pattern=PRINTABLE, description="Of this actor only.")
+        str | None,
+        Query(max_length=300, pattern=PRINTABLE, description="Only entries of this actor."),
     ] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> AuditsOut:
-    """Needs the scope admin. Kept for as long as results are; contains no secrets."""
+    """Needs the scope admin. Entries are kept as long as results; they contain no secrets."""
     with service.store.read() as conn:
         found, next_cursor = audit.page(
             conn, caller.project, object_kind=object_kind, actor=actor, cursor=cursor, limit=limit

@@ -12,23 +12,27 @@ from app.api.service.service import Service
 
 
 class FieldProblem(BaseModel):
-    """One invalid field; of a text, one line."""
+    """One invalid field, or one invalid line of a text."""
 
     field: str
     message: str
-    line: int | None = Field(None, description="Of alert rules: which line, from 1.")
+    line: int | None = Field(
+        None, description="Line number in the YAML text of alert rules, from 1; null otherwise."
+    )
 
 
 class ProblemOut(BaseModel):
-    """Why a request was refused (RFC 9457)."""
+    """Problem document: why a request was refused (RFC 9457)."""
 
     type: str = Field(examples=["/docs#error-job_not_found"])
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
     detail: str = Field(examples=["no job 'llm-70b': register it with PUT /api/v1/jobs/llm-70b"])
-    code: str = Field(examples=["job_not_found"], description="Stable; meant for programs.")
+    code: str = Field(examples=["job_not_found"], description="Stable error code for programs.")
     instance: str = Field(examples=["/api/v1/jobs/llm-70b"])
-    errors: list[FieldProblem] | None = Field(None, description="Of a 422: which fields, and why.")
+    errors: list[FieldProblem] | None = Field(
+        None, description="Invalid fields and the reasons, for status 422."
+    )
 
 
 _REFUSAL_TEXTS = {

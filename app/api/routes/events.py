@@ -130,11 +130,16 @@ _STREAM: dict[int | str, dict[str, Any]] = {
                     "type": "object",
                     "required": ["event", "data"],
                     "properties": {
-                        "id": {"type": "string", "description": "To go on from, later."},
+                        "id": {
+                            "type": "string",
+                            "description": "Id of the event; send it as "
+                            "Last-Event-ID to resume the stream.",
+                        },
                         "event": {"enum": _KINDS},
                         "data": {
                             "type": "string",
-                            "description": "JSON; says which job it is of, if of one.",
+                            "description": "JSON object; contains the job id if the event is "
+                            "about one job.",
                         },
                     },
                 },
@@ -149,7 +154,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/events",
     operation_id="stream_events",
-    summary="Follow the project's jobs live",
+    summary="Stream changes of the project's jobs",
     status_code=200,
     response_class=EventStream,
     responses={**_STREAM, **refusals()},
@@ -159,16 +164,24 @@ async def stream_events(
     service: ServiceDep,
     caller: CallerDep,
     last_event_id: Annotated[
-        str, Header(alias="Last-Event-ID", description="Of the last event that was seen.")
+        str,
+        Header(
+            alias="Last-Event-ID",
+            description="Id of the last received event, to resume the stream.",
+        ),
     ] = "",
     after: Annotated[
-        str, Query(max_length=64, description="The same, for who cannot send that header.")
+        str,
+        Query(
+            max_length=64,
+            description="Same as Last-Event-ID, for clients that cannot send this header.",
+        ),
     ] = "",
 ) -> EventStream:
-    """Server-sent events: first a `snapshot` of the jobs; a `resync` says: load everything again.
+    """Server-sent events, first a `snapshot` of the jobs. On `resync`, load everything again.
 
-    A `heartbeat` is sent every 15 s. A caller that reconnects with the id of the last event gets
-    the missed events in place of the snapshot, if this process still has them: it keeps the last
+    A `heartbeat` is sent every 15 s. A client that reconnects with the id of the last event gets
+    the missed events instead of the snapshot, if this process still has them: it keeps the last
     1,024 events. The stream ends within 5 s after the caller's token is revoked, or when the token
     or the session expires.
     """

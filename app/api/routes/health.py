@@ -149,14 +149,14 @@ class HealthOut(ResponseModel):
 
 
 class CheckOut(ResponseModel):
-    """One check."""
+    """Result of one check."""
 
     ok: bool
     sentence: str
 
 
 class ReadyOut(ResponseModel):
-    """Batches can be taken; `degraded` are failed checks that only the analysis needs."""
+    """Batches can be accepted; `degraded` lists failed checks that only affect the analysis."""
 
     status: Literal["ready"] = "ready"
     degraded: list[str]
@@ -166,27 +166,28 @@ class ReadyOut(ResponseModel):
 @router.get(
     "/healthz",
     operation_id="get_health",
-    summary="Ask whether the process runs",
+    summary="Check that the process runs",
     responses=only_refusals(421, 500),
     openapi_extra={"security": []},
 )
 async def get_health() -> HealthOut:
-    """Needs no other process, so it answers whatever else is down."""
+    """Liveness probe; does not depend on the database, the queue or other processes."""
     return HealthOut()
 
 
 @router.get(
     "/readyz",
     operation_id="get_readiness",
-    summary="Ask whether batches can be taken",
+    summary="Check that batches can be accepted",
     response_model=ReadyOut,
     responses=only_refusals(421, 500, 503),
     openapi_extra={"security": []},
 )
 async def get_readiness(request: Request, service: ServiceDep) -> Response:
-    """Answers 503 with the reason while queue or store are down or would lose data.
+    """Readiness probe: 503 with the reason while the queue or the store is down or would lose data.
 
-    Without a consumer, batches are still taken and kept: that is 200, with the check in `degraded`.
+    Without a consumer, batches are still accepted and stored: 200, with the failed check in
+    `degraded`.
     """
     checks = await check_readiness(service.status)
     checks_out = {check.name: CheckOut(ok=check.ok, sentence=check.sentence) for check in checks}

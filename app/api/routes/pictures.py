@@ -151,7 +151,8 @@ def describe_pictures(document: dict[str, Any]) -> None:
             if content.get("application/json", {}).get("schema") == figure:
                 content[PNG] = picture
                 operation["responses"]["501"] = {
-                    "description": "Pictures need what the detail names.",
+                    "description": "Pictures cannot be drawn here; `detail` has the missing "
+                    "requirement.",
                     "content": {"application/problem+json": problem},
                 }
 
@@ -258,12 +259,12 @@ LINK_PATH = f"{PICTURES_PATH}{{link}}"
 described_router = APIRouter(tags=["charts"])
 
 PictureLinkPath = Annotated[
-    str, Path(description="As a message of an alert has it.", max_length=700)
+    str, Path(description="Last part of a picture link in an alert message.", max_length=700)
 ]
 
 _PICTURE: Responses = {
     200: {
-        "description": "The picture. It may be kept for an hour.",
+        "description": "The picture; may be cached for an hour.",
         "content": {PNG: {"schema": {"type": "string", "format": "binary"}}},
     },
 }
@@ -272,7 +273,7 @@ _PICTURE: Responses = {
 @described_router.get(
     LINK_PATH,
     operation_id="get_linked_picture",
-    summary="See the picture that a link was made for",
+    summary="Get the picture of a link in an alert message",
     response_class=Response,
     responses={**_PICTURE, **only_refusals(404, 409, 421, 429, 500, 501, 503)},
     openapi_extra={"security": []},

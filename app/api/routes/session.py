@@ -16,22 +16,23 @@ router = APIRouter(tags=["session"])
 
 
 class SessionIn(RequestModel):
-    """The token, once."""
+    """The token to sign in with."""
 
     token: SecretStr
 
 
 class PriceOut(ResponseModel):
-    """Price of a GPU-hour; the currency's sign stands before the amount."""
+    """Price of a GPU-hour; show the currency symbol before the amount."""
 
     per_gpu_hour: float
     currency: str
 
 
 class SessionOut(ResponseModel):
-    """Whether the caller is signed in; then also what a crash could lose, where that is allowed.
+    """Whether the caller is signed in; if so, with the scopes of the session's token.
 
-    `scopes` are those of the session's token; `price` is null where the operator has set none.
+    `lossy` lists what a crash could lose, if the operator allows such a setup. `price` is null if
+    the operator has set none.
     """
 
     authenticated: bool
@@ -51,9 +52,10 @@ class SessionOut(ResponseModel):
 async def sign_in(
     given: SessionIn, request: HttpRequest, response: Response, service: ServiceDep
 ) -> None:
-    """Sets the session cookie, for a token with the scope read.
+    """Sets the session cookie for a token with the scope read.
 
-    After ten failures in a minute, an address has to wait.
+    After ten failures within a minute, further attempts from the same address are refused for a
+    while.
     """
     if "sec-fetch-site" in request.headers or "origin" in request.headers:
         check_same_origin(request.url.scheme, request.headers)
@@ -79,13 +81,13 @@ async def sign_in(
 @router.get(
     "/session",
     operation_id="get_session",
-    summary="Ask whether one is signed in",
+    summary="Get the session of the caller",
     response_model_exclude_unset=True,
     responses=refusals(),
     openapi_extra={"security": []},
 )
 async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
-    """Answers 200 without a session, too: a page asks before it shows the sign-in form."""
+    """Answers 200 also without a session, so that the page can decide to show the sign-in form."""
     try:
         caller = await service.auth.caller(request.scope)
     except Unauthorised:

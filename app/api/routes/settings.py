@@ -21,10 +21,12 @@ _REFUSALS: Responses = refusals(*BODY_REFUSALS)
 
 
 class RetentionIn(RequestModel):
-    """Days for which data is kept; null: the service's setting."""
+    """Retention in days; null: use the service's setting."""
 
-    raw_days: Days | None = Field(description="Operations of closed windows.")
-    results_days: Days | None = Field(description="Windows, ended runs and alerts.")
+    raw_days: Days | None = Field(description="Retention of operations of closed windows, in days.")
+    results_days: Days | None = Field(
+        description="Retention of windows, ended runs and alerts, in days."
+    )
 
 
 class RetentionOut(ResponseModel):
@@ -55,11 +57,14 @@ class SettingsOut(ResponseModel):
 @router.get(
     "/settings",
     operation_id="get_settings",
-    summary="See what the service goes by",
+    summary="Get the settings",
     responses=refusals(),
 )
 def get_settings(service: ServiceDep, caller: CallerDep) -> SettingsOut:
-    """Contains no secret; rules are under /rules, receivers under /endpoints."""
+    """Settings of the service and of the project, without secrets.
+
+    Rules are under /rules, receivers under /endpoints.
+    """
     known = service.public_settings
     same = ("window_steps", "step_deadline_s", "revise_for_s", "silent_after_s", "session_hours")
     return SettingsOut(
@@ -73,7 +78,7 @@ def get_settings(service: ServiceDep, caller: CallerDep) -> SettingsOut:
 @router.put(
     "/settings/retention",
     operation_id="set_retention",
-    summary="Set how long the project keeps what it has",
+    summary="Set the project's retention",
     responses=_REFUSALS,
 )
 def set_retention(days: RetentionIn, service: ServiceDep, caller: CallerDep) -> RetentionOut:

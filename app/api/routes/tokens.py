@@ -33,15 +33,19 @@ TokenId = Annotated[
 
 
 class TokenIn(RequestModel):
-    """Scopes, job and lifetime of a new token."""
+    """Name, scopes, job and lifetime of a new token."""
 
-    name: NonEmptyText = Field(description="For people: where it is used.", examples=["cluster A"])
+    name: NonEmptyText = Field(description="Name of the token, for people.", examples=["cluster A"])
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=4)]
     job: Annotated[str, Field(pattern=JOB_PATTERN)] | None = Field(
-        None, description="The only job that it is good for, with the scope ingest alone."
+        None, description="Restrict the token to this job; only with the scope ingest alone."
     )
     expires_days: float | None = Field(
-        None, gt=0, le=MAX_DAYS, allow_inf_nan=False, description="Left out: never."
+        None,
+        gt=0,
+        le=MAX_DAYS,
+        allow_inf_nan=False,
+        description="Days until the token expires; default: never.",
     )
 
     def wanted(self, project: str, now_s: float) -> NewToken:
@@ -61,7 +65,9 @@ class TokenOut(ResponseModel):
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
-    last_used_at: datetime | None = Field(description="To the minute.")
+    last_used_at: datetime | None = Field(
+        description="Time of the last use, to the minute; null if never used."
+    )
 
 
 class CreatedTokenOut(TokenOut):
@@ -99,7 +105,7 @@ def _token_fields(record: TokenRecord) -> dict[str, object]:
 def list_tokens(
     service: ServiceDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 100
 ) -> TokensOut:
-    """All tokens, revoked ones too, by id, a page at a time."""
+    """All tokens, including revoked ones, by id, a page at a time."""
     with service.store.read() as conn:
         found, next_cursor = tokens.page(conn, caller.project, cursor=cursor, limit=limit)
     items = [TokenOut.model_validate(_token_fields(record)) for record in found]
@@ -109,12 +115,15 @@ def list_tokens(
 @router.post(
     "/tokens",
     operation_id="create_token",
-    summary="Make a token",
+    summary="Create a token",
     status_code=201,
     responses=refusals(*BODY_REFUSALS),
 )
 def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> CreatedTokenOut:
-    """Creates a token; to replace one, create its successor first, then revoke the old one."""
+    """The token's text is shown only once.
+
+    To replace a token, create the new one first, then revoke the old one.
+    """
     now_s = service.now_s()
     with service.store.write() as conn:
         record, text = tokens.create(conn, token.wanted(caller.project, now_s), now_s=now_s)
@@ -131,7 +140,7 @@ def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> Crea
     responses=refusals(404, *BODY_REFUSALS),
 )
 def revoke_token(token_id: TokenId, service: ServiceDep, caller: CallerDep) -> None:
-    """Every process refuses it within 5 s. Revoking twice changes nothing."""
+    """All processes refuse the token within 5 s. Idempotent."""
     now_s = service.now_s()
     with service.store.write() as conn:
         if tokens.revoke(conn, caller.project, token_id, now_s=now_s):

@@ -1,4 +1,5 @@
-"""What do all charts share? Figures and axes as plain data, bars, heatmaps, the step axis, colours.
+"""What do all charts share? Figures and axes as plain data, bars, heatmaps and colours.
 
-Start with `figure.py`. All other chart packages import this one; it imports none of them.
+Read `figure.py` first.
+Imported by: api, charts, cli.
 """

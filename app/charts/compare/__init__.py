@@ -1,4 +1,5 @@
-"""What changed between two windows? The headline, the causes, and both sides in one picture.
+"""What changed between two windows? The headline, the causes, and both sides as charts.
 
-Start with `summary.py`. Only the API's compare route imports it.
+Read `summary.py` first.
+Imported by: api.
 """

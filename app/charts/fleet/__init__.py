@@ -1,4 +1,5 @@
-"""How does the fleet's page look? The headline, GPU-hours by day and cause, and one mark a job.
+"""What does the fleet's page show? The headline, and GPU-hours by day, cause and job.
 
-Start with `headline.py`. Only the API's fleet routes import it.
+Read `headline.py` first.
+Imported by: api.
 """

@@ -1,5 +1,6 @@
-"""How does one job look? The charts and the headline of a job's page.
+"""What does a job's page show? Its charts and its headline.
 
-Start with `window_charts.py`: every chart that a window's result can draw, by name. `headline.py`
-has the sentences. Pages of one worker, of the fleet and of reports import from here.
+Read `window_charts.py` first: every chart of a window's result, by name. `headline.py` has the
+sentences.
+Imported by: api, charts, cli.
 """

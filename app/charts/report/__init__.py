@@ -1,4 +1,5 @@
-"""How does a result leave Paceline? As one HTML file, or as a PNG for messages and tickets.
+"""How does a result leave Paceline? As one HTML file, or as a PNG for messages.
 
-Start with `html.py`. The CLI's report command and the pictures of alerts import it.
+Read `html.py` first.
+Imported by: api, cli, consumer.
 """

@@ -1,7 +1,7 @@
 """How do traces and results get into other tools?
 
-Each command has a file of its name; `source` says what is exported. Only `app.cli` imports this
-package.
+Read `source.py` first: it says what is exported. Each command has a file of its name.
+Imported by: cli.
 """
 
 from typing import Any

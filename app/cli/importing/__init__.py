@@ -1,4 +1,5 @@
 """How do traces and scores of other tools come into Paceline?
 
-Read `command` first. Only `app.cli` imports this package.
+Read `command.py` first.
+Imported by: cli.
 """

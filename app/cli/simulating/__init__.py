@@ -1,4 +1,5 @@
 """How does `paceline simulate` make the trace of a job with known faults?
 
-Read `command` first. The simulation itself is `app.synth`.
+Read `command.py` first. The simulation itself is `app.synth`.
+Imported by: cli.
 """

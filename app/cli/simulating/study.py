@@ -6,9 +6,9 @@ from typing import Any
 from rich.table import Table
 
 from app.charts.base.theme import LIGHT
-from app.charts.worker.straggler_law import straggler_law
 from app.cli.html_report import chart_page
 from app.cli.output import written_whole
+from app.cli.simulating.straggler_law_chart import straggler_law
 from app.synth.straggler_law import TAILS, WORKERS, LogNormalTail, ParetoTail, Tail
 
 # Characters that the table takes, or a few more.

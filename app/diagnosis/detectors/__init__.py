@@ -1,4 +1,5 @@
-"""Which causes are known, and what does each look like? One file each.
+"""Which causes are known, and how is each detected? One file per cause.
 
-Read slow_worker.py first. Only diagnose.py imports this package.
+Read `slow_worker.py` first, as an example.
+Imported by: diagnosis.
 """

@@ -1,5 +1,6 @@
 """What do a window's operations show that a cause could explain?
 
-Read features.py first. `Case` (case.py) computes features, outliers, links and slowness; the other
-files hold evidence of one or two detectors. This package imports no detector.
+Read `features.py` first. `Case` (case.py) computes features, outliers, links and slowness; the
+other files hold evidence of one or two detectors.
+Imported by: api, charts, diagnosis.
 """

@@ -1,5 +1,5 @@
-"""When did a series change, does it last, and what is chance?
+"""When did a series change, does the change last, and is it chance?
 
-Statistics of plain arrays, without knowledge of jobs. Read change_points.py first. Diagnosis and
-the readings of alert rules import this package.
+Read `change_points.py` first. Statistics of plain arrays, without knowledge of jobs.
+Imported by: alerts, diagnosis.
 """

@@ -1,6 +1,6 @@
 """Which rank made the others wait? Arrivals at collectives, by each rank's own clock.
 
-Members of a collective leave it together but arrive at different times, so the latest one has the
-shortest stay; no common clock is needed. Start with `arrivals.py`, which goes through the steps;
-docs/arrivals.md has the exact definitions. Diagnosis and the API may import this package.
+Read `arrivals.py` first, which goes through the steps; docs/arrivals.md has the definitions.
+Members of a collective leave it together, so the latest has the shortest stay.
+Imported by: api, cli, diagnosis, engine.
 """

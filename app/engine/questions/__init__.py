@@ -1,5 +1,6 @@
-"""What would a step take if some operations took another time? A user's own what-if question.
+"""How long would a step take if some operations took another time? A what-if question.
 
-Start with answer.py (`Questions.answer`); edits.py has the question, selection.py finds its
-operations and apply.py changes their durations. api and cli import this package.
+Read `answer.py` first (`Questions.answer`); edits.py has the question, selection.py finds its
+operations and apply.py changes their durations.
+Imported by: api, cli, diagnosis.
 """

@@ -1,4 +1,5 @@
-"""The event queue of `paceline serve`: a Valkey or Redis server as a child process.
+"""How does `paceline serve` run its event queue, a Valkey or Redis child process?
 
 Read `queue.py` first.
+Imported by: cli.
 """

@@ -1,5 +1,6 @@
-"""What fires, which receivers want it, and what were they sent? The SQL of alerts.
+"""Which alerts, receivers and messages are stored? The SQL of alerts.
 
-Read first: alerts.py, then notifications.py (when a group is looked at) and outbox.py (what is
-to be sent). It imports app/store, which does not import it.
+Read `alerts.py` first, then `notifications.py` (when a group is due) and `outbox.py` (messages to
+send).
+Imported by: api, consumer.
 """

@@ -1,5 +1,6 @@
 """What can be wrong with a simulated job?
 
-Read `fault` first, which is the interface, then `registry`, which lists every fault. A new fault
-joins the module of its family.
+Read `fault.py` first, which is the interface, then `registry.py`, which lists every fault. A new
+fault joins the module of its family.
+Imported by: cli, synth.
 """

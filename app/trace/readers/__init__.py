@@ -1,7 +1,6 @@
-"""How do other tools write down what was recorded?
+"""How are files of other tools read?
 
-Start with `registry.py`, the table of formats, and `importing.py`, what each of them gives. A
-format of operations reads its files into an `OpSpool` (`op_spool.py`, `spooled_import.py`), so
-that neither size nor order of the files costs memory. The CLI's import and export and the API's
-upload routes import it.
+Read `registry.py` first, the table of formats, then `importing.py`, the result of each.
+`op_spool.py` holds operations on disk, so that file size and order cost no memory.
+Imported by: api, cli, diagnosis, store.
 """

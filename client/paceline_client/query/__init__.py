@@ -1,5 +1,8 @@
 """Queries a server, as rows: jobs, windows, findings, workers, steps, alerts and scores.
 
+Read `paceline.py` first. Notebooks and scripts import this package.
+Imported by: cli.
+
 from paceline_client.query import Paceline
 
 with Paceline("https://paceline.example.com", token) as paceline:

@@ -1,4 +1,5 @@
-"""How do batches reach the server, whatever happens to it?
+"""How do batches reach the server, in spite of failures?
 
-Read `sender` first. It takes batches from `recording`; `startup` puts both together.
+Read `sender.py` first. It takes batches from `recording`; `startup.py` puts both together.
+Imported by: cli, paceline_client.
 """

@@ -11,9 +11,7 @@ from app.charts.base.theme import THEMES
 from app.charts.job.sequence_lengths import lengths
 from app.charts.job.step_times import StepPoint, step_times
 from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions
-from app.charts.worker.straggler_law import straggler_law
 from app.diagnosis.evidence.sequence_lengths import LengthPairs
-from app.synth.straggler_law import TAILS, WORKERS
 from tests.charts.results import numbers_in, result
 
 NAN = math.nan
@@ -49,7 +47,6 @@ def figures():
             yield f"{count} steps, {theme.name}", step_times(POINTS[:count], theme=theme)
         for name, pairs in PAIRS.items():
             yield f"lengths, {name}, {theme.name}", lengths(pairs, theme=theme)
-        yield f"straggler law, {theme.name}", straggler_law(TAILS, WORKERS, theme=theme)
         yield (
             f"silent, {theme.name}",
             step_times(POINTS, theme=theme, silent_since="no data for 1 hour"),

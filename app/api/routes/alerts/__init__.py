@@ -1,4 +1,5 @@
-"""What fires, by which rules, and who is notified?
+"""Which alerts are active, by which rules, and who is notified?
 
 Read `alerts.py` first, then `receivers.py`.
+Imported by: api.
 """

@@ -15,18 +15,22 @@ from app.trace.job import job_of
 FINGERPRINT_PATTERN = "^[0-9a-f]{16}$"
 Fingerprint = Annotated[
     str,
-    Path(pattern=FINGERPRINT_PATTERN, description="The alert's.", examples=["9f86d081884c7d65"]),
+    Path(
+        pattern=FINGERPRINT_PATTERN,
+        description="The alert's fingerprint.",
+        examples=["9f86d081884c7d65"],
+    ),
 ]
 
 
 class AlertCulpritOut(ResponseModel):
-    """A culprit, with the fields that apply."""
+    """A culprit; fields that do not apply are null."""
 
     dp_rank: int | None = None
     stage: int | None = None
     host: str | None = None
-    rank: int | None = Field(None, description="Global.")
-    local_rank: int | None = Field(None, description="Number of the GPU on its host.")
+    rank: int | None = Field(None, description="Global rank.")
+    local_rank: int | None = Field(None, description="Index of the GPU on its host.")
 
 
 class AlertFindingOut(ResponseModel):
@@ -34,7 +38,9 @@ class AlertFindingOut(ResponseModel):
 
     cause: str
     sentence: str
-    cost: float | None = Field(description="Share of the job's GPU time.")
+    cost: float | None = Field(
+        description="Share of the job's GPU time that the cause costs, from 0 to 1."
+    )
     confidence: float
     culprits: list[AlertCulpritOut]
     num_culprits: int
@@ -52,19 +58,23 @@ class AlertFindingOut(ResponseModel):
 
 
 class AlertFiguresOut(ResponseModel):
-    """Figures of an alert's subject."""
+    """Figures of an alert's subject; unknown ones are null."""
 
-    on: On | None = Field(description="What the rule looks at.")
-    window_id: str | None = Field(description="The last window that counted.")
-    value: float | None = Field(description="Of that, in its unit: docs/alerts.md.")
+    on: On | None = Field(description="What the rule evaluates (docs/alerts.md).")
+    window_id: str | None = Field(description="The last window evaluated for the alert.")
+    value: float | None = Field(
+        description="Value of the rule's figure, in its unit (docs/alerts.md)."
+    )
     slowdown: float | None
     gpu_time_wasted: float | None
     gpu_hours_lost_per_hour: float | None
     num_gpus: int | None
     since_step: int | None
     blame: AlertFindingOut | None
-    names: list[str] = Field(description="Silent workers, the first few.")
-    num_named: int = Field(description="How many there are.")
+    names: list[str] = Field(
+        description="The first few silent workers, for a rule on `silent-worker`."
+    )
+    num_named: int = Field(description="Total number of silent workers.")
 
 
 def alert_figures(detail: Detail) -> dict[str, Any]:
@@ -78,19 +88,26 @@ def alert_figures(detail: Detail) -> dict[str, Any]:
 
 
 class AlertOut(AlertFiguresOut):
-    """One transition of an alert; never changed."""
+    """One transition of an alert; immutable."""
 
     event_id: int
-    fingerprint: str = Field(description="The alert's; the same over restarts of the job.")
+    fingerprint: str = Field(
+        description="The alert's fingerprint; the same after restarts of the job."
+    )
     job_id: str
     rule: str
-    subject: str = Field(description="Which cause, worker or host; empty for the whole job.")
+    subject: str = Field(
+        description="The cause, worker, host or operation type that the alert "
+        "is about; empty for the whole job."
+    )
     kind: AlertEventKind
     severity: Severity
     at: datetime
     threshold: float | None
     sentence: str
-    actor: str | None = Field(description="Who did it, where a person did.")
+    actor: str | None = Field(
+        description="Name of the token, if the transition was made by request; otherwise null."
+    )
     reason: str | None
 
     @classmethod
@@ -111,21 +128,28 @@ class ActiveAlertOut(AlertFiguresOut):
     fingerprint: str
     job_id: str
     rule: str
-    subject: str = Field(description="Which cause, worker or host; empty for the whole job.")
+    subject: str = Field(
+        description="The cause, worker, host or operation type that the alert "
+        "is about; empty for the whole job."
+    )
     phase: Phase
     severity: Severity
     sentence: str
-    sub: str = Field(description="What it costs an hour, and how sure the cause is; may be empty.")
-    began_at: datetime = Field(description="When its condition began to hold.")
+    sub: str = Field(
+        description="Second sentence: cost per hour and confidence of the cause; may be empty."
+    )
+    began_at: datetime = Field(description="Time at which the rule's condition began to hold.")
     firing_at: datetime | None
     threshold: float | None
-    labels: dict[str, str] = Field(description="Labels that silences and receivers match.")
+    labels: dict[str, str] = Field(
+        description="Labels of the alert, for matchers of silences and receivers."
+    )
     runbook_url: str | None
-    is_no_data: bool = Field(description="Nothing new is known: the figures are of before.")
+    is_no_data: bool = Field(description="No recent data: the figures are the last known ones.")
     acknowledged_at: datetime | None
     acknowledged_by: str | None
-    silenced_by: list[str] = Field(description="Ids of the silences that match it now.")
-    inhibited_by: list[str] = Field(description="Fingerprints of alerts that speak for it.")
+    silenced_by: list[str] = Field(description="Ids of the active silences that match the alert.")
+    inhibited_by: list[str] = Field(description="Fingerprints of the alerts that inhibit it.")
 
 
 def active_alert_out(

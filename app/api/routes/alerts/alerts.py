@@ -100,7 +100,7 @@ def _inhibited_by(
 router = APIRouter(tags=["alerts"])
 
 MAX_HISTORY = 100
-OfJob = Annotated[str | None, Query(pattern=JOB_PATTERN, description="Of this job only.")]
+OfJob = Annotated[str | None, Query(pattern=JOB_PATTERN, description="Only alerts of this job.")]
 PartOfJob = Annotated[
     str, Query(max_length=128, pattern=PRINTABLE, description="Part of the job's id.")
 ]
@@ -141,17 +141,17 @@ def list_alerts(
         list[AlertEventKind],
         Query(
             max_length=len(get_args(AlertEventKind)),
-            description="Of this kind, or any of several, only.",
+            description="Only transitions of these kinds.",
         ),
     ] = [],  # noqa: B006 - FastAPI makes a new one for each request
     is_open: Annotated[
-        bool, Query(alias="open", description="Only those that fire and have not been resolved.")
+        bool, Query(alias="open", description="Only transitions of alerts that are still firing.")
     ] = False,
     q: PartOfJob = "",
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> AlertsOut:
-    """Transitions of all jobs, or of one, newest first, a page at a time."""
+    """Transitions of the alerts of all jobs or of one job, newest first, a page at a time."""
     with service.store.read() as conn:
         found, next_cursor = alerts.event_page(
             conn,
@@ -167,20 +167,20 @@ def list_alerts(
 @router.get(
     "/alerts/active",
     operation_id="list_active_alerts",
-    summary="List alerts that fire or are pending",
+    summary="List pending and firing alerts",
     responses=refusals(404),
 )
 def list_active_alerts(
     service: ServiceDep,
     caller: CallerDep,
-    phase: Annotated[Phase | None, Query(description="In this phase only.")] = None,
-    severity: Annotated[Severity | None, Query(description="Of this severity only.")] = None,
+    phase: Annotated[Phase | None, Query(description="Only alerts in this phase.")] = None,
+    severity: Annotated[Severity | None, Query(description="Only alerts of this severity.")] = None,
     job: OfJob = None,
     q: PartOfJob = "",
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> ActiveAlertsOut:
-    """Pending and firing alerts, and what mutes each of them, a page at a time."""
+    """Pending and firing alerts, with the silences and alerts that mute each of them."""
     with service.store.read() as conn:
         found, next_cursor = alerts.page(
             conn,
@@ -199,11 +199,11 @@ def list_active_alerts(
 @router.get(
     "/alerts/{fingerprint}",
     operation_id="get_alert",
-    summary="See one alert",
+    summary="Get an alert",
     responses=refusals(404),
 )
 def get_alert(fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep) -> OneAlertOut:
-    """Found by its fingerprint after it is resolved, too, for as long as results are kept."""
+    """The alert and its last transitions. Resolved alerts stay readable while results are kept."""
     with service.store.read() as conn:
         history = [
             event
@@ -231,7 +231,7 @@ _REFUSALS: Responses = refusals(404, 409, *BODY_REFUSALS)
 def acknowledge_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
 ) -> ActiveAlertOut:
-    """No more notifications until it is resolved; its receivers are notified of this."""
+    """Stops notifications until the alert is resolved; its receivers get a last one about this."""
     with service.store.write() as conn:
         state = alerts.get(conn, caller.project, fingerprint)
         if state.phase != "firing":
@@ -247,13 +247,13 @@ def acknowledge_alert(
 @router.delete(
     "/alerts/{fingerprint}/acknowledge",
     operation_id="unacknowledge_alert",
-    summary="Take an acknowledgement back",
+    summary="Remove an acknowledgement",
     responses=_REFUSALS,
 )
 def unacknowledge_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
 ) -> ActiveAlertOut:
-    """Receivers are notified again. Doing it twice changes nothing."""
+    """Receivers are notified of the alert again. Idempotent."""
     with service.store.write() as conn:
         state = alerts.get(conn, caller.project, fingerprint)
         if alerts.unacknowledge(conn, fingerprint):

@@ -24,7 +24,7 @@ DeliveryId = Annotated[
     str,
     Path(
         pattern="^[0-9A-Za-z_-]{1,64}$",
-        description="The receiver's webhook-id.",
+        description="The delivery's id; the receiver gets it as webhook-id.",
         examples=["msg_0f5b9a6d2c1e4c3f8a7b6d5e4f3a2b1c"],
     ),
 ]
@@ -33,18 +33,22 @@ DeliveryId = Annotated[
 class DeliveryOut(ResponseModel):
     """One message to one receiver."""
 
-    delivery_id: str = Field(description="The receiver's webhook-id.")
+    delivery_id: str = Field(description="The delivery's id; the receiver gets it as webhook-id.")
     endpoint_id: str
-    endpoint_name: str | None = Field(description="Null if the receiver was removed.")
-    job_id: str | None = Field(description="Null for tests and messages on receivers.")
+    endpoint_name: str | None = Field(description="Name of the receiver; null if it was deleted.")
+    job_id: str | None = Field(
+        description="Job of the alert; null for test messages and messages about receivers."
+    )
     rule: str | None
     kind: NoticeKind
     state: DeliveryState
     attempt: int = Field(description="Number of attempts begun.")
-    next_at: datetime | None = Field(description="The next attempt; null unless it is due.")
+    next_at: datetime | None = Field(
+        description="Time of the next attempt; null if no attempt is due."
+    )
     detail: str | None = Field(
-        description="Error of the last failed attempt; of the operator's receiver shown to the "
-        "operator only."
+        description="Error of the last failed attempt; for the operator's receiver, only "
+        "shown to the operator."
     )
     created_at: datetime
     done_at: datetime | None
@@ -53,14 +57,17 @@ class DeliveryOut(ResponseModel):
 class AttemptOut(ResponseModel):
     """One attempt to deliver a message."""
 
-    attempt: int = Field(description="From 1; from 1 again after a replay.")
+    attempt: int = Field(description="Number of the attempt, from 1; restarts at 1 after a replay.")
     at: datetime
     took_s: float
     status: int | None = Field(
-        description="Of HTTP or SMTP; null where nothing was answered, and of the operator's "
-        "receiver for all other tokens."
+        description="HTTP or SMTP status; null without an answer. For the operator's "
+        "receiver, only shown to the operator."
     )
-    detail: str | None = Field(description="Of the operator's receiver shown to the operator only.")
+    detail: str | None = Field(
+        description="Result or error of the attempt; for the operator's "
+        "receiver, only shown to the operator."
+    )
 
     @classmethod
     def of(cls, attempt: DeliveryAttempt, *, hidden: bool) -> "AttemptOut":
@@ -96,22 +103,24 @@ class DeliveriesOut(ResponseModel):
 def list_deliveries(
     service: ServiceDep,
     caller: CallerDep,
-    state: Annotated[DeliveryState | None, Query(description="Of this state only.")] = None,
+    state: Annotated[
+        DeliveryState | None, Query(description="Only messages in this state.")
+    ] = None,
     endpoint: Annotated[
-        str | None, Query(pattern=RECEIVER_PATTERN, description="To this receiver only.")
+        str | None, Query(pattern=RECEIVER_PATTERN, description="Only messages to this receiver.")
     ] = None,
     alert: Annotated[
         str | None,
         Query(
             pattern=FINGERPRINT_PATTERN,
-            description="Only those about this alert.",
+            description="Only messages about this alert.",
             examples=["0123456789abcdef"],
         ),
     ] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> DeliveriesOut:
-    """Messages on the project's jobs: delivered, waiting and failed."""
+    """Messages of the project in all states, newest first."""
     with service.store.read() as conn:
         found, next_cursor = deliveries.page(
             conn,
@@ -129,11 +138,11 @@ def list_deliveries(
 @router.get(
     "/deliveries/{delivery_id}",
     operation_id="get_delivery",
-    summary="See a message with its attempts",
+    summary="Get a message with its delivery attempts",
     responses=refusals(404),
 )
 def get_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep) -> OneDeliveryOut:
-    """Of a receiver's answer, the status and its first words."""
+    """Each attempt has the status and the beginning of the receiver's answer."""
     with service.store.read() as conn:
         record = deliveries.get(conn, caller.project, delivery_id)
         tried = deliveries.attempts_of(conn, caller.project, delivery_id)
@@ -152,9 +161,9 @@ def get_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep
     responses=refusals(404, 409, *BODY_REFUSALS),
 )
 def replay_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep) -> DeliveryOut:
-    """Sends a failed or lost message again, under the same id, so that receivers recognise it.
+    """Queues a failed or lost message again, with its id, so that receivers detect duplicates.
 
-    A project may do this ten times in ten minutes, tests included.
+    At most ten tests and replays per project in ten minutes.
     """
     with service.store.write() as conn:
         now_s = service.database_time(conn)

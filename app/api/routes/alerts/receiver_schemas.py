@@ -37,7 +37,9 @@ ReceiverState = Literal["ok", "failing", "resting", "disabled", "off"]
 RECEIVER_PATTERN = "^[0-9a-z_]{1,32}$"
 ReceiverId = Annotated[
     str,
-    Path(pattern=RECEIVER_PATTERN, description="Its id.", examples=["ep_5f0c3a9be81d4267"]),
+    Path(
+        pattern=RECEIVER_PATTERN, description="The receiver's id.", examples=["ep_5f0c3a9be81d4267"]
+    ),
 ]
 COUNTED_STATES = ("due", "delivered", "failed", "outdated", "silenced")
 
@@ -46,17 +48,22 @@ class ReceiverHealthOut(ResponseModel):
     """Health of a receiver, from its deliveries."""
 
     state: ReceiverState = Field(
-        description="`failing`: the last attempt failed; `resting`: so many did that it gets one "
-        "message a minute; `disabled`: given up, see why; `off`: switched off by its people."
+        description="`ok`: the last attempt succeeded, or there was none; `failing`: the last "
+        "attempt failed; `resting`: after many failures, one attempt per minute; "
+        "`disabled`: given up, see `disabled_reason`; `off`: `is_enabled` is "
+        "false."
     )
-    failures: int = Field(description="Attempts in a row that failed.")
+    failures: int = Field(description="Number of successive failed attempts.")
     failing_since: datetime | None
-    probe_at: datetime | None = Field(description="Before this, nothing is sent to it.")
+    probe_at: datetime | None = Field(
+        description="Earliest time of the next attempt, after repeated failures; otherwise null."
+    )
     disabled_at: datetime | None
     disabled_reason: str | None
     last_ok_at: datetime | None
     last_detail: str | None = Field(
-        description="Result of the last attempt; of the operator's receiver for the operator only."
+        description="Result of the last attempt; for the operator's receiver, only shown to "
+        "the operator."
     )
 
 
@@ -66,8 +73,10 @@ class DeliveryCountsOut(ResponseModel):
     due: int
     delivered: int
     failed: int
-    outdated: int = Field(description="Given up since later news replaced them.")
-    silenced: int = Field(description="Given up since a silence began before they were sent.")
+    outdated: int = Field(description="Messages dropped because later messages replaced them.")
+    silenced: int = Field(
+        description="Messages dropped because a silence began before they were sent."
+    )
 
 
 class ReceiverOut(ResponseModel):
@@ -77,11 +86,13 @@ class ReceiverOut(ResponseModel):
     name: str
     format: Format
     address: str | None = Field(
-        description="Scheme, host and port; of the operator's receiver null for all other tokens.",
+        description="Scheme, host and port; for the operator's receiver, null unless the "
+        "operator asks.",
         examples=["https://hooks.internal"],
     )
     is_of_settings: bool = Field(
-        description="Whether it is that of PACELINE_WEBHOOK_URL, which is every project's."
+        description="Whether this is the operator's receiver (PACELINE_WEBHOOK_URL), which "
+        "all projects share."
     )
     matchers: list[MatcherOut]
     min_severity: Severity
@@ -101,14 +112,18 @@ class ReceiverDetailOut(ReceiverOut):
 class CreatedReceiverOut(ReceiverDetailOut):
     """The new receiver; its signing secret is shown only once."""
 
-    secret: str | None = Field(description="whsec_...; null of formats that sign nothing.")
+    secret: str | None = Field(
+        description="Signing secret (whsec_...); null for formats without signatures."
+    )
 
 
 class RotatedSecretOut(ResponseModel):
     """The new signing secret, shown only once; the previous one stays valid for a day."""
 
     secret: str
-    old_is_good_until: datetime | None = Field(description="Null where there was none.")
+    old_is_good_until: datetime | None = Field(
+        description="When the old secret stops being valid; null without one."
+    )
 
 
 def is_address_hidden(endpoint_id: str, caller: Principal) -> bool:
@@ -228,7 +243,8 @@ Headers = Annotated[
     dict[HeaderName, HeaderValue],
     Field(
         max_length=MAX_HEADERS,
-        description="Extra headers: Authorization and X-... ones; never shown again.",
+        description="Extra HTTP headers; allowed are Authorization and X-... headers. Their "
+        "values are never shown.",
     ),
 ]
 Secret = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]*$")]
@@ -243,17 +259,20 @@ class ReceiverIn(RequestModel):
     format: Format = "standard"
     url: Url | None = Field(
         None,
-        description="https://..., of the public Internet unless the operator allows more; for "
-        "email mailto:NAME@HOST; for pagerduty it may be left out.",
+        description="https:// address on the public Internet, unless the operator allows "
+        "others. For format `email`: mailto:NAME@HOST. Optional for format "
+        "`pagerduty`.",
         examples=["https://hooks.example.com/paceline"],
     )
     secret: Secret | None = Field(
         None,
-        description="PagerDuty's routing key, or a bearer token for alertmanager-push. Signing "
-        "secrets are generated here and shown once.",
+        description="PagerDuty's routing key, or a bearer token for `alertmanager-push`. Not "
+        "for other formats: their signing secrets are generated and shown once.",
     )
     headers: Headers = Field({})
-    matchers: Matchers = Field([], description="Alerts that match all; none: every alert.")
+    matchers: Matchers = Field(
+        [], description="The receiver gets alerts that match all of these; empty: every alert."
+    )
     min_severity: Severity = "info"
     wants_resolved: bool = True
     is_enabled: bool = True
@@ -291,15 +310,17 @@ class ReceiverIn(RequestModel):
 
 
 class ReceiverChange(RequestModel):
-    """Changes of a receiver; fields that are left out stay."""
+    """Changes of a receiver; omitted fields stay unchanged."""
 
     name: Name | None = None
     url: Url | None = None
     secret: Secret | None = Field(
-        None, description="Of pagerduty and alertmanager-push; signing secrets are rotated."
+        None,
+        description="New secret, for formats `pagerduty` and `alertmanager-push`. Signing "
+        "secrets are changed with `rotate`.",
     )
-    headers: Headers | None = Field(None, description="All of them anew.")
-    matchers: Matchers | None = Field(None, description="All of them anew.")
+    headers: Headers | None = Field(None, description="Replaces all headers.")
+    matchers: Matchers | None = Field(None, description="Replaces all matchers.")
     min_severity: Severity | None = None
     wants_resolved: bool | None = None
     is_enabled: bool | None = None

@@ -147,11 +147,14 @@ class ReceiversOut(ResponseModel):
 @router.get(
     "/endpoints",
     operation_id="list_endpoints",
-    summary="List where alerts are sent",
+    summary="List receivers of alerts",
     responses=refusals(),
 )
 def list_endpoints(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
-    """The project's receivers and that of PACELINE_WEBHOOK_URL, and their health; no secrets."""
+    """The project's receivers and the operator's (PACELINE_WEBHOOK_URL), with their health.
+
+    Secrets are not shown.
+    """
     with service.store.read() as conn:
         found = receivers.without_secrets(conn, caller.project)
         health = receivers.health(conn, [each.endpoint_id for each in found])
@@ -173,13 +176,13 @@ def list_endpoints(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
 @router.get(
     "/endpoints/{endpoint_id}",
     operation_id="get_endpoint",
-    summary="See an endpoint",
+    summary="Get a receiver",
     responses=refusals(404),
 )
 def get_endpoint(
     endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
-    """One receiver with its health, without secrets."""
+    """The receiver and its health, without secrets."""
     with service.store.read() as conn:
         return receiver_out(conn, caller, endpoint_id)
 
@@ -187,14 +190,14 @@ def get_endpoint(
 @router.post(
     "/endpoints",
     operation_id="create_endpoint",
-    summary="Add a receiver of alerts",
+    summary="Create a receiver of alerts",
     status_code=201,
     responses=refusals(409, *BODY_REFUSALS),
 )
 def create_endpoint(
     given: ReceiverIn, service: ServiceDep, caller: CallerDep
 ) -> CreatedReceiverOut:
-    """Firing alerts are sent to it as well. The signing secret is in this answer only."""
+    """Alerts that are already firing are sent to it, too. The signing secret is shown only here."""
     receiver = given.receiver(caller.project, service.guard, service.mail)
     with service.store.write() as conn:
         receivers.add(conn, receiver)
@@ -207,15 +210,15 @@ def create_endpoint(
 @router.patch(
     "/endpoints/{endpoint_id}",
     operation_id="change_endpoint",
-    summary="Change an endpoint",
+    summary="Change a receiver",
     responses=_CHANGE_REFUSALS,
 )
 def change_endpoint(
     endpoint_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
-    """Fields that are left out stay. Waiting messages go to the new address at once.
+    """Omitted fields stay unchanged. Queued messages go to the new address at once.
 
-    A new address, secret or header resets its failures.
+    A new address, secret or header resets the count of failures.
     """
     with service.store.write() as conn:
         known = own_receiver(conn, caller, endpoint_id)
@@ -230,12 +233,12 @@ def change_endpoint(
 @router.delete(
     "/endpoints/{endpoint_id}",
     operation_id="remove_endpoint",
-    summary="Remove an endpoint",
+    summary="Delete a receiver",
     status_code=204,
     responses=_CHANGE_REFUSALS,
 )
 def remove_endpoint(endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep) -> None:
-    """It gets no more messages; sent ones stay in the list of deliveries."""
+    """The receiver gets no more messages; its past messages stay in the list of deliveries."""
     with service.store.write() as conn:
         receiver = own_receiver(conn, caller, endpoint_id)
         receivers.remove(conn, caller.project, endpoint_id)
@@ -246,7 +249,7 @@ OLD_SECRET_VALID_S = 86_400.0
 
 
 class TestDeliveryOut(ResponseModel):
-    """The queued message: its delivery has the result."""
+    """The queued message; GET its delivery for the result."""
 
     delivery_id: str
 
@@ -254,13 +257,13 @@ class TestDeliveryOut(ResponseModel):
 @router.post(
     "/endpoints/{endpoint_id}/rotate",
     operation_id="rotate_endpoint_secret",
-    summary="Make a new signing secret",
+    summary="Rotate a receiver's signing secret",
     responses=_CHANGE_REFUSALS,
 )
 def rotate_endpoint_secret(
     endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> RotatedSecretOut:
-    """For a day, messages are signed with both secrets, so that the receiver can switch."""
+    """For a day, messages are signed with both the old and the new secret."""
     with service.store.write() as conn:
         now_s = service.database_time(conn)
         known = own_receiver(conn, caller, endpoint_id)
@@ -277,15 +280,15 @@ def rotate_endpoint_secret(
 @router.post(
     "/endpoints/{endpoint_id}/enable",
     operation_id="enable_endpoint",
-    summary="Try an endpoint again",
+    summary="Re-enable a receiver",
     responses=_CHANGE_REFUSALS,
 )
 def enable_endpoint(
     endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
-    """Re-enables a disabled, resting or switched-off receiver, and resets its failures.
+    """Re-enables a receiver that is disabled, resting or off, and resets its count of failures.
 
-    Waiting messages are sent at once. The receiver of the settings takes the operator's token.
+    Queued messages are sent at once. The operator's receiver needs the operator's token.
     """
     with service.store.write() as conn:
         receiver = testable_receiver(conn, caller, endpoint_id)
@@ -305,10 +308,10 @@ def enable_endpoint(
 def test_endpoint(
     endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> TestDeliveryOut:
-    """Sent by a consumer, as all messages; its delivery has the result.
+    """Queues a test message; the delivery with the returned id has the result.
 
-    A resting receiver is tried with this message only. A project may send ten in ten minutes,
-    replays included; the receiver of the settings takes the operator's token.
+    A resting receiver gets only this message. At most ten tests and replays per project in ten
+    minutes. The operator's receiver needs the operator's token.
     """
     with service.store.write() as conn:
         now_s = service.database_time(conn)

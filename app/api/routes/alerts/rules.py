@@ -56,10 +56,17 @@ _JSON_EXAMPLE: dict[str, Any] = {
 
 
 class ForIn(RequestModel):
-    """How long a rule must hold before it fires: both limits."""
+    """How long the condition must hold before the alert fires; both limits apply."""
 
-    windows: int = Field(3, ge=1, le=100_000, description="Complete windows in a row.")
-    seconds: FiniteFloat = Field(30.0, ge=0, description="That those windows took.")
+    windows: int = Field(
+        3,
+        ge=1,
+        le=100_000,
+        description="Number of successive complete windows in which the condition must hold.",
+    )
+    seconds: FiniteFloat = Field(
+        30.0, ge=0, description="Minimum total step time of these windows, in seconds."
+    )
 
 
 class RuleIn(RequestModel):
@@ -69,12 +76,22 @@ class RuleIn(RequestModel):
 
     name: str = Field(pattern="^[a-z0-9][a-z0-9-]{0,63}$", examples=["slow"])
     on: On
-    jobs: Text = Field("*", description="Pattern with * and ? for ids of jobs.")
-    of: Text = Field("*", description="The same for causes, workers, hosts or operation types.")
-    above: FiniteFloat | None = Field(None, description="From here on it holds.")
-    clear: FiniteFloat | None = Field(None, description="Below this it ceases to.")
+    jobs: Text = Field("*", description="Pattern for job ids, with the wildcards * and ?.")
+    of: Text = Field(
+        "*",
+        description="Pattern for causes, workers, hosts or operation types, "
+        "with the wildcards * and ?.",
+    )
+    above: FiniteFloat | None = Field(
+        None, description="Threshold: the condition holds at or above this value."
+    )
+    clear: FiniteFloat | None = Field(
+        None, description="The condition ends below this value; default: docs/alerts.md."
+    )
     for_: ForIn = Field(ForIn(), alias="for")
-    keep_firing: FiniteFloat = Field(60.0, ge=0, description="Seconds.")
+    keep_firing: FiniteFloat = Field(
+        60.0, ge=0, description="Seconds of steps below `clear` until the alert resolves."
+    )
     min_confidence: FiniteFloat = Field(0.6, ge=0, le=1)
     severity: Severity = "warning"
     labels: dict[Label, Text] = Field({}, max_length=16)
@@ -106,12 +123,15 @@ class RulesIn(RequestModel):
 class RulesOut(ResponseModel):
     """The rules in force for the project."""
 
-    version: int = Field(description="Goes up with each change; 0 before the first.")
+    version: int = Field(
+        description="Version number, incremented with each change; 0 before the first one."
+    )
     source: Literal["project", "file", "defaults"] = Field(
-        description="Whose they are: its own, those of PACELINE_ALERT_RULES, or the built-in ones."
+        description="Source of the rules: the project's own, the file in "
+        "PACELINE_ALERT_RULES, or the built-in defaults."
     )
     rules: list[RuleIn]
-    text: str = Field(description="The same as YAML: as it was written, where it was.")
+    text: str = Field(description="The rules as YAML; the original text if there is one.")
 
 
 class CheckedRulesOut(ResponseModel):
@@ -191,8 +211,8 @@ _YAML_EXAMPLE = """rules:
 RULES_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "At most 200 rules and 256 kB. Of YAML that is wrong, `errors` names every "
-        "line.",
+        "description": "At most 200 rules and 256 kB. For invalid YAML, `errors` lists every "
+        "invalid line.",
         "content": {
             YAML_TYPE: {"schema": {"type": "string"}, "example": _YAML_EXAMPLE},
             bodies.JSON_TYPE: {"schema": {"$ref": "#/components/schemas/RulesIn"}},
@@ -238,7 +258,7 @@ router = APIRouter(tags=["alerts"])
 _RULES_RESPONSE: Responses = {
     200: {
         "model": RulesOut,
-        "description": "As YAML for who accepts application/yaml.",
+        "description": "The rules, as JSON or, with `Accept: application/yaml`, as YAML.",
         "content": {YAML_TYPE: {"schema": {"type": "string"}}},
     }
 }
@@ -248,7 +268,8 @@ _IfMatch = Annotated[
     Header(
         alias="If-Match",
         pattern='^"[0-9]{1,18}"$',
-        description="The version that was read: a later one is not written over.",
+        description="Version on which the change is based; 409 if the stored rules have "
+        "another one.",
         examples=['"3"'],
     ),
 ]
@@ -257,7 +278,7 @@ _IfMatch = Annotated[
 @router.get(
     "/rules",
     operation_id="get_rules",
-    summary="See the rules in force",
+    summary="Get the rules in force",
     response_model=None,
     responses={**_RULES_RESPONSE, **refusals()},
 )
@@ -282,7 +303,7 @@ def get_rules(
 def set_rules(
     text: RulesTextDep, service: ServiceDep, caller: CallerDep, if_match: _IfMatch = None
 ) -> RulesOut:
-    """Replaces all rules. Consumers apply them within seconds.
+    """Replaces all rules. They take effect within seconds.
 
     Alerts of removed rules are resolved. The text is stored as written.
     """
@@ -302,11 +323,11 @@ def set_rules(
 @router.delete(
     "/rules",
     operation_id="reset_rules",
-    summary="Go back to the usual rules",
+    summary="Delete the project's rules",
     responses=_REFUSALS,
 )
 def reset_rules(service: ServiceDep, caller: CallerDep, if_match: _IfMatch = None) -> RulesOut:
-    """Deletes the project's own rules; the answer has the defaults."""
+    """Deletes the project's own rules; the answer contains the defaults, which then apply."""
     with service.store.write() as conn:
         now_s = service.database_time(conn)
         before = _rules_out_of(conn, service, caller.project, for_update=True)
@@ -321,12 +342,12 @@ def reset_rules(service: ServiceDep, caller: CallerDep, if_match: _IfMatch = Non
 @router.post(
     "/rules/check",
     operation_id="check_rules",
-    summary="Check rules without keeping them",
+    summary="Check rules without saving them",
     responses=refusals(*BODY_REFUSALS),
     openapi_extra=RULES_BODY,
 )
 def check_rules(text: RulesTextDep) -> CheckedRulesOut:
-    """The rules with all defaults; or a refusal with every wrong line."""
+    """Answers with the rules and all their defaults, or with an error for each invalid line."""
     return CheckedRulesOut.model_construct(rules=rules_out(parse_rules(text)))
 
 

@@ -39,17 +39,19 @@ SilenceState = Literal["coming", "active", "ended"]
 
 
 class SilenceIn(RequestModel):
-    """Alerts that match all `matchers` notify nobody in that time."""
+    """Between start and end, alerts that match all `matchers` notify nobody."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [SILENCE_EXAMPLE]})
 
     kind: SilenceKind = Field(
-        "silence", description="`maintenance` for work that was planned; it does the same."
+        "silence", description="`maintenance` marks planned work; both kinds have the same effect."
     )
     matchers: Annotated[Matchers, Field(min_length=1)]
-    starts_at: Moment | None = Field(None, description="Left out, or past: now.")
-    ends_at: Moment = Field(description=f"At most {MAX_SILENCE_DAYS:g} days after it starts.")
-    comment: NonEmptyText = Field(description="Why.", examples=["new switches in row 7"])
+    starts_at: Moment | None = Field(None, description="Start; default, and if in the past: now.")
+    ends_at: Moment = Field(description=f"End, at most {MAX_SILENCE_DAYS:g} days after the start.")
+    comment: NonEmptyText = Field(
+        description="Reason for the silence.", examples=["new switches in row 7"]
+    )
 
     def silence(self, caller: Principal, now_s: float) -> Silence:
         """The silence for the store.
@@ -90,7 +92,7 @@ class SilenceOut(ResponseModel):
     matchers: list[MatcherOut]
     starts_at: datetime
     ends_at: datetime
-    author: str = Field(description="Name of the token that it was made with.")
+    author: str = Field(description="Name of the token that created the silence.")
     comment: str
     created_at: datetime
     state: SilenceState
@@ -130,7 +132,11 @@ router = APIRouter(tags=["alerts"])
 
 SilenceId = Annotated[
     str,
-    Path(pattern=r"^[0-9a-f]{1,32}$", description="Its id.", examples=["5f0c3a9be81d42670fa1c2d3"]),
+    Path(
+        pattern=r"^[0-9a-f]{1,32}$",
+        description="The silence's id.",
+        examples=["5f0c3a9be81d42670fa1c2d3"],
+    ),
 ]
 
 
@@ -150,7 +156,7 @@ class SilencesOut(ResponseModel):
 def list_silences(
     service: ServiceDep,
     caller: CallerDep,
-    ended: Annotated[bool, Query(description="Those that have ended, too.")] = False,
+    ended: Annotated[bool, Query(description="Whether to include ended silences.")] = False,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> SilencesOut:
@@ -177,7 +183,7 @@ def list_silences(
     responses=refusals(409, *BODY_REFUSALS),
 )
 def create_silence(given: SilenceIn, service: ServiceDep, caller: CallerDep) -> SilenceOut:
-    """From its start on, matching alerts notify nobody; they fire and resolve as always."""
+    """During a silence, matching alerts notify nobody; they still fire and resolve."""
     with service.store.write() as conn:
         now_s = service.database_time(conn)
         silence = given.silence(caller, now_s)
@@ -192,11 +198,11 @@ def create_silence(given: SilenceIn, service: ServiceDep, caller: CallerDep) -> 
 @router.get(
     "/silences/{silence_id}",
     operation_id="get_silence",
-    summary="See a silence",
+    summary="Get a silence",
     responses=refusals(404),
 )
 def get_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -> SilenceOut:
-    """Ended silences, too, for as long as results are kept."""
+    """Ended silences stay readable while results are kept."""
     with service.store.read() as conn:
         found = silences.get(conn, caller.project, silence_id)
         return SilenceOut.of(found, service.database_time(conn))
@@ -210,7 +216,7 @@ def get_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -
     responses=refusals(404, *BODY_REFUSALS),
 )
 def end_silence(silence_id: SilenceId, service: ServiceDep, caller: CallerDep) -> None:
-    """Firing alerts that it muted notify at once. Ending it twice changes nothing."""
+    """Firing alerts that the silence muted notify at once. Idempotent."""
     with service.store.write() as conn:
         now_s = service.database_time(conn)
         found = silences.get(conn, caller.project, silence_id)

@@ -52,7 +52,9 @@ class FleetCauseOut(ResponseModel):
     """A cause in a job's newest window."""
 
     cause: str
-    cost: float | None = Field(description="Share of the job's GPU time.")
+    cost: float | None = Field(
+        description="Share of the job's GPU time that the cause costs, from 0 to 1."
+    )
     confidence: float
 
 
@@ -62,12 +64,12 @@ class FleetCulpritOut(ResponseModel):
     dp_rank: int | None = None
     stage: int | None = None
     host: str | None = None
-    rank: int | None = Field(None, description="Global.")
-    local_rank: int | None = Field(None, description="Number of the GPU on its host.")
+    rank: int | None = Field(None, description="Global rank.")
+    local_rank: int | None = Field(None, description="Index of the GPU on its host.")
 
 
 class FleetJobOut(ResponseModel):
-    """One job of the list; unknown is null."""
+    """One job of the list; unknown figures are null."""
 
     job_id: str
     name: str
@@ -76,31 +78,48 @@ class FleetJobOut(ResponseModel):
     gpus: int
     framework: str | None
     labels: dict[str, str]
-    slowdown: float | None = Field(description="The newest; of low fidelity it is withheld.")
+    slowdown: float | None = Field(
+        description="Slowdown in the newest window: step time "
+        "divided by step time without stragglers; null "
+        "if unknown or of low fidelity."
+    )
     verdict: Verdict | None
-    discrepancy: float | None = Field(description="Of simulated and recorded step time.")
+    discrepancy: float | None = Field(
+        description="Relative difference between simulated and recorded step time."
+    )
     sparkline: list[float | None] = Field(
-        description="Slowdowns of the run's last 48 windows, oldest first."
+        description="Slowdowns of the run's last 48 windows, oldest first; null for a window "
+        "without figures."
     )
-    onset_bin: int | None = Field(description="Where in `sparkline` the costliest cause began.")
+    onset_bin: int | None = Field(
+        description="Position in `sparkline` at which the costliest cause began; null if unknown."
+    )
     is_diagnosed: bool = Field(
-        description="False where causes are withheld, old or not looked for."
+        description="Whether `causes` is known; false without a diagnosis or without current data."
     )
-    causes: list[FleetCauseOut] = Field(description="The costliest three.")
+    causes: list[FleetCauseOut] = Field(description="The three costliest causes.")
     num_causes: int
-    culprits: list[FleetCulpritOut] = Field(description="The first three of the costliest cause.")
+    culprits: list[FleetCulpritOut] = Field(
+        description="The first three culprits of the costliest cause."
+    )
     num_culprits: int
     persistence: Persistence | None
     since_step: int | None
     since_at: datetime | None
-    lost_gpu_hours_per_day: float | None = Field(description="As it goes on now.")
+    lost_gpu_hours_per_day: float | None = Field(
+        description="Loss per day at the current rate, in GPU-hours."
+    )
     last_step: int | None
     last_data_at: datetime | None
-    silent_ranks: list[int] = Field(description="The first four.")
+    silent_ranks: list[int] = Field(description="The first four silent ranks.")
     num_silent_ranks: int
     num_silent_workers: int
-    silence: str | None = Field(description="Text on its missing data.")
-    not_analysed: str | None = Field(description="Why there are no figures.")
+    silence: str | None = Field(
+        description="Sentence on missing data, for silent, stalled and stale jobs; otherwise null."
+    )
+    not_analysed: str | None = Field(
+        description="Reason why the job has no window yet; null if it has one."
+    )
     latest_window: str | None
 
 
@@ -109,14 +128,21 @@ class FleetSummaryOut(ResponseModel):
 
     jobs: int
     running: int
-    gpus: int = Field(description="Of jobs that have not finished.")
-    gpus_measured: int = Field(description="Of jobs that report now.")
-    gpu_hours_lost_today: float = Field(description="By closed windows, as in the charts.")
-    gpu_hours_today: float = Field(description="That closed windows span.")
-    gpu_hours_stalled_today: float = Field(
-        description="For which jobs that are stalled now have been so; no window has them."
+    gpus: int = Field(description="GPUs of all jobs that have not finished.")
+    gpus_measured: int = Field(
+        description="GPUs of jobs with current figures (state healthy or "
+        "straggling). Jobs that report, but have low "
+        "fidelity or are not analysed yet, are not counted."
     )
-    lost_per_hour: float = Field(description="GPU-hours that are being lost an hour.")
+    gpu_hours_lost_today: float = Field(
+        description="GPU-hours lost to stragglers today, from closed windows, as in the charts."
+    )
+    gpu_hours_today: float = Field(description="GPU-hours that today's closed windows cover.")
+    gpu_hours_stalled_today: float = Field(
+        description="GPU-hours lost today by jobs that are stalled now; not part of "
+        "`gpu_hours_lost_today`."
+    )
+    lost_per_hour: float = Field(description="GPU-hours lost per hour at the current rate.")
     by_state: dict[str, int]
     by_cause: dict[str, int]
     alerts_firing: int
@@ -137,7 +163,7 @@ class FleetOut(ResponseModel):
 @router.get(
     "/fleet",
     operation_id="get_fleet",
-    summary="See all jobs at a glance",
+    summary="List all jobs with the fleet's figures",
     response_class=Response,
     responses={200: {"model": FleetOut}, **refusals()},
 )
@@ -149,24 +175,34 @@ def get_fleet(
         Query(
             max_length=128,
             pattern=_PRINTABLE,
-            description="Text in a job's id or name, owner label, framework, causes or culprits, "
-            "or the beginning of one of its hosts' names.",
+            description="Search text: part of a job's id, name, owner label, framework, causes "
+            "or culprits, or the beginning of a host name.",
         ),
     ] = "",
     state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
     cause: Annotated[
-        str | None, Query(pattern=rf"^({'|'.join(CAUSES)})$", description="Only jobs with this.")
+        str | None,
+        Query(pattern=rf"^({'|'.join(CAUSES)})$", description="Only jobs with this cause."),
     ] = None,
-    order: Annotated[Order, Query(description="By what; unknown ones come last.")] = "lost",
+    order: Annotated[
+        Order, Query(description="Sort key; jobs with an unknown value come last.")
+    ] = "lost",
     direction: Annotated[
-        Direction | None, Query(alias="dir", description="Usually the most first.")
+        Direction | None,
+        Query(
+            alias="dir",
+            description="Sort direction; default: descending, but "
+            "ascending for `name` and `state`.",
+        ),
     ] = None,
     cursor: Cursor = None,
-    limit: Annotated[int, Query(ge=1, le=200, description="Most items on a page_of_jobs.")] = 100,
+    limit: Annotated[
+        int, Query(ge=1, le=200, description="Maximum number of jobs per page.")
+    ] = 100,
 ) -> Response:
-    """Jobs that lose most come first, those without figures last; the summary covers all jobs.
+    """By default, jobs with the highest loss come first and jobs without figures last.
 
-    Today's loss is cached, and may be some seconds old.
+    The summary covers all jobs. Today's loss is cached and may be some seconds old.
     """
     now_s, project = service.now_s(), caller.project
     with service.store.read() as conn:
@@ -317,20 +353,22 @@ FigureOrNone = PlotlyFigure | None  # None where there is nothing to draw
 @router.get(
     "/fleet/charts/{chart}",
     operation_id="get_fleet_chart",
-    summary="See a chart of the fleet over time",
+    summary="Get a chart of the fleet's losses",
     response_class=Response,
-    responses={**FIGURE_RESPONSE, 204: {"description": "Nothing to draw yet."}, **refusals()},
+    responses={**FIGURE_RESPONSE, 204: {"description": "No figures in these days."}, **refusals()},
 )
 def get_fleet_chart(
     chart: FleetChart,
     service: ServiceDep,
     caller: CallerDep,
     theme: ThemeName = "light",
-    days: Annotated[int, Query(ge=1, le=366, description="Days up to now, by UTC.")] = 30,
+    days: Annotated[
+        int, Query(ge=1, le=366, description="Number of days (UTC), the current one included.")
+    ] = 30,
 ) -> Response:
-    """Closed windows with reliable figures; 204 if there are none in these days.
+    """Covers closed windows with reliable figures of the given days.
 
-    Not 404, which browsers log as an error: a new fleet has no figures yet.
+    204 if there are none; not 404, which browsers log as an error.
     """
     limit = service.thresholds.alert_slowdown
     asked = LossQuery(caller.project, days, service.now_s(), limit, THEMES[theme])

@@ -32,13 +32,13 @@ MAX_WORKERS = 64  # listed workers of one run on one host
 # Workers of all runs that are searched: a map of 16,384 takes some 20 ms to read.
 MAX_WORKERS_SEARCHED = 40_000
 
-Days = Annotated[int, Query(ge=1, le=3650, description="How many days back.")]
+Days = Annotated[int, Query(ge=1, le=3650, description="Number of days to look back.")]
 HostName = Annotated[
     str,
     Path(
         max_length=255,
         pattern=PRINTABLE,
-        description="As its workers say it.",
+        description="Host name as the workers report it.",
         examples=["gpu-node-7"],
     ),
 ]
@@ -51,11 +51,13 @@ class HostNotFound(NotFound):
 
 
 class BlamedHostOut(ResponseModel):
-    """A culprit of several jobs."""
+    """A host that was a culprit in several jobs."""
 
     host: str
     jobs: int
-    worst_slowdown: float | None = Field(description="Against the peers of its slowest worker.")
+    worst_slowdown: float | None = Field(
+        description="Highest slowdown of a worker on this host, compared with its peers."
+    )
     last_seen_at: datetime
     gpu_hours_lost: float
 
@@ -72,14 +74,14 @@ class BlamedHostOut(ResponseModel):
 
 
 class BlamedHostsOut(ResponseModel):
-    """A page of hosts, most blamed first."""
+    """A page of hosts, by number of jobs that name them as culprit, descending."""
 
     items: list[BlamedHostOut]
     next_cursor: str | None
 
 
 class HostBlameOut(ResponseModel):
-    """When a run blamed the host, and the cost."""
+    """Windows of a run with the host as culprit, and their cost."""
 
     windows: int
     first_window: str
@@ -111,37 +113,41 @@ class HostRunOut(ResponseModel):
     ended_at: datetime | None
     last_data_at: datetime | None
     workers: list[WorkerOut] | None = Field(
-        description="The first 64; null of runs too long ago to be looked through."
+        description="The first 64 workers of the run on this host; null for runs too old to "
+        "be searched."
     )
     num_workers: int | None
     blame: HostBlameOut | None
 
 
 class HostOut(ResponseModel):
-    """One host: its runs, newest first, and those that blamed it."""
+    """A host with its runs, newest first, and its figures as a culprit."""
 
     host: str
     jobs_blamed: int
     worst_slowdown: float | None
     gpu_hours_lost: float
-    runs: list[HostRunOut] = Field(description="The 200 that began last.")
+    runs: list[HostRunOut] = Field(description="The 200 newest runs.")
 
 
 @router.get(
     "/hosts",
     operation_id="list_hosts",
-    summary="List hosts that several jobs found slow",
+    summary="List hosts that are culprits in several jobs",
     responses=refusals(),
 )
 def list_hosts(
     service: ServiceDep,
     caller: CallerDep,
     days: Days = 30,
-    min_jobs: Annotated[int, Query(ge=1, le=1000, description="In so many jobs or more.")] = 2,
+    min_jobs: Annotated[
+        int,
+        Query(ge=1, le=1000, description="Minimum number of jobs in which the host was a culprit."),
+    ] = 2,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> BlamedHostsOut:
-    """Hosts that were culprits, most jobs first."""
+    """Hosts that were culprits, by number of jobs, descending."""
     since_s = service.now_s() - days * DAY_S
     with service.store.read() as conn:
         found, next_cursor = hosts.blamed_hosts(
@@ -154,11 +160,11 @@ def list_hosts(
 @router.get(
     "/hosts/{host:path}",
     operation_id="get_host",
-    summary="See one host",
+    summary="Get a host",
     responses=refusals(404),
 )
 def get_host(service: ServiceDep, caller: CallerDep, host: HostName) -> HostOut:
-    """Its runs, and the windows in which it was the culprit."""
+    """The host's runs, and the windows in which it was the culprit."""
     with service.store.read() as conn:
         runs = hosts.runs_on(conn, caller.project, host, limit=MAX_RUNS)
         if not runs:

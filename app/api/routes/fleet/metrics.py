@@ -140,21 +140,21 @@ ReadingT = TypeVar("ReadingT")
 @router.get(
     "/metrics",
     operation_id="get_metrics",
-    summary="Read what is counted and measured",
+    summary="Get metrics for Prometheus",
     response_class=PlainTextResponse,
     responses=only_refusals(401, 403, 421, 429, 500),
     openapi_extra={"security": [{}, {"token": []}]},
 )
 async def get_metrics(request: Request, service: ServiceDep) -> Response:
-    """Prometheus text format. Without a token: counts and sums only, no names.
+    """Metrics in the Prometheus text format. Without a token: counts and sums only, no names.
 
-    With a token of the scope read, also the jobs of its project that lose most, and their slowest
-    workers; with PACELINE_TOKEN, of all projects.
+    With a token of the scope read, also the jobs of its project with the highest loss, and their
+    slowest workers; with PACELINE_TOKEN, those of all projects.
 
-    Counters of this process start at 0 with it. Counts of processed operations are in the database,
-    the same in every process. In the end received = refused + accepted + duplicate + conflict +
-    late + dead, summed over all processes. A source that cannot be read has no samples, and
-    `paceline_scrape_errors_total` grows.
+    Counters of this process restart at 0. Counts of processed operations come from the database and
+    are the same in every process. Once all batches are processed, received = refused + accepted +
+    duplicate + conflict + late + dead, summed over all processes. A source that cannot be read has
+    no samples, and increments `paceline_scrape_errors_total`.
     """
     caller = await _optional_caller(request, service)
     watch = service.status

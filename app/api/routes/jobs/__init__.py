@@ -1,4 +1,5 @@
 """How do jobs register and send their data?
 
-Read `jobs.py` first, then `ops.py`, which takes batches of operations.
+Read `jobs.py` first, then `ops.py`, which receives batches of operations.
+Imported by: api, cli.
 """

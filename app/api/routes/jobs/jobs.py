@@ -41,31 +41,32 @@ TypeName = Annotated[
         min_length=1,
         max_length=ops.MAX_TYPE_NAME,
         pattern=r"^[a-z0-9][a-z0-9-]*$",
-        description="Lower-case letters, digits and hyphens.",
+        description="Name of lower-case letters, digits and hyphens.",
     ),
 ]
 
 
 class OpTypeIn(RequestModel):
-    """A custom operation type: its peers and its stream."""
+    """A custom operation type, with its peers and its stream."""
 
     name: TypeName
     kind: Literal["compute", "p2p", "collective"]
     axis: Literal["none", "tp", "pp", "dp", "ep"] | None = Field(
         None,
-        description="Whom it meets: the stages, the dp ranks, those of its ep block; nobody for "
-        "none and tp, whose peers are recorded once. A collective has to say.",
+        description="Peers of the operation: `pp` the stages, `dp` the dp ranks, `ep` the dp "
+        "ranks of the same expert block; `none` and `tp`: no recorded peers. "
+        "Required for kind `collective`.",
     )
     stream: TypeName | None = Field(
         None,
-        description="Operations of a stream run one after the other. Left out: compute for kind "
-        "compute, else a stream of its own.",
+        description="Stream; operations of one stream run one after the other. Default: "
+        "`compute` for kind `compute`, otherwise a stream of its own.",
     )
     pairs_with: TypeName | None = Field(
-        None, description="Of a p2p type that sends: the type that receives."
+        None, description="Name of the receiving type; only for a p2p type that sends."
     )
     towards: Literal["next", "previous"] | None = Field(
-        None, description="Of a p2p type that sends: the stage that receives."
+        None, description="Receiving stage; only for a p2p type that sends."
     )
 
 
@@ -112,7 +113,9 @@ class ParallelismIn(RequestModel):
     vpp_size: Annotated[int, Field(ge=1, le=1024)] = 1
     dsp_size: Size = 1
     ep_size: Size = Field(
-        1, description="Successive dp ranks that share their experts; divides dp_size."
+        1,
+        description="Number of successive dp ranks in an expert-parallel block; must divide "
+        "dp_size.",
     )
 
     def checked(self) -> Parallelism:
@@ -127,21 +130,23 @@ class ParallelismIn(RequestModel):
 
 
 class JobIn(RequestModel):
-    """A job as its ranks register it, all with the same run_key."""
+    """Registration of a run; all ranks of the run send the same one."""
 
-    name: Text | None = Field(None, description="For display; the job id if left out.")
+    name: Text | None = Field(None, description="Display name; default: the job id.")
     parallelism: ParallelismIn
-    gpus: int | None = Field(None, ge=1, le=MAX_GPUS, description="World size if left out.")
+    gpus: int | None = Field(
+        None, ge=1, le=MAX_GPUS, description="Number of GPUs; default: the world size."
+    )
     framework: Label | None = Field(None, examples=["megatron-lm"])
     labels: dict[Label, Text] = Field(default_factory=dict, max_length=32)
     op_types: list[OpTypeIn] = Field(
         default_factory=list,
         max_length=MAX_USER_TYPES,
-        description="Operation types that the job records beside the built-in ones.",
+        description="Custom operation types of the job, in addition to the built-in ones.",
         examples=[[{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}]],
     )
     run_key: NonEmptyText = Field(
-        description="Equal on all ranks of one run, new after a restart.",
+        description="Key of the run: the same on all ranks, and a new one after each restart.",
         examples=["launch-4711-0"],
     )
 
@@ -160,16 +165,17 @@ class JobIn(RequestModel):
 
 
 class RegisteredOut(ResponseModel):
-    """The run's epoch, extensions of the format that it may use, and its recording plan."""
+    """The run's epoch, the accepted format extensions, and the recording plan."""
 
     job_id: str
     epoch: int
     accepts: list[str] = Field(
-        description="Extensions of wire format 1 that a batch may use: docs/wire-format.md.",
+        description="Extensions of wire format 1 that batches may use (docs/wire-format.md).",
         examples=[list(EXTENSIONS)],
     )
     recording: WorkerPlanOut | None = Field(
-        description="Which steps to record; null: all, until an answer to a batch says other."
+        description="Recording plan; null: record every step until the answer to a batch "
+        "contains a plan."
     )
 
 
@@ -193,12 +199,16 @@ class ConflictOut(ResponseModel):
 
 
 class GroupOpsOut(ResponseModel):
-    """Counts of collectives inside groups."""
+    """Counts of the current run's collectives inside process groups."""
 
     accepted: int
-    duplicate: int = Field(description="In a batch that came twice.")
-    late: int = Field(description="Of a window that had been closed for too long.")
-    refused: int = Field(description="Too many of a rank in a step, or of all in memory.")
+    duplicate: int = Field(description="Collectives in batches that had been received before.")
+    late: int = Field(
+        description="Collectives that arrived when their window could no longer be updated."
+    )
+    refused: int = Field(
+        description="Collectives above the limit per rank and step, or above the memory limit."
+    )
 
 
 class IngestOut(ResponseModel):
@@ -209,10 +219,12 @@ class IngestOut(ResponseModel):
     conflict: int
     late: int
     dead: int
-    lost_batches: int = Field(description="Skipped by their worker's later ones; never came.")
+    lost_batches: int = Field(
+        description="Batches that never arrived although later ones of the same worker did."
+    )
     last_conflict: ConflictOut | None
     in_groups: GroupOpsOut | None = Field(
-        description="Collectives inside groups; null where none came."
+        description="Counts of collectives inside process groups; null if none arrived."
     )
 
     @classmethod
@@ -238,8 +250,10 @@ class DropsOut(ResponseModel):
     """Operations of the current run that recorders dropped and never sent."""
 
     total: int
-    num_workers: int = Field(description="Workers that dropped any.")
-    worst: list[WorkerDropsOut] = Field(description="The eight that dropped most.")
+    num_workers: int = Field(description="Number of workers that dropped operations.")
+    worst: list[WorkerDropsOut] = Field(
+        description="The eight workers with the most dropped operations."
+    )
 
     @classmethod
     def of(cls, drops: RecorderDrops) -> "DropsOut":
@@ -249,7 +263,7 @@ class DropsOut(ResponseModel):
 
 
 class JobOut(ResponseModel):
-    """A job and its state; unknown is null."""
+    """A job and its state; unknown figures are null."""
 
     job_id: str
     name: str
@@ -265,15 +279,27 @@ class JobOut(ResponseModel):
     last_data_at: datetime | None
     last_step: int | None
     silent_ranks: list[int] = Field(
-        description="The first 100 ranks of which nothing comes while others go on."
+        description="The first 100 silent ranks: no data from them, while other ranks send data."
     )
     num_silent_ranks: int
-    silent_workers: list[WorkerOut] = Field(description="Of these ranks, in the same order.")
-    num_silent_workers: int = Field(description="Fewer than ranks where several record one.")
+    silent_workers: list[WorkerOut] = Field(
+        description="Workers of `silent_ranks`, in the same order."
+    )
+    num_silent_workers: int = Field(
+        description="Number of silent workers; lower than "
+        "`num_silent_ranks` if several ranks belong to "
+        "one worker."
+    )
     silent_since: datetime | None
-    stalled_since: datetime | None = Field(description="Since when nothing comes of any rank.")
-    ingest: IngestOut | None = Field(description="Null before the first operation was taken.")
-    drops: DropsOut | None = Field(description="Null where no recorder has said.")
+    stalled_since: datetime | None = Field(
+        description="Time since which no rank has sent data; null while data arrives."
+    )
+    ingest: IngestOut | None = Field(
+        description="Counts of received operations; null before the first one."
+    )
+    drops: DropsOut | None = Field(
+        description="Dropped operations; null if no recorder has reported any count."
+    )
     recording: RecordingOut
     window_steps: int
     slowdown: float | None
@@ -342,14 +368,14 @@ def jobs_out(service: Service, project: str, cursor: str | None, limit: int) -> 
     summary="Register a run of a job",
     status_code=200,
     responses={
-        201: {"description": "A new run.", "model": RegisteredOut},
+        201: {"description": "A new run was registered.", "model": RegisteredOut},
         **refusals(404, 409, *BODY_REFUSALS),
     },
 )
 def register_job(
     job_id: JobKey, job: JobIn, response: Response, service: ServiceDep
 ) -> RegisteredOut:
-    """Idempotent: the same run_key gets the same epoch. A new run_key begins a new epoch."""
+    """Idempotent: a run_key gets the same epoch each time. A new run_key begins a new epoch."""
     registration = job.registration(job_of(job_id))
     with service.store.write() as conn:
         now_s = service.now_s()
@@ -374,14 +400,14 @@ def register_job(
 @router.post(
     "/jobs/{job_id}/end",
     operation_id="end_job",
-    summary="Say that a job has finished",
+    summary="Mark a job as finished",
     responses=refusals(404, *BODY_REFUSALS),
 )
 def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
-    """A finished job is never called silent. Ending twice changes nothing.
+    """A finished job never counts as silent. Idempotent.
 
-    Batches of its other ranks are taken for ten minutes, or for as long as closed windows are
-    revised if that is longer; they raise no alert.
+    Batches of its other ranks are accepted for ten more minutes, or for as long as closed windows
+    can be updated if that is longer; they raise no alert.
     """
     with service.store.write() as conn:
         runs.end(conn, job_id, now_s=service.now_s())
@@ -407,11 +433,11 @@ def list_jobs(
 @router.get(
     "/jobs/{job_id}",
     operation_id="get_job",
-    summary="See one job",
+    summary="Get a job",
     responses=refusals(404),
 )
 def get_job(job_id: JobKey, service: ServiceDep) -> JobOut:
-    """The job, with the slowdown of its last window."""
+    """The job's registration, state, and slowdown in its newest window."""
     with service.store.read() as conn:
         is_watched = _has_live_consumer(conn, service)
         return job_out(jobs.get(conn, job_id), service, is_watched=is_watched)

@@ -79,13 +79,13 @@ class RowProblem(ResponseModel):
 
 
 class OpsOut(ResponseModel):
-    """The result of a batch; both counts are final."""
+    """The result of a batch. Refused operations stay refused: do not send them again."""
 
     accepted: int
     rejected: int
     errors: list[RowProblem]
     recording: WorkerPlanOut | None = Field(
-        None, description="Which steps to record; absent without a plan."
+        None, description="Recording plan; absent if every step is recorded."
     )
 
 

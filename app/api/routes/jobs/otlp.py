@@ -363,7 +363,7 @@ _BODY: dict[str, Any] = {
 
 
 class PartialSuccessOut(ResponseModel):
-    """Refused spans and why; final, as every OTLP answer with 200."""
+    """Number of refused spans and the reason. Do not send them again."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -372,7 +372,7 @@ class PartialSuccessOut(ResponseModel):
 
 
 class TracesOut(ResponseModel):
-    """Empty if all spans were taken."""
+    """Result of an OTLP request; empty if all spans were accepted."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -394,10 +394,11 @@ async def push_spans(
     content_type: Annotated[str, Header(include_in_schema=False)] = "",
     content_encoding: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
-    """Spans as Megatron-LM names them: host-side times, analysed for jobs that ask for it.
+    """Accepts spans with Megatron-LM's names. Their times are host times.
 
-    The answer has the request's format. 200 may name spans that were refused; spans that are no
-    operations are ignored. The body may be compressed with gzip or zstd.
+    The job must opt in to the analysis of host times (docs/feeds/otlp.md). The answer has the
+    request's format; with status 200, it may list refused spans. Spans that are no operations are
+    ignored. The body may be compressed with gzip or zstd.
     """
     form = otlp_format(content_type)
     body = await request.body()

@@ -127,7 +127,7 @@ def _step_s(conn: Connection, job: JobRecord) -> float | None:
 
 
 class PlanOut(ResponseModel):
-    """Which steps are recorded from a step on: s where s mod `every` is below `steps`."""
+    """A recording plan: from `from_step` on, record each step s with s mod `every` < `steps`."""
 
     version: int
     from_step: int
@@ -137,23 +137,26 @@ class PlanOut(ResponseModel):
 
 
 class WorkerPlanOut(PlanOut):
-    """A plan with the older ones that hold until it begins.
+    """The newest recording plan, and the older plans in force until it begins.
 
-    Of all plans that have begun at a step, the one with the highest version says whether the step
-    is recorded; before the first, every step is.
+    At each step, the plan with the highest version among those that have begun decides whether the
+    step is recorded. Before the first plan, every step is recorded.
     """
 
     earlier: list[PlanOut] | None = Field(
-        None, description="Only until the plan has begun: older ones, by version."
+        None, description="Older plans by version; only present until the newest plan begins."
     )
 
 
 class RecordingOut(PlanOut):
-    """The newest plan; version 0 if there is none, and every step is recorded."""
+    """The newest recording plan; version 0 means that there is none, and every step is recorded."""
 
-    has_begun: bool = Field(description="Whether no step before from_step is still to come.")
-    last_step: int | None = Field(description="The newest step known of the run.")
-    until_then: PlanOut | None = Field(description="What holds before from_step, if it is known.")
+    has_begun: bool = Field(description="Whether the job has reached `from_step`.")
+    last_step: int | None = Field(description="The newest step known of the current run.")
+    until_then: PlanOut | None = Field(
+        description="The plan in force before `from_step`; null "
+        "if every step is recorded until then."
+    )
     set_at: datetime | None
     set_by: str | None
 
@@ -182,13 +185,19 @@ Step = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class RecordingIn(RequestModel):
-    """Record the first `steps` of every `every` steps, by step number, so all ranks agree."""
+    """Record the first `steps` of each `every` steps, by step number, on all ranks."""
 
-    enabled: bool = Field(True, description="Whether any step is recorded at all.")
+    enabled: bool = Field(True, description="False to record no steps.")
     every: Number = 1
-    steps: Number = Field(1, description="At most `every`; as many are every step.")
+    steps: Number = Field(
+        1,
+        description="Number of recorded steps in each `every` steps; equal "
+        "to `every`: record every step.",
+    )
     from_step: Step | None = Field(
-        None, description="Left out: the first one that every rank hears of in time."
+        None,
+        description="First step of the plan; default: the first step that no rank reaches "
+        "before it has received the plan.",
     )
 
     def sample(self) -> StepSample:
@@ -205,11 +214,11 @@ class RecordingIn(RequestModel):
 @router.get(
     "/jobs/{job_id}/recording",
     operation_id="get_recording",
-    summary="See which steps a job records",
+    summary="Get a job's recording plan",
     responses=refusals(404),
 )
 def get_recording(job_id: JobKey, service: ServiceDep) -> RecordingOut:
-    """The plan that workers get in every answer to a batch."""
+    """The plan that each answer to a batch also contains."""
     with service.store.read() as conn:
         return RecordingOut.of(jobs.get(conn, job_id))
 
@@ -217,7 +226,7 @@ def get_recording(job_id: JobKey, service: ServiceDep) -> RecordingOut:
 @router.put(
     "/jobs/{job_id}/recording",
     operation_id="set_recording",
-    summary="Choose which steps a job records",
+    summary="Set a job's recording plan",
     responses=refusals(404, 409, *BODY_REFUSALS),
 )
 def set_recording(

@@ -57,28 +57,42 @@ Measure = Annotated[FiniteFloat, Field(ge=-1e15, le=1e15)]
 Step = Annotated[int, Field(ge=0, le=2**53)]
 FormatQuery = Annotated[
     FormatName | None,
-    Query(alias="format", description="The body is what this tool wrote; left out: our JSON."),
+    Query(
+        alias="format",
+        description="Tool whose output the body contains; default: Paceline's own JSON.",
+    ),
 ]
 
 
 class ScoreIn(RequestModel):
-    """A measurement of one rank, or of one node.
+    """A measurement of one rank or of one node.
 
-    Of several readings, `value` is the newest, with their `mean` and number.
+    For several readings, give the newest as `value`, their `mean`, and their number as `num`.
     """
 
     rank: int | None = Field(None, ge=0, le=MAX_RANK)
     node: Name | None = None
-    section: Name = Field(description="What was measured.", examples=["all-reduce probe"])
-    metric: Name = Field(description="Which measure of it.", examples=["bus-bandwidth"])
+    section: Name = Field(description="Measured section or test.", examples=["all-reduce probe"])
+    metric: Name = Field(
+        description="Name of the metric in this section.", examples=["bus-bandwidth"]
+    )
     unit: Annotated[str, Field(max_length=16, pattern=_LINE_PATTERN)] | None = None
     value: Measure | None = None
-    mean: Measure | None = Field(None, description="Over all readings; the value if left out.")
+    mean: Measure | None = Field(None, description="Mean of all readings; default: `value`.")
     score: Annotated[FiniteFloat, Field(ge=0, le=1e6)] | None = Field(
-        None, description="1 for as fast as what it is compared with, 0.5 for half as fast."
+        None,
+        description="Speed relative to the tool's reference: 1 for equally fast, 0.5 for "
+        "half as fast.",
     )
-    num: int | None = Field(None, ge=0, le=2**53, description="Readings.")
-    of: int | None = Field(None, ge=0, le=2**53, description="Of so many that there were.")
+    num: int | None = Field(
+        None, ge=0, le=2**53, description="Number of readings of this rank or node."
+    )
+    of: int | None = Field(
+        None,
+        ge=0,
+        le=2**53,
+        description="Total number of readings, missing ones included; default: `num`, at least 1.",
+    )
     step: Step | None = None
     at: Moment | None = None
 
@@ -107,7 +121,7 @@ class ScoreIn(RequestModel):
 
 
 class MissingDataIn(RequestModel):
-    """Data that the tool lacks, and the metrics that suffer."""
+    """Data that the tool does not provide, and the metrics that suffer from it."""
 
     what: Text
     cost: Text
@@ -124,7 +138,7 @@ _SCORES_EXAMPLE: dict[str, Any] = {
 
 
 class ScoresIn(RequestModel):
-    """Measurements of a tool, all taken at one time."""
+    """Measurements by one tool, all taken at the same time."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SCORES_EXAMPLE]})
 
@@ -132,7 +146,9 @@ class ScoresIn(RequestModel):
     step: Step | None = None
     at: Moment | None = None
     scores: Annotated[list[ScoreIn], FailFast()] = Field(min_length=1, max_length=MAX_SCORES)
-    num_reports: int = Field(1, ge=1, le=2**53, description="Reports that these are made of.")
+    num_reports: int = Field(
+        1, ge=1, le=2**53, description="Number of the tool's own reports combined in this one."
+    )
     lacks: list[MissingDataIn] = Field([], max_length=20)
 
     def report(self) -> ScoreReport:
@@ -180,8 +196,8 @@ def _report_of_json(body: bytes, media: str) -> ScoreReport:
 SCORES_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "At most 2 MiB and 10,000 scores. With `format`, what that tool has "
-        "written: docs/feeds/ has each.",
+        "description": "At most 2 MiB and 10,000 scores. With `format`: the tool's own output "
+        "(docs/feeds/).",
         "content": {
             bodies.JSON_TYPE: {"schema": {"$ref": "#/components/schemas/ScoresIn"}},
             "text/plain": {"schema": {"type": "string"}},
@@ -197,7 +213,7 @@ _ID = "^[0-9a-f]{1,32}$"
 _SOURCE = "^[a-z0-9][a-z0-9-]{0,63}$"
 _ID_EXAMPLE = "5f0c3a9be81d42670fa1c2d3"
 SourceQuery = Annotated[
-    str | None, Query(pattern=_SOURCE, description="Of this tool only.", examples=["nvrx"])
+    str | None, Query(pattern=_SOURCE, description="Filter by tool (`source`).", examples=["nvrx"])
 ]
 # In Python, "$" also matches before a final newline.
 _Source = Annotated[str, msgspec.Meta(pattern=_SOURCE.replace("$", r"\Z"))]
@@ -206,7 +222,7 @@ _SHARED_FIELDS = ("rank", "node", "section", "metric", "unit", "value", "mean", 
 
 
 class MissingDataOut(ResponseModel):
-    """Data that the tool lacks, and the metrics that suffer."""
+    """Data that the tool does not provide, and the metrics that suffer from it."""
 
     what: str
     cost: str
@@ -217,10 +233,10 @@ class ReportOut(ResponseModel):
 
     report_id: str
     source: str
-    epoch: int = Field(description="Of the run that was the job's when it came.")
+    epoch: int = Field(description="Epoch of the job's run when the report arrived.")
     received_at: datetime
     num_scores: int
-    num_reports: int = Field(description="Of the tool's own reports that it is made of.")
+    num_reports: int = Field(description="Number of the tool's own reports combined in this one.")
     lacks: list[MissingDataOut]
 
     @classmethod
@@ -242,7 +258,7 @@ class ReportsOut(ResponseModel):
 
 
 class ScoreOut(ResponseModel):
-    """One score of one rank; unknown is null."""
+    """One score of one rank or node; unknown values are null."""
 
     report_id: str
     source: str
@@ -253,11 +269,13 @@ class ScoreOut(ResponseModel):
     metric: str
     unit: str | None
     value: float | None = Field(description="The newest reading, in `unit`.")
-    mean: float | None = Field(description="Over all readings in the report.")
-    score: float | None = Field(description="The newest; 1 is as fast as what it is compared with.")
-    slowdown: float | None = Field(description="1 / score.")
-    num: int = Field(description="Readings of this rank.")
-    of: int = Field(description="Of so many in which any rank was named.")
+    mean: float | None = Field(description="Mean of all readings in the report, in `unit`.")
+    score: float | None = Field(
+        description="The newest score: speed relative to the tool's reference, 1 for equally fast."
+    )
+    slowdown: float | None = Field(description="1 / `score`; null if unknown.")
+    num: int = Field(description="Number of readings of this rank.")
+    of: int = Field(description="Total number of readings / reports.")
     step: int | None
     at: datetime | None = Field(description="When the tool measured it.")
 
@@ -277,9 +295,11 @@ class ScoreOut(ResponseModel):
 
 
 class ScoresOut(ResponseModel):
-    """A page of scores by tool, the worst first."""
+    """A page of scores by tool, lowest score first."""
 
-    what_if: None = Field(description="There is none, ever: no operations are behind a score.")
+    what_if: None = Field(
+        description="Always null: scores have no operations, so what-if questions do not apply."
+    )
     note: Literal["scores, no what-if"]
     items: list[ScoreOut]
     next_cursor: str | None
@@ -288,7 +308,7 @@ class ScoresOut(ResponseModel):
 @router.post(
     "/jobs/{job_id}/scores",
     operation_id="add_scores",
-    summary="Add scores of another tool",
+    summary="Add scores measured by another tool",
     status_code=201,
     responses=refusals(404, *BODY_REFUSALS),
     openapi_extra=SCORES_BODY,
@@ -296,7 +316,10 @@ class ScoresOut(ResponseModel):
 def add_scores(
     job_id: JobKey, report: ReportDep, service: ServiceDep, caller: CallerDep
 ) -> ReportOut:
-    """The job must be registered. It keeps the newest 500 reports, for as long as results are."""
+    """The job must be registered.
+
+    The newest 500 reports per job are stored, as long as results are.
+    """
     with service.store.write() as conn:
         stored = scores.add(conn, job_id, report, now_s=service.now_s())
         said = {"source": stored.source, "report_id": stored.report_id, "scores": stored.num_scores}
@@ -315,11 +338,14 @@ def list_scores(
     job_id: JobKey,
     service: ServiceDep,
     source: SourceQuery = None,
-    rank: Annotated[int | None, Query(ge=0, le=MAX_RANK, description="Of this rank only.")] = None,
+    rank: Annotated[int | None, Query(ge=0, le=MAX_RANK, description="Filter by rank.")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> ScoresOut:
-    """Scores of each tool's newest report, a page at a time. What-ifs do not apply to them."""
+    """Scores of each tool's newest report, by tool, lowest score first.
+
+    What-if questions do not apply to scores.
+    """
     with service.store.read() as conn:
         items, more = _page(conn, job_id, source, rank, cursor, limit)
     return ScoresOut(what_if=None, note=NO_WHAT_IF, items=items, next_cursor=more)
@@ -335,11 +361,11 @@ def list_score_reports(
     job_id: JobKey,
     service: ServiceDep,
     source: SourceQuery = None,
-    newest: Annotated[bool, Query(description="Of each tool the newest report alone.")] = False,
+    newest: Annotated[bool, Query(description="Only the newest report of each tool.")] = False,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> ReportsOut:
-    """Newest first, with the data that each lacks."""
+    """Reports of all tools, newest first, with the data that each of them lacks."""
     with service.store.read() as conn:
         found, more = scores.page(
             conn, job_id, source=source, newest_only=newest, cursor=cursor, limit=limit
@@ -355,13 +381,15 @@ def list_score_reports(
 )
 def list_scores_of_report(
     job_id: JobKey,
-    report_id: Annotated[str, Path(pattern=_ID, description="Its id.", examples=[_ID_EXAMPLE])],
+    report_id: Annotated[
+        str, Path(pattern=_ID, description="The report's id.", examples=[_ID_EXAMPLE])
+    ],
     service: ServiceDep,
-    rank: Annotated[int | None, Query(ge=0, le=MAX_RANK, description="Of this rank only.")] = None,
+    rank: Annotated[int | None, Query(ge=0, le=MAX_RANK, description="Filter by rank.")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> ScoresOut:
-    """Worst first, a page at a time. What-ifs do not apply to them."""
+    """Lowest score first. What-if questions do not apply to scores."""
     start = 0 if cursor is None else max(0, from_cursor(cursor, tuple[Int64])[0])
     with service.store.read() as conn:
         stored, found = _of_rank(conn, job_id, report_id, rank)

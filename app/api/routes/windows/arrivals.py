@@ -30,24 +30,34 @@ class MemberOut(ResponseModel):
     rank: int
     local_rank: int | None
     host: str | None
-    waited_for_s: float = Field(description="That the others waited for it.")
-    waited_s: float = Field(description="That it waited for later ones.")
-    late_share: float = Field(description="Share of the group's collectives that it was late to.")
-    is_own: bool = Field(description="Whether it is a rank of this worker.")
+    waited_for_s: float = Field(
+        description="Mean seconds per step that the others waited for this rank."
+    )
+    waited_s: float = Field(
+        description="Mean seconds per step that this rank waited for later ones."
+    )
+    late_share: float = Field(
+        description="Share of the group's collectives to which this rank was late."
+    )
+    is_own: bool = Field(description="Whether the rank belongs to this worker.")
 
 
 class GroupOut(ResponseModel):
-    """A group with a rank of the worker."""
+    """A process group that contains a rank of the worker."""
 
     name: str
     axis: str
     num_ranks: int
-    num_occurrences: int = Field(description="Collectives that all members recorded.")
-    transfer_s: float | None = Field(description="Median, once all members are there.")
-    waited_s: float = Field(description="Mean seconds a step that a member waits.")
+    num_occurrences: int = Field(description="Number of collectives that all members recorded.")
+    transfer_s: float | None = Field(
+        description="Median transfer time of a collective, from "
+        "the arrival of the last member, in seconds."
+    )
+    waited_s: float = Field(description="Mean seconds per step that a member waits.")
     bandwidth_bytes_s: float | None
     members: list[MemberOut] = Field(
-        description="Most waited for first, 16 at most, and this worker's own ranks."
+        description="At most 16 members, by `waited_for_s`, descending, and this worker's own "
+        "ranks."
     )
 
 
@@ -142,7 +152,7 @@ OLDER_RELEASE = "the release that wrote this window measured no arrivals"
 
 _SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowArrivals"}}
 _ARRIVALS: Responses = {
-    200: {"description": "The arrivals.", "content": {"application/json": _SCHEMA}}
+    200: {"description": "The window's arrivals.", "content": {"application/json": _SCHEMA}}
 }
 
 
@@ -155,7 +165,7 @@ class GroupNotFound(NotFound):
 @router.get(
     "/jobs/{job_id}/windows/{window}/arrivals",
     operation_id="get_window_arrivals",
-    summary="Late ranks that others waited for in collectives",
+    summary="Get the late ranks that others waited for in collectives",
     response_class=Response,
     responses={**_ARRIVALS, **refusals(404, 409)},
 )
@@ -166,13 +176,14 @@ def get_window_arrivals(
     steps: ChosenSteps = None,
     group: Annotated[
         str | None,
-        Query(max_length=255, description="This group alone, with all of its members."),
+        Query(max_length=255, description="Only this group, with all its members."),
     ] = None,
 ) -> Response:
-    """By rank, by group and by step, each on the rank's own clock (docs/arrivals.md).
+    """Waiting in collectives by rank, by group and by step (docs/arrivals.md).
 
-    `arrivals` is null, with a reason, where no collective was recorded by all members of its group.
-    For groups of more than 16, all members are computed from the operations of one closed window.
+    All times are by each rank's own clock. `arrivals` is null, with a reason, if no collective was
+    recorded by all members of its group. All members of a group of more than 16 are only available
+    with `group`, for one closed window.
     """
     result = shown_result(service, job_id, window, steps, per_step=True)
     found = result.get("arrivals")

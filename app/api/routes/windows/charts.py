@@ -202,7 +202,7 @@ class ChartNotMeasured(NotFound):
 @router.get(
     "/jobs/{job_id}/windows/{window}/charts/{chart}",
     operation_id="get_window_chart",
-    summary="See a chart of one window, or of several",
+    summary="Get a chart of one window or of several",
     response_class=Response,
     responses={**FIGURE_RESPONSE, **refusals(404, 409)},
 )
@@ -215,9 +215,9 @@ def get_window_chart(
     sort: Annotated[Sort, Query(description="Order of the workers' columns.")] = "rank",
     steps: ChosenSteps = None,
 ) -> Response:
-    """404 with code `not_measured` while there is nothing to draw.
+    """404 with code `not_measured` while the chart's figures are missing.
 
-    `lengths` needs the operations of the newest closed window, while they are kept.
+    `lengths` needs the operations of the newest closed window, until retention deletes them.
     """
     if chart == "lengths":
         return json_response(_lengths(service, job_id, window, steps, THEMES[theme]))
@@ -248,7 +248,7 @@ def get_window_chart(
 @router.get(
     "/jobs/{job_id}/charts/steps",
     operation_id="get_steps_chart",
-    summary="See the chart of a job's step times",
+    summary="Get the chart of a job's step times",
     response_class=Response,
     responses={**FIGURE_RESPONSE, **refusals(404)},
 )
@@ -261,13 +261,19 @@ def get_steps_chart(
     last: StepNumber = None,
     limit: Limit = MAX_DRAWN_STEPS,
     window: Annotated[
-        ShownWindow | None, Query(description="The windows of this window or range, and around it.")
+        ShownWindow | None,
+        Query(description="Show the steps of this window or range of windows, and some around it."),
     ] = None,
     right: Annotated[
-        Literal["none", "bars"], Query(description="What the chart under it has at its right.")
+        Literal["none", "bars"],
+        Query(
+            description="Space to leave at the right: `bars` to "
+            "align with a chart below that has bars "
+            "there."
+        ),
     ] = "none",
 ) -> Response:
-    """The steps that the step series gives for the same query, or those of a window."""
+    """The same steps as GET /jobs/{job_id}/steps with the same query, or the steps of a window."""
     with service.store.read() as conn:
         job = jobs.get(conn, job_id)
         silence = missing_data_text(conn, job, now_s=service.now_s(), thresholds=service.thresholds)

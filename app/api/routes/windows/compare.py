@@ -34,8 +34,9 @@ SideText = Annotated[
     str,
     Query(
         pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}:{_WINDOW}$",
-        description="Job and window: `latest`, epoch and first step, or the first and the last "
-        "of several.",
+        description="Job id and window as JOB:WINDOW. The window is `latest`, an id such as "
+        "`3-64` (epoch and first step), or a range of two ids such as "
+        "`3-0..3-64`.",
         examples=["llm-70b:latest"],
     ),
 ]
@@ -48,7 +49,7 @@ _COMPARE_CHARTS: dict[CompareChartName, Callable[..., PlotlyFigure]] = {
 
 
 class ComparedWorkerOut(ResponseModel):
-    """The slowest worker by exact S_w."""
+    """The slowest worker, by its exact slowdown S_w."""
 
     dp_rank: int
     stage: int
@@ -57,7 +58,7 @@ class ComparedWorkerOut(ResponseModel):
 
 
 class ComparedSideOut(ResponseModel):
-    """One side; unknown figures are null, and `not_measured` says why."""
+    """One side of the comparison; unknown figures are null, with the reason in `not_measured`."""
 
     job_id: str
     name: str
@@ -74,7 +75,7 @@ class ComparedSideOut(ResponseModel):
     slowdown: float | None
     gpu_time_wasted: float | None
     lost_gpu_hours_per_day: float | None
-    recorded_s: float | None = Field(description="Mean seconds a step; so are the next two.")
+    recorded_s: float | None = Field(description="Mean recorded step time, in seconds.")
     simulated_s: float | None
     ideal_s: float | None
     m_w: float | None
@@ -84,11 +85,13 @@ class ComparedSideOut(ResponseModel):
 
 
 class ComparedCauseOut(ResponseModel):
-    """A cause on one side or both; findings are as in the window's result."""
+    """A cause on one or both sides, with findings as in the window's result."""
 
     change: Literal["new", "gone", "same"]
     finding: dict[str, Any]
-    before: dict[str, Any] | None = Field(description="What a says of one that both have.")
+    before: dict[str, Any] | None = Field(
+        description="Side a's finding, if both sides have the cause."
+    )
 
 
 class CompareOut(ResponseModel):
@@ -97,8 +100,8 @@ class CompareOut(ResponseModel):
     sentence: str
     sub: str
     change_s: float | None = Field(
-        description="How much longer a recorded step takes on b, as a share of a's; null where "
-        "the jobs' shapes differ."
+        description="Relative change of the mean recorded step time from a to b: 0.1 if b is "
+        "10 % slower; null if the jobs' shapes differ."
     )
     a: ComparedSideOut
     b: ComparedSideOut
@@ -112,7 +115,7 @@ class CompareOut(ResponseModel):
     responses=refusals(404),
 )
 def compare(a: SideText, b: SideText, service: ServiceDep, caller: CallerDep) -> CompareOut:
-    """b compared with a: one sentence, the figures of both, and causes that came or went."""
+    """Compares b with a: a summary, the figures of both sides, and new, gone and common causes."""
     before, after = (_side(service, caller, text) for text in (a, b))
     found = compared_causes(before, after)
     sentence, sub = compare_headline(before, after, found)
@@ -129,7 +132,7 @@ def compare(a: SideText, b: SideText, service: ServiceDep, caller: CallerDep) ->
 @router.get(
     "/compare/charts/{chart}",
     operation_id="get_compare_chart",
-    summary="See a chart of two windows",
+    summary="Get a chart that compares two windows",
     response_class=Response,
     responses={**FIGURE_RESPONSE, **refusals(404)},
 )
@@ -141,7 +144,7 @@ def get_compare_chart(
     caller: CallerDep,
     theme: ThemeName = "light",
 ) -> Response:
-    """404 with code `not_measured` while one side has nothing to draw."""
+    """404 with code `not_measured` while the figures of one side are missing."""
     before, after = (_side(service, caller, text) for text in (a, b))
     for side in (before, after):
         if (why := side.why_not_measured) is not None:

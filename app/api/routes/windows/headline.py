@@ -29,20 +29,20 @@ router = APIRouter(tags=["charts"])
 
 
 class HeadlineOut(ResponseModel):
-    """The first sentence of a job's page."""
+    """State and main sentences of a job's page."""
 
     state: JobState
     sentence: str
     sub: str
     won_back_gpu_hours_per_day: float | None = Field(
-        description="Without what costs most now; null where that is not known, or nothing runs."
+        description="GPU-hours per day saved by fixing the leading cause; null if unknown."
     )
 
 
 @router.get(
     "/jobs/{job_id}/headline",
     operation_id="get_headline",
-    summary="See what a job's page says first",
+    summary="Get the headline of a job's page",
     responses=refusals(404),
 )
 def get_headline(

@@ -124,7 +124,7 @@ router = APIRouter(tags=["windows"])
 
 
 class RibbonBinOut(ResponseModel):
-    """Successive windows of one run; `from` and `to` name the first and the last one."""
+    """Successive windows of one run; `from` and `to` are the ids of the first and the last one."""
 
     from_: str = Field(serialization_alias="from")
     to: str
@@ -132,7 +132,9 @@ class RibbonBinOut(ResponseModel):
     last_step: int
     num_steps: int
     epoch: int
-    slowdown: float | None = Field(description="Of all its steps together; null if unknown.")
+    slowdown: float | None = Field(
+        description="Slowdown over all steps of the bin; null if unknown."
+    )
     verdict: Verdict | None
     is_open: bool
 
@@ -149,11 +151,14 @@ class RibbonEventOut(ResponseModel):
 
     step: int
     epoch: int
-    at: datetime | None = Field(description="Of steps: when their window was last analysed.")
+    at: datetime | None = Field(
+        description="Time of the event; for events at a step, the time "
+        "of the last analysis of its window."
+    )
     kind: EventKind
     text: str
     detail: str
-    bin: int = Field(description="Position in `bins`.")
+    bin: int = Field(description="Position of the event's bin in `bins`.")
 
     @classmethod
     def of(cls, event: RibbonEvent) -> "RibbonEventOut":
@@ -179,18 +184,18 @@ class RibbonOut(ResponseModel):
     gaps: list[RibbonGapOut]
     events: list[RibbonEventOut]
     since_onset: WindowRangeOut | None = Field(
-        description="Windows since what costs most now began; null where that is not known."
+        description="Windows since the onset of the costliest current cause; null if unknown."
     )
 
 
 @router.get(
     "/jobs/{job_id}/ribbon",
     operation_id="get_ribbon",
-    summary="See a whole job at a glance",
+    summary="Get an overview of a job's windows and events",
     responses=refusals(404),
 )
 def get_ribbon(job_id: JobKey, service: ServiceDep) -> RibbonOut:
-    """Windows in at most 240 bins, and their events."""
+    """The job's windows in at most 240 bins, and the events at their steps."""
     history = job_history(service, job_id)
     return RibbonOut(
         bins=[_bin_out(each) for each in history.bins],

@@ -58,22 +58,27 @@ def get_window_timeline(
     window: WindowId,
     service: ServiceDep,
     steps: Annotated[
-        NumberList, Query(description="As in 3,5-9; left out: the slowest step.")
+        NumberList,
+        Query(description="Step numbers and ranges, such as `3,5-9`; default: the slowest step."),
     ] = None,
     workers: Annotated[
         str | None,
         Query(
             max_length=4096,
             pattern=r"^[0-9,/*]*$",
-            description="dp rank / stage, as in 0/1,3/* (* is all); left out: all workers.",
+            description="Workers as dp rank/stage, such as `0/1,3/*` (* means all stages or dp "
+            "ranks); default: all workers.",
         ),
     ] = None,
-    ranks: Annotated[NumberList, Query(description="Workers by global rank, as in 0,8-11.")] = None,
+    ranks: Annotated[
+        NumberList, Query(description="Workers by global rank, as numbers and ranges: `0,8-11`.")
+    ] = None,
     runs: Annotated[
         str | None,
         Query(
             max_length=64,
-            description="Some of recorded,simulated,ideal; left out: all three.",
+            description="Comma-separated runs: `recorded`, `simulated`, `ideal`; default: all "
+            "three.",
         ),
     ] = None,
 ) -> Response:
@@ -102,7 +107,7 @@ def _check_size(replay: WindowReplay, choice: TimelineSelection) -> None:
 
 
 class PathLinkOut(ResponseModel):
-    """One operation of the critical path, in order of time."""
+    """One operation of the critical path."""
 
     optype: str
     dp_rank: int
@@ -111,18 +116,19 @@ class PathLinkOut(ResponseModel):
     seq_id: int
     microbatch: int | None
     chunk: int | None
-    start_s: float = Field(description="Since the step began.")
+    start_s: float = Field(description="Start of the operation, in seconds since the step began.")
     own_s: float = Field(
-        description="How long it kept the chain busy: 0 for one that only arrived last. Negative "
-        "where hosts' clocks disagree."
+        description="Seconds that the operation adds to the critical path: 0 for one that "
+        "only arrived last; negative if the hosts' clocks disagree."
     )
     gap_s: float = Field(
-        description="From the end of the link before to its start; 0 but in a recorded run."
+        description="Seconds between the end of the previous operation on the path and the "
+        "start of this one; always 0 in a replayed run."
     )
 
 
 class WorkerShareOut(ResponseModel):
-    """Share of the path on one worker, gaps included."""
+    """One worker's share of the critical path, gaps included."""
 
     dp_rank: int
     stage: int
@@ -131,7 +137,7 @@ class WorkerShareOut(ResponseModel):
 
 
 class PathSharesOut(ResponseModel):
-    """Shares of the step: those by op type and `waiting` sum to 1, and so do those by worker."""
+    """Shares of the step time. `by_optype` and `waiting` sum to 1; `by_worker` sums to 1."""
 
     by_optype: dict[str, float]
     waiting: float
@@ -152,7 +158,7 @@ class CriticalPathOut(ResponseModel):
 @router.get(
     "/jobs/{job_id}/windows/{window}/critical-path",
     operation_id="get_window_critical_path",
-    summary="See which operations decided how long a step took",
+    summary="Get the critical path of a step",
     response_model=CriticalPathOut,
     responses=refusals(404, 409),
 )
@@ -160,10 +166,18 @@ def get_window_critical_path(
     job_id: JobKey,
     window: WindowId,
     service: ServiceDep,
-    step: Annotated[StepNumber, Query(description="Left out: the one that took longest.")] = None,
-    run: Annotated[RunKind, Query(description="As recorded, or as replayed.")] = "recorded",
+    step: Annotated[
+        StepNumber, Query(description="Step number; default: the slowest step of the window.")
+    ] = None,
+    run: Annotated[
+        RunKind, Query(description="The run: as recorded, or as replayed.")
+    ] = "recorded",
 ) -> dict[str, Any]:
-    """From the step's last operation back to its start, each time to the latest predecessor."""
+    """The chain of operations that determines the step time.
+
+    It goes from the step's last operation back to its start, always to the predecessor that ended
+    last.
+    """
     replay = service.replays.get(job_id, window)
     with service.replays.work_limit.slot():
         chosen = slowest_step(replay, run) if step is None else step
@@ -172,7 +186,7 @@ def get_window_critical_path(
 
 
 class KeyOperationOut(ResponseModel):
-    """The replica's operation on the critical path that exceeds its ideal most."""
+    """The replica's operation on the critical path that exceeds its ideal duration most."""
 
     stage: int
     optype: str
@@ -180,10 +194,10 @@ class KeyOperationOut(ResponseModel):
 
 
 class StepOfWindowOut(ResponseModel):
-    """One step of one replica, and what else the window offers."""
+    """One step of one dp rank, and the steps and dp ranks that the window offers."""
 
     window: str
-    steps: list[int] = Field(description="All steps of the window that are replayed.")
+    steps: list[int] = Field(description="All replayed steps of the window.")
     step: int
     dp_rank: int
     dp_size: int
@@ -192,15 +206,21 @@ class StepOfWindowOut(ResponseModel):
     ideal_s: float
     sentence: str
     sub: str
-    dp_ranks_on_path: list[int] = Field(description="Longest on the critical path first.")
-    waiting: list[float] = Field(description="By stage: share of the step.")
+    dp_ranks_on_path: list[int] = Field(
+        description="dp ranks on the critical path, by share of the path, descending."
+    )
+    waiting: list[float] = Field(description="Share of the step that each stage waits.")
     telling: KeyOperationOut | None
-    timeline_query: str = Field(description="For the file of this step: all workers, or this dp.")
-    viewer_url: str = Field(description="The trace viewer that the page opens.")
+    timeline_query: str = Field(
+        description="Query string of the timeline download for this "
+        "step: all workers, or only this dp rank if all "
+        "exceed the size limit."
+    )
+    viewer_url: str = Field(description="Address of the trace viewer that the page opens.")
 
 
 class WaitedForOut(ResponseModel):
-    """An operation on the same replica."""
+    """The preceding operation, on the same dp rank."""
 
     optype: str
     stage: int
@@ -221,23 +241,30 @@ class OperationOut(ResponseModel):
     seq_id: int
     microbatch: int | None
     chunk: int | None
-    start_s: float = Field(description="Since the step began.")
+    start_s: float = Field(description="Start of the operation, in seconds since the step began.")
     duration_s: float
-    waited_s: float = Field(description="Of the duration, until the last of its peers had come.")
-    own_s: float = Field(description="The rest: its computation or transfer.")
+    waited_s: float = Field(
+        description="Seconds of the duration spent waiting for the last of the peers."
+    )
+    own_s: float = Field(description="Remaining seconds of the duration: computation or transfer.")
     ideal_s: float
     peers_s: float | None = Field(
-        description="Median of own_s of its type on all other workers; null where there is none."
+        description="Median `own_s` of the same operation type on all other workers; null if "
+        "there is none."
     )
-    after: WaitedForOut | None = Field(description="What it waited for, null for a first one.")
-    delay_s: float = Field(description="From the end of that to its start.")
-    is_critical: bool = Field(description="Whether the recorded critical path goes through it.")
+    after: WaitedForOut | None = Field(
+        description="The operation that it had to wait for; null for a first operation."
+    )
+    delay_s: float = Field(
+        description="Seconds between the end of `after` and the start of this operation."
+    )
+    is_critical: bool = Field(description="Whether the operation is on the recorded critical path.")
 
 
 @router.get(
     "/jobs/{job_id}/windows/{window}/step",
     operation_id="get_window_step",
-    summary="See what one step took, and why",
+    summary="Get the main figures of a step",
     responses=refusals(404, 409),
 )
 def get_window_step(
@@ -247,7 +274,7 @@ def get_window_step(
     step: StepQuery = None,
     dp: DpRankQuery = None,
 ) -> StepOfWindowOut:
-    """Sentences for the timeline page; closed windows only."""
+    """Step times, waiting and sentences of the timeline page. Closed windows only."""
     replay, view = service.step_views.get(job_id, window, step, dp)
     sentence, sub = step_headline(view, replay.window.hosts)
     link = most_delayed_link(view)
@@ -274,7 +301,7 @@ def get_window_step(
 @router.get(
     "/jobs/{job_id}/windows/{window}/operation",
     operation_id="get_window_operation",
-    summary="See one operation against its ideal and its peers",
+    summary="Get an operation, compared with its ideal and its peers",
     responses=refusals(404, 409),
 )
 def get_window_operation(
@@ -325,7 +352,7 @@ StepSeconds = Annotated[float | None, Query(ge=0, le=1e9, allow_inf_nan=False)]
 @timeline_chart_router.get(
     "/jobs/{job_id}/windows/{window}/charts/timeline",
     operation_id="get_timeline_chart",
-    summary="See one step, recorded above ideal",
+    summary="Get the timeline chart of a step",
     response_class=Response,
     responses={**FIGURE_RESPONSE, **refusals(404, 409)},
 )
@@ -336,13 +363,24 @@ def get_timeline_chart(
     step: StepQuery = None,
     dp: DpRankQuery = None,
     from_s: Annotated[
-        StepSeconds, Query(alias="from", description="Seconds since it began.")
+        StepSeconds,
+        Query(
+            alias="from", description="Start of the shown part, in seconds since the step began."
+        ),
     ] = None,
-    to_s: Annotated[StepSeconds, Query(alias="to", description="Seconds since it began.")] = None,
-    width: Annotated[int, Query(ge=100, le=8000, description="Pixels of the plot.")] = WIDTH_PX,
+    to_s: Annotated[
+        StepSeconds,
+        Query(alias="to", description="End of the shown part, in seconds since the step began."),
+    ] = None,
+    width: Annotated[
+        int, Query(ge=100, le=8000, description="Width of the plot, in pixels.")
+    ] = WIDTH_PX,
     theme: ThemeName = "light",
 ) -> Response:
-    """At most 3,000 bars: operations narrower than a pixel are merged with their neighbours."""
+    """The recorded run above the ideal one.
+
+    At most 3,000 bars: operations narrower than a pixel are merged with their neighbours.
+    """
     _, view = service.step_views.get(job_id, window, step, dp)
     figure = timeline(view, theme=THEMES[theme], from_s=from_s, to_s=to_s, width_px=width)
     return json_response(figure)
@@ -351,7 +389,7 @@ def get_timeline_chart(
 @timeline_chart_router.get(
     "/jobs/{job_id}/windows/{window}/charts/path-parts",
     operation_id="get_path_parts_chart",
-    summary="See what a step's critical path is made of",
+    summary="Get the chart of a critical path's parts",
     response_class=Response,
     responses={**FIGURE_RESPONSE, **refusals(404, 409)},
 )
@@ -362,7 +400,7 @@ def get_path_parts_chart(
     step: StepQuery = None,
     theme: ThemeName = "light",
 ) -> Response:
-    """Of the recorded run; all parts sum to the path."""
+    """The recorded critical path by operation type and waiting; the parts sum to its length."""
     _, view = service.step_views.get(job_id, window, step, None)
     op_types = view.recorded.template.op_types
     return json_response(path_parts(view.path, op_types, theme=THEMES[theme]))
@@ -371,7 +409,7 @@ def get_path_parts_chart(
 @timeline_chart_router.get(
     "/jobs/{job_id}/windows/{window}/charts/waiting",
     operation_id="get_waiting_chart",
-    summary="See how long each stage waits in a step",
+    summary="Get the chart of waiting by stage in a step",
     response_class=Response,
     responses={**FIGURE_RESPONSE, **refusals(404, 409)},
 )

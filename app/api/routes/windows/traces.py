@@ -29,9 +29,9 @@ router = APIRouter(tags=["windows"])
 
 _TRACE_FILE: Responses = {
     200: {
-        "description": "A zip file: trace-NAME.parquet and meta-NAME.yaml, columns and keys as "
-        "published traces have them; collectives-NAME.parquet, where ranks recorded what happens "
-        "inside their groups.",
+        "description": "A zip file with trace-NAME.parquet and meta-NAME.yaml in the published "
+        "trace format, and collectives-NAME.parquet if ranks recorded "
+        "collectives inside their groups.",
         "content": {ZIP: {"schema": {"type": "string", "format": "binary"}}},
     }
 }
@@ -45,7 +45,7 @@ _TRACE_FILE: Responses = {
     responses={**_TRACE_FILE, **refusals(404, 409)},
 )
 def get_window_trace(job_id: JobKey, window: WindowId, service: ServiceDep) -> Response:
-    """All operations of a closed window's complete steps, while they are kept."""
+    """All operations of a closed window's complete steps, until retention deletes them."""
     with service.store.read() as conn:
         key = window_key(conn, job_id, window)
         epoch = int(key.window_id.split("-")[0])

@@ -112,7 +112,7 @@ class StepTimesOut(ResponseModel):
 
 
 class RatiosOut(ResponseModel):
-    """Ratios by position in `steps`; null for a division by 0."""
+    """Ratios by position in `steps`; null where the divisor is 0."""
 
     slowdown: list[float | None]
     speed_up: list[float | None]
@@ -121,8 +121,10 @@ class RatiosOut(ResponseModel):
 class ComparedRunOut(ResponseModel):
     """The edited steps against the same steps without the edits, all simulated."""
 
-    slowdown: float | None = Field(description="Mean edited step time over mean other step time.")
-    speed_up: float | None = Field(description="The inverse.")
+    slowdown: float | None = Field(
+        description="Mean step time with the edits, divided by the mean step time without them."
+    )
+    speed_up: float | None = Field(description="1 / `slowdown`.")
     per_step: RatiosOut
 
 
@@ -130,7 +132,11 @@ class EditOut(ResponseModel):
     """Result of one edit."""
 
     changed_ops: int
-    ops_without_counterpart: int = Field(description="Left as they were by `from-worker`.")
+    ops_without_counterpart: int = Field(
+        description="Operations that `from-worker` left "
+        "unchanged, since the other worker has no "
+        "such operation."
+    )
 
 
 class SkippedOut(ResponseModel):
@@ -143,8 +149,8 @@ class SkippedOut(ResponseModel):
 class WhatIfOut(ResponseModel):
     """Step times of the window with the edits.
 
-    `against_recorded` compares with the simulation of the recorded durations; launch delays are in
-    neither.
+    `against_recorded` compares with the simulation of the recorded durations, `against_ideal` with
+    the simulation without stragglers. No simulation contains launch delays.
     """
 
     window: str
@@ -153,15 +159,19 @@ class WhatIfOut(ResponseModel):
     step_time_s: StepTimesOut
     against_recorded: ComparedRunOut
     against_ideal: ComparedRunOut
-    gpu_hours_saved: float = Field(description="Of the window's recorded time; may be negative.")
-    edits: list[EditOut] = Field(description="In the order of the question.")
-    figure: dict[str, Any] | None = Field(None, description="A chart of the steps, if asked for.")
+    gpu_hours_saved: float = Field(
+        description="GPU-hours of the window's recorded time that the edits save; may be negative."
+    )
+    edits: list[EditOut] = Field(description="Results of the edits, in the order of the question.")
+    figure: dict[str, Any] | None = Field(
+        None, description="Chart of the steps; only with `figure`."
+    )
 
 
 @router.post(
     "/jobs/{job_id}/windows/{window}/what-if",
     operation_id="ask_what_if",
-    summary="Ask what if some operations took another time",
+    summary="Ask a what-if question: step times with other durations",
     response_model=WhatIfOut,
     response_model_exclude_unset=True,
     responses=refusals(404, 409, *BODY_REFUSALS),
@@ -173,13 +183,13 @@ def ask_what_if(
     question: QuestionDep,
     service: ServiceDep,
     figure: Annotated[
-        ThemeName | None, Query(description="Add a chart of the steps, in this theme.")
+        ThemeName | None, Query(description="Include a chart of the steps with this colour theme.")
     ] = None,
 ) -> dict[str, Any]:
-    """Step times of a closed window after some edits, applied in order.
+    """Simulates the steps of a closed window with changed durations of some operations.
 
-    `latest` is the newest closed window of the current run. The first question about a large window
-    takes a second or more, further ones milliseconds.
+    Edits are applied in order. `latest` is the newest closed window of the current run. The first
+    question about a large window takes a second or more, further ones milliseconds.
     """
     with service.replays.work_limit.slot():
         answer = service.replays.questions(job_id, window).answer(question.all_edits())
@@ -191,7 +201,11 @@ def ask_what_if(
 
 QuestionId = Annotated[
     str,
-    Path(pattern=r"^[0-9a-f]{1,32}$", description="Its id.", examples=["5f0c3a9be81d42670fa1c2d3"]),
+    Path(
+        pattern=r"^[0-9a-f]{1,32}$",
+        description="The saved question's id.",
+        examples=["5f0c3a9be81d42670fa1c2d3"],
+    ),
 ]
 
 
@@ -233,7 +247,7 @@ def _saved_question_out(saved: SavedQuestion) -> dict[str, Any]:
 def list_saved_questions(
     job_id: JobKey, service: ServiceDep, cursor: Cursor = None, limit: Limit = 100
 ) -> dict[str, Any]:
-    """Newest first, a page at a time."""
+    """Saved questions, newest first, a page at a time."""
     with service.store.read() as conn:
         found, next_cursor = saved_questions.page(conn, job_id, cursor=cursor, limit=limit)
     return {"items": [_saved_question_out(each) for each in found], "next_cursor": next_cursor}
@@ -250,7 +264,10 @@ def list_saved_questions(
     openapi_extra=SAVED_BODY,
 )
 def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> dict[str, Any]:
-    """Saved under a new id, for all who may see the job; at most 200 per job."""
+    """Saves the question under a new id, visible to everyone with access to the job.
+
+    At most 200 per job.
+    """
     question = given.model_dump(mode="json", include={"edits"}, exclude_defaults=True)
     with service.store.write() as conn:
         windows.summary(conn, job_id, given.window)
@@ -268,7 +285,7 @@ def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> dict[
 @router.get(
     "/jobs/{job_id}/what-ifs/{question_id}",
     operation_id="get_saved_question",
-    summary="See a saved question",
+    summary="Get a saved question",
     response_model=SavedQuestionOut,
     response_model_exclude_defaults=True,
     responses=refusals(404),
@@ -276,7 +293,7 @@ def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> dict[
 def get_saved_question(
     job_id: JobKey, question_id: QuestionId, service: ServiceDep
 ) -> dict[str, Any]:
-    """The question is not answered here: POST its edits to its window."""
+    """The question without an answer: POST its edits to its window's `what-if` to get one."""
     with service.store.read() as conn:
         return _saved_question_out(saved_questions.find(conn, job_id, question_id))
 

@@ -31,7 +31,7 @@ _Item = TypeVar("_Item")
 _List = Annotated[list[_Item], FailFast()]
 _Index = Annotated[int, Field(ge=0, le=2**31 - 1)]
 _Step = Annotated[int, Field(ge=0, le=2**53)]
-_Seconds = Annotated[FiniteFloat, Field(ge=0, le=MAX_SECONDS, description="Seconds.")]
+_Seconds = Annotated[FiniteFloat, Field(ge=0, le=MAX_SECONDS, description="Duration in seconds.")]
 
 
 class _Strict(BaseModel):
@@ -50,23 +50,25 @@ class _Strict(BaseModel):
 
 
 class SelectIn(_Strict):
-    """Selects operations that match all given fields."""
+    """Selects operations that match all given fields; an empty field matches all operations."""
 
     op_types: _List[Annotated[str, Field(min_length=1, max_length=MAX_TYPE_NAME)]] = Field(
         [],
         max_length=256,
-        description="Op types, joint names (forward-pp-comm, backward-pp-comm), or the groups "
-        "compute, pp-comm, dp-comm and comm.",
+        description="Operation types, `forward-pp-comm` or `backward-pp-comm` (send and "
+        "receive together), or the groups compute, pp-comm, dp-comm and comm.",
         examples=[["pp-comm"]],
     )
     stages: _List[_Index] = Field([], max_length=MAX_LIST_ITEMS)
     dp_ranks: _List[_Index] = Field([], max_length=MAX_LIST_ITEMS)
     workers: _List[Annotated[_List[_Index], Field(min_length=2, max_length=2)]] = Field(
-        [], max_length=MAX_LIST_ITEMS, description="Each as [dp rank, stage]."
+        [], max_length=MAX_LIST_ITEMS, description="Workers as pairs [dp rank, stage]."
     )
     steps: _List[_Step] = Field([], max_length=MAX_LIST_ITEMS)
     microbatches: _List[_Index] = Field(
-        [], max_length=MAX_LIST_ITEMS, description="Of operations that carry one."
+        [],
+        max_length=MAX_LIST_ITEMS,
+        description="Micro-batch numbers; operations without one do not match.",
     )
 
     def selection(self) -> Selection:
@@ -82,7 +84,7 @@ class SelectIn(_Strict):
 
 
 class IdealIn(_Strict):
-    """The duration of its type without stragglers."""
+    """Sets the duration of the same operation type without stragglers."""
 
     kind: Literal["ideal"]
 
@@ -92,7 +94,7 @@ class IdealIn(_Strict):
 
 
 class FactorIn(_Strict):
-    """Multiplied; not below 0 s."""
+    """Multiplies the duration by `value`."""
 
     kind: Literal["factor"]
     value: Annotated[FiniteFloat, Field(ge=0, le=MAX_FACTOR)]
@@ -103,10 +105,12 @@ class FactorIn(_Strict):
 
 
 class AddIn(_Strict):
-    """Seconds added, or subtracted if negative; not below 0 s."""
+    """Adds `value` seconds to the duration, but not below 0 s; `value` may be negative."""
 
     kind: Literal["add"]
-    value: Annotated[FiniteFloat, Field(ge=-MAX_SECONDS, le=MAX_SECONDS, description="Seconds.")]
+    value: Annotated[
+        FiniteFloat, Field(ge=-MAX_SECONDS, le=MAX_SECONDS, description="Duration in seconds.")
+    ]
 
     def change(self) -> DurationChange:
         """The change as the engine wants it."""
@@ -114,7 +118,7 @@ class AddIn(_Strict):
 
 
 class SetIn(_Strict):
-    """Exactly this many seconds."""
+    """Sets the duration to `value` seconds."""
 
     kind: Literal["set"]
     value: _Seconds
@@ -125,7 +129,7 @@ class SetIn(_Strict):
 
 
 class FromWorkerIn(_Strict):
-    """The duration of that worker's operation of the same type and number in the same step."""
+    """Sets the duration of another worker's operation of the same type, number and step."""
 
     kind: Literal["from-worker"]
     dp_rank: _Index
@@ -140,7 +144,7 @@ ChangeIn = Annotated[IdealIn | FactorIn | AddIn | SetIn | FromWorkerIn, Field(di
 
 
 class EditIn(_Strict):
-    """Another duration for some operations; for those with peers, of the transfer."""
+    """Changes the duration of selected operations; for those with peers, of the transfer."""
 
     select: SelectIn = SelectIn()
     change: ChangeIn

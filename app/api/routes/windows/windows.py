@@ -64,7 +64,7 @@ def shown_result(
 def _result_of_steps(
     service: Service, job_id: str, window: str, named: str, *, per_step: bool
 ) -> Result:
-    """Figures and causes of some steps, analysed anew with ideals of these steps only.
+    """Figures and causes of some steps, analysed with ideals from these steps only.
 
     The analysis does not know the steps before.
     """
@@ -179,7 +179,7 @@ class WindowsOut(ResponseModel):
 
 
 class WorkersOut(ResponseModel):
-    """Slowdown of every worker, by dp rank and stage; null if nothing was measured."""
+    """Slowdown of every worker as arrays [dp rank][stage]; null if unknown."""
 
     window: str
     dp_size: int
@@ -220,7 +220,7 @@ def list_windows(
 @router.get(
     "/jobs/{job_id}/windows/{window}",
     operation_id="get_window",
-    summary="See one window's result",
+    summary="Get the result of a window or of several",
     response_class=Response,
     responses={**_WINDOW, **refusals(404, 409)},
 )
@@ -228,16 +228,18 @@ def get_window(
     job_id: JobKey,
     window: WindowsId,
     service: ServiceDep,
-    per_step: Annotated[bool, Query(description="Whether to add the figures by step.")] = False,
+    per_step: Annotated[
+        bool, Query(description="Whether to include figures by step (`per_step`).")
+    ] = False,
     arrays: Annotated[
-        bool, Query(description="Whether to add the figures by worker and by dp rank.")
+        bool, Query(description="Whether to include figures by worker and by dp rank.")
     ] = True,
     steps: ChosenSteps = None,
 ) -> Response:
-    """The object that `paceline analyze --json` writes.
+    """The same object as the output of `paceline analyze --json`.
 
-    Several windows give the result of one window with all their steps. With `steps`, `latest` is
-    the newest closed window.
+    A range of windows is analysed as one window with all their steps. With `steps`, `latest` is the
+    newest closed window.
     """
     result = shown_result(service, job_id, window, steps, per_step=per_step)
     return json_response(result if arrays else _without_arrays(result))
@@ -246,13 +248,16 @@ def get_window(
 @router.get(
     "/jobs/{job_id}/windows/{window}/workers",
     operation_id="get_window_workers",
-    summary="See every worker's slowdown in one window",
+    summary="Get every worker's slowdown in a window",
     responses=refusals(404, 409),
 )
 def get_window_workers(
     job_id: JobKey, window: WindowsId, service: ServiceDep, steps: ChosenSteps = None
 ) -> WorkersOut:
-    """Exact slowdown S_w, its estimate from dp rank and stage, and each worker's host."""
+    """Each worker's exact slowdown, its estimate from dp rank and stage, and its host.
+
+    A worker's slowdown S_w is the job's slowdown if only this worker were as slow as it is.
+    """
     result = shown_result(service, job_id, window, steps)
     with service.store.read() as conn:
         names = hosts.load(conn, job_id, result["window"]["epoch"])
@@ -286,7 +291,7 @@ steps_router = APIRouter(tags=["steps"])
 
 
 class StepOut(ResponseModel):
-    """One step; without figures if it was skipped."""
+    """Times of one step; null with a `skipped_reason` if the step was skipped."""
 
     epoch: int
     step: int
@@ -321,7 +326,7 @@ class StepsOut(ResponseModel):
 @steps_router.get(
     "/jobs/{job_id}/steps",
     operation_id="list_steps",
-    summary="See a job's step series",
+    summary="List a job's step times",
     responses=refusals(404),
 )
 def list_steps(
@@ -332,7 +337,7 @@ def list_steps(
     last: StepNumber = None,
     limit: Limit = 200,
 ) -> StepsOut:
-    """The last `limit` steps from `first` to `last`; by default, of the current epoch."""
+    """The last `limit` steps between `first` and `last`; default epoch: the current one."""
     with service.store.read() as conn:
         rows = windows.step_series(conn, job_id, epoch=epoch, first=first, last=last, limit=limit)
     return StepsOut(items=[StepOut.of(row) for row in rows])

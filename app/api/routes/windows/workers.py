@@ -166,7 +166,11 @@ MAX_NEIGHBOURS_NAMED = 16
 
 WorkerId = Annotated[
     str,
-    Path(pattern=r"^[0-9]{1,9}-[0-9]{1,9}$", description="dp rank - stage.", examples=["3-1"]),
+    Path(
+        pattern=r"^[0-9]{1,9}-[0-9]{1,9}$",
+        description="Worker as dp rank-stage, such as `3-1`.",
+        examples=["3-1"],
+    ),
 ]
 
 
@@ -192,43 +196,56 @@ class WorkerPageOut(ResponseModel):
     dp_rank: int
     stage: int
     host: str | None
-    rack: str | None = Field(description="Of its host, as its recorder says.")
-    switch: str | None = Field(description="That its host is connected to, as its recorder says.")
+    rack: str | None = Field(description="Rack of the host, as reported by the recorder.")
+    switch: str | None = Field(
+        description="Network switch of the host, as reported by the recorder."
+    )
     sentence: str
     sub: str
     verdict: Literal["ok", "low"] | None
-    slowdown: float | None = Field(description="Of the job, if only this worker were slow.")
-    place: int | None = Field(description="1 for the slowest worker of the job.")
+    slowdown: float | None = Field(
+        description="The job's slowdown if only this worker were as slow as it is (S_w)."
+    )
+    place: int | None = Field(
+        description="Rank of the worker by slowdown: 1 for the slowest worker of the job."
+    )
     num_workers: int
     job_slowdown: float | None
-    launch_delay_s: float | None = Field(description="Mean seconds a step.")
+    launch_delay_s: float | None = Field(description="Mean launch delay, in seconds per step.")
     others_waited_s: float | None = Field(
-        description="Mean seconds a step that others waited as it launched late."
+        description="Mean seconds per step that other workers waited because this one "
+        "launched operations late."
     )
-    findings: list[dict[str, Any]] = Field(description="Those of the window that blame it.")
+    findings: list[dict[str, Any]] = Field(
+        description="Findings of the window with this worker as culprit."
+    )
     operations_of: str | None = Field(
-        description="The closed window whose operations can be compared; null where none can."
+        description="Closed window whose operations can be compared with the peers'; null if "
+        "there is none."
     )
     dropped: int | None = Field(
-        description="Operations of the run that its recorders have dropped; null where none says."
+        description="Operations of the run that the worker's recorders dropped; null if not "
+        "reported."
     )
     groups: list[GroupOut] = Field(
-        description="That its ranks are members of and recorded collectives in; eight at most."
+        description="At most eight process groups in which the worker's ranks recorded collectives."
     )
-    on_its_host: list[NeighbourOut] = Field(description="The first 16 of the same job.")
+    on_its_host: list[NeighbourOut] = Field(
+        description="The first 16 other workers of the same job on this host."
+    )
     num_on_its_host: int
 
 
 @router.get(
     "/jobs/{job_id}/workers/{worker}",
     operation_id="get_worker",
-    summary="See one worker",
+    summary="Get a worker",
     responses=refusals(404, 409),
 )
 def get_worker(
     job_id: JobKey, worker: WorkerId, service: ServiceDep, window: ShownWindow = "latest"
 ) -> WorkerPageOut:
-    """Its cost, the causes that name it, and the other workers on its host."""
+    """The worker's cost, the causes with it as culprit, and the other workers on its host."""
     view = worker_view(service, job_id, worker, window)
     result, is_low = view.result, view.verdict == "low"
     sentence, sub = worker_headline(result, view.dp_rank, view.stage, view.host)
@@ -262,7 +279,7 @@ def get_worker(
 @router.get(
     "/jobs/{job_id}/workers/{worker}/charts/{chart}",
     operation_id="get_worker_chart",
-    summary="See a worker's slowdown over steps and windows, or its operations against its peers'",
+    summary="Get a worker's chart: its slowdown over time, or its operations and its peers'",
     response_class=Response,
     responses={**FIGURE_RESPONSE, **refusals(404, 409)},
 )
@@ -274,9 +291,10 @@ def get_worker_chart(
     window: ShownWindow = "latest",
     theme: ThemeName = "light",
 ) -> Response:
-    """`course` has the last windows up to the shown one, the newest of them step by step.
+    """`course`: slowdown over the last windows up to the given one, and over its steps.
 
-    `ops` are of the window, or of the last closed one: operations are stored when a window closes.
+    `ops`: operations of the given window, or of the last closed one, since operations are stored
+    when a window closes.
     """
     view = worker_view(service, job_id, worker, window)
     draw = _course if chart == "course" else _ops

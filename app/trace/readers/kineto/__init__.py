@@ -1,5 +1,5 @@
-"""What do torch.profiler's annotated files say? Operations, by names and process groups.
+"""What do torch.profiler's annotated files contain? Operations, by names and process groups.
 
-Start with `kineto_import.py`. `readers.profiles` reads files without annotations, and shares
-`process_groups.py`.
+Read `kineto_import.py` first. Files without annotations: `readers.profiles`.
+Imported by: trace.
 """

@@ -1,5 +1,6 @@
-"""What do OTLP traces with Megatron-LM's span names say? Host-side times of every rank.
+"""What do OTLP traces with Megatron-LM's span names contain? Host times of every rank.
 
-Start with `otlp_import.py` for files; `messages.py`, `spans.py` and `steps.py` also serve the
-API's OTLP endpoint.
+Read `otlp_import.py` first for files; `messages.py`, `spans.py` and `steps.py` also serve the API's
+OTLP endpoint.
+Imported by: api, trace.
 """

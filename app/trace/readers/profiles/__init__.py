@@ -1,6 +1,6 @@
-"""What do plain torch.profiler files say: one a rank, without annotations, maps or sizes?
+"""What do plain torch.profiler files contain, one per rank, without annotations?
 
-Start at `profile.read`, which gives one rank's steps, GPU intervals and collectives;
-`collective_table` brings the collectives of all ranks into `app.trace.collectives.Collectives`.
-Annotated files that become operations are read by `app.trace.readers.kineto`.
+Read `profile.py` first: `read` gives one rank's steps, GPU intervals and collectives. Annotated
+files: `readers.kineto`.
+Imported by: diagnosis.
 """

@@ -1,5 +1,6 @@
-"""How is the published trace format read and written? Parquet files of operations and collectives.
+"""How is the published trace format read and written? Parquet files of operations.
 
-Start with `trace_files.py`: `read` gives a window, `write` takes a trace. `meta.py` is the YAML
+Read `trace_files.py` first: `read` gives a window, `write` takes a trace. `meta.py` is the YAML
 file about the job.
+Imported by: api, cli, trace.
 """

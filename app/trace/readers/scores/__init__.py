@@ -1,5 +1,6 @@
-"""What do tools say that score ranks without recording operations?
+"""How are reports of tools read that score ranks without recording operations?
 
-Start with `score_report.py`: the report that every such format gives. One module per format:
-`nvrx.py`, `megatron_log.py` and `nccl_inspector.py`.
+Read `score_report.py` first: the report that every such format gives. `nvrx.py`, `megatron_log.py`
+and `nccl_inspector.py` are the formats.
+Imported by: api, cli, store, trace.
 """

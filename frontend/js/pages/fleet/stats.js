@@ -14,7 +14,7 @@ function jobs({ jobs, by_state }) {
   const groups = [
     [sum("straggling", "stalled"), "straggling or stalled"],
     [sum("healthy"), "healthy"],
-    [sum("silent", "stale", "low-fidelity", "not-analysed"), "not reporting"],
+    [sum("silent", "stale", "low-fidelity", "not-analysed"), "without current figures"],
     [sum("finished"), "finished"],
   ]
   const parts = groups.filter(([number]) => number).map(([number, words]) => `${whole(number)} ${words}`)
@@ -22,7 +22,7 @@ function jobs({ jobs, by_state }) {
 }
 
 function gpus({ gpus, gpus_measured }) {
-  return { label: "GPUs watched", figure: whole(gpus), note: `${whole(gpus_measured)} reporting` }
+  return { label: "GPUs watched", figure: whole(gpus), note: `${whole(gpus_measured)} with current figures` }
 }
 
 /** The loss in closed windows, as in the charts below; stalled jobs are listed apart. */
@@ -46,7 +46,7 @@ const stalledJobs = (number) => (number === 1 ? "a job that stalls" : `${counted
 
 function now({ lost_per_hour, gpus, gpus_measured, by_state }, money) {
   const label = "Being lost now"
-  if (!gpus_measured && !by_state.stalled) return { label, note: "no job is reporting" }
+  if (!gpus_measured && !by_state.stalled) return { label, note: "no current figures" }
   const price = money(24 * lost_per_hour)
   const share = `${percentNumber(lost_per_hour / gpus)} % of GPUs watched`
   return {
