@@ -9,9 +9,9 @@ unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE := $(addprefix tests/,alerts api benchmarks charts cli client consumer diagnosis e2e \
     engine ingest store synth trace)
 
-# Folders whose tests start no process.
-QUICK := $(addprefix tests/,alerts charts diagnosis engine ingest/assembly ingest/wire synth trace) \
-    tests/test_monitor.py
+# Tests that start no process. Those of tests/consumer are left out: they take a minute by themselves.
+QUICK := $(addprefix tests/,alerts charts cli/terminal client/recording client/sending diagnosis engine \
+    ingest/assembly ingest/wire synth trace test_docs.py test_monitor.py test_package_docs.py test_settings.py)
 
 .PHONY: demo serve test quick coverage lint packages style page-style types imports layout fmt lock clean
 
