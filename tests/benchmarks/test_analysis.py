@@ -67,7 +67,7 @@ def test_first_analysis_is_timed(trace):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["analyze"], "wants either TRACE files or --synthetic"),
+        (["analyze"], "give either TRACE files or --synthetic"),
         (["analyze", "--synthetic", "dp=0"], "'dp=0' is not one of dp, pp, microbatches, steps"),
         (["growth", "--workers", "a,b"], "'a,b' is no list of numbers"),
         (["growth", "--workers", "16,16"], "Give two sizes or more"),
