@@ -73,7 +73,8 @@ def test_a_shorter_retention_needs_a_confirmation(stocked, settings):
     assert kept["raw_days"] == usual["usual_raw_days"] - 1
     assert kept["has_own_raw_days"]
     days.fill("")
-    card.get_by_role("button", name="Save").click()
+    with page.expect_response(lambda answer: answer.request.method == "PUT"):
+        card.get_by_role("button", name="Save").click()
     expect(card.get_by_text("the server default").first).to_be_visible()
     expect(days).to_have_attribute("placeholder", f"{usual['usual_raw_days']:g}")
     assert stocked.get("/settings")["retention"] == usual
