@@ -58,6 +58,7 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
             "diagnosis.command:diagnosis", "cause and culprit on simulated jobs"
         ),
         "alerts": Benchmark("alerts.command:alerts", "do alerts fire where they should?"),
+        "advice": Benchmark("advice", "predicted against achieved gain of each fix"),
         "groups": Benchmark("groups", "simulated tp, cp and ep groups: is the slow GPU named?"),
         "profiles": Benchmark("profiles", "plain torch.profiler files: step time, coverage, waits"),
         "trainings": Benchmark("trainings", "real trainings on the CPU with a fault each"),

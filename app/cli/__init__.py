@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from app.cli import (
+    advise,
     analyze,
     critical_path,
     data,
@@ -106,6 +107,7 @@ app.command("api", rich_help_panel=_RUN)(processes.api)
 app.command("consumer", rich_help_panel=_RUN)(processes.consumer)
 app.command("demo-jobs", hidden=True)(processes.demo_jobs_command)
 app.command("analyze", rich_help_panel=_ANALYSE)(analyze.analyze)
+app.command("advise", rich_help_panel=_ANALYSE)(advise.advise)
 app.command("timeline", rich_help_panel=_ANALYSE)(timeline.timeline)
 app.command("critical-path", rich_help_panel=_ANALYSE)(critical_path.critical_path)
 app.command("what-if", rich_help_panel=_ANALYSE)(what_if.what_if)

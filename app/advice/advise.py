@@ -1,0 +1,75 @@
+"""All fixes for one window: those that apply, the largest gain first, and why not the others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.advice.fix import AdviceCase, Facts, Fix, Method, NotOffered
+from app.advice.planned_gc import planned_gc
+from app.advice.repair_link import repair_link
+from app.advice.replace_worker import replace_worker
+from app.advice.resplit_stages import resplit_stages
+
+METHODS: tuple[Method, ...] = (replace_worker, resplit_stages, planned_gc, repair_link)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Fixes that apply, the largest gain first; fixes that do not; facts used.
+
+    `withheld` is the reason why nothing can be advised, None where something could.
+    """
+
+    fixes: tuple[Fix, ...]
+    not_offered: tuple[NotOffered, ...]
+    facts: Facts
+    withheld: str | None = None
+
+
+def advise(case: AdviceCase) -> Advice:
+    """Ask every fix; none if the replay is too far from the record to predict anything."""
+    if case.result["fidelity"]["verdict"] != "ok":
+        return Advice((), (), case.facts, "the replay is too far from the record to predict a gain")
+    if case.result["findings"] is None:
+        return Advice((), (), case.facts, "no cause could be concluded, so none can be removed")
+    found = [method(case) for method in METHODS]
+    fixes = sorted(
+        (each for each in found if isinstance(each, Fix)), key=lambda fix: (fix.step_s, fix.name)
+    )
+    others = tuple(each for each in found if isinstance(each, NotOffered))
+    return Advice(tuple(fixes), others, case.facts)
+
+
+def advice_as_json(advice: Advice) -> dict[str, Any]:
+    """The advice as one object; unknown is None."""
+    return {
+        "withheld": advice.withheld,
+        "fixes": [_fix(each) for each in advice.fixes],
+        "not_offered": [
+            {"fix": each.name, "reason": each.reason, "needs": list(each.needs)}
+            for each in advice.not_offered
+        ],
+    }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    return {
+        "fix": fix.name,
+        "title": fix.title,
+        "step_s": fix.step_s,
+        "step_range_s": _list(fix.step_range_s),
+        "step_s_before": fix.before_s,
+        "speed_up": fix.speed_up,
+        "gpu_hours_per_day": fix.gpu_hours_per_day,
+        "gpu_hours_per_day_range": _list(fix.gpu_hours_per_day_range),
+        "confidence": fix.confidence,
+        "risk": fix.risk,
+        "stops_job": fix.stops_job,
+        "pays_after_minutes": fix.pays_after_minutes,
+        "paste": [{"label": each.label, "text": each.text} for each in fix.paste],
+        "needs": _list(fix.needs),
+    }
+
+
+def _list(values: Sequence[Any]) -> list[Any]:
+    return list(values)

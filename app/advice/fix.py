@@ -1,0 +1,156 @@
+"""What a fix is given (`AdviceCase`) and what it tells: `Fix`, or why it is `NotOffered`.
+
+A prediction replays the job with the fix: the speed-up is T / T_new, both simulated, so launch
+delays are in neither.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from app.engine.metrics import MAX_DISCREPANCY
+from app.engine.questions.answer import Questions
+from app.engine.questions.edits import Edit
+from app.engine.replays import WindowReplay
+
+Scheduler = Literal["slurm", "kubernetes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What no trace has and only the job's owner knows; None where it was not said.
+
+    `layers` are transformer layers of the whole model. A restart costs `restart_minutes`, and half
+    of `checkpoint_minutes`, the time between checkpoints, of work done again.
+    """
+
+    layers: int | None = None
+    layers_by_stage: tuple[int, ...] | None = None
+    scheduler: Scheduler | None = None
+    restart_minutes: float | None = None
+    checkpoint_minutes: float | None = None
+
+    @property
+    def stop_minutes(self) -> float | None:
+        """Expected minutes that one restart costs; None unless both parts are known."""
+        if self.restart_minutes is None or self.checkpoint_minutes is None:
+            return None
+        return self.restart_minutes + self.checkpoint_minutes / 2
+
+
+@dataclass(frozen=True)
+class AdviceCase:
+    """One analysed window: its replay, its result (with findings) and the owner's facts."""
+
+    replay: WindowReplay
+    result: Mapping[str, Any]
+    facts: Facts = field(default_factory=Facts)
+
+    @cached_property
+    def step_s(self) -> float:
+        """T, seconds: mean simulated step time."""
+        return float(self.replay.simulated_s.mean())
+
+    @cached_property
+    def num_gpus(self) -> int:
+        """GPUs of the job."""
+        return self.replay.window.job.num_gpus
+
+    def findings(self, *causes: str) -> list[Mapping[str, Any]]:
+        """Findings of these causes, the most costly first; none where the verdict is withheld."""
+        return [each for each in self.result["findings"] or () if each["cause"] in causes]
+
+    def step_s_with(self, edits: Sequence[Edit]) -> float:
+        """Seconds: the mean step with these edits.
+
+        Raises:
+            InvalidRequest: an edit selects nothing.
+        """
+        return float(self._questions.answer(edits).what_if_s.mean())
+
+    @cached_property
+    def _questions(self) -> Questions:
+        return Questions(self.replay)
+
+
+@dataclass(frozen=True, slots=True)
+class Paste:
+    """Text to paste, and what it is for."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A fix with its prediction.
+
+    `step_s` is the predicted mean step in seconds, `step_range_s` its bounds; `before_s` is T.
+    `needs` are facts that would make the fix complete. `stops_job` says whether it takes a restart.
+    """
+
+    name: str
+    title: str
+    before_s: float
+    step_s: float
+    step_range_s: tuple[float, float]
+    num_gpus: int
+    confidence: float
+    risk: str
+    stops_job: bool
+    paste: tuple[Paste, ...] = ()
+    needs: tuple[str, ...] = ()
+    stop_minutes: float | None = None
+
+    @property
+    def speed_up(self) -> float:
+        """T / T_new."""
+        return self.before_s / self.step_s
+
+    @property
+    def gpu_hours_per_day(self) -> float:
+        """GPU-hours that a day of training needs less, 24 x GPUs x (1 - T_new / T)."""
+        return 24.0 * self.num_gpus * (1 - self.step_s / self.before_s)
+
+    @property
+    def gpu_hours_per_day_range(self) -> tuple[float, float]:
+        """Bounds of the GPU-hours a day, the lower one first."""
+        least, most = (
+            24.0 * self.num_gpus * (1 - each / self.before_s) for each in self.step_range_s[::-1]
+        )
+        return least, most
+
+    @property
+    def pays_after_minutes(self) -> float | None:
+        """Minutes of training after which the fix has won back its stop; None if not known.
+
+        The same number of minutes of lost time since the onset justifies the stop now, by ski
+        rental: acting then costs at most twice what the best decision would have cost.
+        """
+        if not self.stops_job:
+            return 0.0
+        won = 1 - self.step_s / self.before_s
+        return None if self.stop_minutes is None or won <= 0 else self.stop_minutes / won
+
+
+@dataclass(frozen=True, slots=True)
+class NotOffered:
+    """A fix that is not advised here, with the reason; `needs` would change that."""
+
+    name: str
+    reason: str
+    needs: tuple[str, ...] = ()
+
+
+Method = Callable[[AdviceCase], Fix | NotOffered]
+
+
+def confidence_of(case: AdviceCase, finding: Mapping[str, Any] | None = None) -> float:
+    """Confidence of a prediction, 0..1: that of its finding, less where the replay is far off.
+
+    It falls to half at the limit of fidelity.
+    """
+    found = 1.0 if finding is None else float(finding["confidence"])
+    discrepancy = float(case.result["fidelity"]["discrepancy"])
+    return found * max(0.0, 1 - 0.5 * discrepancy / MAX_DISCREPANCY)

@@ -1,0 +1,57 @@
+"""Fix: collect garbage on all ranks in the same step, every N steps.
+
+Predicted by the replay without the pauses, which the finding's cost comes from, with one joint
+pause put back every N steps.
+"""
+
+from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of
+
+NAME = "planned-gc"
+CAUSES = ("gc-pause",)
+EVERY_STEPS = 500
+
+
+def planned_gc(case: AdviceCase) -> Fix | NotOffered:
+    """Synchronise the pauses of a gc-pause finding."""
+    found = case.findings(*CAUSES)
+    if not found:
+        return NotOffered(NAME, "no garbage collection was found to stop workers")
+    finding, evidence = found[0], found[0]["evidence"]
+    if evidence["planned"]:
+        return NotOffered(
+            NAME, f"collections are planned already, every {evidence['every_steps']} steps"
+        )
+    if finding["cost"] is None:
+        return NotOffered(NAME, "what the pauses cost is not known")
+    without_s = case.step_s * (1 - finding["cost"])
+    step_s, worst_s = (
+        without_s + pause_s / EVERY_STEPS
+        for pause_s in (evidence["mean_pause_s"], evidence["longest_pause_s"])
+    )
+    if step_s >= case.step_s:
+        return NotOffered(NAME, "the pauses cost next to nothing")
+    return Fix(
+        name=NAME,
+        title=f"Collect garbage on all ranks together, every {EVERY_STEPS} steps",
+        before_s=case.step_s,
+        step_s=step_s,
+        step_range_s=(without_s, worst_s),
+        num_gpus=case.num_gpus,
+        confidence=confidence_of(case, finding),
+        risk="Memory grows between collections: watch it, and collect more often if it is short.",
+        stops_job=True,
+        stop_minutes=case.facts.stop_minutes,
+        paste=(
+            Paste("Megatron-LM", f"--manual-gc --manual-gc-interval {EVERY_STEPS}"),
+            Paste("torchtitan", f"--training.gc_freq {EVERY_STEPS}"),
+            Paste(
+                "PyTorch",
+                "import gc\n"
+                "gc.disable()  # before the first step, on every rank\n"
+                f"if step % {EVERY_STEPS} == 0:\n    gc.collect()  # at the end of the step",
+            ),
+        ),
+        needs=()
+        if case.facts.stop_minutes is not None
+        else ("what a restart costs (--restart-minutes and --checkpoint-minutes)",),
+    )

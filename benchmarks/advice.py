@@ -1,0 +1,191 @@
+"""Predicted against achieved gain of each fix (`benchmarks advice`).
+
+Simulated jobs with a fault that a fix removes. The fix is then really applied: the job is simulated
+again with it, and with another seed, so with other noise. Errors are points of the step time before
+the fix: 100 * |T_new predicted - T_new achieved| / T.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from app.advice.advise import advise
+from app.advice.fix import AdviceCase, Facts, Fix
+from app.advice.resplit_stages import NAME as RESPLIT
+from app.advice.resplit_stages import megatron_layout
+from app.diagnosis.job_history import History
+from app.engine.replays import prepare
+from app.monitor import analysed
+from app.synth.costs import OperationCosts
+from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.slow_compute import SlowWorker
+from app.synth.faults.slow_network import SlowNic
+from app.synth.job import SimulatedJob
+from app.trace.job import Parallelism
+
+STEPS = 24
+MAX_MEDIAN, MAX_P95, MAX_ERROR, MAX_SLOWER = 2.0, 4.0, 8.0, 1.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A job, what its owner knows, and the job with a fix applied."""
+
+    fix: str
+    job: SimulatedJob
+    facts: Facts
+    applied: Callable[[Fix], SimulatedJob]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Points of the step before; `error` is None where the fix was not advised."""
+
+    fix: str
+    predicted: float | None
+    achieved: float | None
+
+    @property
+    def error(self) -> float | None:
+        """Points between predicted and achieved."""
+        if self.predicted is None or self.achieved is None:
+            return None
+        return abs(self.predicted - self.achieved)
+
+
+def random_trial(seed: int) -> Trial:
+    """A job of 2 to 8 dp ranks and 2 to 8 stages, with one fault."""
+    rng = np.random.default_rng(seed)
+    dp, pp = int(rng.integers(2, 9)), int(rng.choice([2, 4, 4, 8]))
+    job = SimulatedJob(
+        Parallelism(dp, pp, 8),
+        int(rng.integers(pp, 4 * pp + 1)),
+        costs=OperationCosts(noise=float(rng.uniform(0.005, 0.03))),
+        seed=int(rng.integers(1 << 30)),
+    )
+    makers = (_slow_worker, _long_stage, _gc_pauses, _slow_nic)
+    return makers[seed % len(makers)](job, rng)
+
+
+def _without_faults(job: SimulatedJob) -> SimulatedJob:
+    return replace(job, faults=(), seed=job.seed + 1)
+
+
+def _worker(job: SimulatedJob, rng: np.random.Generator) -> tuple[int, int]:
+    sizes = job.parallelism
+    return int(rng.integers(sizes.dp_size)), int(rng.integers(sizes.pp_size))
+
+
+def _slow_worker(job: SimulatedJob, rng: np.random.Generator) -> Trial:
+    sizes = job.parallelism
+    fault = SlowWorker(
+        int(rng.integers(sizes.dp_size)),
+        int(rng.integers(sizes.pp_size)),
+        float(rng.uniform(1.1, 2)),
+    )
+    slow = replace(job, faults=(fault,))
+    return Trial("replace-worker", slow, Facts(), lambda _: _without_faults(slow))
+
+
+def _slow_nic(job: SimulatedJob, rng: np.random.Generator) -> Trial:
+    sizes = job.parallelism
+    fault = SlowNic(
+        int(rng.integers(sizes.dp_size)),
+        int(rng.integers(sizes.pp_size)),
+        float(rng.uniform(5, 40)),
+    )
+    slow = replace(job, faults=(fault,))
+    return Trial("repair-link", slow, Facts(), lambda _: _without_faults(slow))
+
+
+def _gc_pauses(job: SimulatedJob, rng: np.random.Generator) -> Trial:
+    fault = GcPauses(rate=float(rng.uniform(0.005, 0.03)), pause_s=float(rng.uniform(0.1, 0.4)))
+    slow = replace(job, faults=(fault,))
+    # One joint pause in 500 steps: in most windows of this length there is none.
+    return Trial("planned-gc", slow, Facts(), lambda _: _without_faults(slow))
+
+
+def _long_stage(job: SimulatedJob, rng: np.random.Generator) -> Trial:
+    pp, layers = job.parallelism.pp_size, int(rng.integers(4, 13))
+    loss_layers = float(rng.uniform(0.2, 0.9)) * layers
+
+    def with_layers(counts: Sequence[int], seed: int) -> SimulatedJob:
+        work = np.array(counts, float)
+        work[-1] += loss_layers
+        costs = replace(job.costs, stage_factors=tuple((work / layers).tolist()))
+        return replace(job, costs=costs, seed=seed)
+
+    def applied(fix: Fix) -> SimulatedJob:
+        layout = fix.paste[0].text.split('"')[1]
+        return with_layers(layers_of(layout), job.seed + 1)
+
+    return Trial(RESPLIT, with_layers([layers] * pp, job.seed), Facts(layers=layers * pp), applied)
+
+
+def layers_of(layout: str) -> list[int]:
+    """Layers of each stage in a layout of Megatron-LM that `megatron_layout` made."""
+    stages = [stage.strip("EL") for stage in layout.split("|")]
+    found = [0 if not each else int(each[2:] or 1) for each in stages]
+    if megatron_layout(found) != layout:
+        raise ValueError(f"not a layout of ours: {layout}")
+    return found
+
+
+def outcome_of(seed: int) -> Outcome:
+    """One trial, from the job with its fault to the job with the fix."""
+    trial = random_trial(seed)
+    window = trial.job.record(range(STEPS)).window()
+    _, result, _ = analysed(window, History())
+    case = AdviceCase(prepare(window), result, trial.facts)
+    fix = next((each for each in advise(case).fixes if each.name == trial.fix), None)
+    if fix is None:
+        return Outcome(trial.fix, None, None)
+    after = prepare(trial.applied(fix).record(range(STEPS, 2 * STEPS)).window())
+    return Outcome(
+        trial.fix,
+        100 * (1 - fix.step_s / case.step_s),
+        100 * (1 - float(after.simulated_s.mean()) / case.step_s),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the errors of each fix as JSON; 1 if a limit does not hold."""
+    parser = argparse.ArgumentParser(prog="benchmarks advice", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    begin_s = time.perf_counter()
+    seeds = range(options.seed * 100_000, options.seed * 100_000 + options.jobs)
+    with ProcessPoolExecutor(2) as pool:
+        outcomes = list(pool.map(outcome_of, seeds, chunksize=5))
+    names = sorted({each.fix for each in outcomes})
+    total = _summary(outcomes)
+    by_fix = {name: _summary([each for each in outcomes if each.fix == name]) for name in names}
+    is_good = (
+        total["median"] <= MAX_MEDIAN
+        and total["p95"] <= MAX_P95
+        and total["max"] <= MAX_ERROR
+        and total["slower"] == 0
+    )
+    seconds = round(time.perf_counter() - begin_s, 1)
+    found = {"by_fix": by_fix, "all": total, "within_limits": is_good, "seconds": seconds}
+    print(json.dumps(found, indent=2))
+    return 0 if is_good else 1
+
+
+def _summary(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    errors = [each.error for each in outcomes if each.error is not None]
+    slower = sum(each.achieved is not None and each.achieved < -MAX_SLOWER for each in outcomes)
+    return {
+        "jobs": len(outcomes),
+        "advised": len(errors),
+        "median": float(np.median(errors)) if errors else 0.0,
+        "p95": float(np.percentile(errors, 95)) if errors else 0.0,
+        "max": max(errors, default=0.0),
+        "slower": slower,
+    }

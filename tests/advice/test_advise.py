@@ -1,0 +1,79 @@
+from dataclasses import replace
+
+import pytest
+
+from app.advice.advise import advice_as_json, advise
+from app.advice.fix import AdviceCase
+from app.advice.planned_gc import EVERY_STEPS, planned_gc
+from app.advice.repair_link import repair_link
+from app.synth.faults.fault import Fault
+from app.synth.faults.interruptions import GcPauses, PlannedGc
+from app.synth.faults.slow_compute import SlowWorker
+from app.synth.faults.slow_network import SlowNic
+from app.synth.job import SimulatedJob
+from app.trace.job import Parallelism
+from tests.advice.cases import NUM_STEPS, case_of, fix_of, refusal_of, simulated_step_s
+
+JOB = SimulatedJob(Parallelism(4, 4, 8), 16)
+
+
+def with_fault(*faults: Fault) -> AdviceCase:
+    return case_of(replace(JOB, faults=faults))
+
+
+def test_joint_pause_is_put_back_into_the_steps():
+    case = with_fault(GcPauses(rate=0.02, pause_s=0.3))
+    fix = fix_of(planned_gc(case))
+    (finding,) = case.findings("gc-pause")
+    pause_s = finding["evidence"]["mean_pause_s"]
+    expected_s = case.step_s * (1 - finding["cost"]) + pause_s / EVERY_STEPS
+    assert fix.step_s == pytest.approx(expected_s)
+    assert fix.step_s == pytest.approx(simulated_step_s(replace(JOB, seed=3)), rel=0.02)
+    assert [each.label for each in fix.paste] == ["Megatron-LM", "torchtitan", "PyTorch"]
+
+
+def test_planned_collections_need_no_plan():
+    found = refusal_of(planned_gc(with_fault(PlannedGc(every_steps=4, pause_s=0.5))))
+    assert "garbage collection" in found.reason or "planned already" in found.reason
+
+
+def test_repaired_link_gives_the_healthy_step():
+    fix = fix_of(repair_link(with_fault(SlowNic(1, 2, 20.0))))
+    assert fix.step_s == pytest.approx(simulated_step_s(replace(JOB, seed=3)), rel=0.01)
+    assert fix.pays_after_minutes == 0.0
+
+
+def test_largest_gain_comes_first_and_others_say_why_not():
+    case = with_fault(SlowWorker(2, 1, 1.3), SlowNic(1, 2, 40.0))
+    advice = advise(case)
+    assert {each.name for each in advice.fixes} == {"replace-worker", "repair-link"}
+    gains = [each.gpu_hours_per_day for each in advice.fixes]
+    assert gains == sorted(gains, reverse=True)
+    assert {each.name for each in advice.not_offered} == {"resplit-stages", "planned-gc"}
+    assert all(each.reason for each in advice.not_offered)
+
+
+def test_far_replay_gives_no_advice():
+    case = with_fault(SlowWorker(2, 1, 1.6))
+    far = {**case.result, "fidelity": {"discrepancy": 0.2, "verdict": "low"}}
+    advice = advise(replace(case, result=far))
+    assert advice.fixes == ()
+    assert advice.withheld is not None
+    assert "too far from the record" in advice.withheld
+
+
+def test_withheld_verdict_gives_no_advice():
+    case = with_fault()
+    advice = advise(replace(case, result={**case.result, "findings": None}))
+    assert advice_as_json(advice)["withheld"].startswith("no cause could be concluded")
+
+
+def test_json_has_the_figures_of_every_fix():
+    case = with_fault(SlowWorker(2, 1, 1.6))
+    found = advice_as_json(advise(case))
+    (fix,) = found["fixes"]
+    assert fix["speed_up"] == pytest.approx(fix["step_s_before"] / fix["step_s"])
+    low, high = fix["gpu_hours_per_day_range"]
+    assert low <= fix["gpu_hours_per_day"] <= high
+    assert fix["pays_after_minutes"] is None
+    assert len(case.replay.steps) == NUM_STEPS

@@ -1,0 +1,77 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.advice.fix import Facts, NotOffered
+from app.advice.replace_worker import mean_compute_s, replace_worker
+from app.synth.faults.slow_compute import SlowHost, SlowWorker
+from app.synth.job import SimulatedJob
+from app.trace.job import Parallelism
+from tests.advice.cases import case_of, fix_of, refusal_of, simulated_step_s
+
+JOB = SimulatedJob(Parallelism(4, 4, 8), 16)
+SLOW = replace(JOB, faults=(SlowWorker(2, 1, 1.6),))
+
+
+@pytest.fixture(scope="module")
+def case():
+    return case_of(SLOW)
+
+
+def test_prediction_is_what_the_job_takes_without_the_fault(case):
+    fix = fix_of(replace_worker(case))
+    assert fix.step_s == pytest.approx(simulated_step_s(replace(JOB, seed=5)), rel=0.01)
+    assert fix.step_range_s[0] <= fix.step_s <= fix.step_range_s[1]
+    assert fix.gpu_hours_per_day == pytest.approx(24 * 128 * (1 - fix.step_s / case.step_s))
+
+
+def test_compute_time_of_the_culprit_is_its_slowdown_times_that_of_its_peers(case):
+    compute_s = mean_compute_s(case)
+    others = np.median(np.delete(compute_s[:, 1], 2))
+    assert compute_s[2, 1] / others == pytest.approx(1.6, rel=0.02)
+
+
+def test_commands_name_the_host_once_for_the_scheduler_in_use(case):
+    (host,) = {case.replay.window.hosts[2, 1]}
+    every = [each.text for each in fix_of(replace_worker(case)).paste]
+    assert every == [
+        f"scontrol update node={host} state=drain reason='paceline: slow worker'",
+        f"sbatch --exclude={host} JOB_SCRIPT",
+        f"kubectl cordon {host}",
+    ]
+    on_slurm = fix_of(replace_worker(replace(case, facts=Facts(scheduler="slurm"))))
+    assert [each.text for each in on_slurm.paste] == every[:2]
+
+
+def test_host_names_are_one_word_of_a_command():
+    window = SLOW.record(range(16)).window()
+    hosts = dict.fromkeys(window.hosts, "node; rm -rf ~")
+    fix = fix_of(replace_worker(case_of(replace(window, hosts=hosts))))
+    assert "kubectl cordon 'node; rm -rf ~'" in [each.text for each in fix.paste]
+
+
+def test_unknown_host_name_is_asked_for():
+    window = SLOW.record(range(16)).window()
+    fix = fix_of(replace_worker(case_of(replace(window, hosts={}))))
+    assert fix.title == "Replace the worker at dp 2, stage 1"
+    assert "host name" in fix.needs[0]
+    assert fix.paste == ()
+
+
+def test_restart_pays_after_its_cost_over_the_share_won(case):
+    facts = Facts(restart_minutes=12.0, checkpoint_minutes=30.0)
+    fix = fix_of(replace_worker(replace(case, facts=facts)))
+    share = 1 - fix.step_s / case.step_s
+    assert fix.pays_after_minutes == pytest.approx(27.0 / share)
+    assert fix_of(replace_worker(case)).pays_after_minutes is None
+
+
+def test_without_a_healthy_peer_nothing_is_predicted():
+    job = SimulatedJob(Parallelism(1, 4, 8), 16, faults=(SlowHost("host-001", 1.6),))
+    refusal_of(replace_worker(case_of(job)))
+
+
+def test_healthy_job_needs_no_replacement():
+    found = refusal_of(replace_worker(case_of(JOB)))
+    assert found == NotOffered("replace-worker", "no worker was found to be slow")

@@ -1,0 +1,50 @@
+import json
+
+import pytest
+
+from app.synth.faults.slow_compute import LongLastStage
+from app.synth.job import SimulatedJob
+from app.trace.job import Parallelism
+from app.trace.readers.published import trace_files
+from tests.cli.test_analyze import paceline
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    job = SimulatedJob(Parallelism(2, 4, 8), 8, faults=(LongLastStage(),), name="llm")
+    window = job.record(range(12)).window()
+    path = tmp_path_factory.mktemp("trace") / "trace-llm.parquet"
+    trace_files.write(window.trace, window.job, path, hosts=window.hosts)
+    return path
+
+
+def test_best_fix_is_in_the_first_sentence(trace):
+    done = paceline("advise", str(trace), "--layers", "32")
+    assert done.exit_code == 0, done.stderr
+    assert "layers, not 8/8/8/8" in " ".join(done.stdout.split())
+    assert "--pipeline-model-parallel-layout" in done.stdout
+
+
+def test_missing_layers_are_asked_for(trace):
+    done = paceline("advise", str(trace))
+    assert done.exit_code == 0, done.stderr
+    assert "--layers" in " ".join(done.stdout.split())
+
+
+def test_json_goes_to_standard_output_alone(trace):
+    done = paceline("advise", str(trace), "--layers", "32", "--json", "-")
+    found = json.loads(done.stdout)
+    assert [each["fix"] for each in found["fixes"]] == ["resplit-stages"]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--layers", "32", "--layout", "8,8,8,8"], "either --layers or --layout"),
+        (["--layout", "8,x"], "a whole number of layers for each stage"),
+    ],
+)
+def test_contradictory_layers_are_refused(trace, options, reason):
+    done = paceline("advise", str(trace), *options)
+    assert done.exit_code == 2
+    assert reason in done.stderr
