@@ -6,11 +6,11 @@ BIN := $(VENV)/bin
 # Tests start some hundred processes: where no bytecode is kept, each compiles all of app/ anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-SIDE_BY_SIDE := $(addprefix tests/,alerts api benchmarks charts cli client consumer diagnosis e2e \
+SIDE_BY_SIDE := $(addprefix tests/,advice alerts api benchmarks charts cli client consumer diagnosis e2e \
     engine ingest store synth trace)
 
 # Tests that start no process. Those of tests/consumer are left out: they take a minute by themselves.
-QUICK := $(addprefix tests/,alerts charts cli/terminal client/recording client/sending diagnosis engine \
+QUICK := $(addprefix tests/,advice alerts charts cli/terminal client/recording client/sending diagnosis engine \
     ingest/assembly ingest/wire synth trace test_docs.py test_monitor.py test_package_docs.py test_settings.py)
 
 .PHONY: demo serve test quick coverage lint packages style page-style types imports layout fmt lock clean
