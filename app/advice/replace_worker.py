@@ -4,7 +4,7 @@ Predicted by giving the worker's computations the durations of a peer of its sta
 with the fastest and the slowest peer that is no culprit as bounds.
 """
 
-import shlex
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +19,9 @@ NAME = "replace-worker"
 CAUSES = ("slow-worker",)
 
 Worker = tuple[int, int]  # dp rank, stage
+
+# Host names come from the job. Others could be options, Slurm's ALL or its lists (`node[1-99]`).
+_HOST_NAME = re.compile(r"(?!(?i:all)\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 def replace_worker(case: AdviceCase) -> Fix | NotOffered:
@@ -129,14 +132,16 @@ def _title(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:
     return f"{len(workers)} workers"
 
 
+def _can_be_pasted(hosts: list[str]) -> bool:
+    return bool(hosts) and all(_HOST_NAME.fullmatch(host) for host in hosts)
+
+
 def _paste(case: AdviceCase, hosts: list[str]) -> tuple[Paste, ...]:
-    if not hosts:
+    if not _can_be_pasted(hosts):
         return ()
     found = []
-    # Host names come from the job: quoted, they cannot be more than one word of a command.
-    words = [shlex.quote(host) for host in hosts]
     if case.facts.scheduler != "kubernetes":
-        names = shlex.quote(",".join(hosts))
+        names = ",".join(hosts)
         found += [
             Paste(
                 "Slurm: take no new jobs",
@@ -148,7 +153,7 @@ def _paste(case: AdviceCase, hosts: list[str]) -> tuple[Paste, ...]:
         found.append(
             Paste(
                 "Kubernetes: take no new pods",
-                "\n".join(f"kubectl cordon {each}" for each in words),
+                "\n".join(f"kubectl cordon {each}" for each in hosts),
             )
         )
     return tuple(found)
@@ -158,6 +163,8 @@ def _needs(case: AdviceCase, hosts: list[str]) -> tuple[str, ...]:
     needs = []
     if not hosts:
         needs.append("the worker's host name (host= of the recorder)")
+    elif not _can_be_pasted(hosts):
+        needs.append("a host name that is safe in a command: letters, digits, dots, hyphens")
     if case.facts.scheduler is None and hosts:
         needs.append("the scheduler (--scheduler slurm or kubernetes)")
     if case.facts.stop_minutes is None:

@@ -12,6 +12,8 @@ from app.errors import InvalidRequest
 if TYPE_CHECKING:
     from app.advice.fix import AdviceCase, Facts
 
+MAX_LAYERS = 1000  # the search moves them one by one
+
 
 def advise(
     trace: TraceFile,
@@ -21,7 +23,11 @@ def advise(
     ] = None,
     layers: Annotated[
         int | None,
-        typer.Option(min=1, help="Transformer layers of the model, as many on each stage."),
+        typer.Option(
+            min=1,
+            max=MAX_LAYERS,
+            help="Transformer layers of the model, as many on each stage.",
+        ),
     ] = None,
     layout: Annotated[
         str | None,
@@ -65,17 +71,22 @@ def advise(
     if json_out is not None:
         write_json(advice_as_json(advice), json_out)
     if json_out != STANDARD_OUTPUT:
-        Console().print(render_advice(case.replay.window.job.name, advice))
+        # Uncropped: what is to be pasted stays on one line, however narrow the terminal.
+        Console().print(render_advice(case.replay.window.job.name, advice), crop=False)
 
 
 def _layout(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = [part.strip() for part in text.split(",")]
-    # Bounded, as the number of layers is the length of a search.
     if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
         raise InvalidRequest("--layout wants a whole number of layers for each stage: 9,9,9,6")
-    return tuple(map(int, parts))
+    layers = tuple(map(int, parts))
+    if sum(layers) > MAX_LAYERS:
+        raise InvalidRequest(
+            f"--layout has {sum(layers)} layers: at most {MAX_LAYERS} are searched"
+        )
+    return layers
 
 
 def _case(trace: Path, meta: Path | None, steps: str | None, facts: "Facts") -> "AdviceCase":

@@ -44,11 +44,13 @@ def test_commands_name_the_host_once_for_the_scheduler_in_use(case):
     assert [each.text for each in on_slurm.paste] == every[:2]
 
 
-def test_host_names_are_one_word_of_a_command():
+@pytest.mark.parametrize("name", ["node; rm -rf ~", "--all", "ALL", "node[1-99]", "a,b", "a\nb"])
+def test_unsafe_host_names_are_in_no_command(name):
     window = SLOW.record(range(16)).window()
-    hosts = dict.fromkeys(window.hosts, "node; rm -rf ~")
+    hosts = dict.fromkeys(window.hosts, name)
     fix = fix_of(replace_worker(case_of(replace(window, hosts=hosts))))
-    assert "kubectl cordon 'node; rm -rf ~'" in [each.text for each in fix.paste]
+    assert fix.paste == ()
+    assert "safe in a command" in fix.needs[0]
 
 
 def test_unknown_host_name_is_asked_for():

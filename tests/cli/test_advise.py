@@ -25,6 +25,13 @@ def test_best_fix_is_in_the_first_sentence(trace):
     assert "--pipeline-model-parallel-layout" in done.stdout
 
 
+def test_text_to_paste_stays_on_one_line(trace):
+    done = paceline("advise", str(trace), "--layers", "32", COLUMNS="60")
+    (line,) = [each for each in done.stdout.splitlines() if "module_fqns" in each]
+    assert line.startswith("--parallelism.module_fqns_per_model_part '[[")
+    assert line.endswith("]]'")
+
+
 def test_missing_layers_are_asked_for(trace):
     done = paceline("advise", str(trace))
     assert done.exit_code == 0, done.stderr
@@ -42,6 +49,7 @@ def test_json_goes_to_standard_output_alone(trace):
     [
         (["--layers", "32", "--layout", "8,8,8,8"], "either --layers or --layout"),
         (["--layout", "8,x"], "a whole number of layers for each stage"),
+        (["--layout", "999,8,8,8"], "at most 1000 are searched"),
     ],
 )
 def test_contradictory_layers_are_refused(trace, options, reason):

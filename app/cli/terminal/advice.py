@@ -36,7 +36,7 @@ def _parts(advice: Advice) -> Iterator[RenderableType]:
         yield Padding(_figures(fix), (0, 0, 0, 3))
         for each in fix.paste:
             yield Padding(Text(f"{each.label}:", style="dim"), (0, 0, 0, 3))
-            yield Padding(Text(printable_lines(each.text)), (0, 0, 0, 5))
+            yield Text(printable_lines(each.text), no_wrap=True, overflow="ignore")
         for need in fix.needs:
             yield Padding(Text(f"To complete this: {need}.", style="dim"), (0, 0, 0, 3))
     if advice.not_offered:
