@@ -146,6 +146,13 @@ class NotOffered:
 Method = Callable[[AdviceCase], Fix | NotOffered]
 
 
+def restart_needs(case: AdviceCase) -> tuple[str, ...]:
+    """What is needed to say when a restart pays; nothing if it is known."""
+    if case.facts.stop_minutes is not None:
+        return ()
+    return ("what a restart costs (--restart-minutes and --checkpoint-minutes)",)
+
+
 def confidence_of(case: AdviceCase, finding: Mapping[str, Any] | None = None) -> float:
     """Confidence of a prediction, 0..1: that of its finding, less where the replay is far off.
 

@@ -4,7 +4,7 @@ Predicted by the replay without the pauses, which the finding's cost comes from,
 pause put back every N steps.
 """
 
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of
+from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 
 NAME = "planned-gc"
 CAUSES = ("gc-pause",)
@@ -51,7 +51,5 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
                 f"if step % {EVERY_STEPS} == 0:\n    gc.collect()  # at the end of the step",
             ),
         ),
-        needs=()
-        if case.facts.stop_minutes is not None
-        else ("what a restart costs (--restart-minutes and --checkpoint-minutes)",),
+        needs=restart_needs(case),
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of
+from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.engine.questions.edits import Edit, FromWorker, Selection
 from app.trace.ops import OpKind
 from app.trace.window import Floats
@@ -167,6 +167,4 @@ def _needs(case: AdviceCase, hosts: list[str]) -> tuple[str, ...]:
         needs.append("a host name that is safe in a command: letters, digits, dots, hyphens")
     if case.facts.scheduler is None and hosts:
         needs.append("the scheduler (--scheduler slurm or kubernetes)")
-    if case.facts.stop_minutes is None:
-        needs.append("what a restart costs (--restart-minutes and --checkpoint-minutes)")
-    return tuple(needs)
+    return (*needs, *restart_needs(case))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of
+from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.engine.questions.edits import Edit, Factor, Selection
 from app.engine.what_if import Durations, Peers, Replayer, step_times
 from app.trace.window import Floats, Ints
@@ -60,9 +60,7 @@ def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
         stops_job=True,
         stop_minutes=case.facts.stop_minutes,
         paste=pastes(after),
-        needs=()
-        if case.facts.stop_minutes is not None
-        else ("what a restart costs (--restart-minutes and --checkpoint-minutes)",),
+        needs=restart_needs(case),
     )
 
 

@@ -188,7 +188,7 @@ def step_headline(view: StepView, hosts: Hosts | None = None) -> tuple[str, str]
     who = formatting.worker(dp_rank, stage, hosts)
     links = [link for link in view.path.links if (link.dp_rank, link.stage) == (dp_rank, stage)]
     computed = _computed(view, links)
-    # The time of these alone, as in the chart of the path's parts; launches are told apart.
+    # The time of these alone, as in the chart of the path's parts; launches are apart from it.
     own_s = sum(link.own_s for link in computed) or share * view.path.length_s
     times = (
         f"The critical path runs through {who} for {formatting.seconds(own_s)}"

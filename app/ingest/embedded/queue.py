@@ -55,7 +55,7 @@ class QueueLock:
                 )
             _end_orphan(server)
             time.sleep(LOCK_POLL_S)
-        os.ftruncate(fd, 0)  # until we have noted ourselves, nobody may take us for the last one
+        os.ftruncate(fd, 0)  # else a reader would see the last owner's name until ours is written
         self._fd = fd
 
     def note(self, server: int) -> None:

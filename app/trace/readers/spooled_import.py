@@ -282,17 +282,17 @@ class SpooledImport(ABC):
             "dp_size": max(place.dp_rank for place in places.values()) + 1,
             "pp_size": max(place.stage for place in places.values()) + 1,
         }
-        told = {**seen, "vpp_size": highest_chunk + 1, **facts.sizes, **self.options.sizes}
+        sizes = {**seen, "vpp_size": highest_chunk + 1, **facts.sizes, **self.options.sizes}
         for size, word in (("dp_size", "dp_rank"), ("pp_size", "stage")):
             highest = seen[size] - 1
-            if told[size] <= highest:
+            if sizes[size] <= highest:
                 rank = next(r for r, place in places.items() if getattr(place, word) == highest)
                 raise InvalidTrace(
-                    f"{self._files()}: {size} is {told[size]}, but rank {rank} has {word} "
+                    f"{self._files()}: {size} is {sizes[size]}, but rank {rank} has {word} "
                     f"{highest}: correct the sizes"
                 )
         try:
-            return Parallelism(**told)
+            return Parallelism(**sizes)
         except InvalidRequest as error:
             raise InvalidTrace(f"{self._files()}: {error}") from error
 

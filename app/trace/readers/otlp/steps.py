@@ -155,7 +155,7 @@ def _is_chunked(forward: Sequence[OtlpSpan], told: Iterable[int | None]) -> bool
 def _chunks_and_microbatches(
     spans: Sequence[OtlpSpan], *, is_chunked: bool
 ) -> list[tuple[int, int]]:
-    """(chunk, micro-batch) of each pass, in the order of their starts; -1 where it is not told.
+    """(chunk, micro-batch) of each pass, in the order of their starts; -1 where it is not known.
 
     Ids that contradict each other are as good as none.
     """

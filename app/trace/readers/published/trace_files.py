@@ -195,7 +195,7 @@ def write_import(
     file: BinaryIO,
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write every row as parquet, some at a time; `progress` is told how many more.
+    """Write every row as parquet, some at a time; `progress` gets the number of rows of each write.
 
     Raises:
         InvalidTrace: rows are wrong.
