@@ -47,9 +47,12 @@ def test_json_goes_to_standard_output_alone(trace):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--layers", "32", "--layout", "8,8,8,8"], "either --layers or --layout"),
+        (["--layers", "32", "--layout", "8,8,8,8"], "either layers (as many on each"),
+        (["--layers", "0"], "a model has 1 to 1000"),
+        (["--restart-minutes", "-1"], "want 0 to 10,080"),
+        (["--checkpoint-minutes", "nan"], "want 0 to 10,080"),
         (["--layout", "8,x"], "a whole number of layers for each stage"),
-        (["--layout", "999,8,8,8"], "at most 1000 are searched"),
+        (["--layout", "999,8,8,8"], "at least 1 and at most 1000 are searched"),
     ],
 )
 def test_contradictory_layers_are_refused(trace, options, reason):
