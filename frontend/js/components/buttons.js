@@ -82,9 +82,10 @@ export function copyOrSelectButton(nodeOf, attributes, label = "Copy") {
 }
 
 async function copied(text) {
-  if (!navigator.clipboard) return false
-  return navigator.clipboard.writeText(text).then(
-    () => true,
-    () => false,
-  )
+  try {
+    await navigator.clipboard.writeText(text)
+    return true
+  } catch {
+    return false
+  }
 }

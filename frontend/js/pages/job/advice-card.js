@@ -2,9 +2,9 @@
 
 import { readAddress } from "../../lib/address.js"
 import { getJson } from "../../lib/api.js"
-import { h, patch } from "../../lib/dom.js"
-import { capitalized, tidy } from "../../lib/formatting.js"
-import { FACT_NAMES, factForm } from "./advice-facts.js"
+import { announce, h, patch } from "../../lib/dom.js"
+import { capitalized, contained, ratio, tidy } from "../../lib/formatting.js"
+import { FACT_NAMES, FactForm } from "./advice-facts.js"
 import { adviceHeader, adviceWords, notAdvised } from "./advice-words.js"
 import { endsOf } from "./load.js"
 
@@ -14,8 +14,9 @@ const UNPROCESSABLE = 422
 /** The card; `isShown` says whether the page has it. */
 export class AdviceCard {
   constructor({ base }) {
-    Object.assign(this, { base, isShown: false, key: null, answer: null, error: null, asked: 0 })
+    Object.assign(this, { base, isShown: false, key: null, answer: null, error: null })
     this.node = h("section", { class: "card advice", "data-own": true, "aria-label": "What to do" })
+    this.form = new FactForm({ onChange: () => this.askWithFacts() })
   }
 
   /** Show what to do in these windows. */
@@ -30,7 +31,10 @@ export class AdviceCard {
 
   /** Ask the server, where window, steps or facts have changed; the answer before stays meanwhile. */
   async ask() {
-    if (!this.window) return this.draw()
+    if (!this.window) {
+      Object.assign(this, { key: null, answer: null, error: null })
+      return this.draw()
+    }
     const { window, steps } = this
     const query = new URLSearchParams(known({ steps, ...readAddress(...FACT_NAMES) }))
     const key = `${this.base}/windows/${encodeURIComponent(window)}/advice?${query}`
@@ -44,6 +48,13 @@ export class AdviceCard {
     this.draw()
   }
 
+  /** Ask with what was typed; said aloud, as the change is above the fields. */
+  async askWithFacts() {
+    await this.ask()
+    const best = this.answer?.fixes[0]
+    if (best && !this.error) announce(`Best fix: ${contained(best.title)}, ${ratio(best.speed_up)} as fast.`)
+  }
+
   askAgain() {
     this.key = null
     this.ask()
@@ -55,18 +66,29 @@ export class AdviceCard {
   }
 
   draw() {
-    const isWaiting = Boolean(this.window) && !this.answer && !this.error
-    this.node.setAttribute("aria-busy", String(isWaiting))
-    patch(this.node, adviceHeader(this.answer, this.isOther), isWaiting ? waiting() : this.words())
+    const { answer, error } = this
+    const isRefused = error?.status === UNPROCESSABLE
+    this.form.draw({ answer, refusal: isRefused ? sentence(error.message) : "" })
+    this.node.setAttribute("aria-busy", String(this.isWaiting))
+    // The same nodes in the same order: a field that is moved loses its focus.
+    patch(
+      this.node,
+      adviceHeader(answer, this.isOther),
+      h("div", { "data-key": "fixes" }, isRefused ? null : this.words()),
+      this.form.node,
+      answer && notAdvised(answer),
+    )
+  }
+
+  get isWaiting() {
+    return Boolean(this.window) && !this.answer && !this.error
   }
 
   words() {
     const { answer, error } = this
     if (!this.window) return h("p", { class: "quiet" }, NO_CLOSED_WINDOW)
-    const isRefused = error?.status === UNPROCESSABLE
-    if (error && !isRefused) return failed(error, () => this.askAgain())
-    const form = factForm({ answer, refusal: isRefused ? sentence(error.message) : "", onChange: () => this.ask() })
-    return isRefused ? form : [adviceWords(answer, this.base), form, notAdvised(answer)]
+    if (this.isWaiting) return h("p", { class: "waiting-fixes quiet" }, "Simulating the job with each fix.")
+    return error ? failed(error, () => this.askAgain()) : adviceWords(answer, this.base)
   }
 }
 
@@ -87,15 +109,11 @@ function closedWindow({ ribbon, result, window }) {
 
 const known = (values) => Object.entries(values).filter(([, value]) => value)
 
-function waiting() {
-  return h("p", { class: "waiting-fixes quiet", "data-key": "waiting" }, "Simulating the job with each fix.")
-}
-
 function failed(error, retry) {
   const why = error.status ? sentence(error.message) : "The server did not answer."
   return [
-    h("p", { role: "alert", "data-key": "failed" }, why),
-    h("button", { class: "text-button", type: "button", "data-key": "retry", onclick: retry }, "Try again"),
+    h("p", { role: "alert" }, why),
+    h("button", { class: "text-button", type: "button", onclick: retry }, "Try again"),
   ]
 }
 

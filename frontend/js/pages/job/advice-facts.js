@@ -1,8 +1,8 @@
 /** Facts that no recording has: asked in fields, kept in the address, never guessed. */
 
 import { readAddress, updateAddress } from "../../lib/address.js"
-import { h } from "../../lib/dom.js"
-import { capitalized, contained } from "../../lib/formatting.js"
+import { h, patch } from "../../lib/dom.js"
+import { capitalized, contained, tidy } from "../../lib/formatting.js"
 
 // As the API has them, with the option by which a fix asks for each.
 const FACTS = [
@@ -46,28 +46,41 @@ export const withoutOptions = (need) => need.replace(/ \((?=[^)]*--)[^)]*\)/g, "
 /** Whether one of the fields asks for it. */
 export const isAsked = (need) => FACTS.some(({ option }) => need.includes(option))
 
-/** Fields for facts that the fixes need, and for those in the address; null where there are none. */
-export function factForm({ answer, refusal, onChange }) {
-  const values = readAddress(...FACT_NAMES)
-  const lacking = (answer?.not_offered ?? []).filter(({ needs }) => needs.length)
-  const needs = [...(answer?.fixes ?? []), ...lacking].flatMap((each) => each.needs)
-  const shown = FACTS.filter(({ name, option }) => values[name] || needs.some((need) => need.includes(option)))
-  if (!shown.length && !lacking.length) return null
-  return h(
-    "form",
-    { class: "facts-asked", "data-key": "facts", onsubmit: (event) => event.preventDefault() },
-    h("h3", {}, "What no recording has"),
-    lacking.map(({ fix, reason, needs: own }) =>
-      h("p", { class: "quiet" }, `${fixName(fix)}: ${contained(reason)}. ${needed(own)}`),
-    ),
-    shown.length > 0 &&
+/** Fields for facts that the fixes need, and for those in the address; one that was shown stays. */
+export class FactForm {
+  constructor({ onChange }) {
+    this.onChange = onChange
+    this.shown = new Set()
+    this.node = h("form", { class: "facts-asked", "data-own": true, onsubmit: (event) => event.preventDefault() })
+  }
+
+  /** Draw what is lacking in `answer`, which may be null, and why the server refused what was typed. */
+  draw({ answer, refusal }) {
+    const values = readAddress(...FACT_NAMES)
+    const lacking = (answer?.not_offered ?? []).filter(({ needs }) => needs.length)
+    const needs = [...(answer?.fixes ?? []), ...lacking].flatMap((each) => each.needs)
+    for (const { name, option } of FACTS)
+      if (values[name] || needs.some((need) => need.includes(option))) this.shown.add(name)
+    const fields = FACTS.filter(({ name }) => this.shown.has(name))
+    this.node.hidden = !fields.length && !lacking.length
+    patch(
+      this.node,
+      h("h3", { "data-key": "title" }, "Facts that no recording has"),
       h(
         "div",
-        { class: "fields" },
-        shown.map((fact) => field(fact, values[fact.name] ?? "", onChange)),
+        { "data-key": "lacking" },
+        lacking.map(({ fix, reason, needs: own }) =>
+          h("p", {}, `${fixName(fix)}: ${tidy(contained(reason))}. ${needed(own)}`),
+        ),
       ),
-    h("p", { class: "refused", role: "alert", "data-key": "refused" }, refusal),
-  )
+      h(
+        "div",
+        { class: "fields", "data-key": "fields" },
+        fields.map((fact) => field(fact, values[fact.name] ?? "", this.onChange)),
+      ),
+      h("p", { class: "refused", role: "alert", "data-key": "refused" }, refusal),
+    )
+  }
 }
 
 /** The name of a fix in words. */

@@ -18,6 +18,7 @@ import { money } from "../../lib/session.js"
 import { fixName, isAsked, needed } from "./advice-facts.js"
 
 const NO_FIX = "No fix is known for the causes found."
+const NO_FACT = "A fix can be predicted once more is known."
 
 /** The title, with the steps that were simulated; `isOther` where the page shows a newer, open window. */
 export function adviceHeader(answer, isOther) {
@@ -33,16 +34,19 @@ export function adviceHeader(answer, isOther) {
 }
 
 /** The fixes, the one that wins most first, and the best set of them; or why there are none. */
-export function adviceWords({ window, withheld, fixes, together }, base) {
-  if (withheld) return h("p", { class: "none", "data-key": "none" }, tidy(`${capitalized(contained(withheld))}.`))
-  if (!fixes.length) return h("p", { class: "none", "data-key": "none" }, NO_FIX)
+export function adviceWords({ window, withheld, fixes, together, not_offered }, base) {
+  if (withheld) return h("p", { class: "none" }, tidy(`${capitalized(contained(withheld))}.`))
+  if (!fixes.length) {
+    const lacksFact = not_offered.some(({ needs }) => needs.length)
+    return h("p", { class: "none" }, lacksFact ? NO_FACT : NO_FIX)
+  }
   return [
     h(
       "ol",
-      { "data-key": "fixes" },
+      {},
       fixes.map((fix) => fixRow(fix, window, base)),
     ),
-    together && h("p", { class: "together", "data-key": "together" }, togetherWords(together, fixes)),
+    together && h("p", { class: "together" }, togetherWords(together, fixes)),
   ]
 }
 
@@ -73,7 +77,7 @@ function fixRow(fix, window, base) {
     h("div", { class: "gain" }, h("b", { class: "number" }, ratio(fix.speed_up)), h("span", {}, "as fast")),
     h(
       "div",
-      { class: "why" },
+      { class: "fix-words" },
       h("h3", {}, contained(fix.title)),
       h("p", {}, tidy(`${hoursWords(fix)}.`)),
       h("p", {}, contained(fix.risk)),
@@ -81,7 +85,7 @@ function fixRow(fix, window, base) {
       h(
         "div",
         { class: "sure" },
-        h("span", {}, confidenceBars(fix.confidence), tidy(` ${roundedPercent(fix.confidence)} %`)),
+        h("span", {}, confidenceBars(fix.confidence), tidy(`(${roundedPercent(fix.confidence)} %)`)),
         h("span", { class: "pays" }, paysWords(fix)),
         href && h("a", { href }, "Open in what-if"),
       ),
@@ -119,7 +123,7 @@ function paysWords({ stops_job, pays_after_minutes: after, pays_now, lost_minute
   return `pays after ${minutes(after)}`
 }
 
-const minutes = (value) => (value < 1 ? "1 min" : value < 90 ? `${Math.round(value)} min` : about(60 * value))
+const minutes = (value) => (value < 1 ? "1 min" : value < 600 ? `${Math.round(value)} min` : about(60 * value))
 
 function togetherWords({ fixes: names, speed_up, gpu_hours_per_day: hours }, fixes) {
   const numbers = names.map((name) => fixes.findIndex(({ fix }) => fix === name) + 1).sort((a, b) => a - b)
