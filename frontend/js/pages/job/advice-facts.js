@@ -83,8 +83,11 @@ export class FactForm {
   }
 }
 
+// Names that are no words; a newer server may have further fixes.
+const FIX_NAMES = { "planned-gc": "Planned garbage collection", "resplit-stages": "Re-split stages" }
+
 /** The name of a fix in words. */
-export const fixName = (fix) => capitalized(fix.replaceAll("-", " "))
+export const fixName = (fix) => FIX_NAMES[fix] ?? capitalized(fix.replaceAll("-", " "))
 
 /** What a fix needs, as a sentence. */
 export const needed = (needs) => `Needed: ${needs.map((need) => contained(withoutOptions(need))).join("; ")}.`

@@ -70,6 +70,7 @@ export function notAdvised({ not_offered }) {
 
 function fixRow(fix, window, base) {
   const lacks = fix.needs.filter((need) => !isAsked(need))
+  const [bars, sure] = confidenceBars(fix.confidence)
   const href = whatIfHref(base, window, fix.what_if)
   return h(
     "li",
@@ -85,12 +86,12 @@ function fixRow(fix, window, base) {
       h(
         "div",
         { class: "sure" },
-        h("span", {}, confidenceBars(fix.confidence), tidy(`(${roundedPercent(fix.confidence)} %)`)),
+        h("span", {}, bars, tidy(`${sure}, ${roundedPercent(fix.confidence)} %`)),
         h("span", { class: "pays" }, paysWords(fix)),
         href && h("a", { href }, "Open in what-if"),
       ),
     ),
-    h("div", { class: "pastes" }, fix.paste.map(paste)),
+    fix.paste.length > 0 && h("div", { class: "pastes" }, fix.paste.map(paste)),
   )
 }
 
