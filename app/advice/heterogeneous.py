@@ -1,6 +1,6 @@
 """Heterogeneous load balance: how many micro-batches each replica should compute.
 
-Replicas that take t_i seconds for a micro-batch, and a_i seconds besides, end together at best where
+Replicas that take t_i seconds for a micro-batch, and a_i seconds besides, end soonest where
 max_i (a_i + m_i t_i) is smallest, with sum m_i = M and m_i >= 1. Giving one micro-batch after the
 other to the replica that would end it first is optimal, since no replica's time falls with its
 count.

@@ -18,6 +18,7 @@ from app.synth.structure import ReplicaStructure
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
+
 def step_times(
     parallelism: Parallelism, schedule: Schedule, counts: Sequence[int], drawn: DrawnSteps
 ) -> Floats:
