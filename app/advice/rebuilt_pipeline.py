@@ -9,12 +9,13 @@ Large jobs are rebuilt from a few steps, and in each of them from the replicas w
 all others wait for those.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from app.advice.change import Change
 from app.advice.recorded_pipeline import (
     ONCE,
     PER_CHUNK,
@@ -23,7 +24,6 @@ from app.advice.recorded_pipeline import (
     recorded_pipeline,
 )
 from app.engine.what_if import Replayer
-from app.errors import InvalidRequest
 from app.synth.drawing import DrawnSteps
 from app.synth.schedules import ComputeKind, Schedule
 from app.synth.uneven_replicas import step_times
@@ -63,9 +63,13 @@ class Rebuilt:
 
 @dataclass(frozen=True)
 class RebuiltPipeline:
-    """A job that can be rebuilt; `max_ops` bounds what one simulation takes."""
+    """A job that can be rebuilt, from the group of steps at `position` in its replay.
+
+    `max_ops` bounds what one simulation takes.
+    """
 
     recorded: RecordedPipeline
+    position: int = 0
     max_ops: int = MAX_OPS
 
     @property
@@ -77,6 +81,10 @@ class RebuiltPipeline:
     def num_microbatches(self) -> int:
         """Micro-batches of each replica in a step, as recorded."""
         return self.recorded.num_microbatches
+
+    def of_groups(self, groups: Sequence[Replayer]) -> "RebuiltPipeline":
+        """The same pipeline at the durations of other groups, of the structures of the replay's."""
+        return replace(self, recorded=replace(self.recorded, group=groups[self.position]))
 
     @property
     def splits_backward(self) -> bool:
@@ -196,22 +204,34 @@ class RebuiltPipeline:
         )
 
 
-def rebuilt_pipeline(group: Replayer) -> RebuiltPipeline | NotRebuilt:
-    """The rebuilt job of steps of equal structure, or why there is none.
+Other = Callable[[RebuiltPipeline], Rebuilt]
 
-    Take the window's group with most steps.
+
+def predicted_step_s(model: RebuiltPipeline, groups: Sequence[Replayer], other: Other) -> float:
+    """Seconds: the mean step of all groups, times that of the other pipeline to that as it is.
+
+    Raises:
+        InvalidRequest: the other schedule does not fit.
     """
-    recorded = recorded_pipeline(group)
+    current = model.of_groups(groups)
+    before_s = float(np.concatenate([group.simulated_s for group in groups]).mean())
+    return before_s * float(other(current).step_s().mean() / current.as_is_s.mean())
+
+
+def rebuilt_change(model: RebuiltPipeline, other: Other) -> Change:
+    """What a fix does that makes the job another pipeline."""
+    return Change(rebuild=lambda groups: predicted_step_s(model, groups, other))
+
+
+def rebuilt_pipeline(groups: Sequence[Replayer]) -> RebuiltPipeline | NotRebuilt:
+    """The rebuilt job of a replay's groups, from the one with most steps, or why there is none."""
+    position = max(range(len(groups)), key=lambda number: len(groups[number].steps))
+    recorded = recorded_pipeline(groups[position])
     if isinstance(recorded, NotRebuilt):
         return recorded
-    model = RebuiltPipeline(recorded)
-    if max(each.min() for each in recorded.rows.values()) < 0:
-        return NotRebuilt("a stage lacks computations of some micro-batches")
-    try:
-        as_is_s = float(model.as_is_s.mean())
-    except InvalidRequest as error:
-        return NotRebuilt(str(error))
-    simulated_s = float(group.simulated_s[model.steps].mean())
+    model = RebuiltPipeline(recorded, position)
+    as_is_s = float(model.as_is_s.mean())
+    simulated_s = float(model.group.simulated_s[model.steps].mean())
     if abs(as_is_s / simulated_s - 1) > MAX_ERROR:
         return NotRebuilt(
             f"the rebuilt pipeline takes {as_is_s:.3g} s a step, the replay {simulated_s:.3g} s: "

@@ -6,6 +6,7 @@ gradients. So replicas of equal counts run together, and all of them end their s
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -48,12 +49,17 @@ def step_times(
             pp_size=parallelism.pp_size, num_microbatches=count, num_chunks=parallelism.vpp_size
         )
         members = np.flatnonzero(np.asarray(counts) == count)
-        structure = ReplicaStructure.of(parallelism, count, schedule)
+        structure = _structure(parallelism, count, schedule)
         some = Execution(structure, of_dp_ranks(drawn, members.tolist()))
         computed_s[..., members] = some.run_pipeline()
     ends = Execution(ReplicaStructure(parallelism, 0, ((),) * parallelism.pp_size), drawn)
     ends.finish(computed_s)
     return np.asarray(computed_s.max(axis=(0, 2)))
+
+
+@lru_cache(maxsize=32)
+def _structure(parallelism: Parallelism, count: int, schedule: Schedule) -> ReplicaStructure:
+    return ReplicaStructure.of(parallelism, count, schedule)
 
 
 def of_dp_ranks(drawn: DrawnSteps, dp_ranks: Sequence[int]) -> DrawnSteps:
