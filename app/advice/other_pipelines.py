@@ -41,6 +41,14 @@ def with_schedule(job: Rebuilt, schedule: Schedule) -> Rebuilt:
     return replace(job, schedule=schedule)
 
 
+def with_slower_computations(job: Rebuilt, factor: float) -> Rebuilt:
+    """All forwards and backwards so many times as long."""
+    drawn = replace(
+        job.drawn, forward_s=job.drawn.forward_s * factor, backward_s=job.drawn.backward_s * factor
+    )
+    return replace(job, drawn=drawn)
+
+
 def with_split_backward(job: Rebuilt, weight_share: float) -> Rebuilt:
     """ZB-H1: this share of each backward computes the weights' gradients, and may wait."""
     drawn = replace(

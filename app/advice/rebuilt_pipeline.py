@@ -84,6 +84,8 @@ class RebuiltPipeline:
 
     def of_groups(self, groups: Sequence[Replayer]) -> "RebuiltPipeline":
         """The same pipeline at the durations of other groups, of the structures of the replay's."""
+        if groups[self.position] is self.group:
+            return self  # and what it has computed already
         return replace(self, recorded=replace(self.recorded, group=groups[self.position]))
 
     @property
