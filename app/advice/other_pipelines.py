@@ -31,9 +31,10 @@ def bubble_share(m: int, p: int, chunks: int = 1) -> float:
 def zero_bubble_s(m: int, p: int, f: float, b: float, w: float) -> float:
     """Seconds of ZB-H1, m (f + b + w) + (p - 1) (f + b - w) (Qi et al. 2024, table 2).
 
-    b is the backward for inputs, w the one for weights, of similar length as f.
+    b is the backward for inputs, w the one for weights. That holds for w <= b; longer ones fill no
+    more of the bubble.
     """
-    return m * (f + b + w) + (p - 1) * max(0.0, f + b - w)
+    return m * (f + b + w) + (p - 1) * (f + b - min(b, w))
 
 
 def with_schedule(job: Rebuilt, schedule: Schedule) -> Rebuilt:

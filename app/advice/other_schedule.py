@@ -72,15 +72,16 @@ def other_schedule(case: AdviceCase) -> Fix | NotOffered:
         times_s = [step_s, *(_step_s(case, model, other) for other in option.ends)]
         if max(times_s) <= case.step_s * (1 - MIN_GAIN):
             return fix_of_option(case, model, option, times_s)
-    needs = () if case.facts.layers or case.facts.layers_by_stage else (_LAYERS,)
-    return NotOffered(NAME, "no other schedule is sure to win 3 %", needs)
+    return NotOffered(NAME, "no other schedule is sure to win 3 %", _needs(case))
+
+
+def _needs(case: AdviceCase) -> tuple[str, ...]:
+    is_known = case.facts.layers or case.facts.layers_by_stage
+    return () if is_known else ("the model's layers (--layers), for interleaving",)
 
 
 def _step_s(case: AdviceCase, model: RebuiltPipeline, other: Other) -> float:
     return case.step_s_with(rebuilt_change(model, other))
-
-
-_LAYERS = "the model's layers (--layers), for interleaving"
 
 
 def idle_share(model: RebuiltPipeline) -> float:
@@ -119,7 +120,7 @@ def fix_of_option(
         change=rebuilt_change(model, option.expected),
         stop_minutes=case.facts.stop_minutes,
         paste=option.paste,
-        needs=(*option.needs, *restart_needs(case)),
+        needs=(*option.needs, *_needs(case), *restart_needs(case)),
     )
 
 
