@@ -20,8 +20,9 @@ NAME = "move-microbatches"
 CAUSES = ("slow-worker",)
 # A smaller gain is within the noise of a prediction, and not worth a restart.
 MIN_SPEED_UP = 1.01
-# Neighbours of the counts that the simulator tries, at most.
-MAX_TRIES = 4
+# Neighbours of the counts that the simulator tries, at most; none for pipelines of so many
+# operations, where they take too long, and one micro-batch of many matters least.
+MAX_TRIES, MAX_TRIED_OPS = 4, 2000
 # Neighbours whose longest replica, without waiting, is so much longer are not tried.
 MAX_WORSE = 1.02
 
@@ -41,12 +42,11 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
     if isinstance(model, NotRebuilt):
         return NotOffered(NAME, model.reason)
     counts = best_counts(model)
-    other = model.with_counts(counts)
-    change = rebuilt_change(model, lambda current: current.with_counts(counts))
+    change = rebuilt_change(model, lambda current: current.counts_s(counts))
     step_s = case.step_s_with(change)
     if case.step_s / step_s < MIN_SPEED_UP:
         return NotOffered(NAME, "no other numbers of micro-batches are faster by 1 %")
-    by_step = other.step_s() / model.as_is_s
+    by_step = model.counts_s(counts) / model.as_is_s
     return Fix(
         name=NAME,
         title=_title(model, counts),
@@ -71,7 +71,7 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
 def best_counts(model: RebuiltPipeline) -> Counts:
     """Micro-batches of each dp rank with the shortest simulated step."""
     best = _balanced(model)
-    if len(set(best)) == 1:
+    if len(set(best)) == 1 or model.recorded.structure.num_ops > MAX_TRIED_OPS:
         return best
     best_s, tries = _simulated_s(model, best), 0
     for by in (-1, 1):
@@ -85,7 +85,7 @@ def best_counts(model: RebuiltPipeline) -> Counts:
 
 
 def _simulated_s(model: RebuiltPipeline, counts: Counts) -> float:
-    return float(model.with_counts(counts).step_s().mean())
+    return float(model.counts_s(counts).mean())
 
 
 def _unit(model: RebuiltPipeline) -> int:

@@ -12,6 +12,7 @@ all others wait for those.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,31 @@ class Rebuilt:
             InvalidRequest: the schedule does not fit these micro-batches.
         """
         return step_times(self.parallelism, self.schedule, self.counts.tolist(), self.drawn)
+
+
+def step_s_of_variants(variants: Sequence[Rebuilt]) -> Floats:
+    """[variants, steps], seconds, of jobs that differ in durations only; simulated together."""
+    first = variants[0]
+    every = [each.drawn for each in variants]
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(drawn, name) for drawn in every], axis=-2)
+
+    drawn = replace(
+        first.drawn,
+        steps=np.concatenate([each.steps for each in every]),
+        is_silent=joined("is_silent"),
+        weight_share=None if first.drawn.weight_share is None else joined("weight_share"),
+        once_s={
+            name: np.concatenate([each.once_s[name] for each in every], axis=-2)
+            for name in first.drawn.once_s
+        },
+        **{name: joined(name) for name in _COMPUTED_OR_MOVED},
+    )
+    return replace(first, drawn=drawn).step_s().reshape(len(variants), -1)
+
+
+_COMPUTED_OR_MOVED = ("forward_s", "backward_s", "forward_transfer_s", "backward_transfer_s")
 
 
 @dataclass(frozen=True)
@@ -137,6 +163,17 @@ class RebuiltPipeline:
         """[chosen steps], seconds, of the job as recorded."""
         return self.as_is().step_s()
 
+    def counts_s(self, counts: Sequence[int]) -> Floats:
+        """[chosen steps], seconds, with these micro-batches on each dp rank."""
+        known = self._counts_s
+        if tuple(counts) not in known:
+            known[tuple(counts)] = self.with_counts(counts).step_s()
+        return known[tuple(counts)]
+
+    @cached_property
+    def _counts_s(self) -> dict[tuple[int, ...], Floats]:
+        return {}
+
     @cached_property
     def steps(self) -> Ints:
         """Positions of the chosen steps in the group, evenly spread."""
@@ -206,7 +243,8 @@ class RebuiltPipeline:
         )
 
 
-Other = Callable[[RebuiltPipeline], Rebuilt]
+# [chosen steps], seconds, of another pipeline.
+Other = Callable[[RebuiltPipeline], Floats]
 
 
 def predicted_step_s(model: RebuiltPipeline, groups: Sequence[Replayer], other: Other) -> float:
@@ -217,7 +255,7 @@ def predicted_step_s(model: RebuiltPipeline, groups: Sequence[Replayer], other: 
     """
     current = model.of_groups(groups)
     before_s = float(np.concatenate([group.simulated_s for group in groups]).mean())
-    return before_s * float(other(current).step_s().mean() / current.as_is_s.mean())
+    return before_s * float(other(current).mean() / current.as_is_s.mean())
 
 
 def rebuilt_change(model: RebuiltPipeline, other: Other) -> Change:
