@@ -114,7 +114,8 @@ class Fix:
     """A fix with its prediction.
 
     `step_s` is the predicted mean step in seconds, `step_range_s` its bounds; `before_s` is T.
-    `change` is what the fix does to the job, for simulations of several fixes together. `needs` are
+    `cause` is that of the finding that it removes, None where it removes none. `change` is what the
+    fix does to the job, for simulations of several fixes together. `needs` are
     facts that would make the fix complete. `stops_job` says whether it takes a restart, which
     costs `stop_minutes`. `lost_minutes` is what the cause has cost since its onset.
     """
@@ -129,6 +130,7 @@ class Fix:
     risk: str
     stops_job: bool
     change: Change
+    cause: str | None = None
     paste: tuple[Paste, ...] = ()
     needs: tuple[str, ...] = ()
     stop_minutes: float | None = None
@@ -183,7 +185,16 @@ class NotOffered:
     needs: tuple[str, ...] = ()
 
 
-Method = Callable[[AdviceCase], Fix | NotOffered]
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One fix: its name, the causes that it removes, and how it is predicted.
+
+    A method without causes looks for a gain in any job.
+    """
+
+    name: str
+    causes: tuple[str, ...]
+    predict: Callable[[AdviceCase], Fix | NotOffered]
 
 
 def restart_needs(case: AdviceCase) -> tuple[str, ...]:
