@@ -38,7 +38,7 @@ def advise(case: AdviceCase) -> Advice:
     if reason is not None:
         return Advice((), (), case.facts, withheld=reason)
     found = [method.predict(case) for method in METHODS]
-    fixes = _best_first(found)
+    fixes = _best_first(case, found)
     others = tuple(each for each in found if isinstance(each, NotOffered))
     return Advice(tuple(fixes), others, case.facts, best_together(case, fixes))
 
@@ -51,14 +51,15 @@ def top_fix(case: AdviceCase) -> Fix | None:
     if withheld_because(case) is not None:
         return None
     causes = {each["cause"] for each in case.result["findings"]}
-    fixes = _best_first(
-        [method.predict(case) for method in METHODS if causes.intersection(method.causes)]
-    )
+    asked = [method.predict(case) for method in METHODS if causes.intersection(method.causes)]
+    fixes = _best_first(case, asked)
     return fixes[0] if fixes else None
 
 
-def _best_first(found: Sequence[Fix | NotOffered]) -> list[Fix]:
-    fixes = (each for each in found if isinstance(each, Fix))
+def _best_first(case: AdviceCase, found: Sequence[Fix | NotOffered]) -> list[Fix]:
+    """The fixes offered, the largest gain first, their ranges as wide as the replay is wrong."""
+    discrepancy = float(case.result["fidelity"]["discrepancy"])
+    fixes = (each.with_error(discrepancy) for each in found if isinstance(each, Fix))
     return sorted(fixes, key=lambda fix: (fix.step_s, fix.name))
 
 

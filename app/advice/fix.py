@@ -5,7 +5,7 @@ delays are in neither.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -140,6 +140,12 @@ class Fix:
     def speed_up(self) -> float:
         """T / T_new."""
         return self.before_s / self.step_s
+
+    def with_error(self, share: float) -> "Fix":
+        """The fix with a range that is wider by this share of the gain, at both ends."""
+        error_s = share * abs(self.before_s - self.step_s)
+        fastest_s, slowest_s = self.step_range_s
+        return replace(self, step_range_s=(fastest_s - error_s, slowest_s + error_s))
 
     @property
     def gpu_hours_per_day(self) -> float:
