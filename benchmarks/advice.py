@@ -17,7 +17,7 @@ import numpy as np
 from app.advice.advise import advise
 from app.advice.fix import Facts, Fix
 from app.advice.resplit_stages import NAME as RESPLIT
-from app.advice.resplit_stages import megatron_layout
+from app.advice.stage_layout import megatron_layout
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.synth.costs import OperationCosts

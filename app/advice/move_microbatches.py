@@ -61,6 +61,7 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
         risk=_risk(model, counts),
         stops_job=True,
         change=change,
+        cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
         lost_minutes=case.lost_minutes(found[0]),
         paste=pastes(counts, model.recorded.schedule.name if model.group.pp_size > 1 else None),

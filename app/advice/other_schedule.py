@@ -31,6 +31,8 @@ from app.advice.rebuilt_pipeline import (
 from app.advice.recorded_pipeline import NotRebuilt
 
 NAME = "other-schedule"
+# It needs no cause: any pipeline may have a large bubble.
+CAUSES: tuple[str, ...] = ()
 # Gain of the cautious end of a range from which a fix is worth a restart and a check of memory.
 MIN_GAIN = 0.03
 # Model chunks on a stage, the first that can be dealt out: 4 leave half as much bubble as 2.

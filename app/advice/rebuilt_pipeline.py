@@ -34,9 +34,9 @@ from app.trace.window import Floats, Ints
 
 # Farther from T, the rebuilt job is another one.
 MAX_ERROR = 0.03
-# Operations that one simulation of a rebuilt job has at most: about 50 ms.
-MAX_OPS = 1_000_000
-MIN_STEPS, MIN_REPLICAS = 4, 8
+# Operations that one simulation of a rebuilt job has at most, beyond 8 steps of 8 replicas.
+MAX_OPS = 400_000
+MIN_STEPS, MIN_REPLICAS = 8, 8
 
 
 @dataclass(frozen=True)
@@ -189,21 +189,24 @@ class RebuiltPipeline:
         return max(1, self.max_ops // self.recorded.structure.num_ops)
 
     def _replicas(self, counts: Ints) -> Ints:
-        """[steps, replicas], for each chosen step the replicas with most work.
+        """[steps, replicas], for each chosen step the replicas of each count with most work.
 
-        Uneven counts are those of a replica in all steps, so the same ones are taken in all.
+        A column has replicas of one count, so that a step's replicas are simulated side by side.
         """
-        dp_size = self.group.dp_size
-        number = min(dp_size, max(MIN_REPLICAS, self._max_lanes // self.steps.size))
+        dp_size, steps = self.group.dp_size, self.steps
+        number = min(dp_size, max(MIN_REPLICAS, self._max_lanes // steps.size))
         if number == dp_size:
-            return np.tile(np.arange(dp_size), (self.steps.size, 1))
-        of_stage = self.stage_s[:, self.steps]
+            return np.tile(np.arange(dp_size), (steps.size, 1))
+        of_stage = self.stage_s[:, steps]
         longest_s = of_stage.max(axis=0)
         load_s = longest_s * counts + of_stage.sum(axis=0) - longest_s
-        if len(set(counts.tolist())) > 1:
-            load_s = np.tile(load_s.mean(axis=0), (self.steps.size, 1))
-        chosen = np.argpartition(-load_s, number - 1, axis=1)[:, :number]
-        return np.sort(chosen, axis=1)
+        found = []
+        for count in np.unique(counts):
+            alike = np.flatnonzero(counts == count)
+            most = min(alike.size, max(MIN_REPLICAS, number * alike.size // dp_size))
+            order = np.argsort(-load_s[:, alike], axis=1, kind="stable")[:, :most]
+            found.append(alike[order])
+        return np.concatenate(found, axis=1)
 
     @staticmethod
     def _counts_of(counts: Ints, dp_ranks: Ints) -> Ints:

@@ -68,8 +68,8 @@ def test_few_replicas_and_steps_predict_within_half_a_point():
     model = model_of(SimulatedJob(Parallelism(64, 4, 8), 8, faults=(slow,)), steps=12)
     counts = [8] * 64
     counts[3], counts[7], counts[8] = 6, 9, 9
-    few = replace(model, max_ops=model.recorded.structure.num_ops * 32)
-    assert few.as_is().dp_ranks.shape == (4, 8)
+    few = replace(model, max_ops=1)
+    assert few.as_is().dp_ranks.shape == (8, 8)
     exact, quick = (
         each.with_counts(counts).step_s().mean() / each.as_is_s.mean() for each in (model, few)
     )

@@ -5,17 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.advice.change import Change
 from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
-from app.advice.resplit_stages import (
-    StageCosts,
-    best_split,
-    edits_of,
-    megatron_layout,
-    pastes,
-    resplit_stages,
-    stage_costs,
-)
+from app.advice.resplit_stages import resplit_stages, split_change
+from app.advice.split_search import best_split
+from app.advice.stage_costs import StageCosts, stage_costs
+from app.advice.stage_layout import megatron_layout, pastes
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
@@ -41,7 +35,7 @@ def uneven():
 
 
 def costs_of(case: AdviceCase, *layers: int) -> StageCosts:
-    costs = stage_costs(case, layers)
+    costs = stage_costs(case.replay, layers)
     assert isinstance(costs, StageCosts)
     return costs
 
@@ -69,7 +63,7 @@ def test_prediction_is_what_the_job_takes_with_the_new_split(uneven):
 
 
 def test_no_other_split_of_a_small_job_is_faster(uneven):
-    found = best_split(uneven, costs_of(uneven, 8, 8, 8, 8))
+    found = best_split(uneven.replay, costs_of(uneven, 8, 8, 8, 8))
     step_s = simulated_step_s(with_layers(*found, noise=0.0))
     for first in range(7, 13):
         for second in range(7, 13):
@@ -86,7 +80,7 @@ def test_published_split_of_st_is_predicted():
     window = trace_files.read(SHARED_TRACES / "trace-ST.parquet")
     case = case_of(window, Facts(layers=36))
     costs = costs_of(case, 9, 9, 9, 9)
-    by_hand_s = case.step_s_with(Change(edits=edits_of(costs, (10, 10, 10, 6), costs.layer_s)))
+    by_hand_s = case.step_s_with(split_change(costs, (10, 10, 10, 6), costs.layer_s, 4))
     assert case.step_s / by_hand_s == pytest.approx(1.107, abs=0.005)
     fix = fix_of(resplit_stages(case))
     assert fix.speed_up > 1.18
@@ -119,7 +113,7 @@ def test_slow_worker_makes_no_long_stage():
 def test_layouts_have_the_form_of_megatron():
     assert megatron_layout([10, 10, 10, 6]) == "Et*10|t*10|t*10|t*6L"
     assert megatron_layout([1, 2, 0]) == "Et|t*2|L"
-    megatron, flags, titan = pastes([9, 10, 10, 7])
+    megatron, flags, titan = pastes([9, 10, 10, 7], 4)
     assert megatron.text == '--pipeline-model-parallel-layout "Et*9|t*10|t*10|t*7L"'
     assert flags.text == (
         "--decoder-first-pipeline-num-layers 9 --decoder-last-pipeline-num-layers 7"
