@@ -24,9 +24,29 @@ def best_split(replay: WindowReplay, costs: StageCosts) -> Split:
     search = _Search(max(replay.groups, key=lambda group: len(group.steps)), costs)
     starts = [tuple(costs.layers.tolist())]
     if costs.layers.sum() >= costs.layers.size:
-        starts.append(search.most_equal())
+        starts.append(equal_stages(costs, search.pp_size))
     found = [search.descend(start) for start in starts]
     return min(found, key=search.step_s)
+
+
+def equal_stages(costs: StageCosts, pp_size: int) -> Split:
+    """Layer counts whose longest stage is shortest: each layer to the stage that then is.
+
+    Of a stage's chunks the one that then is shortest gets it. There are as many layers as virtual
+    stages, at least.
+    """
+    counts = np.ones(costs.layers.size, np.int64)
+    for _ in range(int(costs.layers.sum()) - counts.size):
+        of_stage = chunk_s(costs, counts).reshape(-1, pp_size)
+        stage = int(of_stage.sum(axis=0).argmin())
+        counts[int(of_stage[:, stage].argmin()) * pp_size + stage] += 1
+    return tuple(counts.tolist())
+
+
+def chunk_s(costs: StageCosts, layers: Split | Ints) -> Floats:
+    """[virtual stages], seconds of a micro-batch with these layers."""
+    more = np.asarray(layers) - costs.layers
+    return np.asarray(costs.stage_s.sum(axis=0) + more * costs.layer_s.sum())
 
 
 class _Search:
@@ -34,7 +54,7 @@ class _Search:
 
     def __init__(self, group: Replayer, costs: StageCosts) -> None:
         self._group, self._costs = group, costs
-        self._pp_size = group.pp_size
+        self.pp_size = group.pp_size
         self._mean_s = group.durations.recorded_s.mean(axis=1)
         template, graph = group.template, group.graph
         ops = np.concatenate([np.arange(template.num_ops), graph.milestone_of])
@@ -76,24 +96,6 @@ class _Search:
             best = moved
         return best
 
-    def most_equal(self) -> Split:
-        """Layer counts whose longest stage is shortest: each layer to the stage that then is.
-
-        Of a stage's chunks the one that then is shortest gets it.
-        """
-        counts = np.ones(self._costs.layers.size, np.int64)
-        for _ in range(int(self._costs.layers.sum()) - counts.size):
-            of_stage = self._chunk_s(counts).reshape(-1, self._pp_size)
-            stage = int(of_stage.sum(axis=0).argmin())
-            counts[int(of_stage[:, stage].argmin()) * self._pp_size + stage] += 1
-        return tuple(counts.tolist())
-
-    def _chunk_s(self, layers: Sequence[int] | Ints) -> Floats:
-        """[virtual stages], seconds of a micro-batch with these layers."""
-        costs = self._costs
-        more = np.asarray(layers) - costs.layers
-        return np.asarray(costs.stage_s.sum(axis=0) + more * costs.layer_s.sum())
-
     def _moves(self, layers: Split) -> list[Split]:
         """Splits with one layer elsewhere; only the first and the last may be left without one."""
         sources, targets = self._ends_of_moves(layers)
@@ -114,10 +116,10 @@ class _Search:
         every = list(range(len(layers)))
         if len(layers) <= MANY_STAGES:
             return every, every
-        load_s = self._chunk_s(layers).reshape(-1, self._pp_size).sum(axis=0)
+        load_s = chunk_s(self._costs, layers).reshape(-1, self.pp_size).sum(axis=0)
         order = np.argsort(load_s).tolist()
         most, least = set(order[-MOST_LOADED:]), set(order[:LEAST_LOADED])
         return (
-            [each for each in every if each % self._pp_size in most],
-            [each for each in every if each % self._pp_size in least],
+            [each for each in every if each % self.pp_size in most],
+            [each for each in every if each % self.pp_size in least],
         )
