@@ -21,6 +21,8 @@ NAME = "resplit-stages"
 CAUSES = ("stage-imbalance",)
 # A smaller gain is within the noise of a prediction, and not worth a restart.
 MIN_SPEED_UP = 1.01
+# Of more stages or chunks, the title names no numbers: the layout has them.
+MAX_NAMED_PARTS = 16
 
 
 def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
@@ -41,12 +43,13 @@ def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
         for layer_s in (costs.layer_s, costs.least_layer_s, costs.most_layer_s)
     ]
     step_s, least_s, most_s = (case.step_s_with(each) for each in changes)
-    splits = [split_in_words(each, pp_size) for each in (before, after)]
     if case.step_s / step_s < MIN_SPEED_UP:
-        return NotOffered(NAME, f"no split is faster by 1 %: {splits[0]} layers are best")
+        return NotOffered(
+            NAME, f"no split is faster by 1 %: {split_in_words(before, pp_size)} layers are best"
+        )
     return Fix(
         name=NAME,
-        title=f"Give the {_parts(case)} {splits[1]} layers, not {splits[0]}",
+        title=_title(before, after, pp_size),
         before_s=case.step_s,
         step_s=step_s,
         step_range_s=(min(step_s, least_s, most_s), max(step_s, least_s, most_s)),
@@ -64,8 +67,13 @@ def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
     )
 
 
-def _parts(case: AdviceCase) -> str:
-    return "stages" if case.replay.window.job.parallelism.vpp_size == 1 else "stages' chunks"
+def _title(before: Sequence[int], after: Sequence[int], pp_size: int) -> str:
+    parts = "stages" if len(after) == pp_size else "stages' chunks"
+    if len(after) > MAX_NAMED_PARTS:
+        moved = sum(max(0, was - now) for was, now in zip(before, after, strict=True))
+        return f"Move {moved} layer{'s' * (moved > 1)} between the {parts}"
+    now, was = (split_in_words(each, pp_size) for each in (after, before))
+    return f"Give the {parts} {now} layers, not {was}"
 
 
 def current_layers(case: AdviceCase) -> tuple[int, ...] | NotOffered:

@@ -177,6 +177,7 @@ def test_split_of_many_virtual_stages_is_found_in_time():
     case = case_of(replace(job, parallelism=Parallelism(2, 16, 8, 4)), Facts(layers=128))
     fix = fix_of(resplit_stages(case))
     assert sum(split_of(fix)) == 128
+    assert fix.title == "Move 2 layers between the stages' chunks"
     assert fix.speed_up > 1.01
 
 
