@@ -140,7 +140,7 @@ def _rows(template: Template, structure: ReplicaStructure) -> dict[ComputeKind, 
 
 
 def _received(template: Template, structure: ReplicaStructure) -> dict[Direction, Ints] | None:
-    """Receives by computation, in recorded order; None unless each has its own."""
+    """Receives by computation; None unless each that has a sender has one."""
     sizes = template.parallelism
     shape = sizes.pp_size, sizes.vpp_size, structure.num_microbatches
     found = {}
@@ -153,8 +153,28 @@ def _received(template: Template, structure: ReplicaStructure) -> dict[Direction
                 for work in order
                 if work.direction is direction and structure.sender_of(stage, work)
             ]
-            if len(ops) != len(works):
+            matched = _matched(template, ops, works)
+            if matched is None:
                 return None
-            for op, work in zip(ops, works, strict=True):
+            for op, work in zip(matched, works, strict=True):
                 rows[stage, work.chunk, work.microbatch] = op
     return found
+
+
+def _matched(
+    template: Template, ops: Sequence[int], works: Sequence[StageWork]
+) -> list[int] | None:
+    """The receive of each computation: by micro-batch and chunk, else in recorded order.
+
+    Some feeds record receives at the pipeline's ends, too, where nothing is sent: those have
+    micro-batches, and are left out.
+    """
+    if len(ops) == len(works):
+        return list(ops)
+    numbers = sorted({int(template.mb_id[op]) for op in ops})
+    if not ops or numbers[0] < 0:
+        return None
+    position = {number: k for k, number in enumerate(numbers)}
+    by_id = {(position[int(template.mb_id[op])], max(int(template.mc[op]), 0)): op for op in ops}
+    found = [by_id.get((work.microbatch, work.chunk)) for work in works]
+    return [op for op in found if op is not None] if None not in found else None
