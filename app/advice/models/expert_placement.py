@@ -11,6 +11,9 @@ from math import isfinite
 
 from app.errors import InvalidRequest
 
+# Numbers of copies that are tried.
+_MAX_TRIED = 9
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -47,7 +50,7 @@ def in_order(loads: Sequence[float], num_ranks: int) -> Placement:
 
 
 def balanced(loads: Sequence[float], num_ranks: int, extra_per_rank: int = 0) -> Placement:
-    """The most even placement that LPT finds, with `extra_per_rank` slots for copies on each rank.
+    """The most even placement that LPT finds, with at most `extra_per_rank` copies on each rank.
 
     Raises:
         InvalidRequest: the experts cannot be split evenly, or a load is negative.
@@ -55,12 +58,21 @@ def balanced(loads: Sequence[float], num_ranks: int, extra_per_rank: int = 0) ->
     usual = in_order(loads, num_ranks)
     if extra_per_rank < 0:
         raise InvalidRequest(f"{extra_per_rank} slots for copies: give 0 or more")
-    copies = _copies(loads, num_ranks * extra_per_rank, num_ranks)
-    num_slots = len(usual.ranks[0]) + extra_per_rank
-    ranks = _longest_first(loads, copies, num_ranks, num_slots)
-    found = _placement(ranks, loads, copies)
-    # Copies are no use where the given order is even already.
-    return found if found.imbalance < usual.imbalance else usual
+    num_slots, best = len(usual.ranks[0]) + extra_per_rank, usual
+    # More copies are not always better: the smaller parts of the last one may fit nowhere.
+    for num_extra in _some_numbers(num_ranks * extra_per_rank):
+        copies = _copies(loads, num_extra, num_ranks)
+        ranks = _longest_first(loads, copies, num_ranks, num_slots)
+        found = _placement(ranks, loads, copies)
+        if found.imbalance < best.imbalance:
+            best = found
+    return best
+
+
+def _some_numbers(most: int) -> list[int]:
+    """At most `_MAX_TRIED` numbers from 0 to `most`, evenly apart."""
+    num = min(most, _MAX_TRIED - 1)
+    return sorted({round(at * most / max(1, num)) for at in range(num + 1)})
 
 
 def _copies(loads: Sequence[float], num_extra: int, num_ranks: int) -> tuple[int, ...]:

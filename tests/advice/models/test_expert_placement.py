@@ -57,7 +57,7 @@ def test_moves_alone_are_near_the_best_of_all_placements(seed):
     assert max(balanced(loads, 3).load) <= 4 / 3 * best + 1e-9
 
 
-@pytest.mark.parametrize("exponent", [0.3, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("exponent", [0.5, 0.8, 1.0, 1.2])
 @pytest.mark.parametrize("seed", range(5))
 def test_copies_even_out_skewed_loads(exponent, seed):
     """Published: imbalance 1.30 to 4.01 before, 1.01 to 1.04 after (arXiv 2606.04101)."""

@@ -46,10 +46,11 @@ def test_every_rank_has_the_sum_of_every_piece_after_the_rounds_of_the_model(num
 def test_four_ranks_by_hand():
     assert straggl_ar_rounds(4) == (
         (Exchange(3, 1, 1, 1),),
-        (Exchange(3, 2, 2, 2), Exchange(1, 0, 1, None)),
-        (Exchange(3, 0, 0, 0), Exchange(2, 1, 2, 1)),
-        (Exchange(3, 1, 0, 2), Exchange(0, 2, 0, 2)),
-    ) or run(4)
+        (Exchange(3, 0, 0, 0), Exchange(1, 2, 1, None)),
+        (Exchange(3, 2, 2, 2), Exchange(0, 1, 0, 1)),
+        # The last rank helps to spread the piece that it met last.
+        (Exchange(3, 0, 2, 0), Exchange(2, 1, 2, 0)),
+    )
 
 
 @pytest.mark.parametrize("num_ranks", [0, 1, 3, 6, 12])
