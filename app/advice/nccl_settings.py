@@ -1,0 +1,17 @@
+"""NCCL settings to paste that record more of what its collectives do."""
+
+from app.advice.fix import Paste
+
+# docs/feeds/nccl-inspector.md has what Paceline reads of the logs.
+RECORD_COLLECTIVES = Paste(
+    "NCCL: record every collective (then: paceline import nccl-inspector DIR/*.log)",
+    "export NCCL_PROFILER_PLUGIN=/path/to/libnccl-profiler-inspector.so\n"
+    "export NCCL_INSPECTOR_ENABLE=1\n"
+    "export NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500\n"
+    "export NCCL_INSPECTOR_DUMP_DIR=DIR",
+)
+SHOW_COMMUNICATORS = Paste("NCCL: state of the communicators", "ncclras -f json")
+SHOW_ALGORITHM = Paste(
+    "NCCL: log which algorithm it chooses",
+    "export NCCL_DEBUG=INFO\nexport NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING",
+)
