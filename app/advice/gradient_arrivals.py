@@ -5,6 +5,7 @@ By the simulated step, so that the delay is the one with all other changes to th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,14 @@ from app.trace.window import Floats, Ints
 
 # DDP reduces its buckets under this name as well: an all-reduce where nothing is gathered again.
 _SCATTER, _GATHER = "grads-reduce-scatter", "params-all-gather"
+
+
+class Key(NamedTuple):
+    """Stage, op type's code and number of an operation: the same in all groups of steps."""
+
+    stage: int
+    code: int
+    seq_id: int
 
 
 def is_sharded(template: Template) -> bool:
@@ -95,33 +104,34 @@ def _last_rank(stage: int, moment_s: Floats) -> LastRank:
     return LastRank(stage, dp_rank, float(is_last.mean()), delay_s)
 
 
-def sizes_of(replay: WindowReplay) -> dict[tuple[int, int, int], float]:
-    """Median bytes of each gradient all-reduce, by (stage, op type's code, number), where known."""
+def sizes_of(replay: WindowReplay) -> dict[Key, float]:
+    """Median bytes of each gradient all-reduce whose bytes are recorded."""
     trace = replay.window.trace
     if trace.bytes is None:
         return {}
-    found: dict[tuple[int, int, int], float] = {}
-    for group in replay.groups:
-        template = group.template
-        for row in gradient_all_reduces(template).tolist():
-            key = key_of(template, row)
-            if key in found:
-                continue
-            chosen = (trace.stage == key[0]) & (trace.optype == key[1]) & (trace.seq_id == key[2])
-            known = trace.bytes[chosen & (trace.bytes > 0)]
-            if known.size:
-                found[key] = float(np.median(known))
-    return found
+    keys = {
+        key_of(group.template, row)
+        for group in replay.groups
+        for row in gradient_all_reduces(group.template).tolist()
+    }
+    chosen = np.isin(trace.optype, [key.code for key in keys]) & (trace.bytes > 0)
+    num_bytes, place = trace.bytes[chosen], (trace.stage[chosen], trace.seq_id[chosen])
+    code = trace.optype[chosen]
+    found = {
+        key: num_bytes[(place[0] == key.stage) & (code == key.code) & (place[1] == key.seq_id)]
+        for key in sorted(keys)
+    }
+    return {key: float(np.median(each)) for key, each in found.items() if each.size}
 
 
-def key_of(template: Template, row: int) -> tuple[int, int, int]:
-    """Stage, op type's code and number of an operation: the same in all groups of steps."""
-    return int(template.stage[row]), int(template.optype[row]), int(template.seq_id[row])
+def key_of(template: Template, row: int) -> Key:
+    """The operation's key."""
+    return Key(int(template.stage[row]), int(template.optype[row]), int(template.seq_id[row]))
 
 
-def transfers_s(replay: WindowReplay) -> dict[tuple[int, int, int], float]:
-    """Median seconds of each gradient all-reduce from its last arrival, by the same keys."""
-    found: dict[tuple[int, int, int], list[Floats]] = {}
+def transfers_s(replay: WindowReplay) -> dict[Key, float]:
+    """Median seconds of each gradient all-reduce from its last arrival."""
+    found: dict[Key, list[Floats]] = {}
     for group in replay.groups:
         for row in gradient_all_reduces(group.template).tolist():
             own_s = group.durations.recorded_s[row]

@@ -11,7 +11,6 @@ RECORD_COLLECTIVES = Paste(
     "export NCCL_INSPECTOR_DUMP_DIR=DIR",
 )
 SHOW_COMMUNICATORS = Paste("NCCL: state of the communicators", "ncclras -f json")
-SHOW_ALGORITHM = Paste(
-    "NCCL: log which algorithm it chooses",
-    "export NCCL_DEBUG=INFO\nexport NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING",
+FORCE_RING = Paste(
+    "NCCL: is the all-reduce a ring? If this makes it slower, it is not", "export NCCL_ALGO=Ring"
 )

@@ -40,9 +40,7 @@ def drain_commands(
             )
         )
         if restarts:
-            found.append(
-                Paste("Slurm: restart without it", f"sbatch --exclude={names} JOB_SCRIPT")
-            )
+            found.append(Paste("Slurm: restart without it", f"sbatch --exclude={names} JOB_SCRIPT"))
     if case.facts.scheduler != "slurm":
         cordons = "\n".join(f"kubectl cordon {each}" for each in hosts)
         found.append(Paste("Kubernetes: take no new pods", cordons))

@@ -15,6 +15,7 @@ import numpy as np
 from app.advice.change import Change, ChangedDurations
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.gradient_arrivals import (
+    Key,
     LastRank,
     arrivals_s,
     delays_s,
@@ -33,7 +34,7 @@ from app.advice.models.all_reduce import (
     ring_s,
     straggl_ar_s,
 )
-from app.advice.nccl_settings import RECORD_COLLECTIVES, SHOW_ALGORITHM
+from app.advice.nccl_settings import FORCE_RING, RECORD_COLLECTIVES
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 
@@ -45,8 +46,6 @@ MIN_WON = 0.005
 PUBLISHED_RANKS = (4, 8)
 # 22 % less time measured on 8 GPUs (first version), 26.6 % by the model.
 LEAST_OF_MODEL = 22 / 26.6
-
-Key = tuple[int, int, int]  # stage, op type's code, number
 
 
 def straggl_ar(case: AdviceCase) -> Fix | NotOffered:
@@ -141,7 +140,7 @@ class _Model:
 
     def largest(self, stage: int | None = None) -> float:
         """Bytes of the largest all-reduce, of one stage or of all; 0 where not known."""
-        sizes = [size for key, size in self.sizes.items() if stage in (None, key[0])]
+        sizes = [size for key, size in self.sizes.items() if stage in (None, key.stage)]
         return max(sizes, default=0.0)
 
     def break_even_s(self, last: LastRank) -> float | None:
@@ -207,9 +206,7 @@ def _fix(case: AdviceCase, model: _Model, late: Mapping[int, LastRank]) -> Fix |
     )
 
 
-def _reassign(
-    durations: ChangedDurations, model: _Model, late: Mapping[int, LastRank]
-) -> None:
+def _reassign(durations: ChangedDurations, model: _Model, late: Mapping[int, LastRank]) -> None:
     """Each all-reduce of these stages takes the model's share of its time, step by step."""
     group: Replayer = durations.replayer()
     rows: Ints = gradient_all_reduces(group.template)
@@ -217,13 +214,13 @@ def _reassign(
     arrival_s, own_s = arrivals_s(group, rows), durations.of(rows)
     for at, row in enumerate(rows.tolist()):
         key = key_of(group.template, row)
-        delay_s = delays_s(arrival_s[at : at + 1], late[key[0]].dp_rank)[0]
+        delay_s = delays_s(arrival_s[at : at + 1], late[key.stage].dp_rank)[0]
         own_s[at] *= np.tile(model.share(key, delay_s), group.dp_size)
     durations.set(rows, own_s)
 
 
 def _pastes(model: _Model, last: LastRank) -> tuple[Paste, ...]:
-    settings = (SHOW_ALGORITHM, RECORD_COLLECTIVES)
+    settings = (FORCE_RING, RECORD_COLLECTIVES)
     if model.num_ranks not in PUBLISHED_RANKS:
         return settings
     # As in the authors' example: n - 1 pieces of whole kilobytes.

@@ -4,8 +4,8 @@ A message of m bytes takes alpha + m * beta seconds; a rank sends one message an
 time, both at once. Adding up costs nothing. `num_ranks` is n, `num_bytes` the whole buffer s of a
 rank, before the reduction and after it.
 
-Sources: Thakur, Rabenseifner and Gropp 2005 (ring, halving-doubling); Sanders, Speck and Traeff 2009
-(two trees); Devraj et al., arXiv 2505.23523 (StragglAR).
+Sources: Thakur, Rabenseifner and Gropp 2005 (ring, halving-doubling); Sanders, Speck and Traeff
+2009 (two trees); Devraj et al., arXiv 2505.23523 (StragglAR).
 """
 
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ _MAX_TRIED = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ExpertPlacement:
     """Experts of each rank, and each rank's load; an expert with k copies has 1 / k in each.
 
     `ranks` [ranks][slots] are expert numbers, `load` [ranks] tokens, `copies` [experts].
@@ -33,7 +33,7 @@ class Placement:
         return max(self.load) / mean if mean > 0 else 1.0
 
 
-def in_order(loads: Sequence[float], num_ranks: int) -> Placement:
+def in_order(loads: Sequence[float], num_ranks: int) -> ExpertPlacement:
     """The usual placement: the same number of successive experts on every rank, no copies.
 
     Raises:
@@ -49,7 +49,7 @@ def in_order(loads: Sequence[float], num_ranks: int) -> Placement:
     return _placement(ranks, loads, (1,) * len(loads))
 
 
-def balanced(loads: Sequence[float], num_ranks: int, extra_per_rank: int = 0) -> Placement:
+def balanced(loads: Sequence[float], num_ranks: int, extra_per_rank: int = 0) -> ExpertPlacement:
     """The most even placement that LPT finds, with at most `extra_per_rank` copies on each rank.
 
     Raises:
@@ -108,9 +108,9 @@ def _longest_first(
 
 def _placement(
     ranks: tuple[tuple[int, ...], ...], loads: Sequence[float], copies: tuple[int, ...]
-) -> Placement:
+) -> ExpertPlacement:
     load = tuple(sum(loads[each] / copies[each] for each in of_rank) for of_rank in ranks)
-    return Placement(ranks, load, copies)
+    return ExpertPlacement(ranks, load, copies)
 
 
 def _check(loads: Sequence[float], num_ranks: int) -> None:

@@ -2,10 +2,10 @@
 
 Rank n - 1 comes last. Each other rank r holds piece r of n - 1, summed over all but the last rank.
 In one round each rank exchanges with at most one other, a piece each way. This is the broadcast of
-n - 1 messages from one source among n ranks, whose optimum is n - 2 + log2 n rounds (Bar-Noy, Kipnis
-and Schieber 2000): the ranks are in log2 n groups of 1, 2, 4, ... that hold the newest, the second
-newest, ... piece. In a round the largest group, n / 2 ranks, exchanges with all others and with the
-source, so each younger piece has twice as many holders and the oldest one reaches every rank.
+n - 1 messages from one source among n ranks, whose optimum is n - 2 + log2 n rounds (Bar-Noy,
+Kipnis and Schieber 2000): the ranks are in log2 n groups of 1, 2, 4, ... that hold the newest, the
+second newest, ... piece. In a round the largest group, n / 2 ranks, exchanges with all others and
+with the source: each younger piece then has twice as many holders, the oldest one reaches all.
 """
 
 from typing import NamedTuple

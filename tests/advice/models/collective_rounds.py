@@ -87,9 +87,7 @@ def two_trees(num_ranks):
 
 def double_tree_latency(num_ranks, alpha_s):
     """Seconds of an all-reduce of no bytes: to each root and back."""
-    return max(
-        2 * alpha_s * max(map(len, _paths(parent))) for parent in two_trees(num_ranks)
-    )
+    return max(2 * alpha_s * max(map(len, _paths(parent))) for parent in two_trees(num_ranks))
 
 
 def double_tree_rounds(num_ranks, pieces):
@@ -131,7 +129,10 @@ def double_tree_rounds(num_ranks, pieces):
 def _colours(trees):
     """0 or 1 for each edge (tree, rank, parent): two of one rank, or to one parent, differ."""
     edges = [
-        (tree, rank, up) for tree, each in enumerate(trees) for rank, up in enumerate(each) if up >= 0
+        (tree, rank, up)
+        for tree, each in enumerate(trees)
+        for rank, up in enumerate(each)
+        if up >= 0
     ]
     colour = {}
     for first in edges:

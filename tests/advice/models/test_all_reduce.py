@@ -54,7 +54,7 @@ def test_tree_is_faster_for_few_bytes_and_the_ring_for_many():
 def test_halving_doubling_sends_the_bytes_of_a_ring_in_fewer_messages():
     assert halving_doubling_terms(8) == Terms(6, 1.75)
     assert halving_doubling_s(8, GIB, NVLINK) == pytest.approx(18e-6 + 1.75 / 450)
-    with pytest.raises(InvalidRequest, match="6 ranks: .* powers of two"):
+    with pytest.raises(InvalidRequest, match=r"6 ranks: .* powers of two"):
         halving_doubling_terms(6)
 
 
@@ -95,7 +95,8 @@ def test_straggl_ar_is_as_fast_as_a_ring_at_the_break_even_delay(num_ranks):
 
 def test_straggl_ar_nears_twice_the_speed_of_a_ring():
     ratios = [
-        ring_s(1 << power, GIB, Network(0.0, 1e-9)) / straggl_ar_s(1 << power, GIB, Network(0, 1e-9))
+        ring_s(1 << power, GIB, Network(0.0, 1e-9))
+        / straggl_ar_s(1 << power, GIB, Network(0, 1e-9))
         for power in range(1, 15)
     ]
     assert ratios == sorted(ratios)

@@ -62,7 +62,7 @@ def test_moves_alone_are_near_the_best_of_all_placements(seed):
 def test_copies_even_out_skewed_loads(exponent, seed):
     """Published: imbalance 1.30 to 4.01 before, 1.01 to 1.04 after (arXiv 2606.04101)."""
     loads = zipf(64, exponent, seed)
-    assert 1.15 <= in_order(loads, 8).imbalance
+    assert in_order(loads, 8).imbalance >= 1.15
     assert balanced(loads, 8, extra_per_rank=2).imbalance <= 1.04
 
 

@@ -9,7 +9,10 @@ def after_reduce_scatter(num_ranks: int) -> list[list[set[int]]]:
     """[ranks][pieces], whose values each rank has added up."""
     last, all_but_last = num_ranks - 1, set(range(num_ranks - 1))
     return [
-        [{last} if rank == last else (all_but_last if rank == piece else set()) for piece in range(last)]
+        [
+            {last} if rank == last else (all_but_last if rank == piece else set())
+            for piece in range(last)
+        ]
         for rank in range(num_ranks)
     ]
 
@@ -29,7 +32,7 @@ def run(num_ranks: int) -> list[list[set[int]]]:
         ]
         for rank, piece, summed in arrived:
             assert summed, "sent before it was there"
-            # A sum is replaced by a full one, or two disjoint sums are added up: nothing counts twice.
+            # A full sum replaces what is there; two others have no rank in common.
             full = len(summed) == num_ranks
             assert full or not summed & held[rank][piece]
             held[rank][piece] = summed if full else held[rank][piece] | summed
