@@ -34,8 +34,8 @@ def ddp_job(dp: int = 8, pp: int = 1, slowdown: float = 1.3, noise: float = 0.01
     return with_all_reduce(job, GIB, NETWORK)
 
 
-def ddp_case(*shape: int, slowdown: float = 1.3, noise: float = 0.015) -> AdviceCase:
-    return case_of(ddp_window(ddp_job(*shape, slowdown=slowdown, noise=noise), range(NUM_STEPS)))
+def ddp_case(dp: int = 8, pp: int = 1, slowdown: float = 1.3, noise: float = 0.015) -> AdviceCase:
+    return case_of(ddp_window(ddp_job(dp, pp, slowdown, noise), range(NUM_STEPS)))
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +59,7 @@ def test_prediction_is_what_the_job_takes_with_straggl_ar(dp, pp):
 def test_delay_that_nearly_pays_is_not_paid_for():
     reason = refusal_of(straggl_ar(ddp_case(slowdown=1.02, noise=0.002))).reason
     limit_s = break_even_delay_s(8, GIB, Network(0.0, NETWORK.beta_s_per_byte))
+    assert limit_s is not None
     assert "dp 2 is 9.27 ms behind the others" in reason
     assert reason.endswith(f"pays from {1e3 * limit_s:.0f} ms")
 
@@ -100,6 +101,7 @@ def test_network_is_fitted_from_the_jobs_own_all_reduces(late):
     sizes = sizes_of(late.replay)
     assert list(sizes.values()) == [GIB]
     network = fitted_network(late, sizes)
+    assert network is not None
     assert network.alpha_s == 0
     assert network.beta_s_per_byte == pytest.approx(NETWORK.beta_s_per_byte, rel=0.03)
 

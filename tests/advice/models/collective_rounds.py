@@ -99,7 +99,9 @@ def double_tree_rounds(num_ranks, pieces):
     trees = two_trees(num_ranks)
     colour = _colours(trees)
     edges = sorted(colour)
-    children = {(tree, up): [] for tree in (0, 1) for up in range(num_ranks)}
+    children: dict[tuple[int, int], list[int]] = {
+        (tree, up): [] for tree in (0, 1) for up in range(num_ranks)
+    }
     for tree, rank, up in edges:
         children[tree, up].append(rank)
     sent_up = dict.fromkeys(edges, 0)
@@ -134,7 +136,7 @@ def _colours(trees):
         for rank, up in enumerate(each)
         if up >= 0
     ]
-    colour = {}
+    colour: dict[tuple[int, int, int], int] = {}
     for first in edges:
         waiting = [(first, 0)] if first not in colour else []
         while waiting:

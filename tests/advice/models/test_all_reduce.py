@@ -1,7 +1,10 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from app.advice.models.all_reduce import (
+    Algorithm,
     Measured,
     Network,
     Terms,
@@ -85,6 +88,7 @@ def test_published_figures_of_straggl_ar():
 @pytest.mark.parametrize("num_ranks", [4, 8, 64, 1024])
 def test_straggl_ar_is_as_fast_as_a_ring_at_the_break_even_delay(num_ranks):
     delay_s = break_even_delay_s(num_ranks, GIB, NVLINK)
+    assert delay_s is not None
     usual_s = ring_s(num_ranks, GIB, NVLINK)
     assert straggl_ar_s(num_ranks, GIB, NVLINK, delay_s) == pytest.approx(usual_s)
     assert straggl_ar_s(num_ranks, GIB, NVLINK, 1.01 * delay_s) < usual_s
@@ -121,7 +125,10 @@ def test_other_numbers_of_ranks_say_what_they_need(num_ranks):
 
 def measured(network: Network, sizes: list[float], noise: float = 0.0) -> list[Measured]:
     rng = np.random.default_rng(3)
-    costs = {"ring": ring_s, "reduce-scatter": reduce_scatter_s}
+    costs: dict[Algorithm, Callable[[int, float, Network], float]] = {
+        "ring": ring_s,
+        "reduce-scatter": reduce_scatter_s,
+    }
     return [
         Measured(kind, n, size, costs[kind](n, size, network) * float(np.exp(noise * rng.normal())))
         for kind in costs
@@ -130,29 +137,35 @@ def measured(network: Network, sizes: list[float], noise: float = 0.0) -> list[M
     ]
 
 
+def fitted(rows: list[Measured]) -> Network:
+    found = fit_network(rows)
+    assert found is not None
+    return found
+
+
 def test_fit_finds_the_network_that_made_the_times():
-    found = fit_network(measured(NVLINK, [1e5, 1e7, 1e9]))
+    found = fitted(measured(NVLINK, [1e5, 1e7, 1e9]))
     assert found.alpha_s == pytest.approx(NVLINK.alpha_s)
     assert found.beta_s_per_byte == pytest.approx(NVLINK.beta_s_per_byte)
-    found = fit_network(measured(NVLINK, [1e5, 1e7, 1e9] * 20, noise=0.05))
+    found = fitted(measured(NVLINK, [1e5, 1e7, 1e9] * 20, noise=0.05))
     assert found.alpha_s == pytest.approx(NVLINK.alpha_s, rel=0.03)
     assert found.beta_s_per_byte == pytest.approx(NVLINK.beta_s_per_byte, rel=0.03)
 
 
 def test_fit_of_one_size_takes_no_latency():
-    found = fit_network([Measured("ring", 8, GIB, 2e-3)] * 3)
+    found = fitted([Measured("ring", 8, GIB, 2e-3)] * 3)
     assert found.alpha_s == 0
     assert ring_s(8, GIB, found) == pytest.approx(2e-3)
 
 
 def test_fit_is_never_negative():
     longer_for_less = [Measured("ring", 8, 1e6, 5e-3), Measured("ring", 8, 1e9, 2e-3)]
-    found = fit_network(longer_for_less)
+    found = fitted(longer_for_less)
     assert found.beta_s_per_byte == 0
     # 14 messages: the mean of 1 / 5 ms and 1 / 2 ms over the mean of their squares, by 14.
     assert found.alpha_s == pytest.approx(350 / 145_000 / 14)
     superlinear = [Measured("ring", 8, 1e6, 1e-6), Measured("ring", 8, 1e9, 9e-3)]
-    assert fit_network(superlinear).alpha_s == 0
+    assert fitted(superlinear).alpha_s == 0
 
 
 def test_nothing_measured_fits_nothing():

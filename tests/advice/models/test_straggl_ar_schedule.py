@@ -22,12 +22,12 @@ def run(num_ranks: int) -> list[list[set[int]]]:
     for exchanges in straggl_ar_rounds(num_ranks):
         ranks = [rank for each in exchanges for rank in (each.one, each.other)]
         assert len(set(ranks)) == len(ranks), "a rank exchanges with two in one round"
-        arrived = []
+        messages = []
         for one, other, one_sends, other_sends in exchanges:
-            arrived += [(other, one_sends, one), (one, other_sends, other)]
+            messages += [(one, other, one_sends), (other, one, other_sends)]
         arrived = [
             (rank, piece, set(held[sender][piece]))
-            for rank, piece, sender in arrived
+            for sender, rank, piece in messages
             if piece is not None
         ]
         for rank, piece, summed in arrived:
