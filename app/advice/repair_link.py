@@ -40,6 +40,7 @@ def repair_link(case: AdviceCase) -> Fix | NotOffered:
         risk="Which end is at fault has to be found: cable, transceiver or switch port.",
         stops_job=False,
         change=change,
+        cause=finding["cause"],
         lost_minutes=case.lost_minutes(finding),
         paste=(RECORD_COLLECTIVES, SHOW_COMMUNICATORS, *_drains(case, hosts)),
         needs=() if finding["evidence"]["only_collectives"] else host_needs(case, hosts),
