@@ -15,6 +15,7 @@ from app.errors import InvalidRequest
 from app.trace.ops import COMPUTE_STREAM, OpKind
 
 NAME = "balance-experts"
+CAUSES = ()  # no finding names experts
 # Memory of one more expert on each rank.
 COPIES_PER_RANK = 1
 # Below, batches differ by more from step to step.

@@ -39,6 +39,7 @@ from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 
 NAME = "straggl-ar"
+CAUSES = ()  # whatever makes a rank late
 # Share of a stage's all-reduces in which one dp rank is the last: it is chosen beforehand.
 MIN_LAST_SHARE = 0.9
 MIN_WON = 0.005

@@ -16,6 +16,7 @@ from app.advice.replace_worker import replace_worker
 from app.advice.straggl_ar import fitted_network, straggl_ar
 from app.engine.replays import prepare
 from app.synth.costs import OperationCosts
+from app.synth.faults.fault import FaultSteps
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
@@ -74,6 +75,17 @@ def test_partly_covered_delay_is_predicted(late):
     achieved_s = float(prepare(ddp_window(after, steps)).simulated_s.mean())
     assert fix.step_s == pytest.approx(achieved_s, rel=0.005)
     assert case.step_s - fix.step_s < 0.8 * (late.step_s - fix_of(straggl_ar(late)).step_s)
+
+
+def test_each_step_has_its_own_delay():
+    """Behind by too little in a third of the steps: there the others finish too late."""
+    faults = (SlowWorker(2, 0, 1.02), SlowWorker(2, 0, 1.3, when=FaultSteps(first_step=6)))
+    job = replace(ddp_job(noise=0.002), faults=faults)
+    case = case_of(ddp_window(job, range(NUM_STEPS)))
+    fix = fix_of(straggl_ar(case))
+    after = with_straggl_ar(job, range(NUM_STEPS), 2, GIB, NETWORK)
+    achieved_s = float(prepare(ddp_window(after, range(NUM_STEPS))).simulated_s.mean())
+    assert fix.step_s == pytest.approx(achieved_s, rel=0.001)
 
 
 def test_nothing_is_won_beside_a_fix_that_removes_the_delay(late):

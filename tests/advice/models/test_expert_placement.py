@@ -30,6 +30,12 @@ def test_hot_expert_is_copied_by_hand():
     assert balanced([6, 1, 1, 0], 2).imbalance == 1.5
 
 
+def test_copies_go_to_the_largest_load_per_copy():
+    found = balanced([24, 20, 1, 1, 1, 1, 1, 1], 4, extra_per_rank=1)
+    assert found.copies[:2] == (2, 2)
+    assert sorted(found.load) == pytest.approx([12, 12, 13, 13])
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("extra", [0, 1, 2])
 def test_load_and_slots_are_conserved(seed, extra):
