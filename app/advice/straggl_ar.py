@@ -32,7 +32,7 @@ from app.advice.models.all_reduce import (
     break_even_delay_s,
     fit_network,
     ring_s,
-    straggl_ar_s,
+    straggl_ar_of_delays_s,
 )
 from app.advice.nccl_settings import FORCE_RING, RECORD_COLLECTIVES
 from app.engine.what_if import Replayer
@@ -170,8 +170,7 @@ class _Model:
         if size is None:
             return np.ones(delay_s.shape)
         usual_s = ring_s(self.num_ranks, size, self.network)
-        each_s = [straggl_ar_s(self.num_ranks, size, self.network, d) for d in delay_s.tolist()]
-        return np.array(each_s) / usual_s
+        return straggl_ar_of_delays_s(self.num_ranks, size, self.network, delay_s) / usual_s
 
 
 def _fix(case: AdviceCase, model: _Model, late: Mapping[int, LastRank]) -> Fix | NotOffered:

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from app.errors import InvalidRequest
+from app.trace.window import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +136,29 @@ def hierarchical_s(
 def straggl_ar_s(
     num_ranks: int, num_bytes: float, network: Network, delay_s: float = np.inf
 ) -> float:
-    """Seconds from the last rank's arrival to the end of StragglAR, `delay_s` after all others.
+    """Seconds from the last arrival to the end of StragglAR, its last rank `delay_s` behind.
 
     max(0, reduce-scatter of n - 1 - delay) + (n - 2 + log2 n) (alpha + s / (n - 1) beta)
 
     Raises:
         InvalidRequest: n is no power of two.
     """
+    return float(straggl_ar_of_delays_s(num_ranks, num_bytes, network, np.array([delay_s]))[0])
+
+
+def straggl_ar_of_delays_s(
+    num_ranks: int, num_bytes: float, network: Network, delay_s: Floats
+) -> Floats:
+    """The same for many delays, [delays]; a negative one is a rank that is not the last.
+
+    Raises:
+        InvalidRequest: n is no power of two.
+    """
     exchange_s = network.cost_s(straggl_ar_terms(num_ranks), num_bytes)
     if num_ranks < 2:
-        return exchange_s
+        return np.full(delay_s.shape, exchange_s)
     before_s = reduce_scatter_s(num_ranks - 1, num_bytes, network)
-    return max(0.0, before_s - max(0.0, delay_s)) + exchange_s
+    return np.asarray(np.maximum(0.0, before_s - np.maximum(0.0, delay_s)) + exchange_s)
 
 
 def break_even_delay_s(num_ranks: int, num_bytes: float, network: Network) -> float | None:

@@ -69,6 +69,7 @@ def test_copies_even_out_skewed_loads(exponent, seed):
     """Published: imbalance 1.30 to 4.01 before, 1.01 to 1.04 after (arXiv 2606.04101)."""
     loads = zipf(64, exponent, seed)
     assert in_order(loads, 8).imbalance >= 1.15
+    assert balanced(loads, 8, extra_per_rank=1).imbalance <= 1.04
     assert balanced(loads, 8, extra_per_rank=2).imbalance <= 1.04
 
 
