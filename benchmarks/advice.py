@@ -18,7 +18,7 @@ from app.advice.advise import advise
 from app.advice.fix import Facts, Fix
 from app.advice.models.all_reduce import Network
 from app.advice.resplit_stages import NAME as RESPLIT
-from app.advice.stage_layout import megatron_layout
+from app.advice.stages.stage_layout import megatron_layout
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.synth.costs import OperationCosts

@@ -19,8 +19,8 @@ import numpy as np
 from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
 from app.advice.move_microbatches import move_microbatches
 from app.advice.other_schedule import fix_of_option, options
-from app.advice.rebuilt_pipeline import rebuilt_pipeline
-from app.advice.recorded_pipeline import NotRebuilt
+from app.advice.pipeline.rebuilt_pipeline import rebuilt_pipeline
+from app.advice.pipeline.recorded_pipeline import NotRebuilt
 from app.advice.resplit_stages import resplit_stages
 from app.engine.replays import prepare
 from app.monitor import advice_case

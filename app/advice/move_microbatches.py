@@ -12,8 +12,8 @@ import numpy as np
 
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.heterogeneous import balanced_counts, largest_time_s
-from app.advice.rebuilt_pipeline import RebuiltPipeline, rebuilt_change, rebuilt_pipeline
-from app.advice.recorded_pipeline import NotRebuilt
+from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_change, rebuilt_pipeline
+from app.advice.pipeline.recorded_pipeline import NotRebuilt
 from app.advice.replace_worker import culprit_workers
 
 NAME = "move-microbatches"

@@ -14,21 +14,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
-from app.advice.other_pipelines import (
+from app.advice.pipeline.other_pipelines import (
     end_heavy_shares,
     with_chunks,
     with_slower_computations,
     with_smaller_microbatches,
     with_split_backward,
 )
-from app.advice.rebuilt_pipeline import (
+from app.advice.pipeline.rebuilt_pipeline import (
     Rebuilt,
     RebuiltPipeline,
     rebuilt_change,
     rebuilt_pipeline,
     step_s_of_variants,
 )
-from app.advice.recorded_pipeline import NotRebuilt
+from app.advice.pipeline.recorded_pipeline import NotRebuilt
 
 NAME = "other-schedule"
 # It needs no cause: any pipeline may have a large bubble.

@@ -11,9 +11,9 @@ import numpy as np
 
 from app.advice.change import Change, ChangedDurations
 from app.advice.fix import AdviceCase, Fix, NotOffered, confidence_of, restart_needs
-from app.advice.split_search import best_split
-from app.advice.stage_costs import NoCosts, StageCosts, stage_costs, virtual_stage
-from app.advice.stage_layout import pastes, split_in_words
+from app.advice.stages.split_search import best_split
+from app.advice.stages.stage_costs import NoCosts, StageCosts, stage_costs, virtual_stage
+from app.advice.stages.stage_layout import pastes, split_in_words
 from app.engine.questions.edits import Edit, Factor, Selection
 from app.trace.window import Floats
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.advice.fix import AdviceCase
 from app.advice.move_microbatches import best_counts, move_microbatches, pastes, weights
-from app.advice.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
+from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob

@@ -10,7 +10,7 @@ from app.advice.other_schedule import (
     options,
     other_schedule,
 )
-from app.advice.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
+from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
 from app.synth.costs import OperationCosts
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES

@@ -7,9 +7,9 @@ import pytest
 
 from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
 from app.advice.resplit_stages import resplit_stages, split_change
-from app.advice.split_search import best_split, equal_stages
-from app.advice.stage_costs import StageCosts, stage_costs
-from app.advice.stage_layout import megatron_layout, pastes
+from app.advice.stages.split_search import best_split, equal_stages
+from app.advice.stages.stage_costs import StageCosts, stage_costs
+from app.advice.stages.stage_layout import megatron_layout, pastes
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob

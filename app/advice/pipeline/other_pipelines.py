@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.advice.rebuilt_pipeline import Rebuilt
+from app.advice.pipeline.rebuilt_pipeline import Rebuilt
 from app.synth.drawing import DrawnSteps
 from app.synth.schedules import Interleaved, Schedule, ZeroBubble
 from app.trace.window import Floats

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.advice.stage_costs import StageCosts, virtual_stage
+from app.advice.stages.stage_costs import StageCosts, virtual_stage
 from app.engine.replays import WindowReplay
 from app.engine.what_if import Durations, Peers, Replayer, step_times
 from app.trace.window import Floats, Ints

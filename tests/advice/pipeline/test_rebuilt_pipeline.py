@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.advice.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
-from app.advice.recorded_pipeline import NotRebuilt, RecordedPipeline, recorded_pipeline
+from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
+from app.advice.pipeline.recorded_pipeline import NotRebuilt, RecordedPipeline, recorded_pipeline
 from app.engine.replays import WindowReplay, prepare
 from app.synth.costs import OperationCosts
 from app.synth.faults.sequence_imbalance import SequenceImbalance
@@ -14,7 +14,9 @@ from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES
 from app.trace.job import Job, Parallelism
 from app.trace.ops import parse_op_types
+from app.trace.readers.published import trace_files
 from app.trace.window import Window
+from tests.shared_traces import SHARED_TRACES, needs_shared
 
 
 def replay_of(job: SimulatedJob, steps: int = 6) -> WindowReplay:
@@ -120,3 +122,30 @@ def test_costs_of_a_microbatch_are_those_of_the_longest_stage():
     model = model_of(SimulatedJob(Parallelism(2, 2, 8), 4, costs=costs))
     assert model.microbatch_s == pytest.approx([0.12, 0.12])
     assert model.fill_s == pytest.approx([0.06, 0.06])
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("trace", "name", "count"),
+    [
+        ("AR", "1f1b", 32),
+        ("ST", "1f1b", 4),
+        ("inter", "interleaved", 6),
+        ("puredp", "1f1b", 4),
+        ("purepp", "1f1b", 16),
+    ],
+)
+def test_published_traces_are_rebuilt_within_one_percent(trace, name, count):
+    window = trace_files.read(SHARED_TRACES / f"trace-{trace}.parquet")
+    model = rebuilt_pipeline(prepare(window).groups)
+    assert isinstance(model, RebuiltPipeline)
+    assert (model.recorded.schedule.name, model.num_microbatches) == (name, count)
+    assert model.as_is_s.mean() == pytest.approx(model.group.simulated_s.mean(), rel=0.01)
+
+
+@needs_shared
+def test_overlapped_gradients_cannot_be_rebuilt():
+    window = trace_files.read(SHARED_TRACES / "trace-ovlp.parquet")
+    found = rebuilt_pipeline(prepare(window).groups)
+    assert isinstance(found, NotRebuilt)
+    assert "separate-grads-all-reduce" in found.reason

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from app.advice.change import Change
-from app.advice.recorded_pipeline import (
+from app.advice.pipeline.recorded_pipeline import (
     ONCE,
     PER_CHUNK,
     NotRebuilt,

@@ -4,7 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from app.advice.other_pipelines import (
+from app.advice.pipeline.other_pipelines import (
     bubble_share,
     end_heavy_shares,
     pipeline_s,
@@ -15,7 +15,7 @@ from app.advice.other_pipelines import (
     with_split_backward,
     zero_bubble_s,
 )
-from app.advice.rebuilt_pipeline import Rebuilt, RebuiltPipeline, rebuilt_pipeline
+from app.advice.pipeline.rebuilt_pipeline import Rebuilt, RebuiltPipeline, rebuilt_pipeline
 from app.engine.replays import prepare
 from app.synth.costs import OperationCosts
 from app.synth.job import SimulatedJob
