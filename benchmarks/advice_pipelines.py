@@ -25,6 +25,8 @@ from app.advice.resplit_stages import resplit_stages
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.synth.costs import OperationCosts
+from app.synth.faults.fault import Fault
+from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES
@@ -61,19 +63,23 @@ def simulated_step_s(job: SimulatedJob) -> float:
 
 
 def move_trial(rng: np.random.Generator) -> PipelineTrial:
-    """A slow worker in 2 to 8 replicas of 1 to 8 stages, of any schedule."""
+    """A slow worker in 2 to 8 replicas of 1 to 8 stages, of any schedule.
+
+    In one of five, sequences of different lengths besides.
+    """
     dp, pp = int(rng.integers(2, 9)), int(rng.choice([1, 2, 4, 8]))
     name = str(rng.choice(list(SCHEDULES)))
     rounds = int(rng.integers(3, 7))
     is_interleaved = name == "interleaved" and pp > 1
     m = pp * rounds if is_interleaved else int(rng.integers(max(4, pp), 4 * pp + 8))
     fault = SlowWorker(int(rng.integers(dp)), int(rng.integers(pp)), float(rng.uniform(1.2, 2.5)))
+    others: tuple[Fault, ...] = (SequenceImbalance(),) if rng.random() < 0.2 else ()
     job = SimulatedJob(
         Parallelism(dp, pp, 8, 2 if is_interleaved else 1),
         m,
         schedule=SCHEDULES[name],
         costs=OperationCosts(noise=float(rng.uniform(0.005, 0.03))),
-        faults=(fault,),
+        faults=(fault, *others),
         seed=int(rng.integers(1 << 30)),
     )
 
