@@ -57,7 +57,7 @@ def step_times(
     return np.asarray(computed_s.max(axis=(0, 2)))
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _structure(parallelism: Parallelism, count: int, schedule: Schedule) -> ReplicaStructure:
     return ReplicaStructure.of(parallelism, count, schedule)
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.advice.pipeline.other_pipelines import with_chunks, with_split_backward
 from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
 from app.advice.pipeline.recorded_pipeline import NotRebuilt, RecordedPipeline, recorded_pipeline
 from app.engine.replays import WindowReplay, prepare
@@ -65,18 +66,33 @@ def test_more_microbatches_repeat_the_recorded_ones():
     np.testing.assert_array_equal(drawn.forward_s[:, :, 4:], drawn.forward_s[:, :, :2])
 
 
-def test_few_replicas_and_steps_predict_within_half_a_point():
-    slow = SlowWorker(3, 1, 1.4)
-    model = model_of(SimulatedJob(Parallelism(64, 4, 8), 8, faults=(slow,)), steps=12)
-    counts = [8] * 64
-    counts[3], counts[7], counts[8] = 6, 9, 9
+COUNTS = [6 if rank == 3 else 9 if rank in (7, 8) else 8 for rank in range(64)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda model: model.counts_s(COUNTS),
+        lambda model: with_split_backward(model.as_is(), 0.5).step_s(),
+        lambda model: with_chunks(model.as_is(), np.full((4, 4), 0.25)).step_s(),
+    ],
+    ids=["counts", "zero-bubble", "interleaved"],
+)
+@pytest.mark.parametrize("faults", [(), (SequenceImbalance(),)], ids=["even", "uneven"])
+def test_few_replicas_predict_within_half_a_point(other, faults):
+    faults = (SlowWorker(3, 1, 1.4), *faults)
+    model = model_of(SimulatedJob(Parallelism(64, 4, 8), 8, faults=faults), steps=8)
     few = replace(model, max_ops=1)
     assert few.as_is().dp_ranks.shape == (8, 8)
-    exact, quick = (
-        each.with_counts(counts).step_s().mean() / each.as_is_s.mean() for each in (model, few)
-    )
-    assert model.as_is().dp_ranks.shape == (12, 64)
+    assert model.as_is().dp_ranks.shape == (8, 64)
+    exact, quick = (other(each).mean() / each.as_is_s.mean() for each in (model, few))
     assert 100 * abs(exact - quick) < 0.5
+
+
+def test_large_jobs_are_rebuilt_from_evenly_spread_steps():
+    model = replace(model_of(SimulatedJob(Parallelism(4, 2, 8), 4), steps=20), max_ops=1)
+    assert model.steps.tolist() == [0, 3, 5, 8, 11, 14, 16, 19]
+    assert model.as_is_s.shape == (8,)
 
 
 def test_shuffled_order_is_no_known_schedule():
