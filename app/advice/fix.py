@@ -5,17 +5,19 @@ delays are in neither.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from app.advice.change import Change, mean_step_s
+from app.advice.models.checkpoints import daly_interval, restart_cost
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.diagnosis.repair import Repair
 from app.engine.metrics import MAX_DISCREPANCY
 from app.engine.replays import WindowReplay
 from app.engine.report import analyse_replay
+from app.errors import InvalidRequest
 
 Scheduler = Literal["slurm", "kubernetes"]
 
@@ -25,7 +27,10 @@ class Facts:
     """What no trace has and only the job's owner knows; None where it was not said.
 
     `layers` are transformer layers of the whole model. A restart costs `restart_minutes`, and half
-    of `checkpoint_minutes`, the time between checkpoints, of work done again.
+    of `checkpoint_minutes`, the time between checkpoints, of work done again. Where that time is
+    not said, it is Daly's, if writing one takes `checkpoint_save_minutes` and the job fails once in
+    `mtbf_hours`. `expert_loads` are tokens of each expert of a layer, `expert_share` the experts'
+    share of forward and backward.
     """
 
     layers: int | None = None
@@ -33,13 +38,33 @@ class Facts:
     scheduler: Scheduler | None = None
     restart_minutes: float | None = None
     checkpoint_minutes: float | None = None
+    checkpoint_save_minutes: float | None = None
+    mtbf_hours: float | None = None
+    expert_loads: tuple[float, ...] | None = None
+    expert_share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.expert_share is not None and not 0 <= self.expert_share <= 1:
+            raise InvalidRequest(
+                f"the experts' share of forward and backward is {self.expert_share}: give 0 to 1"
+            )
+
+    @property
+    def interval_minutes(self) -> float | None:
+        """Minutes between checkpoints: as said, or the best interval; None if not known."""
+        if self.checkpoint_minutes is not None:
+            return self.checkpoint_minutes
+        if self.checkpoint_save_minutes is None or self.mtbf_hours is None:
+            return None
+        return daly_interval(self.checkpoint_save_minutes, 60 * self.mtbf_hours)
 
     @property
     def stop_minutes(self) -> float | None:
         """Expected minutes that one restart costs; None unless both parts are known."""
-        if self.restart_minutes is None or self.checkpoint_minutes is None:
+        interval = self.interval_minutes
+        if self.restart_minutes is None or interval is None:
             return None
-        return self.restart_minutes + self.checkpoint_minutes / 2
+        return restart_cost(self.restart_minutes, interval)
 
 
 @dataclass(frozen=True)
@@ -114,7 +139,8 @@ class Fix:
     """A fix with its prediction.
 
     `step_s` is the predicted mean step in seconds, `step_range_s` its bounds; `before_s` is T.
-    `change` is what the fix does to the job, for simulations of several fixes together. `needs` are
+    `cause` is that of the finding that it removes, None where it removes none. `change` is what the
+    fix does to the job, for simulations of several fixes together. `needs` are
     facts that would make the fix complete. `stops_job` says whether it takes a restart, which
     costs `stop_minutes`. `lost_minutes` is what the cause has cost since its onset.
     """
@@ -129,6 +155,7 @@ class Fix:
     risk: str
     stops_job: bool
     change: Change
+    cause: str | None = None
     paste: tuple[Paste, ...] = ()
     needs: tuple[str, ...] = ()
     stop_minutes: float | None = None
@@ -138,6 +165,12 @@ class Fix:
     def speed_up(self) -> float:
         """T / T_new."""
         return self.before_s / self.step_s
+
+    def with_error(self, share: float) -> "Fix":
+        """The fix with a range that is wider by this share of the gain, at both ends."""
+        error_s = share * abs(self.before_s - self.step_s)
+        fastest_s, slowest_s = self.step_range_s
+        return replace(self, step_range_s=(fastest_s - error_s, slowest_s + error_s))
 
     @property
     def gpu_hours_per_day(self) -> float:
@@ -183,7 +216,16 @@ class NotOffered:
     needs: tuple[str, ...] = ()
 
 
-Method = Callable[[AdviceCase], Fix | NotOffered]
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One fix: its name, the causes that it removes, and how it is predicted.
+
+    A method without causes looks for a gain in any job.
+    """
+
+    name: str
+    causes: tuple[str, ...]
+    predict: Callable[[AdviceCase], Fix | NotOffered]
 
 
 def restart_needs(case: AdviceCase) -> tuple[str, ...]:
