@@ -36,6 +36,20 @@ def advise(
     checkpoint_minutes: Annotated[
         float | None, typer.Option(help="Minutes between two checkpoints.")
     ] = None,
+    checkpoint_save_minutes: Annotated[
+        float | None,
+        typer.Option(help="Minutes that writing a checkpoint takes, where their interval is free."),
+    ] = None,
+    mtbf_hours: Annotated[
+        float | None, typer.Option(help="Hours between failures of the job, for the same.")
+    ] = None,
+    expert_loads: Annotated[
+        str | None,
+        typer.Option(help="Tokens of each expert of a layer, as in 812,40,95.", metavar="N,N"),
+    ] = None,
+    expert_share: Annotated[
+        float | None, typer.Option(help="The experts' share of forward and backward, 0 to 1.")
+    ] = None,
     json_out: Annotated[
         Path | None,
         typer.Option("--json", help="Write the advice here; - is standard output."),
@@ -60,6 +74,10 @@ def advise(
         scheduler=scheduler,
         restart_minutes=restart_minutes,
         checkpoint_minutes=checkpoint_minutes,
+        checkpoint_save_minutes=checkpoint_save_minutes,
+        mtbf_hours=mtbf_hours,
+        expert_loads=expert_loads,
+        expert_share=expert_share,
     )
     refuse_to_overwrite("--json", json_out, trace, meta)
     with stderr_console().status("replaying"):

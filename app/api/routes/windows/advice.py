@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
 from app.advice.advise import Advice, advice_as_json, advise
-from app.advice.facts import MAX_LAYERS, MAX_MINUTES, facts_of
+from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, facts_of
 from app.advice.fix import AdviceCase, Facts, Scheduler
 from app.api.http.fields import ChosenSteps, ResponseModel, WindowId
 from app.api.routes.dependencies import JobKey, ServiceDep, refusals
@@ -17,8 +17,9 @@ from app.engine.replays import WindowReplay, prepare
 from app.monitor import advice_case
 from app.trace.window import parse_step_ranges
 
-# Longer than any that `MAX_LAYERS` allows on thousands of stages.
+# Enough for thousands of stages, and for as many experts as are placed.
 MAX_LAYOUT_CHARS = 4096
+MAX_LOADS_CHARS = 16_384
 
 router = APIRouter(tags=["windows"])
 
@@ -37,6 +38,9 @@ class FixOut(ResponseModel):
     """
 
     fix: str = Field(description="Name of the fix.", examples=["resplit-stages"])
+    cause: str | None = Field(
+        description="Cause of the finding that the fix removes; null if it removes none."
+    )
     title: str = Field(examples=["Give the stages 13/11/9/3 layers, not 9/9/9/9"])
     step_s: float = Field(description="Predicted mean step time with the fix, in seconds.")
     step_range_s: list[float] = Field(
@@ -112,10 +116,6 @@ class AdviceOut(ResponseModel):
     not_offered: list[FixNotOfferedOut]
 
 
-_RESTART = "Minutes from stopping the job to its next step."
-_CHECKPOINT = "Minutes between two checkpoints. Half of them are trained again after a restart."
-
-
 async def facts_asked(
     layers: Annotated[
         int | None,
@@ -137,16 +137,48 @@ async def facts_asked(
         Scheduler | None, Query(description="What runs the job: only its commands are returned.")
     ] = None,
     restart_minutes: Annotated[
-        float | None, Query(ge=0, le=MAX_MINUTES, description=_RESTART)
+        float | None,
+        Query(ge=0, le=MAX_MINUTES, description="Minutes from stopping the job to its next step."),
     ] = None,
     checkpoint_minutes: Annotated[
-        float | None, Query(ge=0, le=MAX_MINUTES, description=_CHECKPOINT)
+        float | None,
+        Query(
+            ge=0,
+            le=MAX_MINUTES,
+            description="Minutes between two checkpoints. Half of them are trained again after a "
+            "restart.",
+        ),
+    ] = None,
+    checkpoint_save_minutes: Annotated[
+        float | None,
+        Query(
+            gt=0,
+            le=MAX_MINUTES,
+            description="Minutes that writing a checkpoint takes. With `mtbf_hours` it gives the "
+            "best time between checkpoints, for jobs without a fixed one.",
+        ),
+    ] = None,
+    mtbf_hours: Annotated[
+        float | None,
+        Query(gt=0, le=MAX_MTBF_HOURS, description="Mean hours between failures of the job."),
+    ] = None,
+    expert_loads: Annotated[
+        str | None,
+        Query(
+            max_length=MAX_LOADS_CHARS,
+            description="Tokens of each expert of a layer, in the order of the experts.",
+            examples=["812,40,95.5,120"],
+        ),
+    ] = None,
+    expert_share: Annotated[
+        float | None,
+        Query(ge=0, le=1, description="Share of forward and backward that the experts take."),
     ] = None,
 ) -> Facts:
     """What only the job's owner knows.
 
     Raises:
-        InvalidRequest: layers are given twice, or the layout is no list of numbers.
+        InvalidRequest: layers are given twice, or a list is no list of numbers.
     """
     return facts_of(
         layers=layers,
@@ -154,6 +186,10 @@ async def facts_asked(
         scheduler=scheduler,
         restart_minutes=restart_minutes,
         checkpoint_minutes=checkpoint_minutes,
+        checkpoint_save_minutes=checkpoint_save_minutes,
+        mtbf_hours=mtbf_hours,
+        expert_loads=expert_loads,
+        expert_share=expert_share,
     )
 
 

@@ -35,6 +35,18 @@ const FACTS = [
     label: "Between checkpoints, minutes",
     input: number(0, 10080, "any"),
   },
+  {
+    name: "expert_loads",
+    option: "--expert-loads",
+    label: "Tokens of each expert",
+    input: { placeholder: "812,40,95,120", maxlength: 16384 },
+  },
+  {
+    name: "expert_share",
+    option: "--expert-share",
+    label: "Experts' share of the time, 0 to 1",
+    input: number(0, 1, "any"),
+  },
 ]
 
 /** Names of the facts in the address and in the API's query. */
