@@ -82,6 +82,15 @@ async def test_fixes_are_those_of_the_stored_findings(api):
     assert found["together"]["speed_up"] > best["speed_up"]
 
 
+async def test_a_cause_that_was_not_stored_has_no_fix(api):
+    made = record()
+    kept = [each for each in made.result["findings"] if each["cause"] == "slow-worker"]
+    await given(api, dataclasses.replace(made, result=made.result | {"findings": kept}))
+    found = await got(api, layers=36)
+    assert "replace-worker" in names(found)
+    assert "resplit-stages" not in names(found)
+
+
 async def test_edits_of_a_fix_are_a_what_if_question_with_the_same_answer(api):
     await given(api, record())
     (fix,) = [each for each in (await got(api))["fixes"] if each["fix"] == "replace-worker"]
