@@ -3,7 +3,7 @@
 Per sequence: the whole micro-batch is cut into 2 CP equal chunks, and rank i takes chunks i and
 2 CP - 1 - i. Per document: each document is. The first is uneven where documents end inside chunks,
 the second computes many short chunks, which attention kernels do badly. `choose_sharding` predicts
-which is faster by a closed form; `simulated_attention_s` computes the tiles of a kernel one by one,
+which is faster by a closed form; `simulated_layer_s` computes the tiles of a kernel one by one,
 and is to judge the choice. Source: WLB-LLM (Wang et al., OSDI 2025), section 5.
 """
 
@@ -145,11 +145,21 @@ class AttentionKernel:
         return np.asarray(self.block_s + key_tiles * self.tile_s * factor)
 
 
-def simulated_attention_s(
-    documents: Sequence[int], cp_size: int, sharding: Sharding, kernel: AttentionKernel
+def simulated_layer_s(
+    documents: Sequence[int],
+    cp_size: int,
+    sharding: Sharding,
+    kernel: AttentionKernel,
+    linear_token_s: float,
 ) -> float:
-    """Seconds of a micro-batch's attention: the slowest context-parallel rank's kernel."""
-    return max(kernel.seconds(each) for each in shard(documents, cp_size, sharding))
+    """Seconds of a layer's forward: the slowest rank's attention, and its tokens' other work.
+
+    `linear_token_s` are the seconds of a token in matrices and elementwise kernels on one GPU; all
+    ranks have equally many tokens, but for one.
+    """
+    shares = shard(documents, cp_size, sharding)
+    most_tokens = max(sum(each.length for each in chunks) for chunks in shares)
+    return max(map(kernel.seconds, shares)) + most_tokens * linear_token_s
 
 
 def _columns(chunks: Sequence[Chunk]) -> tuple[Ints, Ints]:
