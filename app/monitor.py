@@ -6,10 +6,11 @@ from typing import Any, Literal
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from app.advice.fix import AdviceCase, Facts
 from app.alerts.readings.facts import WindowFacts
-from app.diagnosis.diagnose import diagnose, without_steps
+from app.diagnosis.diagnose import Diagnosis, diagnose, without_steps
 from app.diagnosis.job_history import History
-from app.engine.replays import prepare
+from app.engine.replays import WindowReplay, prepare
 from app.engine.report import Report, analyse_replay, report_as_json, result_without_figures
 from app.errors import InvalidTrace
 from app.trace.window import SkippedStep, Window
@@ -78,6 +79,23 @@ def _figures(window: Window, history: History) -> Figures:
         return None, _not_measured(_skipped(window, reason)), None
 
 
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """An analysed replay: its figures, the causes and the result that says both.
+
+    `diagnosis` is None if the diagnosis failed.
+    """
+
+    report: Report
+    diagnosis: Diagnosis | None
+    result: dict[str, Any]
+
+    @property
+    def new_history(self) -> History | None:
+        """What the window adds to the job's history; None if the diagnosis failed."""
+        return None if self.diagnosis is None else self.diagnosis.new_history
+
+
 def analysed(window: Window, history: History) -> tuple[Report, dict[str, Any], History | None]:
     """Report, result and added history of a window with at least one complete step.
 
@@ -86,18 +104,35 @@ def analysed(window: Window, history: History) -> tuple[Report, dict[str, Any], 
     Raises:
         InvalidTrace: no step can be replayed; the message names the operations.
     """
-    replay = prepare(window)
+    found = analysis_of(prepare(window), history)
+    return found.report, found.result, found.new_history
+
+
+def analysis_of(replay: WindowReplay, history: History) -> Analysis:
+    """Figures and causes of a replay."""
     report = analyse_replay(replay)
     try:
         diagnosis = diagnose(replay, report, history)
     except MemoryError:
         raise
     except Exception:
-        # A bug of Paceline: the figures are still valid, and people on call need them. Raised, it
+        # A bug of Paceline. The figures are still valid, and people on call need them. Raised, it
         # would stop the job's other windows. Out of memory is different: the process must end.
-        log.exception("window not diagnosed", name=window.job.name)
-        return report, report_as_json(report), None
-    return report, report_as_json(report) | diagnosis.as_json(), diagnosis.new_history
+        log.exception("window not diagnosed", name=replay.window.job.name)
+        return Analysis(report, None, report_as_json(report))
+    return Analysis(report, diagnosis, report_as_json(report) | diagnosis.as_json())
+
+
+def advice_case(replay: WindowReplay, facts: Facts) -> AdviceCase:
+    """A window that is analysed by itself, as fixes are given it.
+
+    Raises:
+        InvalidTrace: its causes cannot be diagnosed; the log says why.
+    """
+    found = analysis_of(replay, History())
+    if found.diagnosis is None:
+        raise InvalidTrace("the window's causes could not be diagnosed: the log says why")
+    return AdviceCase(replay, found.result, facts, found.diagnosis.repairs)
 
 
 def _not_measured(window: Window) -> dict[str, Any]:

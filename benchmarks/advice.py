@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.advice.advise import advise
-from app.advice.fix import AdviceCase, Facts, Fix
+from app.advice.fix import Facts, Fix
 from app.advice.resplit_stages import NAME as RESPLIT
 from app.advice.resplit_stages import megatron_layout
-from app.diagnosis.job_history import History
 from app.engine.replays import prepare
-from app.monitor import analysed
+from app.monitor import advice_case
 from app.synth.costs import OperationCosts
 from app.synth.faults.interruptions import GcPauses
 from app.synth.faults.slow_compute import SlowWorker
@@ -140,8 +139,7 @@ def outcome_of(seed: int) -> Outcome:
     """One trial, from the job with its fault to the job with the fix."""
     trial = random_trial(seed)
     window = trial.job.record(range(STEPS)).window()
-    _, result, _ = analysed(window, History())
-    case = AdviceCase(prepare(window), result, trial.facts)
+    case = advice_case(prepare(window), trial.facts)
     fix = next((each for each in advise(case).fixes if each.name == trial.fix), None)
     if fix is None:
         return Outcome(trial.fix, None, None)

@@ -9,6 +9,8 @@ from app.advice.planned_gc import planned_gc
 from app.advice.repair_link import repair_link
 from app.advice.replace_worker import replace_worker
 from app.advice.resplit_stages import resplit_stages
+from app.advice.together import FixSet, best_together
+from app.engine.questions.edits import edits_as_json
 
 METHODS: tuple[Method, ...] = (replace_worker, resplit_stages, planned_gc, repair_link)
 
@@ -17,34 +19,45 @@ METHODS: tuple[Method, ...] = (replace_worker, resplit_stages, planned_gc, repai
 class Advice:
     """Fixes that apply, the largest gain first; fixes that do not; facts used.
 
+    `together` is the best set of several fixes, None where none is better than the best fix.
     `withheld` is the reason why nothing can be advised, None where something could.
     """
 
     fixes: tuple[Fix, ...]
     not_offered: tuple[NotOffered, ...]
     facts: Facts
+    together: FixSet | None = None
     withheld: str | None = None
 
 
 def advise(case: AdviceCase) -> Advice:
     """Ask every fix; none if the replay is too far from the record to predict anything."""
-    if case.result["fidelity"]["verdict"] != "ok":
-        return Advice((), (), case.facts, "the replay is too far from the record to predict a gain")
-    if case.result["findings"] is None:
-        return Advice((), (), case.facts, "no cause could be concluded, so none can be removed")
+    reason = withheld_because(case)
+    if reason is not None:
+        return Advice((), (), case.facts, withheld=reason)
     found = [method(case) for method in METHODS]
     fixes = sorted(
         (each for each in found if isinstance(each, Fix)), key=lambda fix: (fix.step_s, fix.name)
     )
     others = tuple(each for each in found if isinstance(each, NotOffered))
-    return Advice(tuple(fixes), others, case.facts)
+    return Advice(tuple(fixes), others, case.facts, best_together(case, fixes))
+
+
+def withheld_because(case: AdviceCase) -> str | None:
+    """The reason why no gain can be predicted; None if one can."""
+    if case.result["fidelity"]["verdict"] != "ok":
+        return "the replay is too far from the record to predict a gain"
+    if case.result["findings"] is None:
+        return "no cause could be concluded, so none can be removed"
+    return None
 
 
 def advice_as_json(advice: Advice) -> dict[str, Any]:
     """The advice as one object; unknown is None."""
     return {
         "withheld": advice.withheld,
-        "fixes": [_fix(each) for each in advice.fixes],
+        "fixes": [fix_as_json(each) for each in advice.fixes],
+        "together": None if advice.together is None else _together(advice.together),
         "not_offered": [
             {"fix": each.name, "reason": each.reason, "needs": list(each.needs)}
             for each in advice.not_offered
@@ -52,7 +65,18 @@ def advice_as_json(advice: Advice) -> dict[str, Any]:
     }
 
 
-def _fix(fix: Fix) -> dict[str, Any]:
+def _together(found: FixSet) -> dict[str, Any]:
+    return {
+        "fixes": [each.name for each in found.fixes],
+        "step_s": found.step_s,
+        "step_s_before": found.before_s,
+        "speed_up": found.speed_up,
+        "gpu_hours_per_day": found.gpu_hours_per_day,
+    }
+
+
+def fix_as_json(fix: Fix) -> dict[str, Any]:
+    """One fix as an object; unknown is None."""
     return {
         "fix": fix.name,
         "title": fix.title,
@@ -65,9 +89,13 @@ def _fix(fix: Fix) -> dict[str, Any]:
         "confidence": fix.confidence,
         "risk": fix.risk,
         "stops_job": fix.stops_job,
+        "stop_minutes": fix.stop_minutes,
         "pays_after_minutes": fix.pays_after_minutes,
+        "lost_minutes": fix.lost_minutes,
+        "pays_now": fix.pays_now,
         "paste": [{"label": each.label, "text": each.text} for each in fix.paste],
         "needs": _list(fix.needs),
+        "what_if": edits_as_json(fix.change.edits) if fix.change.is_question else None,
     }
 
 

@@ -4,15 +4,18 @@ A prediction replays the job with the fix: the speed-up is T / T_new, both simul
 delays are in neither.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from app.advice.change import Change, mean_step_s
+from app.diagnosis.diagnose import diagnose
+from app.diagnosis.job_history import History
+from app.diagnosis.repair import Repair
 from app.engine.metrics import MAX_DISCREPANCY
-from app.engine.questions.answer import Questions
-from app.engine.questions.edits import Edit
 from app.engine.replays import WindowReplay
+from app.engine.report import analyse_replay
 
 Scheduler = Literal["slurm", "kubernetes"]
 
@@ -41,11 +44,16 @@ class Facts:
 
 @dataclass(frozen=True)
 class AdviceCase:
-    """One analysed window: its replay, its result (with findings) and the owner's facts."""
+    """One analysed window: its replay, its result (with findings) and the owner's facts.
+
+    `known_repairs` are those of the diagnosis that made the findings; without them the window is
+    diagnosed once more where a fix asks for one.
+    """
 
     replay: WindowReplay
     result: Mapping[str, Any]
     facts: Facts = field(default_factory=Facts)
+    known_repairs: Mapping[str, Repair] | None = None
 
     @cached_property
     def step_s(self) -> float:
@@ -61,17 +69,36 @@ class AdviceCase:
         """Findings of these causes, the most costly first; none where the verdict is withheld."""
         return [each for each in self.result["findings"] or () if each["cause"] in causes]
 
-    def step_s_with(self, edits: Sequence[Edit]) -> float:
-        """Seconds: the mean step with these edits.
+    def step_s_with(self, *changes: Change) -> float:
+        """Seconds: the mean step with these changes, simulated together.
 
         Raises:
             InvalidRequest: an edit selects nothing.
         """
-        return float(self._questions.answer(edits).what_if_s.mean())
+        return mean_step_s(self.replay, changes)
+
+    def repair(self, cause: str) -> Repair | None:
+        """Durations without a found cause; None where the cause has nothing to replay."""
+        return self._repairs.get(cause)
 
     @cached_property
-    def _questions(self) -> Questions:
-        return Questions(self.replay)
+    def _repairs(self) -> Mapping[str, Repair]:
+        if self.known_repairs is not None:
+            return self.known_repairs
+        return diagnose(self.replay, analyse_replay(self.replay), History()).repairs
+
+    def lost_minutes(self, finding: Mapping[str, Any]) -> float | None:
+        """Minutes that a finding has cost the job since its onset, or since the window's start.
+
+        None where its cost is not known. A finding without an onset began earlier, so it has cost
+        more than this.
+        """
+        if finding["cost"] is None:
+            return None
+        steps = self.replay.steps
+        since = finding["onset_step"] if finding["onset_step"] is not None else steps[0]
+        seconds = (steps[-1] + 1 - since) * float(self.replay.recorded_s.mean())
+        return seconds * max(0.0, float(finding["cost"])) / 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +114,9 @@ class Fix:
     """A fix with its prediction.
 
     `step_s` is the predicted mean step in seconds, `step_range_s` its bounds; `before_s` is T.
-    `needs` are facts that would make the fix complete. `stops_job` says whether it takes a restart.
+    `change` is what the fix does to the job, for simulations of several fixes together. `needs` are
+    facts that would make the fix complete. `stops_job` says whether it takes a restart, which
+    costs `stop_minutes`. `lost_minutes` is what the cause has cost since its onset.
     """
 
     name: str
@@ -99,9 +128,11 @@ class Fix:
     confidence: float
     risk: str
     stops_job: bool
+    change: Change
     paste: tuple[Paste, ...] = ()
     needs: tuple[str, ...] = ()
     stop_minutes: float | None = None
+    lost_minutes: float | None = None
 
     @property
     def speed_up(self) -> float:
@@ -132,6 +163,15 @@ class Fix:
             return 0.0
         won = 1 - self.step_s / self.before_s
         return None if self.stop_minutes is None or won <= 0 else self.stop_minutes / won
+
+    @property
+    def pays_now(self) -> bool | None:
+        """Whether the cause has cost as much as the fix does, by ski rental; None if not known."""
+        if not self.stops_job:
+            return True
+        if self.stop_minutes is None or self.lost_minutes is None:
+            return None
+        return self.lost_minutes >= self.stop_minutes
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,10 @@ Predicted by the replay without the pauses, which the finding's cost comes from,
 pause put back every N steps.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
+from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 
 NAME = "planned-gc"
@@ -23,11 +27,10 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
         )
     if finding["cost"] is None:
         return NotOffered(NAME, "what the pauses cost is not known")
-    without_s = case.step_s * (1 - finding["cost"])
-    step_s, worst_s = (
-        without_s + pause_s / EVERY_STEPS
-        for pause_s in (evidence["mean_pause_s"], evidence["longest_pause_s"])
-    )
+    change = _change(case, finding)
+    step_s = case.step_s_with(change)
+    without_s = step_s - evidence["mean_pause_s"] / EVERY_STEPS
+    worst_s = without_s + evidence["longest_pause_s"] / EVERY_STEPS
     if step_s >= case.step_s:
         return NotOffered(NAME, "the pauses cost next to nothing")
     return Fix(
@@ -40,7 +43,9 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
         confidence=confidence_of(case, finding),
         risk="Memory grows between collections: watch it, and collect more often if it is short.",
         stops_job=True,
+        change=change,
         stop_minutes=case.facts.stop_minutes,
+        lost_minutes=case.lost_minutes(finding),
         paste=(
             Paste("Megatron-LM", f"--manual-gc --manual-gc-interval {EVERY_STEPS}"),
             Paste("torchtitan", f"--training.gc_freq {EVERY_STEPS}"),
@@ -53,3 +58,12 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
         ),
         needs=restart_needs(case),
     )
+
+
+def _change(case: AdviceCase, finding: Mapping[str, Any]) -> Change:
+    """The pauses taken out, and a joint one put back every `EVERY_STEPS` steps."""
+    joint_s = finding["evidence"]["mean_pause_s"] / EVERY_STEPS
+    repair = case.repair(finding["cause"])
+    if repair is None:  # pauses before operations: launch delays, which no replay has
+        return Change(added_s=joint_s - case.step_s * finding["cost"])
+    return Change(repair=repair, added_s=joint_s)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.engine.questions.edits import Edit, FromWorker, Selection
 from app.trace.ops import OpKind
@@ -39,7 +40,8 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(
             NAME, f"every worker of stage {alone[0]} is slow: none shows its usual time"
         )
-    times_s = [case.step_s_with(_edits(workers, peers, at)) for at in (0.0, 0.5, 1.0)]
+    changes = [Change(edits=_edits(workers, peers, at)) for at in (0.0, 0.5, 1.0)]
+    times_s = [case.step_s_with(each) for each in changes]
     hosts = _hosts(case, workers)
     return Fix(
         name=NAME,
@@ -51,7 +53,9 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
         confidence=confidence_of(case, found[0]),
         risk="The job restarts from its last checkpoint, and needs a spare host.",
         stops_job=True,
+        change=changes[1],
         stop_minutes=case.facts.stop_minutes,
+        lost_minutes=case.lost_minutes(found[0]),
         paste=_paste(case, hosts),
         needs=_needs(case, hosts),
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.engine.questions.edits import Edit, Factor, Selection
 from app.engine.what_if import Durations, Peers, Replayer, step_times
@@ -42,10 +43,11 @@ def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
     if isinstance(costs, NotOffered):
         return costs
     after = best_split(case, costs)
-    step_s, least_s, most_s = (
-        case.step_s_with(edits_of(costs, after, layer_s))
+    changes = [
+        Change(edits=edits_of(costs, after, layer_s))
         for layer_s in (costs.layer_s, costs.least_layer_s, costs.most_layer_s)
-    )
+    ]
+    step_s, least_s, most_s = (case.step_s_with(each) for each in changes)
     if case.step_s / step_s < MIN_SPEED_UP:
         return NotOffered(NAME, f"no split is faster by 1 %: {_split(before)} layers are best")
     return Fix(
@@ -58,7 +60,9 @@ def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
         confidence=confidence_of(case, found[0]),
         risk="Stages with more layers need more memory; checkpoints are loaded in another layout.",
         stops_job=True,
+        change=changes[0],
         stop_minutes=case.facts.stop_minutes,
+        lost_minutes=case.lost_minutes(found[0]),
         paste=pastes(after),
         needs=restart_needs(case),
     )

@@ -90,13 +90,10 @@ def _layout(text: str | None) -> tuple[int, ...] | None:
 
 
 def _case(trace: Path, meta: Path | None, steps: str | None, facts: "Facts") -> "AdviceCase":
-    from app.advice.fix import AdviceCase
     from app.cli.trace_input import errors_naming, read_trace
-    from app.diagnosis.job_history import History
     from app.engine.replays import prepare
-    from app.monitor import analysed
+    from app.monitor import advice_case
 
     window = read_trace(trace, meta, steps)
     with errors_naming(trace, "record the step again, or choose other steps with --steps"):
-        _, result, _ = analysed(window, History())
-        return AdviceCase(prepare(window), result, facts)
+        return advice_case(prepare(window), facts)

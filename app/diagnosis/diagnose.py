@@ -4,7 +4,7 @@ Read `diagnose` first. To add a detector, add a file to app/diagnosis/detectors 
 `DETECTORS`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ from app.diagnosis.evidence.job_changes import JobChange, job_changes
 from app.diagnosis.evidence.late_workers import LateWorker, late_workers, wait_cost
 from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
 from app.diagnosis.job_history import History, onset_in_history
+from app.diagnosis.repair import Repair
 from app.diagnosis.statistics.persistence import Onset
 from app.diagnosis.suspicions import (
     SuspicionCosts,
@@ -87,7 +88,8 @@ class Diagnosis:
     no worker is silent. `changes` are those of the extended history, `new_history` is what the
     window adds to it. `arrivals` is that block of the result (docs/arrivals.md).
     `unexplained_share` is waiting that no finding explains, `coverage` the time with operations,
-    both as shares of the step; None where unknown.
+    both as shares of the step; None where unknown. `repairs` are those of the findings that can be
+    replayed, by cause; they take only groups of the diagnosed replay.
     """
 
     findings: tuple[Finding, ...] | None
@@ -98,6 +100,7 @@ class Diagnosis:
     arrivals: dict[str, Any] | None
     unexplained_share: float | None
     coverage: float | None
+    repairs: Mapping[str, Repair]
 
     def as_json(self) -> dict[str, Any]:
         """The blocks of the result about causes."""
@@ -126,14 +129,14 @@ def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosi
     if late and _leaves_waiting(case, findings):
         with_late, ruled_out_with = _concluded(case, [*suspicions, *late], ruled_out)
         if with_late is not None:
-            return _diagnosis(
-                case, with_late, _without_found([*ruled_out_with, *not_late], with_late)
-            )
+            left = _without_found([*ruled_out_with, *not_late], with_late)
+            return _diagnosis(case, with_late, left, [*suspicions, *late])
         ruled_out_then += [each for each in ruled_out_with if each.cause == LATE_HOST]
     elif late:
         reason = "what the others wait for late ranks is explained by other causes"
         not_late += [RuledOut(each.cause, reason, score=each.score) for each in late]
-    return _diagnosis(case, findings, _without_found([*ruled_out_then, *not_late], findings or ()))
+    left = _without_found([*ruled_out_then, *not_late], findings or ())
+    return _diagnosis(case, findings, left, suspicions)
 
 
 def _is_among(late: Suspicion, suspicions: Sequence[Suspicion]) -> bool:
@@ -213,8 +216,12 @@ def _withhold_all_but_silence(
 
 
 def _diagnosis(
-    case: Case, findings: tuple[Finding, ...] | None, ruled_out: Iterable[RuledOut]
+    case: Case,
+    findings: tuple[Finding, ...] | None,
+    ruled_out: Iterable[RuledOut],
+    suspicions: Iterable[Suspicion],
 ) -> Diagnosis:
+    found = {each.cause for each in findings or ()}
     changes = job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
     return Diagnosis(
         findings,
@@ -225,6 +232,11 @@ def _diagnosis(
         arrivals=arrivals_block(case),
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
+        repairs={
+            each.cause: each.repair
+            for each in suspicions
+            if each.repair is not None and each.cause in found
+        },
     )
 
 

@@ -1,9 +1,8 @@
 """Windows with their replay and result, as fixes are given them."""
 
 from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
-from app.diagnosis.job_history import History
 from app.engine.replays import prepare
-from app.monitor import analysed
+from app.monitor import advice_case
 from app.synth.job import SimulatedJob
 from app.trace.window import Window
 
@@ -13,8 +12,7 @@ NUM_STEPS = 16
 def case_of(source: SimulatedJob | Window, facts: Facts | None = None) -> AdviceCase:
     """The case of a window, or of a simulated job's first steps."""
     window = source if isinstance(source, Window) else source.record(range(NUM_STEPS)).window()
-    _, result, _ = analysed(window, History())
-    return AdviceCase(prepare(window), result, facts or Facts())
+    return advice_case(prepare(window), facts or Facts())
 
 
 def fix_of(found: Fix | NotOffered) -> Fix:

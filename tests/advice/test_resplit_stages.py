@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.advice.change import Change
 from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
 from app.advice.resplit_stages import (
     StageCosts,
@@ -85,7 +86,7 @@ def test_published_split_of_st_is_predicted():
     window = trace_files.read(SHARED_TRACES / "trace-ST.parquet")
     case = case_of(window, Facts(layers=36))
     costs = costs_of(case, 9, 9, 9, 9)
-    by_hand_s = case.step_s_with(edits_of(costs, (10, 10, 10, 6), costs.layer_s))
+    by_hand_s = case.step_s_with(Change(edits=edits_of(costs, (10, 10, 10, 6), costs.layer_s)))
     assert case.step_s / by_hand_s == pytest.approx(1.107, abs=0.005)
     fix = fix_of(resplit_stages(case))
     assert fix.speed_up > 1.18

@@ -1,6 +1,8 @@
 """What a question consists of: which operations are changed, and how."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 MAX_EDITS = 100
 
@@ -76,3 +78,32 @@ class Edit:
 
     change: DurationChange
     select: Selection = Selection()
+
+
+def edits_as_json(edits: Sequence[Edit]) -> list[dict[str, Any]]:
+    """The edits as the body of a what-if question has them; fields without values are left out."""
+    return [
+        {
+            "select": {
+                name: [list(each) if isinstance(each, tuple) else each for each in values]
+                for name, values in asdict(edit.select).items()
+                if values
+            },
+            "change": _change_as_json(edit.change),
+        }
+        for edit in edits
+    ]
+
+
+def _change_as_json(change: DurationChange) -> dict[str, Any]:
+    match change:
+        case Ideal():
+            return {"kind": "ideal"}
+        case Factor(value):
+            return {"kind": "factor", "value": value}
+        case Add(value):
+            return {"kind": "add", "value": value}
+        case Set(value):
+            return {"kind": "set", "value": value}
+        case FromWorker(dp_rank, stage):
+            return {"kind": "from-worker", "dp_rank": dp_rank, "stage": stage}
