@@ -5,8 +5,6 @@ their measured relative duration where lengths are not known. Every dp rank keep
 micro-batches: data-parallel frameworks need that, as gradients are averaged over equal counts.
 """
 
-import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,51 +81,49 @@ def _non_negative_fit(columns: dict[str, Floats], seconds: Floats) -> CostModel:
     )
 
 
-def longest_first(
-    costs: Sequence[float] | Floats, num_ranks: int, *, equal_counts: bool = True
-) -> list[list[int]]:
-    """Items of each dp rank by LPT: the longest left goes to the rank with the least work.
+def longest_first(costs: Floats, num_ranks: int, *, equal_counts: bool = True) -> Ints:
+    """Dp rank of each item by LPT: the longest left goes to the rank with the least work.
 
-    With `equal_counts` every rank gets the same number of items. Ties go to the lower rank and the
-    earlier item, so that every rank of a job computes the same assignment.
+    `costs` are [items], or [items, steps] for many steps at once; the answer has that shape. With
+    `equal_counts` every rank gets the same number of items. Ties go to the earlier item and the
+    lower rank, so that every rank of a job computes the same assignment.
 
     Raises:
         InvalidRequest: the items cannot be split into equal counts, or there is no rank.
     """
-    every = np.asarray(costs, np.float64)
+    by_step = np.asarray(costs, np.float64).reshape(len(costs), -1)
+    num_items, num_steps = by_step.shape
     if num_ranks < 1:
         raise InvalidRequest(f"{num_ranks} dp ranks: there is at least 1")
-    if equal_counts and every.size % num_ranks:
+    if equal_counts and num_items % num_ranks:
         raise InvalidRequest(
-            f"{every.size} micro-batches are not the same number on each of {num_ranks} dp ranks"
+            f"{num_items} micro-batches are not the same number on each of {num_ranks} dp ranks"
         )
-    most = every.size // num_ranks if equal_counts else every.size
-    taken: list[list[int]] = [[] for _ in range(num_ranks)]
-    least = [(0.0, rank) for rank in range(num_ranks)]
-    for item in np.argsort(-every, kind="stable").tolist():
-        work, rank = heapq.heappop(least)
-        taken[rank].append(item)
-        if len(taken[rank]) < most:
-            heapq.heappush(least, (work + float(every[item]), rank))
-    return taken
+    most = num_items // num_ranks if equal_counts else num_items
+    rank_of = np.empty(by_step.shape, np.int64)
+    work, count = np.zeros((num_steps, num_ranks)), np.zeros((num_steps, num_ranks), np.int64)
+    steps = np.arange(num_steps)
+    for items in np.argsort(-by_step, axis=0, kind="stable"):
+        rank = work.argmin(axis=1)
+        rank_of[items, steps] = rank
+        count[steps, rank] += 1
+        is_full = count[steps, rank] == most
+        work[steps, rank] += np.where(is_full, np.inf, by_step[items, steps])
+    return rank_of.reshape(np.shape(costs))
 
 
-def balanced_order(costs: Floats, rng: np.random.Generator) -> Ints:
-    """[dp, items], which micro-batch each dp rank computes at each position, in random order.
+def random_order(rank_of: Ints, num_ranks: int, rng: np.random.Generator) -> Ints:
+    """[ranks, items of a rank, steps], the items of each dp rank in the order of computing them.
 
-    `costs` [dp, items] are of the micro-batches as they were; the answer has their flat indices
-    dp_rank * items + item. The order within a rank is random, as that of a shuffling sampler:
-    computed longest first it would differ by some points of step time in a pipeline.
+    `rank_of` [items, steps] has equal counts. The order is random, as that of a shuffling sampler:
+    computed longest first, steps of a pipeline would differ by some points.
     """
-    num_ranks, num_items = costs.shape
-    if not num_items:
-        return np.empty((num_ranks, 0), np.int64)
-    taken = np.array(longest_first(costs.ravel(), num_ranks), np.int64)
-    return rng.permuted(taken, axis=1)
+    num_items, num_steps = rank_of.shape
+    order = np.argsort(rank_of + rng.random(rank_of.shape), axis=0)
+    return order.reshape(num_ranks, num_items // num_ranks, num_steps)
 
 
-def largest_load(costs: Sequence[float] | Floats, assignment: Sequence[Sequence[int]]) -> float:
-    """Work of the busiest rank over the mean of all; 1.0 is perfect balance."""
-    every = np.asarray(costs, np.float64)
-    loads = np.array([every[list(items)].sum() for items in assignment])
+def largest_load(costs: Floats, rank_of: Ints, num_ranks: int) -> float:
+    """Work of the busiest rank over the mean of all, [items] each; 1.0 is perfect balance."""
+    loads = np.bincount(rank_of, np.asarray(costs, np.float64), num_ranks)
     return float(loads.max() / loads.mean()) if loads.sum() > 0 else 1.0

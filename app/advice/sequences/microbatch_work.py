@@ -1,0 +1,137 @@
+"""How much longer than the mean does each micro-batch of a window take, and what is its length?
+
+A long micro-batch takes longer on all stages, in both directions. Its factor is the mean of these
+without the longest and the shortest, so a pause does not count.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.advice.sequences.balance import CostModel, fit_costs
+from app.diagnosis.evidence.features import Computations, Features
+from app.engine.what_if import Replayer
+from app.trace.ops import OP_CODES
+from app.trace.window import Floats, Ints, Trace
+
+# Ranks whose mean differs by more standard errors are slow or fast, not unlucky with lengths.
+_MAX_CHANCE = 3.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MicrobatchWork:
+    """Work of the micro-batches of steps with one structure.
+
+    `factor` [dp, micro-batches, steps] is 1.0 in the mean. `microbatches` [micro-batches] are their
+    numbers, `rows` [ops] the template's computations that belong to one, `position` [ops] which.
+    `mean_s` is the mean of their forward and backward on one stage, seconds.
+    """
+
+    factor: Floats
+    microbatches: Ints
+    rows: Ints
+    position: Ints
+    mean_s: float
+
+
+def microbatch_work(group: Replayer, *, ranks_differ: bool = False) -> MicrobatchWork | None:
+    """The work of each micro-batch; None where a stage has no computations of it.
+
+    A rank's mean over the window is its speed unless chance explains it, as it draws other lengths
+    than the others. With `ranks_differ` it is work: some ranks are known to have longer sequences.
+    """
+    features = Features(group)
+    sides = [each for each in (features.forward, features.backward) if each is not None]
+    if not sides:
+        return None
+    microbatches = np.unique(sides[0].microbatch[sides[0].shared])
+    duration_s = [
+        of_chunk
+        for side in sides
+        for of_chunk in (_of_chunk(side, chunk, microbatches) for chunk in np.unique(side.chunk))
+        if of_chunk is not None
+    ]
+    if not duration_s or not microbatches.size:
+        return None
+    every_s = np.concatenate(duration_s, axis=1)
+    rows, position = _rows(sides, microbatches)
+    factor = _common_factor(every_s, ranks_differ=ranks_differ)
+    mean_s = float(every_s.mean()) * len(duration_s)
+    return MicrobatchWork(factor, microbatches, rows, position, mean_s)
+
+
+def _of_chunk(side: Computations, chunk: int, microbatches: Ints) -> Floats | None:
+    """[dp, pp, micro-batches, steps], seconds; None where a micro-batch has no such chunk."""
+    items = side.shared[side.chunk[side.shared] == chunk]
+    if not np.array_equal(side.microbatch[items], microbatches):
+        return None
+    return side.duration_s[:, :, np.searchsorted(side.shared, items)]
+
+
+def _rows(sides: Sequence[Computations], microbatches: Ints) -> tuple[Ints, Ints]:
+    """Template rows of the micro-batches' computations, and the position of each one's."""
+    rows, positions = [], []
+    for side in sides:
+        of_side = side.rows[:, side.shared]
+        position = np.searchsorted(microbatches, side.microbatch[side.shared])
+        positions.append(np.broadcast_to(position[:, None], of_side.shape)[of_side >= 0])
+        rows.append(of_side[of_side >= 0])
+    return np.concatenate(rows), np.concatenate(positions)
+
+
+def _common_factor(duration_s: Floats, *, ranks_differ: bool) -> Floats:
+    """[dp, micro-batches, steps] of [dp, places, micro-batches, steps] seconds."""
+    mean_s = duration_s.mean(axis=(2, 3), keepdims=True)
+    relative = np.divide(duration_s, mean_s, out=np.ones(duration_s.shape), where=mean_s > 0)
+    size = relative.shape[1]
+    if size > 2:
+        factor = np.partition(relative, (1, size - 2), axis=1)[:, 1 : size - 1].mean(axis=1)
+    else:
+        factor = relative.mean(axis=1)
+    usual_s = np.median(mean_s, axis=0, keepdims=True)
+    of_place = np.divide(mean_s, usual_s, out=np.ones(mean_s.shape), where=usual_s > 0)
+    of_rank = np.median(of_place, axis=1)
+    if not ranks_differ:
+        error = factor.std() / np.sqrt(factor[0].size)
+        of_rank = np.where(np.abs(of_rank - 1) <= _MAX_CHANCE * error, of_rank, 1.0)
+    factor *= of_rank
+    return np.asarray(factor / factor.mean())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentLengths:
+    """What clients sent of each micro-batch, [dp, micro-batches, steps]; `tokens` may lack."""
+
+    tokens: Ints | None
+    seq_len_sq: Ints
+
+
+def sent_lengths(trace: Trace, group: Replayer, work: MicrobatchWork) -> SentLengths | None:
+    """Lengths of all micro-batches of a group; None where those of one are not known."""
+    squares = _sent(trace, trace.seq_len_sq, group, work)
+    if squares is None:
+        return None
+    return SentLengths(_sent(trace, trace.tokens, group, work), squares)
+
+
+def _sent(trace: Trace, column: Ints | None, group: Replayer, work: MicrobatchWork) -> Ints | None:
+    """The column by dp rank, micro-batch and step; None unless all are known."""
+    if column is None:
+        return None
+    is_forward = trace.optype == OP_CODES["forward-compute"]
+    rows = np.flatnonzero(is_forward & (column >= 0) & np.isin(trace.step, group.steps))
+    number = np.where(trace.mb_id[rows] >= 0, trace.mb_id[rows], trace.seq_id[rows])
+    at = np.searchsorted(work.microbatches, number)
+    at = np.minimum(at, work.microbatches.size - 1)
+    inside = work.microbatches[at] == number
+    rows, at = rows[inside], at[inside]
+    found = np.full(work.factor.shape, -1, np.int64)
+    found[trace.dp_rank[rows], at, np.searchsorted(group.steps, trace.step[rows])] = column[rows]
+    return found if (found >= 0).all() else None
+
+
+def fitted_costs(work: MicrobatchWork, sent: SentLengths) -> CostModel | None:
+    """Seconds of a micro-batch's forward and backward on one stage, fitted to its lengths."""
+    tokens = None if sent.tokens is None else sent.tokens.ravel()
+    return fit_costs(tokens, sent.seq_len_sq.ravel(), work.factor.ravel() * work.mean_s)
