@@ -159,7 +159,9 @@ def sharding_gains(lengths: DocumentLengths, num_steps: int) -> dict[str, float]
     layer_flops = 2 * (4 * HIDDEN**2 + 3 * HIDDEN * FEED_FORWARD)
     linear_token_s = layer_flops / LINEAR_FLOPS_PER_S
     took_s, chosen_s = [], []
-    for microbatch in (each for batch in made_batches(lengths, num_steps, seed=2) for each in batch):
+    for microbatch in (
+        each for batch in made_batches(lengths, num_steps, seed=2) for each in batch
+    ):
         tokens = [each.tokens for each in microbatch]
         both = {
             each: simulated_layer_s(tokens, CP_SIZE, each, kernel, linear_token_s)
@@ -241,6 +243,4 @@ def _queues(found: Queues) -> dict[str, Any]:
 
 def _other_limits(sample: Batches, batches: Batches) -> dict[str, Any]:
     limits = {"1.25 contexts": CONTEXT * 5 // 4, "2 contexts": CONTEXT * 2}
-    return {
-        name: _queues(Queues.of(2, sample, batches, tokens)) for name, tokens in limits.items()
-    }
+    return {name: _queues(Queues.of(2, sample, batches, tokens)) for name, tokens in limits.items()}

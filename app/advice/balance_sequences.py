@@ -7,14 +7,15 @@ them, else by the micro-batches' measured work.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from app.advice.change import Change, ChangedDurations
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.replace_worker import CAUSES as SLOW_WORKER
+from app.advice.replace_worker import culprit_workers
 from app.advice.sequences.balance import CostModel, longest_first, random_order
 from app.advice.sequences.microbatch_work import (
     MicrobatchWork,
@@ -43,7 +44,8 @@ def balance_sequences(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(NAME, "sequence lengths were not found to be uneven")
     if case.replay.window.job.parallelism.dp_size == 1:
         return NotOffered(NAME, "the job has one dp rank, and none to move sequences to")
-    works = [_balanced(case, group, found[0]) for group in case.replay.groups]
+    slow_ranks = _slow_ranks(case)
+    works = [_balanced(case, group, slow_ranks) for group in case.replay.groups]
     known = [each for each in works if each is not None]
     if len(known) < len(works):
         return NotOffered(NAME, "the micro-batches' computations are not recorded on every stage")
@@ -98,10 +100,17 @@ class BalancedSteps:
         durations.set(rows, durations.of(rows) * lanes[self.work.position])
 
 
-def _balanced(
-    case: AdviceCase, group: Replayer, finding: Mapping[str, Any]
-) -> BalancedSteps | None:
-    work = microbatch_work(group, ranks_differ=bool(finding["culprits"]))
+def _slow_ranks(case: AdviceCase) -> set[int]:
+    """Dp ranks with a worker that is slow whatever it computes."""
+    return {
+        worker[0]
+        for finding in case.findings(*SLOW_WORKER)
+        for worker in culprit_workers(case, finding)
+    }
+
+
+def _balanced(case: AdviceCase, group: Replayer, slow_ranks: set[int]) -> BalancedSteps | None:
+    work = microbatch_work(group, slow_ranks)
     if work is None:
         return None
     sent = sent_lengths(case.replay.window.trace, group, work)

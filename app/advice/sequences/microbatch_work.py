@@ -4,7 +4,7 @@ A long micro-batch takes longer on all stages, in both directions. Its factor is
 without the longest and the shortest, so a pause does not count.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,6 @@ from app.diagnosis.evidence.features import Computations, Features
 from app.engine.what_if import Replayer
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Ints, Trace
-
-# Ranks whose mean differs by more standard errors are slow or fast, not unlucky with lengths.
-_MAX_CHANCE = 3.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,11 +32,11 @@ class MicrobatchWork:
     mean_s: float
 
 
-def microbatch_work(group: Replayer, *, ranks_differ: bool = False) -> MicrobatchWork | None:
+def microbatch_work(group: Replayer, slow_ranks: Collection[int] = ()) -> MicrobatchWork | None:
     """The work of each micro-batch; None where a stage has no computations of it.
 
-    A rank's mean over the window is its speed unless chance explains it, as it draws other lengths
-    than the others. With `ranks_differ` it is work: some ranks are known to have longer sequences.
+    Dp ranks draw other lengths than each other, so that one computes longer than another in the
+    mean, too. Of those in `slow_ranks` this is their speed, and no work that could be moved.
     """
     features = Features(group)
     sides = [each for each in (features.forward, features.backward) if each is not None]
@@ -56,7 +53,7 @@ def microbatch_work(group: Replayer, *, ranks_differ: bool = False) -> Microbatc
         return None
     every_s = np.concatenate(duration_s, axis=1)
     rows, position = _rows(sides, microbatches)
-    factor = _common_factor(every_s, ranks_differ=ranks_differ)
+    factor = _common_factor(every_s, sorted(slow_ranks))
     mean_s = float(every_s.mean()) * len(duration_s)
     return MicrobatchWork(factor, microbatches, rows, position, mean_s)
 
@@ -80,7 +77,7 @@ def _rows(sides: Sequence[Computations], microbatches: Ints) -> tuple[Ints, Ints
     return np.concatenate(rows), np.concatenate(positions)
 
 
-def _common_factor(duration_s: Floats, *, ranks_differ: bool) -> Floats:
+def _common_factor(duration_s: Floats, slow_ranks: Sequence[int]) -> Floats:
     """[dp, micro-batches, steps] of [dp, places, micro-batches, steps] seconds."""
     mean_s = duration_s.mean(axis=(2, 3), keepdims=True)
     relative = np.divide(duration_s, mean_s, out=np.ones(duration_s.shape), where=mean_s > 0)
@@ -92,9 +89,7 @@ def _common_factor(duration_s: Floats, *, ranks_differ: bool) -> Floats:
     usual_s = np.median(mean_s, axis=0, keepdims=True)
     of_place = np.divide(mean_s, usual_s, out=np.ones(mean_s.shape), where=usual_s > 0)
     of_rank = np.median(of_place, axis=1)
-    if not ranks_differ:
-        error = factor.std() / np.sqrt(factor[0].size)
-        of_rank = np.where(np.abs(of_rank - 1) <= _MAX_CHANCE * error, of_rank, 1.0)
+    of_rank[slow_ranks] = 1.0
     factor *= of_rank
     return np.asarray(factor / factor.mean())
 

@@ -98,9 +98,7 @@ def estimated_pairs(chunks: Sequence[Chunk]) -> float:
 
 def choose_sharding(documents: Sequence[int], cp_size: int) -> Sharding:
     """The sharding whose busiest rank computes fewer padded pairs; per sequence if equal."""
-    most = {
-        each: max(map(estimated_pairs, shard(documents, cp_size, each))) for each in Sharding
-    }
+    most = {each: max(map(estimated_pairs, shard(documents, cp_size, each))) for each in Sharding}
     return min(Sharding, key=most.__getitem__)
 
 
