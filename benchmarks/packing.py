@@ -2,9 +2,9 @@
 
 Wang et al., OSDI 2025, table 2 (7B model, 128K context, 4 stages, so 4 micro-batches in a global
 batch) and section 7.4 (context parallelism of 4). Its documents are not published. Here they are
-log-normal with the body of the simulated jobs (`DocumentLengths`: median 800, sigma 1.3) and a share
-of full length, the only number that is fitted, to the imbalance 1.44 of the original packing alone;
-of the two shares that have it, the lower one is meant, as over 75 % of the paper's tokens are in
+log-normal with the body of the simulated jobs (`DocumentLengths`: median 800, sigma 1.3) and a
+share of full length. That share is all that is fitted, to the imbalance 1.44 of the original packing
+alone; of the two shares that have it the lower is meant, as over 75 % of the paper's tokens are in
 documents of less than half of the context. Imbalance is the largest forward time of a step's
 micro-batches over their mean; forward times are FLOPs: attention is half at 4 h + 3 f tokens.
 """
@@ -12,7 +12,7 @@ micro-batches over their mean; forward times are FLOPs: attention is half at 4 h
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,9 @@ from app.advice.sequences.packing import (
     Document,
     OutlierPacker,
     choose_thresholds,
+    flat,
     imbalance,
+    loader_batches,
     pack_fixed_length,
     quality_of,
     transformer_workload,
@@ -55,23 +57,11 @@ Batches = list[list[list[Document]]]  # steps, micro-batches, documents
 
 def made_batches(lengths: DocumentLengths, num_steps: int, seed: int) -> Batches:
     """Global batches as a loader packs them: documents in order, the last one cut off."""
-    rng = np.random.default_rng(seed)
-    source = _documents(lengths, rng)
-    number, batches = 0, []
-    for step in range(num_steps):
-        batch = []
-        for _ in range(NUM_MICROBATCHES):
-            microbatch, room = [], lengths.full
-            while room:
-                tokens = min(next(source), room)
-                microbatch.append(Document(tokens, number, step))
-                number, room = number + 1, room - tokens
-            batch.append(microbatch)
-        batches.append(batch)
-    return batches
+    source = _documents(lengths, np.random.default_rng(seed))
+    return loader_batches(source, num_steps, NUM_MICROBATCHES, lengths.full)
 
 
-def _documents(lengths: DocumentLengths, rng: np.random.Generator) -> Any:
+def _documents(lengths: DocumentLengths, rng: np.random.Generator) -> Iterator[int]:
     while True:
         yield from lengths.documents(4_096, rng).tolist()
 
@@ -97,13 +87,8 @@ def fitted_lengths(num_steps: int) -> DocumentLengths:
     return DocumentLengths(full_share=(least + most) / 2, full=CONTEXT)
 
 
-def flat(batches: Batches) -> list[list[Document]]:
-    """The documents of each global batch."""
-    return [[each for microbatch in batch for each in microbatch] for batch in batches]
-
-
 def fixed_length_imbalance(batches: Batches, num_together: int) -> float:
-    """Mean imbalance where this many global batches are packed together; what is left is carried."""
+    """Mean imbalance where so many global batches are packed together; what is left is carried."""
     found, left_over = [], list[Document]()
     documents = flat(batches)
     for first in range(0, len(documents) - num_together + 1, num_together):
@@ -210,8 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "away": {name: round(value, 3) for name, value in away.items()},
         "packing_ms": {"median": round(median_ms, 3), "max": round(max_ms, 3)},
         "context_parallel": {
-            context: {"published": ADAPTIVE_GAIN.get(context)}
-            | sharding_gains(replace(lengths, full=context), max(10, options.steps // 20))
+            context: {
+                "published": ADAPTIVE_GAIN.get(context),
+                **sharding_gains(replace(lengths, full=context), max(10, options.steps // 20)),
+            }
             for context in (CONTEXT // 2, CONTEXT)
         },
         "within_limits": is_good,

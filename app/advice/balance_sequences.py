@@ -24,6 +24,7 @@ from app.advice.sequences.microbatch_work import (
     microbatch_work,
     sent_lengths,
 )
+from app.advice.sequences.pasted import ASSIGN
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 
@@ -44,7 +45,7 @@ def balance_sequences(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(NAME, "sequence lengths were not found to be uneven")
     if case.replay.window.job.parallelism.dp_size == 1:
         return NotOffered(NAME, "the job has one dp rank, and none to move sequences to")
-    slow_ranks = _slow_ranks(case)
+    slow_ranks = ranks_of_slow_workers(case)
     works = [_balanced(case, group, slow_ranks) for group in case.replay.groups]
     known = [each for each in works if each is not None]
     if len(known) < len(works):
@@ -86,21 +87,15 @@ class BalancedSteps:
     costs: CostModel | None
     rank_of: Ints
 
-    def in_order(self, rng: np.random.Generator) -> Ints:
-        """[dp, micro-batches, steps], flat index of the one that now comes at this position."""
-        return random_order(self.rank_of, self.work.factor.shape[0], rng)
-
-    def reassign(self, durations: ChangedDurations, order: Ints) -> None:
-        """Scale every computation from the work of its old micro-batch to that of its new one."""
-        factor, num_steps = self.work.factor, self.work.factor.shape[2]
-        now = factor.reshape(-1, num_steps)[order, np.arange(num_steps)]
-        ratio = np.divide(now, factor, out=np.ones(factor.shape), where=factor > 0)
-        lanes = ratio.transpose(1, 0, 2).reshape(factor.shape[1], -1)
-        rows = self.work.rows
-        durations.set(rows, durations.of(rows) * lanes[self.work.position])
+    def reassign(self, durations: ChangedDurations, rng: np.random.Generator) -> None:
+        """Each rank computes its new micro-batches, in random order."""
+        factor = self.work.factor
+        order = random_order(self.rank_of, factor.shape[0], rng)
+        by_step = factor.reshape(-1, factor.shape[2])
+        self.work.rescale(durations, np.take_along_axis(by_step[None], order, axis=1))
 
 
-def _slow_ranks(case: AdviceCase) -> set[int]:
+def ranks_of_slow_workers(case: AdviceCase) -> set[int]:
     """Dp ranks with a worker that is slow whatever it computes."""
     return {
         worker[0]
@@ -165,26 +160,7 @@ class _Reassignment:
     def __call__(self, durations: ChangedDurations) -> None:
         for number, each in enumerate(self.balanced):
             if each.group is durations.group:
-                each.reassign(durations, each.in_order(np.random.default_rng([self.seed, number])))
-
-
-SAMPLER = '''\
-def assign(lengths, dp_size):
-    """Micro-batches of each dp rank; lengths[i] are the sequence lengths in micro-batch i.
-
-    Call it on every rank with the lengths of the whole global batch, and take item `dp_rank`.
-    """
-    cost = [{cost} for each in lengths]
-    ranks, work = [[] for _ in range(dp_size)], [0.0] * dp_size
-    for i in sorted(range(len(cost)), key=lambda i: -cost[i]):
-        room = [r for r in range(dp_size) if len(ranks[r]) < len(cost) // dp_size]
-        least = min(room, key=lambda r: work[r])
-        ranks[least].append(i)
-        work[least] += cost[i]
-    for of_rank in ranks:
-        of_rank.sort()  # the order of the data set, which is random if it was shuffled
-    return ranks
-'''
+                each.reassign(durations, np.random.default_rng([self.seed, number]))
 
 
 def sampler_code(costs: CostModel | None) -> str:
@@ -193,13 +169,13 @@ def sampler_code(costs: CostModel | None) -> str:
     Costs only have to be right in proportion: without a fit they are squared lengths.
     """
     if costs is None:
-        return SAMPLER.format(cost="sum(s * s for s in each)")
+        return ASSIGN.format(cost="sum(s * s for s in each)")
     parts = [f"{costs.per_square_s:.4g} * sum(s * s for s in each)"]
     if costs.per_token_s:
         parts.insert(0, f"{costs.per_token_s:.4g} * sum(each)")
     if costs.fixed_s:
         parts.insert(0, f"{costs.fixed_s:.4g}")
-    return SAMPLER.format(cost=" + ".join(parts))
+    return ASSIGN.format(cost=" + ".join(parts))
 
 
 def _pastes(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> tuple[Paste, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.advice.change import ChangedDurations
 from app.advice.sequences.balance import CostModel, fit_costs
 from app.diagnosis.evidence.features import Computations, Features
 from app.engine.what_if import Replayer
@@ -30,6 +31,12 @@ class MicrobatchWork:
     rows: Ints
     position: Ints
     mean_s: float
+
+    def rescale(self, durations: ChangedDurations, factor: Floats) -> None:
+        """Give every place a micro-batch of another factor, [dp, micro-batches, steps]."""
+        ratio = np.divide(factor, self.factor, out=np.ones(factor.shape), where=self.factor > 0)
+        lanes = ratio.transpose(1, 0, 2).reshape(factor.shape[1], -1)
+        durations.set(self.rows, durations.of(self.rows) * lanes[self.position])
 
 
 def microbatch_work(group: Replayer, slow_ranks: Collection[int] = ()) -> MicrobatchWork | None:

@@ -9,7 +9,7 @@ first, into micro-batches of at most the context window.
 import heapq
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import NamedTuple
@@ -170,7 +170,7 @@ class OutlierPacker:
 
     def _admit(self, documents: Iterable[Document]) -> list[Document]:
         """Put outliers into their queues; the others."""
-        new = []
+        new = list[Document]()
         for document in documents:
             if document.tokens > self.max_tokens:
                 raise InvalidRequest(
@@ -189,6 +189,32 @@ class OutlierPacker:
                 self.carried.append(document)
         self.step += 1
         return microbatches.documents
+
+
+def loader_batches(
+    lengths: Iterator[int], num_steps: int, num_microbatches: int, max_tokens: int
+) -> list[list[list[Document]]]:
+    """Steps of micro-batches as a loader packs them: documents in order, the last one cut off.
+
+    Every micro-batch has `max_tokens` tokens. `lengths` must not end before.
+    """
+    number, steps = 0, []
+    for step in range(num_steps):
+        microbatches = []
+        for _ in range(num_microbatches):
+            documents, room = list[Document](), max_tokens
+            while room:
+                tokens = min(next(lengths), room)
+                documents.append(Document(tokens, number, step))
+                number, room = number + 1, room - tokens
+            microbatches.append(documents)
+        steps.append(microbatches)
+    return steps
+
+
+def flat(batches: Iterable[Iterable[Iterable[Document]]]) -> list[list[Document]]:
+    """The documents of each step, whatever micro-batch they are in."""
+    return [[each for microbatch in batch for each in microbatch] for batch in batches]
 
 
 class FixedLengthPacked(NamedTuple):

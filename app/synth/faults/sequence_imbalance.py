@@ -115,12 +115,11 @@ class SequenceImbalance(Fault):
             tokens, squares = lengths.microbatches(shape[0] * shape[1], rng)
             work = lengths.work(squares, self.attention_share)
             dealt = self.dealt(work, world.parallelism.dp_size, rng)
-            tokens, squares, work = (each[dealt].reshape(shape) for each in (tokens, squares, work))
-            work = self.assigned(work)
+            work = self.assigned(work[dealt].reshape(shape))
             drawn.forward_s[..., at, :] *= work
             drawn.backward_s[..., at, :] *= work
             if self.is_sent:
-                _set_lengths(drawn, at, tokens, squares)
+                _set_lengths(drawn, at, *(each[dealt].reshape(shape) for each in (tokens, squares)))
 
     def dealt(self, work: Floats, dp_size: int, rng: np.random.Generator) -> Ints:
         """[micro-batches x dp ranks], which of the drawn ones each place has: as they come."""
