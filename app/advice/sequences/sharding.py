@@ -109,8 +109,8 @@ class AttentionKernel:
     A thread block computes one tile of queries of one head against its document's keys, tile by
     tile; blocks run on `num_processors` at once. A pair of tiles takes `tile_s`, or `alone_factor`
     times as long where a chunk has at most one tile of queries, so that no other block shares the
-    keys that it loads. `block_s` is a block's prologue and epilogue, `launch_s` the kernel's launch.
-    Usual values are of an H100 with 32 heads of 128: 2^23 FLOPs in a pair at 60 % of the peak.
+    keys that it loads. `block_s` is a block's prologue and epilogue.
+    The defaults are of an H100 with 32 heads of 128: 2^23 FLOPs in a pair at 60 % of the peak.
     """
 
     num_heads: int = 32
