@@ -135,7 +135,7 @@ def _predicted(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> _Predicte
     nearest = int(np.abs(of_order - mean_s).argmin())
     return _Predicted(
         mean_s,
-        (float(of_order.min()) - error_s, float(of_order.max()) + error_s),
+        (float(of_order.min() - error_s), float(of_order.max() + error_s)),
         Change(reassign=_Reassignment(tuple(balanced), nearest)),
     )
 
