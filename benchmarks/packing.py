@@ -4,8 +4,8 @@ Wang et al., OSDI 2025, table 2 (7B model, 128K context, 4 stages, so 4 micro-ba
 batch) and section 7.4 (context parallelism of 4). Its documents are not published. Here they are
 log-normal with the body of the simulated jobs (`DocumentLengths`: median 800, sigma 1.3) and a
 share of full length. That share is all that is fitted, to the imbalance 1.44 of the original
-packing alone; of the two shares that have it the lower is meant, as over 75 % of the paper's tokens are in
-documents of less than half of the context. Imbalance is the largest forward time of a step's
+packing alone; of the two shares that have it the lower is meant, as over 75 % of the paper's tokens
+are in documents of less than half of the context. Imbalance is the largest forward time of a step's
 micro-batches over their mean; forward times are FLOPs: attention is half at 4 h + 3 f tokens.
 """
 

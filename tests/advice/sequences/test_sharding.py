@@ -65,7 +65,7 @@ def test_sharding_per_document_gives_all_ranks_the_same_pairs(sizes, cp_size):
 
 
 def test_long_documents_are_cut_each_and_short_ones_together():
-    # Two documents: their ends fall on ranks unevenly. Many short ones: chunks of 16 of 128 queries.
+    # Two long ones end on ranks unevenly; many short ones would be chunks of 16 queries.
     assert choose_sharding([50_000, 15_536], 4) is Sharding.PER_DOCUMENT
     assert choose_sharding([128] * 512, 4) is Sharding.PER_SEQUENCE
     assert choose_sharding([65_536], 4) is Sharding.PER_SEQUENCE  # both are the same
