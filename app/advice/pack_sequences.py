@@ -89,6 +89,7 @@ def pack_sequences(
         "and memory must allow. Long documents are trained on some steps later.",
         stops_job=True,
         change=change,
+        cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
         lost_minutes=case.lost_minutes(found[0]),
         paste=_pastes(case, packing),

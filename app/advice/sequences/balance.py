@@ -5,6 +5,7 @@ their measured relative duration where lengths are not known. Every dp rank keep
 micro-batches: data-parallel frameworks need that, as gradients are averaged over equal counts.
 """
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,15 +102,27 @@ def longest_first(costs: Floats, num_ranks: int, *, equal_counts: bool = True) -
         )
     most = num_items // num_ranks if equal_counts else num_items
     rank_of = np.empty(by_step.shape, np.int64)
-    work, count = np.zeros((num_steps, num_ranks)), np.zeros((num_steps, num_ranks), np.int64)
-    steps = np.arange(num_steps)
-    for items in np.argsort(-by_step, axis=0, kind="stable"):
-        rank = work.argmin(axis=1)
-        rank_of[items, steps] = rank
-        count[steps, rank] += 1
-        is_full = count[steps, rank] == most
-        work[steps, rank] += np.where(is_full, np.inf, by_step[items, steps])
+    for step in range(num_steps):
+        rank_of[:, step] = _longest_first(by_step[:, step], num_ranks, most)
     return rank_of.reshape(np.shape(costs))
+
+
+def _longest_first(costs: Floats, num_ranks: int, most: int) -> Ints:
+    """[items], the rank of each; a full rank leaves the heap."""
+    least = [(0.0, rank) for rank in range(num_ranks)]
+    order = np.argsort(-costs, kind="stable")
+    ranks, count = [], [0] * num_ranks
+    for cost in costs[order].tolist():
+        work, rank = least[0]
+        ranks.append(rank)
+        count[rank] += 1
+        if count[rank] < most:
+            heapq.heapreplace(least, (work + cost, rank))
+        else:
+            heapq.heappop(least)
+    found = np.empty(costs.size, np.int64)
+    found[order] = ranks
+    return found
 
 
 def random_order(rank_of: Ints, num_ranks: int, rng: np.random.Generator) -> Ints:

@@ -12,6 +12,7 @@ import numpy as np
 from app.advice.change import ChangedDurations
 from app.advice.sequences.balance import CostModel, fit_costs
 from app.diagnosis.evidence.features import Computations, Features
+from app.diagnosis.evidence.sequence_lengths import PAIR_STAGE
 from app.engine.what_if import Replayer
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Ints, Trace
@@ -110,7 +111,10 @@ class SentLengths:
 
 
 def sent_lengths(trace: Trace, group: Replayer, work: MicrobatchWork) -> SentLengths | None:
-    """Lengths of all micro-batches of a group; None where those of one are not known."""
+    """Lengths of all micro-batches of a group, as the first stage sends them.
+
+    None where those of one are not known.
+    """
     squares = _sent(trace, trace.seq_len_sq, group, work)
     if squares is None:
         return None
@@ -122,7 +126,9 @@ def _sent(trace: Trace, column: Ints | None, group: Replayer, work: MicrobatchWo
     if column is None:
         return None
     is_forward = trace.optype == OP_CODES["forward-compute"]
-    rows = np.flatnonzero(is_forward & (column >= 0) & np.isin(trace.step, group.steps))
+    rows = np.flatnonzero(is_forward & (trace.stage == PAIR_STAGE))
+    rows = rows[column[rows] >= 0]
+    rows = rows[np.isin(trace.step[rows], group.steps)]
     number = np.where(trace.mb_id[rows] >= 0, trace.mb_id[rows], trace.seq_id[rows])
     at = np.searchsorted(work.microbatches, number)
     at = np.minimum(at, work.microbatches.size - 1)
