@@ -15,7 +15,7 @@ import numpy as np
 from app.advice.change import Change, ChangedDurations
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.replace_worker import CAUSES as SLOW_WORKER
-from app.advice.replace_worker import culprit_workers
+from app.advice.replace_worker import Worker, culprit_workers
 from app.advice.sequences.balance import CostModel, longest_first, random_order
 from app.advice.sequences.microbatch_work import (
     MicrobatchWork,
@@ -45,8 +45,8 @@ def balance_sequences(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(NAME, "sequence lengths were not found to be uneven")
     if case.replay.window.job.parallelism.dp_size == 1:
         return NotOffered(NAME, "the job has one dp rank, and none to move sequences to")
-    slow_ranks = ranks_of_slow_workers(case)
-    works = [_balanced(case, group, slow_ranks) for group in case.replay.groups]
+    slow = slow_workers(case)
+    works = [_balanced(case, group, slow) for group in case.replay.groups]
     known = [each for each in works if each is not None]
     if len(known) < len(works):
         return NotOffered(NAME, "the micro-batches' computations are not recorded on every stage")
@@ -96,17 +96,17 @@ class BalancedSteps:
         self.work.rescale(durations, np.take_along_axis(by_step[None], order, axis=1))
 
 
-def ranks_of_slow_workers(case: AdviceCase) -> set[int]:
-    """Dp ranks with a worker that is slow whatever it computes."""
+def slow_workers(case: AdviceCase) -> set[Worker]:
+    """Workers (dp rank, stage) that are slow whatever they compute."""
     return {
-        worker[0]
+        worker
         for finding in case.findings(*SLOW_WORKER)
         for worker in culprit_workers(case, finding)
     }
 
 
-def _balanced(case: AdviceCase, group: Replayer, slow_ranks: set[int]) -> BalancedSteps | None:
-    work = microbatch_work(group, slow_ranks)
+def _balanced(case: AdviceCase, group: Replayer, slow: set[Worker]) -> BalancedSteps | None:
+    work = microbatch_work(group, slow)
     if work is None:
         return None
     sent = sent_lengths(case.replay.window.trace, group, work)

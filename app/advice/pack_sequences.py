@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.advice.balance_sequences import ranks_of_slow_workers
+from app.advice.balance_sequences import slow_workers
 from app.advice.change import Change, ChangedDurations
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.sequences.balance import longest_first, random_order
@@ -130,9 +130,9 @@ class _Job:
 
 
 def _job(case: AdviceCase) -> _Job | NotOffered:
-    slow_ranks, works, sent = ranks_of_slow_workers(case), [], []
+    slow, works, sent = slow_workers(case), [], []
     for group in case.replay.groups:
-        work = microbatch_work(group, slow_ranks)
+        work = microbatch_work(group, slow)
         if work is None:
             return NotOffered(NAME, "micro-batches' computations are not recorded on every stage")
         works.append((group, work))

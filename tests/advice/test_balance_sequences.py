@@ -6,7 +6,7 @@ import pytest
 
 from app.advice.balance_sequences import balance_sequences
 from app.advice.change import Change, ChangedDurations
-from app.advice.fix import NotOffered
+from app.advice.replace_worker import replace_worker
 from app.synth.faults.effects import affected_steps
 from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance, _set_lengths
 from app.synth.faults.slow_compute import SlowWorker
@@ -92,14 +92,25 @@ def test_a_rank_with_all_the_long_sequences_gives_them_away():
     assert case.step_s - fix.step_s == pytest.approx(6 * 0.06, rel=0.05)
 
 
-def test_a_slow_worker_keeps_its_speed_and_gives_away_nothing_for_it():
-    job = SimulatedJob(Parallelism(4, 4, 8), 8, seed=3)
-    slow = SlowWorker(2, 1, 1.5)
-    case = case_of(replace(job, faults=(*uneven(job).faults, slow)))
-    assert {each["cause"] for each in case.result["findings"]} >= {"slow-worker"}
-    found = balance_sequences(case)
-    if not isinstance(found, NotOffered):
-        assert 100 * abs(found.step_s - achieved_s(job, slow)) / case.step_s < 2.5
+SLOW = SlowWorker(2, 1, 1.3)
+
+
+@pytest.fixture(scope="module")
+def slow_case():
+    found = case_of(replace(JOB, faults=(*uneven(JOB).faults, SLOW)))
+    causes = {each["cause"] for each in found.result["findings"]}
+    assert causes == {"slow-worker", "sequence-imbalance"}
+    return found
+
+
+def test_a_slow_worker_keeps_its_speed_and_gives_away_nothing_for_it(slow_case):
+    fix = fix_of(balance_sequences(slow_case))
+    assert 100 * abs(fix.step_s - achieved_s(JOB, SLOW)) / slow_case.step_s < 2.5
+
+
+def test_a_replaced_worker_takes_the_work_that_is_moved_to_it(slow_case):
+    changes = [fix_of(each(slow_case)).change for each in (balance_sequences, replace_worker)]
+    assert 100 * abs(slow_case.step_s_with(*changes) - achieved_s(JOB)) / slow_case.step_s < 2.5
 
 
 def test_what_to_paste_is_the_fitted_cost_and_the_slowest_step(case):

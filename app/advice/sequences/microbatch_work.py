@@ -8,14 +8,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.advice.change import ChangedDurations
 from app.advice.sequences.balance import CostModel, fit_costs
 from app.diagnosis.evidence.features import Computations, Features
 from app.diagnosis.evidence.sequence_lengths import PAIR_STAGE
+from app.engine.template import Template
 from app.engine.what_if import Replayer
 from app.trace.ops import OP_CODES
-from app.trace.window import Floats, Ints, Trace
+from app.trace.window import Floats, Integers, Ints, Trace
+
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,17 +38,45 @@ class MicrobatchWork:
     mean_s: float
 
     def rescale(self, durations: ChangedDurations, factor: Floats) -> None:
-        """Give every place a micro-batch of another factor, [dp, micro-batches, steps]."""
+        """Give every place a micro-batch of another factor, [dp, micro-batches, steps].
+
+        A worker whose durations another change has replaced by a peer's computes the peer's
+        micro-batches: its mean then stands for what it takes.
+        """
         ratio = np.divide(factor, self.factor, out=np.ones(factor.shape), where=self.factor > 0)
-        lanes = ratio.transpose(1, 0, 2).reshape(factor.shape[1], -1)
-        durations.set(self.rows, durations.of(self.rows) * lanes[self.position])
+        now_s = durations.of(self.rows)
+        if not np.array_equal(now_s, durations.group.durations.recorded_s[self.rows]):
+            self._use_means_of_copies(durations.group, now_s)
+        durations.set(self.rows, now_s * self._by_lane(ratio)[self.position])
+
+    def _by_lane(self, values: Floats) -> Floats:
+        """[micro-batches, lanes] of [dp, micro-batches, steps]."""
+        return values.transpose(1, 0, 2).reshape(values.shape[1], -1)
+
+    def _use_means_of_copies(self, group: Replayer, now_s: Floats) -> None:
+        """In place: durations that do not follow the factor become mean x factor."""
+        template = group.template
+        kinds = np.column_stack([each[self.rows] for each in _kinds(template)])
+        factor = self._by_lane(self.factor)
+        for kind in np.unique(kinds, axis=0):
+            rows = np.flatnonzero((kinds == kind).all(axis=1))
+            shape = rows.size, group.dp_size, -1
+            taken_s = now_s[rows].reshape(shape)
+            work = factor[self.position[rows]].reshape(shape)
+            is_copy = _spread(taken_s / work) > _spread(taken_s)
+            mean_s = taken_s.mean(axis=(0, 2), keepdims=True)
+            found_s = np.where(is_copy[None, :, None], work * mean_s, taken_s)
+            now_s[rows] = found_s.reshape(rows.size, -1)
 
 
-def microbatch_work(group: Replayer, slow_ranks: Collection[int] = ()) -> MicrobatchWork | None:
+def microbatch_work(
+    group: Replayer, slow_workers: Collection[tuple[int, int]] = ()
+) -> MicrobatchWork | None:
     """The work of each micro-batch; None where a stage has no computations of it.
 
     Dp ranks draw other lengths than each other, so that one computes longer than another in the
-    mean, too. Of those in `slow_ranks` this is their speed, and no work that could be moved.
+    mean, too. Of `slow_workers` (dp rank, stage) this is their speed, and no work that could be
+    moved.
     """
     features = Features(group)
     sides = [each for each in (features.forward, features.backward) if each is not None]
@@ -61,9 +93,20 @@ def microbatch_work(group: Replayer, slow_ranks: Collection[int] = ()) -> Microb
         return None
     every_s = np.concatenate(duration_s, axis=1)
     rows, position = _rows(sides, microbatches)
-    factor = _common_factor(every_s, sorted(slow_ranks))
+    factor = _common_factor(every_s, _is_slow(slow_workers, group, every_s.shape[1]))
     mean_s = float(every_s.mean()) * len(duration_s)
     return MicrobatchWork(factor, microbatches, rows, position, mean_s)
+
+
+def _kinds(template: Template) -> tuple[Integers, ...]:
+    """Columns [ops] that are the same for computations of one kind."""
+    return template.stage, template.optype, template.mc
+
+
+def _spread(duration_s: Floats) -> Floats:
+    """[dp], standard deviation over the mean of [rows, dp, steps]."""
+    mean_s = duration_s.mean(axis=(0, 2))
+    return np.asarray(duration_s.std(axis=(0, 2)) / np.where(mean_s > 0, mean_s, 1.0))
 
 
 def _of_chunk(side: Computations, chunk: int, microbatches: Ints) -> Floats | None:
@@ -85,7 +128,15 @@ def _rows(sides: Sequence[Computations], microbatches: Ints) -> tuple[Ints, Ints
     return np.concatenate(rows), np.concatenate(positions)
 
 
-def _common_factor(duration_s: Floats, slow_ranks: Sequence[int]) -> Floats:
+def _is_slow(slow_workers: Collection[tuple[int, int]], group: Replayer, num_places: int) -> Flags:
+    """[dp, places], places being the stages, again for each direction and chunk."""
+    found = np.zeros((group.dp_size, group.pp_size), np.bool_)
+    for worker in slow_workers:
+        found[worker] = True
+    return np.tile(found, num_places // group.pp_size)
+
+
+def _common_factor(duration_s: Floats, is_slow: Flags) -> Floats:
     """[dp, micro-batches, steps] of [dp, places, micro-batches, steps] seconds."""
     mean_s = duration_s.mean(axis=(2, 3), keepdims=True)
     relative = np.divide(duration_s, mean_s, out=np.ones(duration_s.shape), where=mean_s > 0)
@@ -96,8 +147,9 @@ def _common_factor(duration_s: Floats, slow_ranks: Sequence[int]) -> Floats:
         factor = relative.mean(axis=1)
     usual_s = np.median(mean_s, axis=0, keepdims=True)
     of_place = np.divide(mean_s, usual_s, out=np.ones(mean_s.shape), where=usual_s > 0)
-    of_rank = np.median(of_place, axis=1)
-    of_rank[slow_ranks] = 1.0
+    of_rank = np.ones(factor[:, :1, :1].shape)
+    for rank in np.flatnonzero(~is_slow.all(axis=1)):
+        of_rank[rank] = np.median(of_place[rank, ~is_slow[rank]])
     factor *= of_rank
     return np.asarray(factor / factor.mean())
 

@@ -99,7 +99,7 @@ def test_speed_of_a_slow_rank_is_not_its_work():
     (group,) = replay_of(job).groups
     true = DocumentLengths(full=32_768).work(true_squares(job), 0.4)
     own = true / true.mean(axis=(1, 2), keepdims=True)
-    known = microbatch_work(group, slow_ranks=[1]).factor
+    known = microbatch_work(group, slow_workers=[(1, 0)]).factor
     np.testing.assert_allclose(known[1] / known[1].mean(), own[1], rtol=0.05)
     assert known[1].mean() == pytest.approx(known.mean(), rel=0.1)
     unknown = microbatch_work(group).factor
