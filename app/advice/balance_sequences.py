@@ -34,8 +34,8 @@ MIN_SPEED_UP = 1.01
 # Random orders that are simulated, fewer where the window is so large that one takes long.
 NUM_ORDERS = 5
 _OPS_OF_ALL_ORDERS = 5_000_000
-# The assignment is pasted for up to this many micro-batches of a step.
-MAX_PASTED = 4_096
+# The assignment is pasted for up to this many micro-batches of a step: it is stored with windows.
+MAX_PASTED = 512
 
 
 def balance_sequences(case: AdviceCase) -> Fix | NotOffered:

@@ -63,7 +63,8 @@ class MicrobatchWork:
             shape = rows.size, group.dp_size, -1
             taken_s = now_s[rows].reshape(shape)
             work = factor[self.position[rows]].reshape(shape)
-            is_copy = _spread(taken_s / work) > _spread(taken_s)
+            usual_s = np.divide(taken_s, work, out=taken_s.copy(), where=work > 0)
+            is_copy = _spread(usual_s) > _spread(taken_s)
             mean_s = taken_s.mean(axis=(0, 2), keepdims=True)
             found_s = np.where(is_copy[None, :, None], work * mean_s, taken_s)
             now_s[rows] = found_s.reshape(rows.size, -1)
@@ -72,7 +73,7 @@ class MicrobatchWork:
 def microbatch_work(
     group: Replayer, slow_workers: Collection[tuple[int, int]] = ()
 ) -> MicrobatchWork | None:
-    """The work of each micro-batch; None where a stage has no computations of it.
+    """The work of each micro-batch; None where some stage or direction lacks one of them.
 
     Dp ranks draw other lengths than each other, so that one computes longer than another in the
     mean, too. Of `slow_workers` (dp rank, stage) this is their speed, and no work that could be
@@ -83,13 +84,14 @@ def microbatch_work(
     if not sides:
         return None
     microbatches = np.unique(sides[0].microbatch[sides[0].shared])
-    duration_s = [
-        of_chunk
-        for side in sides
-        for of_chunk in (_of_chunk(side, chunk, microbatches) for chunk in np.unique(side.chunk))
-        if of_chunk is not None
-    ]
-    if not duration_s or not microbatches.size:
+    duration_s = []
+    for side in sides:
+        for chunk in np.unique(side.chunk[side.shared]):
+            of_chunk = _of_chunk(side, chunk, microbatches)
+            if of_chunk is None:
+                return None
+            duration_s.append(of_chunk)
+    if not duration_s:
         return None
     every_s = np.concatenate(duration_s, axis=1)
     rows, position = _rows(sides, microbatches)
