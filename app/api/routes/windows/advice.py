@@ -31,6 +31,18 @@ class PasteOut(ResponseModel):
     text: str
 
 
+class NeedOut(ResponseModel):
+    """Something not known that would make a fix possible or complete."""
+
+    text: str = Field(examples=["the model's layers"])
+    fact: str | None = Field(
+        description="Name of the fact: the query parameter that takes it, or the option of "
+        "`paceline advise` for `document_lengths` and `max_tokens`; null where only the record can "
+        "have it.",
+        examples=["layers"],
+    )
+
+
 class FixOut(ResponseModel):
     """A fix with its prediction.
 
@@ -75,7 +87,7 @@ class FixOut(ResponseModel):
         description="Whether the cause has cost as much as a restart does; null if unknown."
     )
     paste: list[PasteOut] = Field(description="Commands, options or settings, ready to paste.")
-    needs: list[str] = Field(description="Facts that would complete the fix.")
+    needs: list[NeedOut] = Field(description="Facts that would complete the fix.")
     what_if: list[EditIn] | None = Field(
         description="The fix as edits of a what-if question; null where edits cannot express it."
     )
@@ -98,7 +110,7 @@ class FixNotOfferedOut(ResponseModel):
 
     fix: str = Field(description="Name of the fix.")
     reason: str = Field(description="Why the fix is not advised.")
-    needs: list[str] = Field(description="Facts with which the fix could be predicted.")
+    needs: list[NeedOut] = Field(description="Facts with which the fix could be predicted.")
 
 
 class AdviceOut(ResponseModel):

@@ -4,12 +4,11 @@ import { readAddress, updateAddress } from "../../lib/address.js"
 import { h, patch } from "../../lib/dom.js"
 import { capitalized, contained, tidy } from "../../lib/formatting.js"
 
-// As the API has them, with the option by which a fix asks for each.
+// As the API has them.
 const FACTS = [
-  { name: "layers", option: "--layers", label: "Layers of the model", input: number(1, 1000, 1) },
+  { name: "layers", label: "Layers of the model", input: number(1, 1000, 1) },
   {
     name: "layout",
-    option: "--layout",
     label: "or layers of each stage",
     input: {
       placeholder: "9,9,9,6",
@@ -20,7 +19,6 @@ const FACTS = [
   },
   {
     name: "scheduler",
-    option: "--scheduler",
     label: "Scheduler",
     choices: [
       ["", "not said"],
@@ -28,22 +26,19 @@ const FACTS = [
       ["kubernetes", "Kubernetes"],
     ],
   },
-  { name: "restart_minutes", option: "--restart-minutes", label: "Restart, minutes", input: number(0, 10080, "any") },
+  { name: "restart_minutes", label: "Restart, minutes", input: number(0, 10080, "any") },
   {
     name: "checkpoint_minutes",
-    option: "--checkpoint-minutes",
     label: "Between checkpoints, minutes",
     input: number(0, 10080, "any"),
   },
   {
     name: "expert_loads",
-    option: "--expert-loads",
     label: "Tokens of each expert",
     input: { placeholder: "812,40,95,120", maxlength: 16384 },
   },
   {
     name: "expert_share",
-    option: "--expert-share",
     label: "Experts' share of the time, 0 to 1",
     input: number(0, 1, "any"),
   },
@@ -52,11 +47,8 @@ const FACTS = [
 /** Names of the facts in the address and in the API's query. */
 export const FACT_NAMES = FACTS.map(({ name }) => name)
 
-/** What a fix needs, without the options by which the command line takes it. */
-export const withoutOptions = (need) => need.replace(/ \((?=[^)]*--)[^)]*\)/g, "")
-
 /** Whether one of the fields asks for it. */
-export const isAsked = (need) => FACTS.some(({ option }) => need.includes(option))
+export const isAsked = ({ fact }) => FACT_NAMES.includes(fact)
 
 /** Fields for facts that the fixes need, and for those in the address; one that was shown stays. */
 export class FactForm {
@@ -71,8 +63,10 @@ export class FactForm {
     const values = readAddress(...FACT_NAMES)
     const lacking = (answer?.not_offered ?? []).filter(({ needs }) => needs.length)
     const needs = [...(answer?.fixes ?? []), ...lacking].flatMap((each) => each.needs)
-    for (const { name, option } of FACTS)
-      if (values[name] || needs.some((need) => need.includes(option))) this.shown.add(name)
+    const asked = new Set(needs.map(({ fact }) => fact))
+    // Stages may have different numbers of layers.
+    if (asked.has("layers")) asked.add("layout")
+    for (const name of FACT_NAMES) if (values[name] || asked.has(name)) this.shown.add(name)
     const fields = FACTS.filter(({ name }) => this.shown.has(name))
     this.node.hidden = !fields.length && !lacking.length
     patch(
@@ -102,7 +96,7 @@ const FIX_NAMES = { "planned-gc": "Planned garbage collection", "resplit-stages"
 export const fixName = (fix) => FIX_NAMES[fix] ?? capitalized(fix.replaceAll("-", " "))
 
 /** What a fix needs, as a sentence. */
-export const needed = (needs) => `Needed: ${needs.map((need) => contained(withoutOptions(need))).join("; ")}.`
+export const needed = (needs) => `Needed: ${needs.map(({ text }) => contained(text)).join("; ")}.`
 
 function field({ name, label, input, choices }, value, onChange) {
   const id = `fact-${name}`
