@@ -6,12 +6,12 @@ Achieved speed-up is T at the prediction / mean T after the fix: both simulated,
 prediction, so launch delays are in neither.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from app import formatting
-from app.advice.signs import ClosedWindow, Seen, Sign, seen_in
+from app.advice.signs import ClosedWindow, Seen, Sign, seen_in, sign_of
 
 State = Literal["open", "applied", "measured", "gone", "not-comparable", "expired"]
 LIVE: tuple[State, ...] = ("open", "applied")
@@ -38,6 +38,11 @@ class SeenWindow:
     def place(self) -> tuple[int, int]:
         """Epoch and first step, by which windows are in order."""
         return self.epoch, self.first_step
+
+    @property
+    def window_id(self) -> str:
+        """Id of the window in routes."""
+        return f"{self.epoch}-{self.first_step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,49 @@ class Tracked:
         if self.applied_epoch is None or self.applied_step is None:
             return None
         return self.applied_epoch, self.applied_step
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted fix, to be followed: `step_s` and its range are mean steps with it, seconds."""
+
+    title: str
+    step_s: float
+    step_range_s: tuple[float, float]
+    gpu_hours_per_day: float
+    tracked: Tracked
+
+    @property
+    def speed_up(self) -> float:
+        """T / T_new."""
+        return self.tracked.before_s / self.step_s
+
+    @property
+    def sentence(self) -> str:
+        """What was predicted and what was achieved so far."""
+        return outcome_sentence(self.tracked, self.speed_up)
+
+
+def prediction_of(fix: Mapping[str, Any], window: ClosedWindow) -> Prediction | None:
+    """A fix of this window, as `fix_as_json` makes it; None where nothing would show that it was
+    applied.
+    """
+    sign = sign_of(fix, window)
+    if sign is None:
+        return None
+    least_s, most_s = fix["step_range_s"]
+    return Prediction(
+        fix["title"],
+        fix["step_s"],
+        (least_s, most_s),
+        fix["gpu_hours_per_day"],
+        Tracked(fix["fix"], sign, window.epoch, window.first_step, fix["step_s_before"]),
+    )
+
+
+def predicted_again(old: Tracked, new: Tracked) -> Tracked:
+    """The newer prediction of the same open fix; the cause was found in the windows before, too."""
+    return replace(new, num_there=max(old.num_there, new.num_there))
 
 
 def advance(tracked: Tracked, window: ClosedWindow) -> Tracked:
@@ -111,7 +159,9 @@ def finish_run(tracked: Tracked, epoch: int) -> Tracked:
     """After the end of a run: what was measured in it, in however few windows, is final."""
     if tracked.state != "applied" or tracked.applied_epoch != epoch:
         return tracked
-    return replace(tracked, state="measured") if tracked.achieved is not None else tracked
+    if tracked.achieved is None:
+        return tracked
+    return _with_new_causes(replace(tracked, state="measured"))
 
 
 def _beside(tracked: Tracked, other: Tracked) -> Tracked:
