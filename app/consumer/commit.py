@@ -29,7 +29,6 @@ from app.store.dead_letters import DeadLetter
 from app.store.shards import SpoolRow
 from app.store.windows import StepRow, WindowRecord, split_by_step
 
-
 GroupKey = tuple[str, str]  # job_id, rule
 
 

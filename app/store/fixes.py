@@ -98,8 +98,8 @@ def save_prediction(
         known = _live_of(conn, job_id, prediction.tracked.fix)  # another process was faster
     if known is None or known.tracked.state == "applied":
         raise Conflict(
-            f"{prediction.tracked.fix} was applied to job {job_of(job_id)!r} and is being measured: "
-            "wait for its outcome"
+            f"{prediction.tracked.fix} was applied to job {job_of(job_id)!r} and is being "
+            "measured: wait for its outcome"
         )
     is_expired = known.state_at(now_s) == "expired"
     tracked = predicted_again(known.tracked, prediction.tracked)
