@@ -23,6 +23,8 @@ from app.trace.window import Window
 
 log = structlog.get_logger()
 
+# Of a top fix; a smaller gain could not be told from what steps differ between windows anyway.
+MIN_SPEED_UP = 1.02
 # A bug in the comparison must stop neither the job's windows nor its alerts.
 _BUGS = (ArithmeticError, LookupError, TypeError, ValueError)
 
@@ -81,7 +83,8 @@ def _after_window(
 
 def _top_fix(observation: Observation, seen: ClosedWindow) -> Prediction | None:
     advice = _advice(observation)
-    return None if advice is None else prediction_of(advice, seen)
+    found = None if advice is None else prediction_of(advice, seen)
+    return None if found is None or found.speed_up < MIN_SPEED_UP else found
 
 
 def _saved(
