@@ -92,7 +92,7 @@ def save_prediction(
         new = FixRecord(
             secrets.token_hex(_ID_BYTES), job_id, prediction, tracked_by, None, now_s, now_s
         )
-        statement = insert(conn, _TABLE).values(_values(new)).on_conflict_do_nothing()
+        statement = insert(conn, _TABLE).values(row_of(new)).on_conflict_do_nothing()
         if conn.execute(statement.returning(_TABLE.c.fix_id)).one_or_none() is not None:
             return new
         known = _live_of(conn, job_id, prediction.tracked.fix)  # another process was faster
@@ -115,7 +115,7 @@ def save_prediction(
 def save(conn: Connection, record: FixRecord, *, now_s: float) -> FixRecord:
     """Save what has become of a prediction."""
     record = replace(record, updated_s=now_s)
-    conn.execute(update(_TABLE).where(_TABLE.c.fix_id == record.fix_id).values(_values(record)))
+    conn.execute(update(_TABLE).where(_TABLE.c.fix_id == record.fix_id).values(row_of(record)))
     return record
 
 
@@ -197,7 +197,8 @@ def _live_of(conn: Connection, job_id: str, fix: str) -> FixRecord | None:
     return None if row is None else _record(row)
 
 
-def _values(record: FixRecord) -> dict[str, Any]:
+def row_of(record: FixRecord) -> dict[str, Any]:
+    """The record as a row of the table."""
     prediction, tracked = record.prediction, record.tracked
     least_s, most_s = prediction.step_range_s
     return {

@@ -127,9 +127,7 @@ def test_crash_at_any_point_leaves_one_outcome_and_one_message(migrated_file, tm
         if at is not None:
             twin.crash_points.raise_at(at, Crash())
         run_all(twin)
-        found = [
-            (each.tracked, each.prediction.step_s, each.notice) for each in records(twin)
-        ]
+        found = [(each.tracked, each.prediction.step_s, each.notice) for each in records(twin)]
         hook.requests.clear()
         with closing(NotifierTwin(url)) as notifier:
             notifier.add_receiver("hook", hook.url)
