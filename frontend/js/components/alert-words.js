@@ -112,9 +112,10 @@ export function firesWhen({ on, of, jobs, above, for: lasts, min_confidence }) {
     figureOf(on, above),
     of === "*" ? "" : of,
   )
-  const parts = isByClock(on) || isOnce(on)
-    ? [lasts.seconds > 0 && `for ${duration(lasts.seconds)}`]
-    : [`for ${lasting(lasts)}`, on === "cause" && `and Paceline is ${share(min_confidence)} sure or more`]
+  const parts =
+    isByClock(on) || isOnce(on)
+      ? [lasts.seconds > 0 && `for ${duration(lasts.seconds)}`]
+      : [`for ${lasting(lasts)}`, on === "cause" && `and Paceline is ${share(min_confidence)} sure or more`]
   const where = jobs === "*" ? "" : ` Only jobs that match ${contained(jobs)}.`
   return tidy(`Fires when ${[holds, ...parts].filter(Boolean).join(" ")}.${where}`)
 }

@@ -117,7 +117,12 @@ function deleteButton({ fix_id, title }, jobId, onChange) {
   }
   return h(
     "button",
-    { class: "text-button", type: "button", "aria-label": `Delete the prediction: ${contained(title)}`, onclick: remove },
+    {
+      class: "text-button",
+      type: "button",
+      "aria-label": `Delete the prediction: ${contained(title)}`,
+      onclick: remove,
+    },
     "Delete",
   )
 }
