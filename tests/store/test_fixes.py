@@ -1,17 +1,20 @@
 """Predictions of fixes: one followed at a time, outcomes kept as history."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from app.advice.outcome import SeenWindow
 from app.errors import Conflict, FixNotFound, InvalidRequest, JobNotFound
-from app.store import fixes
+from app.store import fixes, retention
 from app.store.database import to_cursor
 from app.store.fixes import EXPIRES_AFTER_S
+from app.store.retention import RetentionDays
 from tests.store.factories import prediction, register
 
 JOB = "default/a"
+DAY_S = 86_400.0
 SEEN = SeenWindow(2, 16, 8, 2.05, "applied", ("gc-pause",))
 
 
@@ -152,3 +155,13 @@ def test_unknown_job_is_refused(job):
         listed(job, job_id="default/none")
     with pytest.raises(JobNotFound), job.write() as conn:
         fixes.remove(conn, "default/none", "ab")
+
+
+def test_outcomes_expire_with_results(job):
+    record = save(job, now_s=time.time() - 400 * DAY_S)
+    kept = save(job, fix="planned-gc", now_s=time.time() - DAY_S)
+    removed = list(retention.sweep(job, RetentionDays(raw_days=14.0, results_days=180.0)))
+    assert [(each.kind, each.number) for each in removed] == [("fixes", 1)]
+    with job.read() as conn:
+        assert fixes.page(conn, "default", now_s=time.time())[0] == [kept]
+    assert record != kept
