@@ -18,12 +18,13 @@ from app.advice.advise import advise
 from app.advice.fix import Facts, Fix
 from app.advice.models.all_reduce import Network
 from app.advice.resplit_stages import NAME as RESPLIT
-from app.advice.resplit_stages import megatron_layout
+from app.advice.stages.stage_layout import megatron_layout
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
 from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
 from app.synth.job import SimulatedJob
@@ -32,6 +33,7 @@ from app.trace.window import Window
 from tests.harness.ddp_jobs import ddp_window, with_all_reduce, with_straggl_ar
 
 STEPS = 24
+SEQUENCE_SETTINGS = ("max_length", "full_share", "attention_share", "is_sent")
 MAX_MEDIAN, MAX_P95, MAX_ERROR, MAX_SLOWER = 2.0, 4.0, 8.0, 1.0
 
 
@@ -41,13 +43,14 @@ def _recorded(job: SimulatedJob, steps: Sequence[int]) -> Window:
 
 @dataclass(frozen=True)
 class Trial:
-    """A job, what its owner knows, and the job with a fix applied."""
+    """A job, what its owner knows, and the job with a fix applied, which `steps_after` are of."""
 
     fix: str
     job: SimulatedJob
     facts: Facts
     applied: Callable[[Fix], SimulatedJob]
     record: Callable[[SimulatedJob, Sequence[int]], Window] = _recorded
+    steps_after: range = range(STEPS, 2 * STEPS)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def random_trial(seed: int) -> Trial:
         costs=OperationCosts(noise=float(rng.uniform(0.005, 0.03))),
         seed=int(rng.integers(1 << 30)),
     )
-    makers = (_slow_worker, _long_stage, _gc_pauses, _slow_network, _late_rank)
+    makers = (_slow_worker, _long_stage, _gc_pauses, _slow_network, _late_rank, _uneven_sequences)
     return makers[seed % len(makers)](job, rng)
 
 
@@ -112,6 +115,21 @@ def _slow_network(job: SimulatedJob, rng: np.random.Generator) -> Trial:
     )
     slow = replace(job, faults=(faults[int(rng.integers(len(faults)))],))
     return Trial("repair-link", slow, Facts(), lambda _: _without_faults(slow))
+
+
+def _uneven_sequences(job: SimulatedJob, rng: np.random.Generator) -> Trial:
+    fault = SequenceImbalance(
+        max_length=int(rng.choice([8_192, 32_768, 65_536])),
+        full_share=float(rng.uniform(0.005, 0.05)),
+        attention_share=float(rng.uniform(0.15, 0.6)),
+        is_sent=bool(rng.random() < 0.5),
+    )
+    settings = {name: getattr(fault, name) for name in SEQUENCE_SETTINGS}
+    slow = replace(job, faults=(fault,))
+    dealt = LptSequences(**settings, documents_seed=job.seed)
+    balanced = replace(job, faults=(dealt,), seed=job.seed + 1)
+    # The same steps, as other steps have other documents: only the noise is to be another.
+    return Trial("balance-sequences", slow, Facts(), lambda _: balanced, steps_after=range(STEPS))
 
 
 def _late_rank(job: SimulatedJob, rng: np.random.Generator) -> Trial:
@@ -235,7 +253,7 @@ def outcome_of(seed: int) -> Outcome:
     fix = next((each for each in advise(case).fixes if each.name == trial.fix), None)
     if fix is None:
         return Outcome(trial.fix, None, None)
-    after = prepare(trial.record(trial.applied(fix), range(STEPS, 2 * STEPS)))
+    after = prepare(trial.record(trial.applied(fix), trial.steps_after))
     return Outcome(
         trial.fix,
         100 * (1 - fix.step_s / case.step_s),

@@ -7,6 +7,8 @@ from typing import Any
 from app.advice import (
     backup_tasks,
     balance_experts,
+    move_microbatches,
+    other_schedule,
     planned_gc,
     repair_link,
     replace_worker,
@@ -19,9 +21,11 @@ from app.engine.questions.edits import edits_as_json
 
 METHODS: tuple[Method, ...] = (
     Method(replace_worker.NAME, replace_worker.CAUSES, replace_worker.replace_worker),
+    Method(move_microbatches.NAME, move_microbatches.CAUSES, move_microbatches.move_microbatches),
     Method(resplit_stages.NAME, resplit_stages.CAUSES, resplit_stages.resplit_stages),
     Method(planned_gc.NAME, planned_gc.CAUSES, planned_gc.planned_gc),
     Method(repair_link.NAME, repair_link.CAUSES, repair_link.repair_link),
+    Method(other_schedule.NAME, other_schedule.CAUSES, other_schedule.other_schedule),
     Method(straggl_ar.NAME, straggl_ar.CAUSES, straggl_ar.straggl_ar),
     Method(balance_experts.NAME, balance_experts.CAUSES, balance_experts.balance_experts),
     Method(backup_tasks.NAME, backup_tasks.CAUSES, backup_tasks.backup_tasks),
