@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app import formatting
-from app.advice.signs import ClosedWindow, Seen, Sign, seen_in, sign_of
+from app.advice.signs import ClosedWindow, Seen, Sign, comparable_step_s, seen_in, sign_of
 
 State = Literal["open", "applied", "measured", "gone", "not-comparable", "expired"]
 LIVE: tuple[State, ...] = ("open", "applied")
@@ -25,7 +25,10 @@ _MAX_DRIFT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SeenWindow:
-    """What one complete window shows of the fix; `step_s` is its mean simulated step."""
+    """What one complete window shows of the fix.
+
+    `step_s` is its mean simulated step, of uneven sequences at the work of the prediction.
+    """
 
     epoch: int
     first_step: int
@@ -129,9 +132,12 @@ def advance(tracked: Tracked, window: ClosedWindow) -> Tracked:
     if not tracked.is_live or place <= (tracked.epoch, tracked.first_step):
         return tracked
     seen = SeenWindow(
-        *place, len(window.result["steps"]), window.step_s, seen_in(tracked.sign, window),
+        *place,
+        len(window.result["steps"]),
+        comparable_step_s(tracked.sign, window),
+        seen_in(tracked.sign, window),
         window.causes,
-    )  # fmt: skip
+    )
     others = [each for each in tracked.windows if each.place != place]
     is_new = len(others) == len(tracked.windows)
     if is_new and tracked.windows and place < tracked.windows[0].place:
@@ -250,6 +256,7 @@ _DONE = {
     "other-schedule": "schedule changed",
     "planned-gc": "garbage collection planned",
     "balance-sequences": "sequences balanced",
+    "pack-sequences": "documents packed",
     "repair-link": "link repaired",
 }
 

@@ -5,16 +5,17 @@ operations, or a cause that is no longer found. A fix without a sign cannot be n
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
 
 from app.trace.ops import OP_CODES
-from app.trace.window import Window
+from app.trace.window import Floats, Window
 
-SignKind = Literal["host", "shares", "structure", "cause"]
+SignKind = Literal["host", "shares", "counts", "structure", "balance", "cause"]
 # What a window shows of a fix. "recovered": the cause is gone, and the fix was certainly not made.
 Seen = Literal["applied", "gone", "recovered", "there", "unknown", "other-shape"]
 
@@ -22,10 +23,11 @@ Seen = Literal["applied", "gone", "recovered", "there", "unknown", "other-shape"
 SIGNS: Mapping[str, tuple[SignKind, tuple[str, ...]]] = {
     "replace-worker": ("host", ("slow-worker",)),
     "resplit-stages": ("shares", ("stage-imbalance",)),
-    "move-microbatches": ("structure", ("slow-worker",)),
+    "move-microbatches": ("counts", ("slow-worker",)),
     "other-schedule": ("structure", ()),
     "planned-gc": ("cause", ("gc-pause",)),
-    "balance-sequences": ("cause", ("sequence-imbalance",)),
+    "balance-sequences": ("balance", ("sequence-imbalance",)),
+    "pack-sequences": ("balance", ("sequence-imbalance",)),
     "repair-link": ("cause", ("slow-link", "flapping-link")),
 }
 # More culprits are not taken down: one of their hosts is proof enough.
@@ -37,6 +39,9 @@ _SAME_MICROBATCHES = 0.02
 _MIN_WAY, _MIN_SHIFT = 0.5, 0.005
 # Without a prediction of the shares: a layer is at least so much of the job.
 _MIN_UNPREDICTED_SHIFT = 0.01
+# Of the imbalance over dp ranks, no more than this is left.
+_MAX_LEFT = 0.5
+_TINY = np.finfo(float).tiny
 _COMPUTE = (
     *("forward-compute", "backward-compute"),
     *("backward-input-compute", "backward-weight-compute"),
@@ -85,15 +90,59 @@ def _order_digest(window: Window) -> str:
     return blake2b(listed.tobytes(), digest_size=8).hexdigest()
 
 
+def work_by_rank(window: Window) -> Floats:
+    """[steps, dp], seconds that the workers of each dp rank compute forwards and backwards."""
+    trace, dp_size = window.trace, window.job.parallelism.dp_size
+    is_work = np.zeros(int(trace.optype.max()) + 1, np.bool_)
+    codes = [OP_CODES[name] for name in _COMPUTE]
+    is_work[[code for code in codes if code < is_work.size]] = True
+    rows = np.flatnonzero(is_work[trace.optype])
+    place = np.searchsorted(window.steps, trace.step[rows]) * dp_size + trace.dp_rank[rows]
+    size = len(window.steps) * dp_size
+    total_s: Floats = np.bincount(place, trace.duration_s[rows], size).astype(np.float64)
+    return total_s.reshape(-1, dp_size)
+
+
+def work_imbalance(work_s: Floats) -> float:
+    """How uneven the work [steps, dp] of a step is: mean of largest / mean, 1 if even.
+
+    A rank that is slow in every step does not count: each is relative to its own mean.
+    """
+    relative = work_s / np.maximum(work_s.mean(axis=0), _TINY)
+    return float((relative.max(axis=1) / np.maximum(relative.mean(axis=1), _TINY)).mean())
+
+
 @dataclass(frozen=True)
 class ClosedWindow:
-    """A closed window as signs are looked for in it; `result` is that of docs/glossary.md."""
+    """A closed window with its result (docs/glossary.md), as signs are looked for in it."""
 
-    epoch: int
-    first_step: int
+    window: Window
     result: Mapping[str, Any]
-    hosts: Mapping[tuple[int, int], str]
-    shape: Shape
+
+    @property
+    def epoch(self) -> int:
+        """Of its run."""
+        return self.window.epoch
+
+    @property
+    def first_step(self) -> int:
+        """By which windows of a run are in order."""
+        return self.window.first_step
+
+    @property
+    def hosts(self) -> Mapping[tuple[int, int], str]:
+        """Host of each (dp rank, stage), as far as known."""
+        return self.window.hosts
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What must stay the same for step times to be comparable."""
+        return shape_of(self.window)
+
+    @cached_property
+    def work_s(self) -> Floats:
+        """[steps, dp], seconds that the workers of each dp rank compute forwards and backwards."""
+        return work_by_rank(self.window)
 
     @property
     def step_s(self) -> float:
@@ -122,7 +171,7 @@ def closed_window(
     """
     if window.state != "complete" or not is_trusted or not result["steps"]:
         return None
-    return ClosedWindow(window.epoch, window.first_step, result, window.hosts, shape_of(window))
+    return ClosedWindow(window, result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +180,9 @@ class Sign:
 
     `needs_restart`: without a new run after `epoch` the fix cannot have been made. `found` are all
     causes found then; `workers` (dp rank, stage, host) those that are to be replaced; `shares` [pp]
-    the stages' shares and `predicted_shares` those with the fix, empty where they are not known.
+    the stages' shares and `predicted_shares` those with the fix, empty where they are not known;
+    where a fix is to lower it, `imbalance` is that of the work over the dp ranks, and `work_s` all
+    work of a step in seconds.
     """
 
     kind: SignKind
@@ -142,7 +193,9 @@ class Sign:
     found: tuple[str, ...] = ()
     workers: tuple[tuple[int, int, str | None], ...] = ()
     shares: tuple[float, ...] = ()
-    predicted_shares: tuple[float, ...] = field(default=())
+    predicted_shares: tuple[float, ...] = ()
+    imbalance: float | None = None
+    work_s: float | None = None
 
 
 def sign_of(fix: Mapping[str, Any], window: ClosedWindow) -> Sign | None:
@@ -170,6 +223,8 @@ def sign_of(fix: Mapping[str, Any], window: ClosedWindow) -> Sign | None:
         workers,
         window.shares if is_split else (),
         _predicted_shares(fix["what_if"] or (), window) if is_split else (),
+        work_imbalance(window.work_s) if kind == "balance" else None,
+        _total_s(window.work_s) if kind == "balance" else None,
     )
 
 
@@ -222,30 +277,57 @@ def _predicted_shares(
     return tuple((total / total.sum()).tolist()) if edits else ()
 
 
+def comparable_step_s(sign: Sign, window: ClosedWindow) -> float:
+    """T, seconds: the mean simulated step; of uneven sequences at the work of the prediction.
+
+    Their work differs from step to step, by the documents and not by the fix.
+    """
+    work_s = _total_s(window.work_s) if sign.work_s is not None else 0.0
+    return window.step_s * (sign.work_s / work_s if sign.work_s and work_s else 1.0)
+
+
+def _total_s(work_s: Floats) -> float:
+    """Work of a mean step, seconds."""
+    return float(work_s.sum(axis=1).mean())
+
+
 def seen_in(sign: Sign, window: ClosedWindow) -> Seen:
     """What a window after the prediction shows of the fix."""
     if not _is_comparable(sign, window.shape):
         return "other-shape"
-    if sign.kind == "structure":
-        return _structure_seen(sign, window)
     if sign.kind == "host":
         return _host_seen(sign, window)
-    if sign.kind == "shares" and window.epoch > sign.epoch and _is_moved(sign, window.shares):
-        return "applied"
-    if sign.kind == "cause" and any(
-        each["evidence"].get("planned") for each in _findings(window, sign.causes)
-    ):
+    if sign.kind == "balance":
+        return _balance_seen(sign, window)
+    if _is_proven(sign, window):
         return "applied"
     seen = _cause_seen(sign, window, _findings(window, sign.causes))
-    # Another split would show in the shares.
-    return "recovered" if seen == "gone" and sign.kind == "shares" else seen
+    # Of the other kinds there would be a proof.
+    return "recovered" if seen == "gone" and sign.kind != "cause" else seen
 
 
-def _is_comparable(sign: Sign, shape: Shape) -> bool:
-    before, now = sign.shape, shape
+def _is_proven(sign: Sign, window: ClosedWindow) -> bool:
+    """Whether the window can only look like this with the fix."""
+    if sign.kind == "shares":
+        return window.epoch > sign.epoch and _is_moved(sign, window.shares)
+    if sign.kind == "counts":
+        return not _has_same_microbatches(sign.shape, window.shape)
     if sign.kind == "structure":
-        # Chunks (vpp) and micro-batches are what such a fix changes.
-        return (*before.sizes[:3], *before.sizes[4:]) == (*now.sizes[:3], *now.sizes[4:])
+        before, now = sign.shape, window.shape
+        is_same = (before.sizes, before.order) == (now.sizes, now.order)
+        return not is_same or not _has_same_microbatches(before, now)
+    planned = (each["evidence"].get("planned") for each in _findings(window, sign.causes))
+    return any(planned)
+
+
+def _is_comparable(sign: Sign, now: Shape) -> bool:
+    before = sign.shape
+    if sign.kind == "counts":
+        return before.sizes == now.sizes and _is_same_total(before, now)
+    if sign.kind == "structure":
+        # Chunks (vpp) and micro-batches, of all dp ranks alike, are what such a fix changes.
+        is_same = (*before.sizes[:3], *before.sizes[4:]) == (*now.sizes[:3], *now.sizes[4:])
+        return is_same and len(before.microbatches) == len(now.microbatches)
     return before.sizes == now.sizes and _has_same_microbatches(before, now)
 
 
@@ -255,13 +337,18 @@ def _has_same_microbatches(before: Shape, now: Shape) -> bool:
     return bool(np.allclose(before.microbatches, now.microbatches, rtol=_SAME_MICROBATCHES))
 
 
-def _structure_seen(sign: Sign, window: ClosedWindow) -> Seen:
-    before, now = sign.shape, window.shape
-    is_other = before.sizes != now.sizes or before.order != now.order
-    if is_other or not _has_same_microbatches(before, now):
-        return "applied"
-    seen = _cause_seen(sign, window, _findings(window, sign.causes))
-    return "recovered" if seen == "gone" and sign.causes else "there"
+def _is_same_total(before: Shape, now: Shape) -> bool:
+    """Whether all dp ranks together have as many micro-batches."""
+    means = [sum(each.microbatches) / len(each.microbatches) for each in (before, now)]
+    return abs(means[1] - means[0]) <= _SAME_MICROBATCHES * means[0]
+
+
+def _balance_seen(sign: Sign, window: ClosedWindow) -> Seen:
+    """Whether the dp ranks have even work now; micro-batches may differ in length all the same."""
+    left = work_imbalance(window.work_s) - 1
+    if sign.imbalance is None or left > _MAX_LEFT * (sign.imbalance - 1):
+        return "there"
+    return "recovered" if sign.needs_restart and window.epoch == sign.epoch else "gone"
 
 
 def _host_seen(sign: Sign, window: ClosedWindow) -> Seen:

@@ -1,13 +1,13 @@
 """Closed windows of simulated jobs before and after a fix, as predictions are followed in them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from app.advice.advise import fix_as_json
-from app.advice.fix import AdviceCase, Facts, Method
+from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
 from app.advice.outcome import Prediction, prediction_of
-from app.advice.signs import ClosedWindow, shape_of
+from app.advice.signs import ClosedWindow
 from app.synth.job import SimulatedJob
 from tests.advice.cases import case_of, fix_of
 
@@ -28,10 +28,7 @@ def case_at(
 
 def seen_window(case: AdviceCase) -> ClosedWindow:
     """The window of a case."""
-    window = case.replay.window
-    return ClosedWindow(
-        window.epoch, window.first_step, case.result, window.hosts, shape_of(window)
-    )
+    return ClosedWindow(case.replay.window, case.result)
 
 
 def window_at(job: SimulatedJob, first_step: int, epoch: int = 1, **given: Any) -> ClosedWindow:
@@ -39,8 +36,8 @@ def window_at(job: SimulatedJob, first_step: int, epoch: int = 1, **given: Any) 
     return seen_window(case_at(job, first_step, epoch, **given))
 
 
-def predicted(method: Method, case: AdviceCase) -> Prediction:
+def predicted(predict: Callable[[AdviceCase], Fix | NotOffered], case: AdviceCase) -> Prediction:
     """The prediction of a fix that is offered and can be noticed."""
-    found = prediction_of(fix_as_json(fix_of(method(case))), seen_window(case))
+    found = prediction_of(fix_as_json(fix_of(predict(case))), seen_window(case))
     assert found is not None
     return found

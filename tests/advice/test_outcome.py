@@ -1,10 +1,13 @@
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
 from app.advice.advise import fix_as_json
+from app.advice.balance_sequences import balance_sequences
 from app.advice.fix import Facts
+from app.advice.move_microbatches import move_microbatches
 from app.advice.outcome import (
     NUM_MEASURED,
     Prediction,
@@ -20,12 +23,14 @@ from app.advice.planned_gc import planned_gc
 from app.advice.repair_link import repair_link
 from app.advice.replace_worker import replace_worker
 from app.advice.resplit_stages import resplit_stages
-from app.advice.signs import ClosedWindow, Sign
+from app.advice.signs import ClosedWindow, Sign, work_imbalance
 from app.synth.costs import OperationCosts
 from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.faults.slow_network import SlowNic
 from app.synth.job import SimulatedJob
+from app.synth.schedules import OneFOneB, ZeroBubble
 from app.trace.job import Parallelism
 from tests.advice.cases import fix_of
 from tests.advice.fix_windows import WINDOW_STEPS, case_at, predicted, seen_window, window_at
@@ -312,3 +317,58 @@ def test_sign_survives_json(replacing, splitting, collecting):
     for each in (replacing, splitting, collecting):
         text = msgspec.json.encode(each.tracked.sign)
         assert msgspec.json.decode(text, type=Sign) == each.tracked.sign
+
+
+# Sequences: the same documents, dealt out to the dp ranks by their work.
+DOCUMENTS = {"attention_share": 0.4, "full_share": 0.03}
+UNEVEN = SimulatedJob(Parallelism(4, 2, 4), 8, seed=3, faults=(SequenceImbalance(**DOCUMENTS),))
+DEALT = replace(UNEVEN, faults=(LptSequences(**DOCUMENTS, documents_seed=3),), seed=9)
+
+
+@pytest.fixture(scope="module")
+def balancing() -> Prediction:
+    return predicted(balance_sequences, case_at(UNEVEN))
+
+
+def test_sequences_dealt_out_evenly_are_noticed_by_the_work_of_the_ranks(balancing):
+    persisted = advance(balancing.tracked, window_at(UNEVEN, 8))
+    assert persisted.num_there == 2
+    windows = in_row(DEALT, 16, epoch=2)
+    # Micro-batches still differ in length: the cause itself is not gone.
+    assert all("sequence-imbalance" in each.causes for each in windows)
+    found = after(persisted, *windows)
+    assert (found.state, found.applied_step) == ("measured", 16)
+    assert found.achieved == pytest.approx(balancing.speed_up, rel=0.05)
+
+
+def test_slow_rank_does_not_make_the_work_uneven():
+    slow = replace(HEALTHY, faults=(SlowWorker(2, 1, 3.0),))
+    assert work_imbalance(window_at(slow, 0).work_s) < 1.02
+    assert work_imbalance(window_at(UNEVEN, 0).work_s) > 1.1
+
+
+def with_shape(window: ClosedWindow, **changes: Any) -> ClosedWindow:
+    found = replace(window)
+    object.__setattr__(found, "shape", replace(window.shape, **changes))
+    return found
+
+
+def test_moved_micro_batches_are_noticed_by_the_counts_of_the_ranks(slow_case):
+    tracked = predicted(move_microbatches, slow_case).tracked
+    same, moved, more = window_at(SLOW, 8), (5.0, 5.0, 1.0, 5.0), (5.0, 5.0, 5.0, 5.0)
+    assert advance(tracked, same).state == "open"
+    assert advance(tracked, with_shape(same, microbatches=moved)).state == "applied"
+    assert advance(tracked, with_shape(same, microbatches=more[:1])).state == "not-comparable"
+
+
+def test_other_schedule_is_noticed_by_the_order_of_computations():
+    slow = replace(HEALTHY, schedule=OneFOneB())
+    sign = Sign("structure", (), True, 1, window_at(slow, 0).shape)
+    tracked = Tracked("other-schedule", sign, 1, 0, 1.0)
+    assert advance(tracked, window_at(replace(slow, seed=8), 8, 2)).state == "open"
+    for job in (
+        replace(HEALTHY, schedule=ZeroBubble()),
+        replace(HEALTHY, num_microbatches=8),
+    ):
+        found = advance(tracked, window_at(job, 8, 2))
+        assert (found.state, found.applied_step) == ("applied", 8)
