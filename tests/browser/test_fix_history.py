@@ -5,11 +5,14 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from app.monitor import observe
 from app.store import fixes
 from app.store.migrations import migrate
+from app.store.windows import split_by_step
 from tests.api import recorded
 from tests.api.server import JOB, KEY, NOW_S, TOKEN, recorded_record
 from tests.client.real_servers import serving
+from tests.consumer.jobs import SLOW
 from tests.store.factories import prediction
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -25,8 +28,11 @@ def served(tmp_path_factory):
         with httpx.Client(base_url=f"{url}/api/v1", headers=headers, trust_env=False) as http:
             for job in ("llm-70b", "bare"):
                 assert http.put(f"/jobs/{job}", json=JOB).status_code == 201
-        for job in ("llm-70b", "bare"):
-            api.save_window(recorded_record(recorded.window()), job)
+        api.save_window(recorded_record(recorded.window()))
+        window = replace(SLOW.record(range(8)).window(), hosts={})
+        result, per_step = split_by_step(observe(window).result)
+        found = replace(recorded_record(window), result=result, per_step=per_step)
+        api.save_window(found, "bare")
         with api.store.write() as conn:
             record = fixes.save_prediction(conn, KEY, prediction(), now_s=NOW_S)
             tracked = replace(
@@ -68,9 +74,20 @@ def test_fleet_page_shows_outcomes_of_all_jobs(served, open_page):
     expect(card.get_by_role("link")).to_have_attribute("href", "/jobs/llm-70b")
 
 
-def test_job_without_predictions_has_no_card(served, open_page):
+def test_fix_that_is_tracked_from_the_page_gets_a_card(served, open_page):
     from playwright.sync_api import expect
 
     page = open_page(f"{served}/jobs/bare#token={TOKEN}").page
     expect(page.get_by_label("Findings", exact=True)).to_be_visible()
-    expect(page.get_by_label("Fixes: predicted and achieved", exact=True)).to_have_count(0)
+    card = page.get_by_label("Fixes: predicted and achieved", exact=True)
+    expect(card).to_have_count(0)
+    found = page.evaluate(
+        """async () => {
+          const { trackFix } = await import("/static/js/components/fix-history.js")
+          const facts = { layers: "", scheduler: "slurm", restart_minutes: "10" }
+          return trackFix("bare", "1-0", "replace-worker", facts)
+        }"""
+    )
+    assert (found["fix"], found["state"]) == ("replace-worker", "open")
+    page.reload()
+    expect(card).to_contain_text("not applied so far")
