@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app import formatting
-from app.advice.signs import ClosedWindow, Seen, Sign, comparable_step_s, seen_in, sign_of
+from app.advice.signs import FollowedWindow, Seen, Sign, comparable_step_s, seen_in, sign_of
 
 State = Literal["open", "applied", "measured", "gone", "not-comparable", "expired"]
 LIVE: tuple[State, ...] = ("open", "applied")
@@ -104,7 +104,7 @@ class Prediction:
         return outcome_sentence(self.tracked, self.speed_up)
 
 
-def prediction_of(fix: Mapping[str, Any], window: ClosedWindow) -> Prediction | None:
+def prediction_of(fix: Mapping[str, Any], window: FollowedWindow) -> Prediction | None:
     """A fix of this window, as `fix_as_json` makes it; None where nothing would show that it was
     applied.
     """
@@ -126,7 +126,7 @@ def predicted_again(old: Tracked, new: Tracked) -> Tracked:
     return replace(new, num_there=max(old.num_there, new.num_there))
 
 
-def advance(tracked: Tracked, window: ClosedWindow) -> Tracked:
+def advance(tracked: Tracked, window: FollowedWindow) -> Tracked:
     """After a complete window, or another revision of it: the same window counts once."""
     place = (window.epoch, window.first_step)
     if not tracked.is_live or place <= (tracked.epoch, tracked.first_step):
@@ -148,7 +148,7 @@ def advance(tracked: Tracked, window: ClosedWindow) -> Tracked:
     return _measured(followed) if followed.state == "applied" else _noticed(followed)
 
 
-def advance_all(tracked: Sequence[Tracked], window: ClosedWindow) -> list[Tracked]:
+def advance_all(tracked: Sequence[Tracked], window: FollowedWindow) -> list[Tracked]:
     """All predictions of one job after a complete window.
 
     Fixes that are applied at once cannot be told apart: both are measured, and say so. What was

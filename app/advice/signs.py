@@ -113,7 +113,7 @@ def work_imbalance(work_s: Floats) -> float:
 
 
 @dataclass(frozen=True)
-class ClosedWindow:
+class FollowedWindow:
     """A closed window with its result (docs/glossary.md), as signs are looked for in it."""
 
     window: Window
@@ -162,16 +162,16 @@ class ClosedWindow:
         return tuple((total / total.sum()).tolist())
 
 
-def closed_window(
+def followed_window(
     window: Window, result: Mapping[str, Any], *, is_trusted: bool
-) -> ClosedWindow | None:
+) -> FollowedWindow | None:
     """A window as signs are looked for in it; None where its figures are not to be compared.
 
     These are open and incomplete windows, and those of low fidelity (not `is_trusted`).
     """
     if window.state != "complete" or not is_trusted or not result["steps"]:
         return None
-    return ClosedWindow(window, result)
+    return FollowedWindow(window, result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class Sign:
     work_s: float | None = None
 
 
-def sign_of(fix: Mapping[str, Any], window: ClosedWindow) -> Sign | None:
+def sign_of(fix: Mapping[str, Any], window: FollowedWindow) -> Sign | None:
     """What to look for after this prediction; None where nothing recorded would show the fix.
 
     `fix` is as `fix_as_json` makes it, `window` the one that it was predicted for.
@@ -229,7 +229,7 @@ def sign_of(fix: Mapping[str, Any], window: ClosedWindow) -> Sign | None:
 
 
 def _workers(
-    window: ClosedWindow, causes: Sequence[str]
+    window: FollowedWindow, causes: Sequence[str]
 ) -> tuple[tuple[int, int, str | None], ...]:
     found = _findings(window, causes)
     if not found:
@@ -238,11 +238,11 @@ def _workers(
     return tuple((*worker, window.hosts.get(worker)) for worker in named)
 
 
-def _findings(window: ClosedWindow, causes: Sequence[str]) -> list[Mapping[str, Any]]:
+def _findings(window: FollowedWindow, causes: Sequence[str]) -> list[Mapping[str, Any]]:
     return [each for each in window.result["findings"] or () if each["cause"] in causes]
 
 
-def _named_workers(window: ClosedWindow, finding: Mapping[str, Any]) -> set[tuple[int, int]]:
+def _named_workers(window: FollowedWindow, finding: Mapping[str, Any]) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     dp_size, pp_size = window.shape.sizes[:2]
     for culprit in finding["culprits"]:
@@ -258,7 +258,7 @@ def _named_workers(window: ClosedWindow, finding: Mapping[str, Any]) -> set[tupl
 
 
 def _predicted_shares(
-    edits: Sequence[Mapping[str, Any]], window: ClosedWindow
+    edits: Sequence[Mapping[str, Any]], window: FollowedWindow
 ) -> tuple[float, ...]:
     """[pp], the shares with these edits: factors of the passes of single stages."""
     factors = np.ones((2, len(window.shares)))
@@ -277,7 +277,7 @@ def _predicted_shares(
     return tuple((total / total.sum()).tolist()) if edits else ()
 
 
-def comparable_step_s(sign: Sign, window: ClosedWindow) -> float:
+def comparable_step_s(sign: Sign, window: FollowedWindow) -> float:
     """T, seconds: the mean simulated step; of uneven sequences at the work of the prediction.
 
     Their work differs from step to step, by the documents and not by the fix.
@@ -291,7 +291,7 @@ def _total_s(work_s: Floats) -> float:
     return float(work_s.sum(axis=1).mean())
 
 
-def seen_in(sign: Sign, window: ClosedWindow) -> Seen:
+def seen_in(sign: Sign, window: FollowedWindow) -> Seen:
     """What a window after the prediction shows of the fix."""
     if not _is_comparable(sign, window.shape):
         return "other-shape"
@@ -306,7 +306,7 @@ def seen_in(sign: Sign, window: ClosedWindow) -> Seen:
     return "recovered" if seen == "gone" and sign.kind != "cause" else seen
 
 
-def _is_proven(sign: Sign, window: ClosedWindow) -> bool:
+def _is_proven(sign: Sign, window: FollowedWindow) -> bool:
     """Whether the window can only look like this with the fix."""
     if sign.kind == "shares":
         return window.epoch > sign.epoch and _is_moved(sign, window.shares)
@@ -343,7 +343,7 @@ def _is_same_total(before: Shape, now: Shape) -> bool:
     return abs(means[1] - means[0]) <= _SAME_MICROBATCHES * means[0]
 
 
-def _balance_seen(sign: Sign, window: ClosedWindow) -> Seen:
+def _balance_seen(sign: Sign, window: FollowedWindow) -> Seen:
     """Whether the dp ranks have even work now; micro-batches may differ in length all the same."""
     left = work_imbalance(window.work_s) - 1
     if sign.imbalance is None or left > _MAX_LEFT * (sign.imbalance - 1):
@@ -351,7 +351,7 @@ def _balance_seen(sign: Sign, window: ClosedWindow) -> Seen:
     return "recovered" if sign.needs_restart and window.epoch == sign.epoch else "gone"
 
 
-def _host_seen(sign: Sign, window: ClosedWindow) -> Seen:
+def _host_seen(sign: Sign, window: FollowedWindow) -> Seen:
     known = [
         (host, window.hosts.get((dp_rank, stage)))
         for dp_rank, stage, host in sign.workers
@@ -372,7 +372,7 @@ def _host_seen(sign: Sign, window: ClosedWindow) -> Seen:
     return "recovered" if seen == "gone" and known else seen
 
 
-def _cause_seen(sign: Sign, window: ClosedWindow, found: Sequence[Mapping[str, Any]]) -> Seen:
+def _cause_seen(sign: Sign, window: FollowedWindow, found: Sequence[Mapping[str, Any]]) -> Seen:
     """Whether the cause is still found; one that a window cannot show is not gone."""
     if found:
         return "there"

@@ -10,7 +10,7 @@ from dataclasses import replace
 import structlog
 
 from app.advice.outcome import Prediction, Tracked, advance_all, finish_run, prediction_of
-from app.advice.signs import ClosedWindow, closed_window
+from app.advice.signs import FollowedWindow, followed_window
 from app.alerts.rule import outcome_rule
 from app.consumer.context import ConsumerContext
 from app.monitor import Observation
@@ -72,7 +72,7 @@ def _after_window(
 ) -> tuple[list[Tracked], Prediction | None]:
     """The predictions after the window, and its own."""
     try:
-        seen = closed_window(window, observation.result, is_trusted=observation.verdict == "ok")
+        seen = followed_window(window, observation.result, is_trusted=observation.verdict == "ok")
         if seen is None:
             return list(tracked), None
         return advance_all(tracked, seen), _top_fix(observation, seen)
@@ -81,7 +81,7 @@ def _after_window(
         return list(tracked), None
 
 
-def _top_fix(observation: Observation, seen: ClosedWindow) -> Prediction | None:
+def _top_fix(observation: Observation, seen: FollowedWindow) -> Prediction | None:
     advice = _advice(observation)
     found = None if advice is None else prediction_of(advice, seen)
     return None if found is None or found.speed_up < MIN_SPEED_UP else found

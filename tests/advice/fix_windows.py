@@ -7,7 +7,7 @@ from typing import Any
 from app.advice.advise import fix_as_json
 from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
 from app.advice.outcome import Prediction, prediction_of
-from app.advice.signs import ClosedWindow
+from app.advice.signs import FollowedWindow
 from app.synth.job import SimulatedJob
 from tests.advice.cases import case_of, fix_of
 
@@ -26,12 +26,12 @@ def case_at(
     return case_of(window if hosts is None else replace(window, hosts=hosts), facts)
 
 
-def seen_window(case: AdviceCase) -> ClosedWindow:
+def seen_window(case: AdviceCase) -> FollowedWindow:
     """The window of a case."""
-    return ClosedWindow(case.replay.window, case.result)
+    return FollowedWindow(case.replay.window, case.result)
 
 
-def window_at(job: SimulatedJob, first_step: int, epoch: int = 1, **given: Any) -> ClosedWindow:
+def window_at(job: SimulatedJob, first_step: int, epoch: int = 1, **given: Any) -> FollowedWindow:
     """A window of the job, as signs are looked for in it."""
     return seen_window(case_at(job, first_step, epoch, **given))
 

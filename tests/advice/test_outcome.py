@@ -23,7 +23,7 @@ from app.advice.planned_gc import planned_gc
 from app.advice.repair_link import repair_link
 from app.advice.replace_worker import replace_worker
 from app.advice.resplit_stages import resplit_stages
-from app.advice.signs import ClosedWindow, Sign, work_imbalance
+from app.advice.signs import FollowedWindow, Sign, work_imbalance
 from app.synth.costs import OperationCosts
 from app.synth.faults.interruptions import GcPauses
 from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
@@ -57,7 +57,7 @@ def other_hosts(slow_case):
     return {worker: "spare-1" if host == slow else host for worker, host in hosts.items()}
 
 
-def after(tracked: Tracked, *windows: ClosedWindow) -> Tracked:
+def after(tracked: Tracked, *windows: FollowedWindow) -> Tracked:
     for window in windows:
         tracked = advance(tracked, window)
     return tracked
@@ -74,7 +74,7 @@ def test_replaced_worker_is_noticed_by_its_host_and_measured_over_three_windows(
     found = after(replacing.tracked, *in_row(BETTER, 4, epoch=2, hosts=other_hosts))
     assert (found.state, found.applied_epoch, found.applied_step) == ("measured", 2, 4)
     assert found.achieved == pytest.approx(replacing.speed_up, rel=0.02)
-    assert found.achieved > 1.1
+    assert replacing.speed_up > 1.1
     assert len(found.windows) == NUM_MEASURED
     assert found.note is None
     assert outcome_sentence(found, 1.184) == (
@@ -160,7 +160,7 @@ def test_revision_of_a_measured_window_replaces_it(replacing, other_hosts):
         first, result={**first.result, "step_time_s": {"simulated": [9.0]}, "steps": [8]}
     )
     wrong = advance(replacing.tracked, partial)
-    assert wrong.achieved < 0.1
+    assert wrong.achieved == pytest.approx(replacing.tracked.before_s / 9.0)
     assert advance(wrong, first) == advance(replacing.tracked, first)
 
 
@@ -181,7 +181,7 @@ def test_slower_steps_before_the_fix_are_noted(replacing, other_hosts):
     windows = [window_at(worse, 8), *in_row(BETTER, 16, epoch=2, hosts=other_hosts)]
     found = after(replacing.tracked, *windows)
     assert found.state == "measured"
-    assert "as long as at the prediction" in found.note
+    assert (found.note or "").endswith("as long as at the prediction")
 
 
 def test_new_cause_after_the_fix_is_noted(replacing, other_hosts):
@@ -209,7 +209,7 @@ def test_predicted_split_is_noticed_by_the_shares_of_the_stages(splitting):
     found = after(splitting.tracked, *in_row(with_layers(10, 9, 9, 4, seed=4), epoch=2))
     assert found.state == "measured"
     assert found.achieved == pytest.approx(splitting.speed_up, rel=0.02)
-    assert found.achieved > 1.1
+    assert splitting.speed_up > 1.1
     work = [10 / 37, 9 / 37, 9 / 37, 9 / 37]
     assert splitting.tracked.sign.predicted_shares == pytest.approx(work, rel=0.01)
 
@@ -320,9 +320,10 @@ def test_sign_survives_json(replacing, splitting, collecting):
 
 
 # Sequences: the same documents, dealt out to the dp ranks by their work.
-DOCUMENTS = {"attention_share": 0.4, "full_share": 0.03}
-UNEVEN = SimulatedJob(Parallelism(4, 2, 4), 8, seed=3, faults=(SequenceImbalance(**DOCUMENTS),))
-DEALT = replace(UNEVEN, faults=(LptSequences(**DOCUMENTS, documents_seed=3),), seed=9)
+SEQUENCES = SequenceImbalance(attention_share=0.4, full_share=0.03)
+DEALT_OUT = LptSequences(attention_share=0.4, full_share=0.03, documents_seed=3)
+UNEVEN = SimulatedJob(Parallelism(4, 2, 4), 8, seed=3, faults=(SEQUENCES,))
+DEALT = replace(UNEVEN, faults=(DEALT_OUT,), seed=9)
 
 
 @pytest.fixture(scope="module")
@@ -347,7 +348,7 @@ def test_slow_rank_does_not_make_the_work_uneven():
     assert work_imbalance(window_at(UNEVEN, 0).work_s) > 1.1
 
 
-def with_shape(window: ClosedWindow, **changes: Any) -> ClosedWindow:
+def with_shape(window: FollowedWindow, **changes: Any) -> FollowedWindow:
     found = replace(window)
     object.__setattr__(found, "shape", replace(window.shape, **changes))
     return found

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_prediction_is_read_back(job):
 
 
 def test_progress_is_read_back(job):
-    values = {
+    values: dict[str, Any] = {
         "state": "applied",
         "windows": (SEEN,),
         "num_there": 3,

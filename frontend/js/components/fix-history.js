@@ -6,6 +6,8 @@ import { capitalized, contained, ratio, tidy } from "../lib/formatting.js"
 import { may } from "../lib/session.js"
 
 const MAX_ROWS = 6
+// Facts that are no numbers.
+const TEXTS = ["layout", "scheduler", "expert_loads"]
 const STATES = {
   open: "not applied so far",
   applied: "being measured",
@@ -18,14 +20,13 @@ const NOTE = "Both are ratios of simulated steps. Achieved: the mean of at most 
 /**
  * Follow a fix from now on; returns the prediction as the API has it.
  *
- * `facts` are what only the owner knows, by the API's names: `layers`, `layout`, `scheduler`,
- * `restart_minutes`, `checkpoint_minutes`, as numbers or as texts; empty ones are left out.
+ * `facts` are what only the owner knows, by the API's names (`layers`, `layout`, `scheduler` and so
+ * on), as numbers or as texts; empty ones are left out.
  */
 export function trackFix(jobId, window, fix, facts = {}) {
-  const numbers = ["layers", "restart_minutes", "checkpoint_minutes"]
   const given = Object.entries(facts)
     .filter(([, value]) => value !== null && value !== undefined && value !== "")
-    .map(([name, value]) => [name, numbers.includes(name) ? Number(value) : value])
+    .map(([name, value]) => [name, TEXTS.includes(name) ? value : Number(value)])
   return send("POST", `/jobs/${encodeURIComponent(jobId)}/fixes`, { window, fix, ...Object.fromEntries(given) })
 }
 

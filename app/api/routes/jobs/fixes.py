@@ -10,10 +10,10 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from app.advice.advise import METHODS, fix_as_json, withheld_because
-from app.advice.facts import MAX_LAYERS, MAX_MINUTES, facts_of
+from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, facts_of
 from app.advice.fix import AdviceCase, Fix, Scheduler
 from app.advice.outcome import State, prediction_of
-from app.advice.signs import closed_window
+from app.advice.signs import followed_window
 from app.api.http.fields import Cursor, Limit, RequestModel, ResponseModel, timestamp
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
@@ -27,11 +27,26 @@ from app.trace.job import job_of
 
 # Longer than any that `MAX_LAYERS` allows on thousands of stages.
 MAX_LAYOUT_CHARS = 4096
+MAX_LOADS_CHARS = 16_384
 
 router = APIRouter(tags=["jobs"])
 
 
-class TrackFixIn(RequestModel):
+class FactsIn(RequestModel):
+    """What only the job's owner knows, by the names that `GET .../advice` takes."""
+
+    layers: int | None = Field(None, ge=1, le=MAX_LAYERS)
+    layout: str | None = Field(None, max_length=MAX_LAYOUT_CHARS, examples=["9,9,9,6"])
+    scheduler: Scheduler | None = None
+    restart_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
+    checkpoint_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
+    checkpoint_save_minutes: float | None = Field(None, gt=0, le=MAX_MINUTES)
+    mtbf_hours: float | None = Field(None, gt=0, le=MAX_MTBF_HOURS)
+    expert_loads: str | None = Field(None, max_length=MAX_LOADS_CHARS, examples=["812,40,95.5,120"])
+    expert_share: float | None = Field(None, ge=0, le=1)
+
+
+class TrackFixIn(FactsIn):
     """A fix to follow, and what only the job's owner knows of it."""
 
     window: str = Field(
@@ -44,13 +59,6 @@ class TrackFixIn(RequestModel):
         description="Name of a fix that `GET .../advice` offers.",
         examples=["resplit-stages"],
     )
-    layers: int | None = Field(None, ge=1, le=MAX_LAYERS, description="As for `.../advice`.")
-    layout: str | None = Field(
-        None, max_length=MAX_LAYOUT_CHARS, description="As for `.../advice`.", examples=["9,9,9,6"]
-    )
-    scheduler: Scheduler | None = Field(None, description="As for `.../advice`.")
-    restart_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
-    checkpoint_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
 
 
 class TrackedFixOut(ResponseModel):
@@ -216,7 +224,7 @@ def track_fix(
     prediction = None
     fix = _predicted(case, given.fix)
     window = case.replay.window
-    seen = closed_window(window, case.result, is_trusted=True)
+    seen = followed_window(window, case.result, is_trusted=True)
     if seen is not None:
         # All edits, also more than a question may have: they say how the stages change.
         edits = edits_as_json(fix.change.edits)
@@ -239,13 +247,7 @@ def track_fix(
 
 def _case(service: Service, job_id: str, given: TrackFixIn) -> AdviceCase:
     """The window with its stored findings and the given facts; raises as the route does."""
-    facts = facts_of(
-        layers=given.layers,
-        layout=given.layout,
-        scheduler=given.scheduler,
-        restart_minutes=given.restart_minutes,
-        checkpoint_minutes=given.checkpoint_minutes,
-    )
+    facts = facts_of(**{name: getattr(given, name) for name in FactsIn.model_fields})
     if given.fix not in {method.name for method in METHODS}:
         names = ", ".join(method.name for method in METHODS)
         raise InvalidRequest(f"fix: no fix is called {given.fix!r}: there are {names}")
@@ -269,7 +271,8 @@ def _predicted(case: AdviceCase, name: str) -> Fix:
     found = method.predict(case)
     if isinstance(found, Fix):
         return found.with_error(float(case.result["fidelity"]["discrepancy"]))
-    needs = f"; it needs {', '.join(found.needs)}" if found.needs else ""
+    texts = ", ".join(need.text for need in found.needs)
+    needs = f"; it needs {texts}" if texts else ""
     raise Conflict(f"{name}: {found.reason}{needs}")
 
 
