@@ -9,6 +9,7 @@ import { showsWaits } from "../../components/waits.js"
 import { getJsonOrNull } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
 import { counted, percentNumber, whole } from "../../lib/formatting.js"
+import { AdviceCard } from "./advice-card.js"
 import { slowdownScale, waitScale } from "./colour-scale.js"
 import { dataUsedCard, eventsCard, fingerprintCard, waitingForCard } from "./fact-cards.js"
 import { RecordingCard } from "./recording-card.js"
@@ -43,7 +44,7 @@ function placesOf(lead, result) {
   return { left: left.toSpliced(at, 0, "waited"), pair, right }
 }
 
-/** Cards in two columns; the one that best shows where the loss is comes first. */
+/** What to do, then cards in two columns; the one that best shows where the loss is comes first. */
 export class Panels {
   constructor(root, { base, highlight, onSort, onRecord }) {
     Object.assign(this, {
@@ -58,6 +59,7 @@ export class Panels {
       scores: null,
       fixes: null,
     })
+    this.advice = new AdviceCard({ base })
     this.recording = new RecordingCard({ base, onChoose: onRecord })
     // Made once: what is in them is only changed, so that what the reader opened stays open.
     this.pair = h("div", { class: "pair", "data-own": true })
@@ -75,6 +77,7 @@ export class Panels {
       onSort: this.onSort,
     })
     if (!isRepaint) {
+      this.advice.show(seen, choice)
       this.arrange()
       this.askForScores()
       this.askForFixes()
@@ -91,6 +94,7 @@ export class Panels {
 
   /** Stop watching the page. */
   remove() {
+    this.advice.remove()
     for (const card of Object.values(this.cards ?? {})) card.remove()
   }
 
@@ -103,7 +107,7 @@ export class Panels {
       names.filter((name) => name !== "stages" || job.parallelism.pp_size > 1).map((name) => cards[name])
     for (const card of Object.values(cards)) card.node.classList.toggle("is-lead", card === cards[places.left[0]])
     const nodes = (names) => shown(names).map((card) => card.node)
-    patch(this.root, this.panels)
+    patch(this.root, this.advice.isShown && this.advice.node, this.panels)
     const notes = this.notes()
     // Where charts fill the right column, what only experts read goes under the left one.
     const isFull = places.right.length > 0
