@@ -6,6 +6,8 @@ from app.errors import InvalidRequest
 MAX_LAYERS = 1000  # the search moves them one by one
 MAX_MINUTES = 7 * 24 * 60.0  # a week
 MAX_MTBF_HOURS = 1e5
+MAX_TOKENS = 10**9  # of a micro-batch
+MAX_DOCUMENTS = 4096
 MAX_EXPERTS = 1024  # placing them compares each with each rank
 _MAX_LOAD = 1e15  # tokens; sums of them stay finite
 _MAX_DIGITS = 4
@@ -23,8 +25,10 @@ def facts_of(
     mtbf_hours: float | None = None,
     expert_loads: str | None = None,
     expert_share: float | None = None,
+    document_lengths: str | None = None,
+    max_tokens: int | None = None,
 ) -> Facts:
-    """The facts; None is what was not said. `layout` and `expert_loads` are lists as text.
+    """The facts; None is what was not said. Layout, loads and lengths are lists as text.
 
     Raises:
         InvalidRequest: layers are given twice, or a number is not within its limits.
@@ -37,6 +41,7 @@ def facts_of(
     _check("restart minutes", restart_minutes, most=MAX_MINUTES)
     _check("checkpoint minutes", checkpoint_minutes, most=MAX_MINUTES)
     _check("checkpoint save minutes", checkpoint_save_minutes, most=MAX_MINUTES)
+    _check("max tokens", max_tokens, least=1, most=MAX_TOKENS)
     _check("mtbf hours", mtbf_hours, most=MAX_MTBF_HOURS)
     return Facts(
         layers=layers,
@@ -48,6 +53,8 @@ def facts_of(
         mtbf_hours=mtbf_hours,
         expert_loads=None if expert_loads is None else parse_loads(expert_loads),
         expert_share=expert_share,
+        document_lengths=None if document_lengths is None else parse_lengths(document_lengths),
+        max_tokens=max_tokens,
     )
 
 
@@ -84,6 +91,22 @@ def parse_loads(text: str) -> tuple[float, ...]:
     if not all(0 <= load <= _MAX_LOAD for load in loads):
         raise InvalidRequest(_NO_LOADS)
     return loads
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Tokens of each document in the order of loading, from a text such as `4096,312,78`.
+
+    Raises:
+        InvalidRequest: it is no such list, or has more than `MAX_DOCUMENTS`.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > MAX_DOCUMENTS:
+        raise InvalidRequest(f"{len(parts)} document lengths: at most {MAX_DOCUMENTS} are packed")
+    are_numbers = all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts)
+    lengths = tuple(map(int, parts)) if are_numbers else ()
+    if not lengths or min(lengths) < 1:
+        raise InvalidRequest("document lengths want the tokens of each document: 4096,312,78")
+    return lengths
 
 
 def _check(name: str, value: float | None, *, most: float, least: float = 0) -> None:

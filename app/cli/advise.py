@@ -50,6 +50,16 @@ def advise(
     expert_share: Annotated[
         float | None, typer.Option(help="The experts' share of forward and backward, 0 to 1.")
     ] = None,
+    document_lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of the data set's documents in the order of loading, as in 4096,312,78.",
+            metavar="N,N",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens that a micro-batch may have, by memory.")
+    ] = None,
     json_out: Annotated[
         Path | None,
         typer.Option("--json", help="Write the advice here; - is standard output."),
@@ -78,6 +88,8 @@ def advise(
         mtbf_hours=mtbf_hours,
         expert_loads=expert_loads,
         expert_share=expert_share,
+        document_lengths=document_lengths,
+        max_tokens=max_tokens,
     )
     refuse_to_overwrite("--json", json_out, trace, meta)
     with stderr_console().status("replaying"):
