@@ -97,7 +97,12 @@ export class FactForm {
 }
 
 // Names that are no words; a newer server may have further fixes.
-const FIX_NAMES = { "planned-gc": "Planned garbage collection", "resplit-stages": "Re-split stages" }
+const FIX_NAMES = {
+  "move-microbatches": "Move micro-batches",
+  "planned-gc": "Planned garbage collection",
+  "resplit-stages": "Re-split stages",
+  "straggl-ar": "StragglAR",
+}
 
 /** The name of a fix in words. */
 export const fixName = (fix) => FIX_NAMES[fix] ?? capitalized(fix.replaceAll("-", " "))
