@@ -4,11 +4,12 @@ import { readAddress, updateAddress } from "../../lib/address.js"
 import { h, patch } from "../../lib/dom.js"
 import { capitalized, contained, tidy } from "../../lib/formatting.js"
 
-// As the API has them.
+// As the API has them; `facts` are those by which a fix asks for the field, where it is not its name.
 const FACTS = [
   { name: "layers", label: "Layers of the model", input: number(1, 1000, 1) },
   {
     name: "layout",
+    facts: ["layers", "layout"],
     label: "or layers of each stage",
     input: {
       placeholder: "9,9,9,6",
@@ -35,20 +36,28 @@ const FACTS = [
   {
     name: "expert_loads",
     label: "Tokens of each expert",
-    input: { placeholder: "812,40,95,120", maxlength: 16384 },
+    input: { placeholder: "812,40,95,120", maxlength: 6000 },
   },
   {
     name: "expert_share",
     label: "Experts' share of the time, 0 to 1",
     input: number(0, 1, "any"),
   },
+  {
+    name: "document_lengths",
+    label: "Tokens of each document",
+    input: { placeholder: "4096,312,78", maxlength: 6000 },
+  },
+  { name: "max_tokens", label: "Most tokens of a micro-batch", input: number(1, 1e9, 1) },
 ]
 
 /** Names of the facts in the address and in the API's query. */
 export const FACT_NAMES = FACTS.map(({ name }) => name)
 
 /** Whether one of the fields asks for it. */
-export const isAsked = ({ fact }) => FACT_NAMES.includes(fact)
+export const isAsked = (need) => FACTS.some((field) => asksFor(field, need))
+
+const asksFor = ({ name, facts = [name] }, { fact }) => facts.includes(fact)
 
 /** Fields for facts that the fixes need, and for those in the address; one that was shown stays. */
 export class FactForm {
@@ -63,10 +72,8 @@ export class FactForm {
     const values = readAddress(...FACT_NAMES)
     const lacking = (answer?.not_offered ?? []).filter(({ needs }) => needs.length)
     const needs = [...(answer?.fixes ?? []), ...lacking].flatMap((each) => each.needs)
-    const asked = new Set(needs.map(({ fact }) => fact))
-    // Stages may have different numbers of layers.
-    if (asked.has("layers")) asked.add("layout")
-    for (const name of FACT_NAMES) if (values[name] || asked.has(name)) this.shown.add(name)
+    for (const each of FACTS)
+      if (values[each.name] || needs.some((need) => asksFor(each, need))) this.shown.add(each.name)
     const fields = FACTS.filter(({ name }) => this.shown.has(name))
     this.node.hidden = !fields.length && !lacking.length
     patch(
@@ -90,7 +97,12 @@ export class FactForm {
 }
 
 // Names that are no words; a newer server may have further fixes.
-const FIX_NAMES = { "planned-gc": "Planned garbage collection", "resplit-stages": "Re-split stages" }
+const FIX_NAMES = {
+  "move-microbatches": "Move micro-batches",
+  "planned-gc": "Planned garbage collection",
+  "resplit-stages": "Re-split stages",
+  "straggl-ar": "StragglAR",
+}
 
 /** The name of a fix in words. */
 export const fixName = (fix) => FIX_NAMES[fix] ?? capitalized(fix.replaceAll("-", " "))

@@ -115,7 +115,7 @@ async def test_missing_facts_are_asked_for_and_complete_the_fixes(api):
     await given(api, record())
     asking = await got(api)
     (resplit,) = [each for each in asking["not_offered"] if each["fix"] == "resplit-stages"]
-    assert resplit["needs"][0]["fact"] == "layers"
+    assert resplit["needs"] == [{"fact": "layers", "text": "the model's layers"}]
     facts = {"scheduler": "slurm", "restart_minutes": 10, "checkpoint_minutes": 30}
     known = await got(api, layers=36, **facts)
     (replace,) = [each for each in known["fixes"] if each["fix"] == "replace-worker"]
