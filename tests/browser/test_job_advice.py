@@ -179,3 +179,19 @@ def test_a_job_without_a_cause_has_no_such_card(stocked, open_page, job):
     expect(watched.page.locator("h1")).to_be_visible()
     watched.settle()
     expect(card_of(watched.page)).to_have_count(0)
+
+
+def test_tracked_fix_is_listed_with_its_prediction(stocked, open_page):
+    from playwright.sync_api import expect
+
+    page, card = shown(stocked, open_page, "slow-worker")
+    fix = fix_of(advice(stocked, "slow-worker"), "move-microbatches")
+    row = card.get_by_role("listitem").filter(has_text=fix["title"])
+    row.get_by_role("button", name="Track whether it was made").click()
+    expect(row.get_by_role("button", name="Track whether it was made")).to_have_text("Tracked")
+    history = page.get_by_role("region", name="Fixes: predicted and achieved")
+    tracked = history.get_by_role("listitem").filter(has_text=fix["title"])
+    expect(tracked).to_contain_text(f"predicted {fix['speed_up']:.2f}\u00d7")
+    expect(tracked).to_contain_text("not applied so far")
+    tracked.get_by_role("button", name="Delete the prediction").click()
+    expect(tracked).to_have_count(0)

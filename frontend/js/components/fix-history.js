@@ -7,7 +7,7 @@ import { may } from "../lib/session.js"
 
 const MAX_ROWS = 6
 // Facts that are no numbers.
-const TEXTS = ["layout", "scheduler", "expert_loads"]
+const TEXTS = ["layout", "scheduler", "expert_loads", "document_lengths"]
 const STATES = {
   open: "not applied so far",
   applied: "being measured",
@@ -18,16 +18,45 @@ const STATES = {
 const NOTE = "Both are ratios of simulated steps. Achieved: the mean of at most three windows after the fix."
 
 /**
- * Follow a fix from now on; returns the prediction as the API has it.
+ * Follow a fix of the job at this base address from now on; returns the prediction as the API has it.
  *
  * `facts` are what only the owner knows, by the API's names (`layers`, `layout`, `scheduler` and so
  * on), as numbers or as texts; empty ones are left out.
  */
-export function trackFix(jobId, window, fix, facts = {}) {
+function trackFix(base, window, fix, facts) {
   const given = Object.entries(facts)
     .filter(([, value]) => value !== null && value !== undefined && value !== "")
     .map(([name, value]) => [name, TEXTS.includes(name) ? value : Number(value)])
-  return send("POST", `/jobs/${encodeURIComponent(jobId)}/fixes`, { window, fix, ...Object.fromEntries(given) })
+  return send("POST", `${base}/fixes`, { window, fix, ...Object.fromEntries(given) })
+}
+
+/** A button that follows the fix; it says aloud and on itself what came of it. */
+export function trackButton({ base, window, fix, title, facts, onTracked }) {
+  if (!may("write")) return null
+  const track = async ({ currentTarget: button }) => {
+    button.disabled = true
+    try {
+      await trackFix(base, window, fix, facts())
+      button.textContent = "Tracked"
+      announce(`Tracked: later windows are compared with this prediction. ${contained(title)}.`)
+      onTracked()
+    } catch (error) {
+      button.disabled = false
+      button.textContent = "Not tracked"
+      announce(`Not tracked: ${error.message}`)
+      button.title = error.message
+    }
+  }
+  return h(
+    "button",
+    {
+      class: "text-button",
+      type: "button",
+      "aria-label": `Track whether it was made, and what it achieved: ${contained(title)}`,
+      onclick: track,
+    },
+    "Track this fix",
+  )
 }
 
 /** The newest predictions of the job at this base address; null where it has none. */

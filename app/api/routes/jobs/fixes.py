@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from app.advice.advise import METHODS, fix_as_json, withheld_because
-from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, facts_of
+from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, MAX_TOKENS, facts_of
 from app.advice.fix import AdviceCase, Fix, Scheduler
 from app.advice.outcome import State, prediction_of
 from app.advice.signs import followed_window
@@ -28,6 +28,7 @@ from app.trace.job import job_of
 # Longer than any that `MAX_LAYERS` allows on thousands of stages.
 MAX_LAYOUT_CHARS = 4096
 MAX_LOADS_CHARS = 16_384
+MAX_LENGTHS_CHARS = 16_384
 
 router = APIRouter(tags=["jobs"])
 
@@ -44,6 +45,10 @@ class FactsIn(RequestModel):
     mtbf_hours: float | None = Field(None, gt=0, le=MAX_MTBF_HOURS)
     expert_loads: str | None = Field(None, max_length=MAX_LOADS_CHARS, examples=["812,40,95.5,120"])
     expert_share: float | None = Field(None, ge=0, le=1)
+    document_lengths: str | None = Field(
+        None, max_length=MAX_LENGTHS_CHARS, examples=["4096,312,78"]
+    )
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
 
 
 class TrackFixIn(FactsIn):

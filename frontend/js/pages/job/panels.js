@@ -59,7 +59,7 @@ export class Panels {
       scores: null,
       fixes: null,
     })
-    this.advice = new AdviceCard({ base })
+    this.advice = new AdviceCard({ base, onTracked: () => this.askForFixes() })
     this.recording = new RecordingCard({ base, onChoose: onRecord })
     // Made once: what is in them is only changed, so that what the reader opened stays open.
     this.pair = h("div", { class: "pair", "data-own": true })
