@@ -11,8 +11,8 @@ import torch
 from examples.torch_pipeline.batches import NUM_SEQUENCES, USUAL, Batch
 from examples.torch_pipeline.model import LENGTH, NUM_TOKENS
 
-# Work of each micro-batch, number of dp ranks -> micro-batches of each rank, equally many.
-Distribute = Callable[[Sequence[float], int], Sequence[Sequence[int]]]
+# Sequence lengths of each micro-batch, dp ranks -> micro-batches of each rank, equally many.
+Distribute = Callable[[Sequence[Sequence[int]], int], Sequence[Sequence[int]]]
 
 LONG_SHARE = 0.3  # of the rows, where documents are uneven
 KEPT = 24  # micro-batches whose documents are remembered
@@ -38,10 +38,10 @@ def squares_of(lengths: Sequence[int]) -> int:
     return sum(each**2 for each in lengths)
 
 
-def as_drawn(work: Sequence[float], num_ranks: int) -> list[list[int]]:
+def as_drawn(lengths: Sequence[Sequence[int]], dp_size: int) -> list[list[int]]:
     """Without advice: each dp rank computes what it has drawn."""
-    size = len(work) // num_ranks
-    return [[*range(first, first + size)] for first in range(0, len(work), size)]
+    size = len(lengths) // dp_size
+    return [[*range(first, first + size)] for first in range(0, len(lengths), size)]
 
 
 def pasted_function(code: str) -> Distribute:

@@ -134,7 +134,7 @@ class Training:
         lengths = global_batch(
             step, dp_size * self.shape.microbatches, is_uneven=self.shape.is_uneven
         )
-        rows = self._distribute([float(squares_of(each)) for each in lengths], dp_size)
+        rows = self._distribute(lengths, dp_size)
         return batch_of(step, lengths, rows[self.place.dp_rank])
 
     def _in_pipeline(self, recorder: Any) -> list[float]:

@@ -1,0 +1,107 @@
+"""Windows of trainings on this machine, assembled in this process: without a server of its own.
+
+A server that analyses each window as it closes would take one of two cores from the training.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+from app.ingest.assembly.assembler import RunAssembler, WindowRules
+from app.ingest.wire.body import EXTENSIONS
+from app.ingest.wire.codec import decode
+from app.trace.job import Job, Parallelism
+from app.trace.window import Window
+
+_LATE_S = 30.0
+
+
+class Collector:
+    """Accepts the batches of one job like the server, and assembles them like the consumer."""
+
+    def __init__(self, name: str, sizes: Parallelism, window_steps: int) -> None:
+        self._lock = threading.Lock()
+        self._windows: dict[int, Window] = {}
+        self._stored: dict[int, bytes] = {}
+        self._sizes = sizes
+        rules = WindowRules(window_steps, _LATE_S)
+        self._run = RunAssembler(Job.of(name, sizes), 1, rules, self._stored.__getitem__)
+
+    def take(self, body: bytes, content_type: str, encoding: str) -> int:
+        """Add one request's body; returns its number of rows."""
+        decoded = decode(body, content_type, self._sizes, content_encoding=encoding)
+        # The first step is none that training takes: processes wait there for each other to start.
+        with self._lock:
+            self._run.add(decoded.batch, 0.0)
+            self._store(self._run.settle(0.0, tells_open=False))
+        return decoded.batch.columns.num_ops + decoded.batch.num_group_rows
+
+    def windows(self) -> list[Window]:
+        """Closed windows, without the first step."""
+        with self._lock:
+            self._store(self._run.finish(0.0, "complete"))
+        windows = []
+        for _, window in sorted(self._windows.items()):
+            steps = [step for step in window.steps if step > 0]
+            if steps:
+                windows.append(window.only(steps) if len(steps) < len(window.steps) else window)
+        return windows
+
+    def _store(self, changes: Sequence[Any]) -> None:
+        for change in changes:
+            if change.ops is not None:
+                self._windows[change.window.first_step] = change.window
+                self._stored[change.window.first_step] = change.ops
+
+
+@contextmanager
+def served(collectors: Mapping[str, Collector]) -> Iterator[str]:
+    """The address at which the collectors take their jobs' batches, while this is entered."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_PUT(self) -> None:
+            self._body()
+            self._answer(200, {"epoch": 1, "accepts": EXTENSIONS, "recording": None})
+
+        def do_POST(self) -> None:
+            body = self._body()
+            _, _, job_path = self.path.partition("/jobs/")
+            job, _, route = job_path.partition("/")
+            accepted = 0
+            if route == "ops":
+                kind, encoding = (
+                    self.headers["Content-Type"],
+                    self.headers.get("Content-Encoding", ""),
+                )
+                accepted = collectors[unquote(job)].take(body, kind, encoding)
+            self._answer(202, {"accepted": accepted, "rejected": 0, "errors": []})
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is printed."""
+
+        def _body(self) -> bytes:
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+
+        def _answer(self, status: int, fields: object) -> None:
+            body = json.dumps(fields).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
