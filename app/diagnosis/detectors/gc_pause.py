@@ -47,6 +47,9 @@ ANNOTATED_CONFIDENCE = 0.97
 _MAX_LISTED = 64
 # Workers with fewer pauses than this share of the most affected one are left out.
 MAX_STRAY_SHARE = 0.1
+# Clients also annotate collections of young objects, a millisecond on every worker in every step:
+# those shorter than this share of the longest are repaired, but say nothing of who pauses when.
+MIN_SHARE_OF_LONGEST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,11 @@ class Pauses:
 
     @property
     def certain(self) -> ComputationEvents:
-        """Without the shorter ones, some of which may be noise."""
+        """Without the shorter ones, which may be noise or collections of young objects."""
         single = self.single.where(self.single.ratio >= self.certain_ratio)
-        return join_events([self.annotated, self.in_op, single])
+        limit_s = MIN_SHARE_OF_LONGEST * self.annotated.excess_s.max(initial=0.0)
+        annotated = self.annotated.where(self.annotated.excess_s >= limit_s)
+        return join_events([annotated, self.in_op, single])
 
 
 class GcPause(Detector):

@@ -143,6 +143,16 @@ def test_annotated_pauses_count_however_short():
     assert ruled_out(GC, job(dataclasses.replace(fault, is_sent=False)))
 
 
+def test_annotated_collections_of_young_objects_make_no_pause_planned():
+    full = GcPauses(rate=0.02, pause_s=0.3, is_sent=True)
+    young = PlannedGc(every_steps=1, pause_s=0.002, in_forward=True, is_sent=True)
+    found, alone = suspicion(GC, job(full, young)), suspicion(GC, job(full))
+    assert not found.evidence["planned"]
+    assert found.evidence["pauses"] == alone.evidence["pauses"]
+    assert found.evidence["told_by_client"] > 10 * found.evidence["pauses"]
+    assert found.evidence["mean_pause_s"] == pytest.approx(0.3, rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("fault", "every"),
     [
