@@ -6,6 +6,7 @@ from typing import Any, Literal
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from app.advice.advise import fix_as_json, top_fix
 from app.advice.fix import AdviceCase, Facts
 from app.alerts.readings.facts import WindowFacts
 from app.diagnosis.diagnose import Diagnosis, diagnose, without_steps
@@ -120,7 +121,24 @@ def analysis_of(replay: WindowReplay, history: History) -> Analysis:
         # would stop the job's other windows. Out of memory is different: the process must end.
         log.exception("window not diagnosed", name=replay.window.job.name)
         return Analysis(report, None, report_as_json(report))
-    return Analysis(report, diagnosis, report_as_json(report) | diagnosis.as_json())
+    result = report_as_json(report) | diagnosis.as_json()
+    case = AdviceCase(replay, result, Facts(), diagnosis.repairs)
+    return Analysis(report, diagnosis, result | {"advice": _top_fix(case)})
+
+
+def _top_fix(case: AdviceCase) -> dict[str, Any] | None:
+    """The fix that wins most, with what is known without asking; None in an open window."""
+    if case.replay.window.state == "open" or not case.result["findings"]:
+        return None
+    try:
+        found = top_fix(case)
+    except MemoryError:
+        raise
+    except Exception:
+        # A bug of Paceline, as above: figures and causes are valid without advice.
+        log.exception("window not advised on", name=case.replay.window.job.name)
+        return None
+    return None if found is None else fix_as_json(found)
 
 
 def advice_case(replay: WindowReplay, facts: Facts) -> AdviceCase:

@@ -21,6 +21,7 @@ from app.advice.resplit_stages import megatron_layout
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.synth.costs import OperationCosts
+from app.synth.faults.fault import Fault
 from app.synth.faults.interruptions import GcPauses
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.faults.slow_network import SlowNic
@@ -126,6 +127,69 @@ def _long_stage(job: SimulatedJob, rng: np.random.Generator) -> Trial:
     return Trial(RESPLIT, with_layers([layers] * pp, job.seed), Facts(layers=layers * pp), applied)
 
 
+TOGETHER = "together"
+
+
+@dataclass(frozen=True)
+class CombinedTrial:
+    """A job with several faults, by the fix that removes each.
+
+    `with_layers` is the job with other layers on its stages, which re-splitting them needs.
+    """
+
+    job: SimulatedJob
+    facts: Facts
+    fault_of: dict[str, Fault]
+    with_layers: Callable[[SimulatedJob, Sequence[int]], SimulatedJob]
+
+    def applied(self, fixes: Sequence[Fix]) -> SimulatedJob:
+        """The job with these fixes and other noise; faults without one of them stay."""
+        names = {each.name for each in fixes}
+        left = tuple(fault for name, fault in self.fault_of.items() if name not in names)
+        job = replace(self.job, faults=left, seed=self.job.seed + 1)
+        for fix in fixes:
+            if fix.name == RESPLIT:
+                job = self.with_layers(job, layers_of(fix.paste[0].text.split('"')[1]))
+        return job
+
+
+def random_combined_trial(seed: int) -> CombinedTrial:
+    """A job of 2 to 8 dp ranks and 4 or 8 stages with two or three faults."""
+    rng = np.random.default_rng([seed, 2])
+    dp, pp = int(rng.integers(3, 9)), int(rng.choice([4, 8]))
+    layers = int(rng.integers(4, 13))
+    loss_layers = float(rng.uniform(0.3, 0.9)) * layers
+
+    def with_layers(job: SimulatedJob, counts: Sequence[int]) -> SimulatedJob:
+        work = np.array(counts, float)
+        work[-1] += loss_layers
+        costs = replace(job.costs, stage_factors=tuple((work / layers).tolist()))
+        return replace(job, costs=costs)
+
+    worker = int(rng.integers(dp)), int(rng.integers(pp))
+    faults: dict[str, Fault] = {
+        "replace-worker": SlowWorker(*worker, float(rng.uniform(1.3, 2.5))),
+        "planned-gc": GcPauses(
+            rate=float(rng.uniform(0.01, 0.03)), pause_s=float(rng.uniform(0.2, 0.4))
+        ),
+        "repair-link": SlowNic(int(rng.integers(dp)), int(rng.integers(pp)), 40.0),
+    }
+    has_long_stage = bool(rng.random() < 0.5)
+    for name in rng.permutation(list(faults))[int(rng.choice([1, 2])) + (not has_long_stage) :]:
+        del faults[str(name)]
+    job = SimulatedJob(
+        Parallelism(dp, pp, 8),
+        int(rng.integers(pp, 4 * pp + 1)),
+        costs=OperationCosts(noise=float(rng.uniform(0.005, 0.03))),
+        faults=tuple(faults.values()),
+        seed=int(rng.integers(1 << 30)),
+    )
+    if not has_long_stage:
+        return CombinedTrial(job, Facts(), faults, lambda job, _: job)
+    long = with_layers(job, [layers] * pp)
+    return CombinedTrial(long, Facts(layers=layers * pp), faults, with_layers)
+
+
 def layers_of(layout: str) -> list[int]:
     """Layers of each stage in a layout of Megatron-LM that `megatron_layout` made."""
     stages = [stage.strip("EL") for stage in layout.split("|")]
@@ -151,6 +215,22 @@ def outcome_of(seed: int) -> Outcome:
     )
 
 
+def combined_outcome_of(seed: int) -> Outcome:
+    """One job with several faults, against the same job with the best set of fixes."""
+    trial = random_combined_trial(seed)
+    window = trial.job.record(range(STEPS)).window()
+    case = advice_case(prepare(window), trial.facts)
+    together = advise(case).together
+    if together is None:
+        return Outcome(TOGETHER, None, None)
+    after = prepare(trial.applied(together.fixes).record(range(STEPS, 2 * STEPS)).window())
+    return Outcome(
+        TOGETHER,
+        100 * (1 - together.step_s / case.step_s),
+        100 * (1 - float(after.simulated_s.mean()) / case.step_s),
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the errors of each fix as JSON; 1 if a limit does not hold."""
     parser = argparse.ArgumentParser(prog="benchmarks advice", description=__doc__)
@@ -161,6 +241,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seeds = range(options.seed * 100_000, options.seed * 100_000 + options.jobs)
     with ProcessPoolExecutor(2) as pool:
         outcomes = list(pool.map(outcome_of, seeds, chunksize=5))
+        combined = seeds[: options.jobs // 4]
+        outcomes += pool.map(combined_outcome_of, combined, chunksize=5)
     names = sorted({each.fix for each in outcomes})
     total = _summary(outcomes)
     by_fix = {name: _summary([each for each in outcomes if each.fix == name]) for name in names}

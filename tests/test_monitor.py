@@ -23,7 +23,7 @@ def test_healthy_window_has_figures_and_no_alert():
     figures = report_as_json(analyse(healthy))
     looked_for = (
         *("findings", "ruled_out", "fingerprint", "changes"),
-        *("arrivals", "unexplained_share", "coverage"),
+        *("arrivals", "unexplained_share", "coverage", "advice"),
     )
     assert seen.result == figures | {name: seen.result[name] for name in looked_for}
     assert seen.result["findings"] == seen.result["changes"] == []
@@ -158,3 +158,24 @@ def test_out_of_memory_in_the_diagnosis_is_raised(monkeypatch):
     monkeypatch.setattr("app.monitor.diagnose", fails)
     with pytest.raises(MemoryError):
         observe(made_window(SLOW, 4, 5))
+
+
+def test_result_of_a_slow_window_advises_the_fix_of_its_cause():
+    advice = observe(made_window(SLOW, 4, 5)).result["advice"]
+    assert (advice["fix"], advice["cause"]) == ("replace-worker", "slow-worker")
+    assert advice["speed_up"] > 1.01
+
+
+def test_open_window_has_no_advice():
+    window = replace(made_window(SLOW, 4, 5), state="open")
+    assert observe(window).result["advice"] is None
+
+
+def test_error_in_the_advice_keeps_findings(monkeypatch):
+    def fail(case):
+        raise LookupError("a bug")
+
+    monkeypatch.setattr("app.monitor.top_fix", fail)
+    seen = observe(made_window(SLOW, 4, 5))
+    assert seen.result["advice"] is None
+    assert seen.result["findings"]

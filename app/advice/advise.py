@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.advice import planned_gc, repair_link, replace_worker, resplit_stages
 from app.advice.fix import AdviceCase, Facts, Fix, Method, NotOffered
-from app.advice.planned_gc import planned_gc
-from app.advice.repair_link import repair_link
-from app.advice.replace_worker import replace_worker
-from app.advice.resplit_stages import resplit_stages
 from app.advice.together import FixSet, best_together
 from app.engine.questions.edits import edits_as_json
 
-METHODS: tuple[Method, ...] = (replace_worker, resplit_stages, planned_gc, repair_link)
+METHODS: tuple[Method, ...] = (
+    Method(replace_worker.NAME, replace_worker.CAUSES, replace_worker.replace_worker),
+    Method(resplit_stages.NAME, resplit_stages.CAUSES, resplit_stages.resplit_stages),
+    Method(planned_gc.NAME, planned_gc.CAUSES, planned_gc.planned_gc),
+    Method(repair_link.NAME, repair_link.CAUSES, repair_link.repair_link),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +37,30 @@ def advise(case: AdviceCase) -> Advice:
     reason = withheld_because(case)
     if reason is not None:
         return Advice((), (), case.facts, withheld=reason)
-    found = [method(case) for method in METHODS]
-    fixes = sorted(
-        (each for each in found if isinstance(each, Fix)), key=lambda fix: (fix.step_s, fix.name)
-    )
+    found = [method.predict(case) for method in METHODS]
+    fixes = _best_first(case, found)
     others = tuple(each for each in found if isinstance(each, NotOffered))
     return Advice(tuple(fixes), others, case.facts, best_together(case, fixes))
+
+
+def top_fix(case: AdviceCase) -> Fix | None:
+    """The fix of a found cause that wins most; None if there is none.
+
+    It asks only the fixes of the causes that were found, so it is cheap enough for each window.
+    """
+    if withheld_because(case) is not None:
+        return None
+    causes = {each["cause"] for each in case.result["findings"]}
+    asked = [method.predict(case) for method in METHODS if causes.intersection(method.causes)]
+    fixes = _best_first(case, asked)
+    return fixes[0] if fixes else None
+
+
+def _best_first(case: AdviceCase, found: Sequence[Fix | NotOffered]) -> list[Fix]:
+    """The fixes offered, the largest gain first, their ranges as wide as the replay is wrong."""
+    discrepancy = float(case.result["fidelity"]["discrepancy"])
+    fixes = (each.with_error(discrepancy) for each in found if isinstance(each, Fix))
+    return sorted(fixes, key=lambda fix: (fix.step_s, fix.name))
 
 
 def withheld_because(case: AdviceCase) -> str | None:
@@ -79,6 +99,7 @@ def fix_as_json(fix: Fix) -> dict[str, Any]:
     """One fix as an object; unknown is None."""
     return {
         "fix": fix.name,
+        "cause": fix.cause,
         "title": fix.title,
         "step_s": fix.step_s,
         "step_range_s": _list(fix.step_range_s),

@@ -5,7 +5,7 @@ delays are in neither.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -114,7 +114,8 @@ class Fix:
     """A fix with its prediction.
 
     `step_s` is the predicted mean step in seconds, `step_range_s` its bounds; `before_s` is T.
-    `change` is what the fix does to the job, for simulations of several fixes together. `needs` are
+    `cause` is that of the finding that it removes, None where it removes none. `change` is what the
+    fix does to the job, for simulations of several fixes together. `needs` are
     facts that would make the fix complete. `stops_job` says whether it takes a restart, which
     costs `stop_minutes`. `lost_minutes` is what the cause has cost since its onset.
     """
@@ -129,6 +130,7 @@ class Fix:
     risk: str
     stops_job: bool
     change: Change
+    cause: str | None = None
     paste: tuple[Paste, ...] = ()
     needs: tuple[str, ...] = ()
     stop_minutes: float | None = None
@@ -138,6 +140,12 @@ class Fix:
     def speed_up(self) -> float:
         """T / T_new."""
         return self.before_s / self.step_s
+
+    def with_error(self, share: float) -> "Fix":
+        """The fix with a range that is wider by this share of the gain, at both ends."""
+        error_s = share * abs(self.before_s - self.step_s)
+        fastest_s, slowest_s = self.step_range_s
+        return replace(self, step_range_s=(fastest_s - error_s, slowest_s + error_s))
 
     @property
     def gpu_hours_per_day(self) -> float:
@@ -183,7 +191,16 @@ class NotOffered:
     needs: tuple[str, ...] = ()
 
 
-Method = Callable[[AdviceCase], Fix | NotOffered]
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One fix: its name, the causes that it removes, and how it is predicted.
+
+    A method without causes looks for a gain in any job.
+    """
+
+    name: str
+    causes: tuple[str, ...]
+    predict: Callable[[AdviceCase], Fix | NotOffered]
 
 
 def restart_needs(case: AdviceCase) -> tuple[str, ...]:

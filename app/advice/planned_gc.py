@@ -44,6 +44,7 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
         risk="Memory grows between collections: watch it, and collect more often if it is short.",
         stops_job=True,
         change=change,
+        cause=finding["cause"],
         stop_minutes=case.facts.stop_minutes,
         lost_minutes=case.lost_minutes(finding),
         paste=(

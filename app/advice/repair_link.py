@@ -35,6 +35,7 @@ def repair_link(case: AdviceCase) -> Fix | NotOffered:
         risk="Which end is at fault has to be found: cable, transceiver or switch port.",
         stops_job=False,
         change=change,
+        cause=finding["cause"],
         lost_minutes=case.lost_minutes(finding),
         paste=(
             Paste("NCCL: record every transfer", "export NCCL_INSPECTOR_ENABLE=1"),

@@ -54,6 +54,7 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
         risk="The job restarts from its last checkpoint, and needs a spare host.",
         stops_job=True,
         change=changes[1],
+        cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
         lost_minutes=case.lost_minutes(found[0]),
         paste=_paste(case, hosts),

@@ -61,6 +61,7 @@ def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
         risk="Stages with more layers need more memory; checkpoints are loaded in another layout.",
         stops_job=True,
         change=changes[0],
+        cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
         lost_minutes=case.lost_minutes(found[0]),
         paste=pastes(after),

@@ -48,6 +48,21 @@ class Blame:
 
 
 @dataclass(frozen=True, slots=True)
+class SuggestedFix:
+    """The fix of the finding that wins most, in short.
+
+    `speed_up` is predicted, T / T_new; `gpu_hours_per_day` is what that wins. `command` is one line
+    to paste, None where there is none.
+    """
+
+    name: str
+    title: str
+    speed_up: float
+    gpu_hours_per_day: float
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Detail:
     """Figures of an alert; None is unknown.
 
@@ -65,6 +80,7 @@ class Detail:
     since_step: int | None = None
     window_id: str | None = None
     blame: Blame | None = None
+    fix: SuggestedFix | None = None
     # Silent workers, by name ("dp 3, stage 1 on host-7"), the first few; and how many there are.
     # Of a rule with more subjects than it may have alerts, how many more are over its threshold.
     names: Sequence[str] = ()

@@ -33,7 +33,11 @@ def combine_causes(results: Sequence[Result], figures: Result) -> dict[str, Any]
     and evidence of the newest window, cost and share of the loss over all diagnosed windows, and
     the number of windows that show it. The most costly ones are listed, the others counted.
     """
-    others = {"changes": _changes(results), "fingerprint": _fingerprint(results, figures)}
+    others = {
+        "changes": _changes(results),
+        "fingerprint": _fingerprint(results, figures),
+        "advice": results[-1].get("advice"),  # of the newest window; older ones were stored without
+    }
     diagnosed = [each for each in results if each["findings"] is not None]
     if not diagnosed:
         ruled_out = results[-1]["ruled_out"]

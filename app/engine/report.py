@@ -197,6 +197,7 @@ _NOT_MEASURED = (
     "arrivals",
     "unexplained_share",
     "coverage",
+    "advice",
     "per_step",
 )
 
@@ -329,6 +330,7 @@ def _figures(report: Report) -> dict[str, Any]:
         "arrivals": None,
         "unexplained_share": None,
         "coverage": None,
+        "advice": None,
     }
 
 

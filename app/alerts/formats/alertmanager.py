@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from app import formatting
-from app.alerts.formats.figures import culprit_names
+from app.alerts.formats.figures import culprit_names, fix_text
 from app.alerts.formats.webhooks import json_text, rfc3339
 from app.alerts.notice import Message, Notice, NoticeAlert
 from app.alerts.receiver import Receiver
@@ -102,6 +102,9 @@ def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str 
     yield "confidence", formatting.percent(blame.confidence) if blame else None
     yield "culprits", culprit_names(blame) if blame else None
     yield from ((name, alert.labels.get(name)) for name in _CULPRIT_LABELS)
+    if alert.status == "firing" and detail.fix is not None:
+        yield "fix", fix_text(detail.fix)
+        yield "command", detail.fix.command
     yield "runbook_url", alert.runbook_url or notice.runbook_url
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app import formatting
-from app.alerts.alert import Blame, Detail
+from app.alerts.alert import Blame, Detail, SuggestedFix
 from app.alerts.notice import Notice, NoticeAlert, NoticeKind
 
 _MAX_NAMED = 3
@@ -57,6 +57,14 @@ def culprit_names(blame: Blame) -> str | None:
     return "; ".join(named) + (f" and {formatting.count(more)} more" if more > 0 else "")
 
 
+def fix_text(fix: SuggestedFix) -> str:
+    """The fix with its predicted gain."""
+    return (
+        f"{formatting.bidi_isolated(fix.title)}: {formatting.ratio(fix.speed_up)} as fast, "
+        f"{formatting.gpu_hours(fix.gpu_hours_per_day)} a day less, predicted"
+    )
+
+
 def _firing_facts(notice: Notice, detail: Detail) -> Iterator[tuple[str, str | None]]:
     blame, since = detail.blame, detail.since_step
     yield "Job", notice.job_name or notice.job
@@ -66,6 +74,8 @@ def _firing_facts(notice: Notice, detail: Detail) -> Iterator[tuple[str, str | N
     yield "Who", _subjects(detail)
     yield "Costs", _cost(detail)
     yield "Confidence", None if blame is None else formatting.percent(blame.confidence)
+    yield "Fix", None if detail.fix is None else fix_text(detail.fix)
+    yield "To paste", None if detail.fix is None else detail.fix.command
 
 
 def _resolved_facts(notice: Notice, lead: NoticeAlert) -> Iterator[tuple[str, str | None]]:

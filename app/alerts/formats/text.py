@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.alerts.alert import Blame, Detail
+from app.alerts.alert import Blame, Detail, SuggestedFix
 from app.alerts.labels import BUILT_IN_LABELS
 from app.alerts.notice import MAX_LISTED_ALERTS, MAX_MESSAGE_BYTES, Message, Notice, NoticeAlert
 from app.alerts.rule import MAX_RUNBOOK_CHARS
@@ -159,7 +159,16 @@ def _notice_alert(alert: NoticeAlert, most_chars: int) -> NoticeAlert:
 def _detail(detail: Detail, most_chars: int) -> Detail:
     names = [one_line(name, _MIN_NAME_CHARS) for name in detail.names[:_MAX_NAMES]]
     blame = None if detail.blame is None else _blame(detail.blame, most_chars)
-    return replace(detail, names=names, blame=blame)
+    fix = None if detail.fix is None else _fix(detail.fix, most_chars)
+    return replace(detail, names=names, blame=blame, fix=fix)
+
+
+def _fix(fix: SuggestedFix, most_chars: int) -> SuggestedFix:
+    """The fix with a short title; a command that would be cut is left out, as half is none."""
+    command = fix.command
+    if command is not None and command != one_line(command, most_chars):
+        command = None
+    return replace(fix, title=one_line(fix.title, most_chars), command=command)
 
 
 def _blame(blame: Blame, most_chars: int) -> Blame:

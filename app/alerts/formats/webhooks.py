@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from app.alerts.alert import Blame, Detail
+from app.alerts.alert import Blame, Detail, SuggestedFix
 from app.alerts.notice import Message, Notice, NoticeAlert, NoticeKind
 from app.alerts.receiver import Receiver
 
@@ -134,6 +134,7 @@ def _figures(detail: Detail) -> dict[str, Any]:
         "since_step": detail.since_step,
         "window": detail.window_id,
         "finding": None if detail.blame is None else _finding(detail.blame),
+        "fix": None if detail.fix is None else _fix(detail.fix),
         "names": list(names),
         "num_named": detail.num_named,
     }
@@ -147,4 +148,14 @@ def _finding(blame: Blame) -> dict[str, Any]:
         "confidence": blame.confidence,
         "culprits": [dict(culprit) for culprit in blame.culprits],
         "num_culprits": blame.num_culprits,
+    }
+
+
+def _fix(fix: SuggestedFix) -> dict[str, Any]:
+    return {
+        "name": fix.name,
+        "title": fix.title,
+        "speed_up": fix.speed_up,
+        "gpu_hours_per_day": fix.gpu_hours_per_day,
+        "command": fix.command,
     }

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from app.alerts.alert import AlertEvent, AlertState, Blame, Detail, fingerprint
+from app.alerts.alert import AlertEvent, AlertState, Blame, Detail, SuggestedFix, fingerprint
 from app.alerts.labels import labels_of
 from app.alerts.readings.facts import (
     Finding,
@@ -160,6 +160,7 @@ class RuleWindow:
             since_step=None if finding is None else finding["onset_step"],
             window_id=facts.window_id,
             blame=None if finding is None else blame_of(finding),
+            fix=None if finding is None else _fix_of(finding, facts.result.get("advice")),
         )
 
 
@@ -177,7 +178,24 @@ def blame_of(finding: Mapping[str, Any]) -> Blame:
     )
 
 
+def _fix_of(finding: Finding, advice: Mapping[str, Any] | None) -> SuggestedFix | None:
+    """The advised fix, if it removes this finding's cause."""
+    if advice is None or advice["cause"] != finding["cause"]:
+        return None
+    texts = [each["text"] for each in advice["paste"]]
+    lines = [text for text in texts if "\n" not in text and len(text) <= _MAX_COMMAND_CHARS]
+    return SuggestedFix(
+        name=advice["fix"],
+        title=advice["title"],
+        speed_up=advice["speed_up"],
+        gpu_hours_per_day=advice["gpu_hours_per_day"],
+        command=lines[0] if lines else None,
+    )
+
+
 MAX_ALERTS = 1000  # of one job
+# A longer one names dozens of hosts; cut it would be wrong.
+_MAX_COMMAND_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from app.advice.advise import Advice
 from app.advice.fix import Fix, NotOffered
+from app.advice.together import FixSet
 from app.cli.output import printable
 from app.formatting import TIMES
 
@@ -39,6 +40,10 @@ def _parts(advice: Advice) -> Iterator[RenderableType]:
             yield Text(printable_lines(each.text), no_wrap=True, overflow="ignore")
         for need in fix.needs:
             yield Padding(Text(f"To complete this: {need}.", style="dim"), (0, 0, 0, 3))
+    if advice.together is not None:
+        names = " + ".join(each.name for each in advice.together.fixes)
+        yield Text(f"\nTogether: {names}", style="bold")
+        yield Padding(_together(advice.together), (0, 0, 0, 3))
     if advice.not_offered:
         yield Text("\nNot advised", style="bold")
         yield _not_offered(advice.not_offered)
@@ -67,12 +72,28 @@ def _figures(fix: Fix) -> Table:
     return table
 
 
+def _together(found: FixSet) -> Text:
+    return Text(
+        f"step {found.step_s:.3f} s instead of {found.before_s:.3f} s: {found.speed_up:.3f}{TIMES} "
+        f"as fast, {found.gpu_hours_per_day:,.1f} GPU-hours a day less; simulated together, as "
+        "gains do not add up"
+    )
+
+
 def _pays(fix: Fix) -> tuple[str, str]:
     if not fix.stops_job:
         return "at once", "the job need not stop"
     if fix.pays_after_minutes is None:
         return "not known", "what a restart costs was not said"
-    return f"{fix.pays_after_minutes:,.0f} min", "of training, for one restart"
+    return f"{fix.pays_after_minutes:,.0f} min", f"of training, for one restart; {_lost(fix)}"
+
+
+def _lost(fix: Fix) -> str:
+    """What the cause has cost beside what the restart costs (ski rental)."""
+    if fix.lost_minutes is None or fix.stop_minutes is None:
+        return "what was lost since the onset is not known"
+    verdict = "act now" if fix.pays_now else "not yet worth a stop"
+    return f"{fix.lost_minutes:,.1f} of {fix.stop_minutes:,.0f} min lost so far: {verdict}"
 
 
 def _not_offered(others: tuple[NotOffered, ...]) -> Table:

@@ -13,7 +13,15 @@ from typing import Annotated, Any, TypeVar, cast
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, delete, func, select, tuple_, update
 
-from app.alerts.alert import AlertEvent, AlertEventKind, AlertState, Blame, Detail, Phase
+from app.alerts.alert import (
+    AlertEvent,
+    AlertEventKind,
+    AlertState,
+    Blame,
+    Detail,
+    Phase,
+    SuggestedFix,
+)
 from app.alerts.labels import Matcher
 from app.alerts.rule import Rule, Severity
 from app.errors import AlertNotFound, InvalidRequest
@@ -281,6 +289,7 @@ def detail_json(detail: Detail) -> dict[str, Any]:
     given = _non_default_fields(detail) | {
         "names": [clipped(name, _MAX_NAME) for name in detail.names[:MAX_NAMES]],
         "blame": None if blame is None else _blame_json(blame),
+        "fix": None if detail.fix is None else _fix_json(detail.fix),
     }
     return {name: value for name, value in given.items() if value not in (None, [])}
 
@@ -329,6 +338,10 @@ def _blame_json(blame: Blame) -> dict[str, Any]:
         | texts
         | {"cost": _finite_or_none(blame.cost), "culprits": culprits}
     )
+
+
+def _fix_json(fix: SuggestedFix) -> dict[str, Any]:
+    return _non_default_fields(fix) | {"title": clipped(fix.title, _MAX_NAME)}
 
 
 def _non_default_fields(thing: Any) -> dict[str, Any]:

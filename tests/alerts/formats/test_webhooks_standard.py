@@ -57,6 +57,7 @@ def test_the_body_holds_what_a_program_and_a_person_need():
                         "culprits": [{"dp_rank": 3, "stage": 1, "host": "host-017"}],
                         "num_culprits": 1,
                     },
+                    "fix": None,
                     "names": [],
                     "num_named": 0,
                     "was": None,

@@ -6,7 +6,15 @@ from typing import Annotated, Any
 from fastapi import Path
 from pydantic import Field
 
-from app.alerts.alert import AlertEvent, AlertEventKind, AlertState, Blame, Detail, Phase
+from app.alerts.alert import (
+    AlertEvent,
+    AlertEventKind,
+    AlertState,
+    Blame,
+    Detail,
+    Phase,
+    SuggestedFix,
+)
 from app.alerts.rule import On, Severity
 from app.alerts.wording import alert_sentence, cost_sentence
 from app.api.http.fields import ResponseModel, timestamp, timestamp_or_none
@@ -57,6 +65,21 @@ class AlertFindingOut(ResponseModel):
         return cls(culprits=culprits, **{name: getattr(blame, name) for name in names})
 
 
+class SuggestedFixOut(ResponseModel):
+    """The fix of the costliest cause that wins most, as `advice` of the window has it."""
+
+    name: str = Field(examples=["replace-worker"])
+    title: str
+    speed_up: float = Field(description="Predicted: simulated step time before by after the fix.")
+    gpu_hours_per_day: float = Field(description="GPU-hours a day that the fix wins, predicted.")
+    command: str | None = Field(description="One line to paste; null where there is none.")
+
+    @classmethod
+    def of(cls, fix: SuggestedFix) -> "SuggestedFixOut":
+        """From the stored fix."""
+        return cls(**{name: getattr(fix, name) for name in cls.model_fields})
+
+
 class AlertFiguresOut(ResponseModel):
     """Figures of an alert's subject; unknown ones are null."""
 
@@ -71,6 +94,7 @@ class AlertFiguresOut(ResponseModel):
     num_gpus: int | None
     since_step: int | None
     blame: AlertFindingOut | None
+    fix: SuggestedFixOut | None
     names: list[str] = Field(
         description="The first few silent workers, for a rule on `silent-worker`."
     )
@@ -81,6 +105,7 @@ def alert_figures(detail: Detail) -> dict[str, Any]:
     """The fields of `AlertFiguresOut`."""
     made = {
         "blame": None if detail.blame is None else AlertFindingOut.of(detail.blame),
+        "fix": None if detail.fix is None else SuggestedFixOut.of(detail.fix),
         "names": list(detail.names),
     }
     names = [name for name in AlertFiguresOut.model_fields if name not in made]

@@ -48,6 +48,7 @@ async def test_transition_has_its_figures(api):
         "num_gpus": 8,
         "since_step": 1204,
         "blame": None,
+        "fix": None,
         "names": [],
         "num_named": 0,
     }

@@ -1,0 +1,66 @@
+"""Messages carry the top fix with its predicted gain and what to paste."""
+
+import json
+from dataclasses import replace
+from email import message_from_string, policy
+from typing import get_args
+
+import pytest
+
+from app.alerts.alert import SuggestedFix
+from app.alerts.formats.registry import render_notice
+from app.alerts.formats.text import shorten_notice
+from app.alerts.receiver import Format
+from tests.alerts.notices import DETAIL, make_receiver, notice, told
+
+COMMAND = "sbatch --exclude=host-017 JOB_SCRIPT"
+FIX = SuggestedFix("replace-worker", "Replace host-017", 1.37, 412.4, COMMAND)
+PLAIN = ("standard", "cloudevents")
+
+
+def message(format_, fix=FIX, **given):
+    alert = told(detail=replace(DETAIL, fix=fix), **given)
+    return render_notice(notice(alerts=(alert,)), make_receiver(format_)).body
+
+
+def text_of(format_, body):
+    if format_ != "email":
+        return body
+    parts = message_from_string(body, policy=policy.default).walk()
+    return " ".join(str(part.get_content()) for part in parts if not part.is_multipart())
+
+
+@pytest.mark.parametrize("format_", get_args(Format))
+def test_firing_message_has_the_fix_its_gain_and_a_command(format_):
+    body = message(format_)
+    if format_ in PLAIN:
+        [alert] = json.loads(body)["data"]["alerts"]
+        assert alert["fix"] == {
+            "name": "replace-worker",
+            "title": "Replace host-017",
+            "speed_up": 1.37,
+            "gpu_hours_per_day": 412.4,
+            "command": COMMAND,
+        }
+    else:
+        text = " ".join(text_of(format_, body).split())
+        assert "Replace host-017" in text
+        assert "1.37" in text
+        assert COMMAND in text
+
+
+# A PagerDuty incident holds all data of the alert, as the plain ones do.
+@pytest.mark.parametrize(
+    "format_", [each for each in get_args(Format) if each not in (*PLAIN, "pagerduty")]
+)
+def test_resolved_message_has_no_fix(format_):
+    body = message(format_, status="resolved", ends_at_s=1_700_000_100.0)
+    assert COMMAND not in text_of(format_, body)
+
+
+def test_command_that_would_be_cut_is_left_out_whole():
+    long = replace(FIX, command=f"sbatch --exclude={','.join(['host-017'] * 40)} JOB_SCRIPT")
+    [alert] = shorten_notice(notice(alerts=(told(detail=replace(DETAIL, fix=long)),)), 1, 60).alerts
+    assert alert.detail.fix is not None
+    assert alert.detail.fix.command is None
+    assert alert.detail.fix.title == "Replace host-017"
