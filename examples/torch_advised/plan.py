@@ -30,7 +30,7 @@ TRAININGS = {
     # Python's collector stops each rank when it likes.
     "gc-pauses": Shape(2, 4, 0.012, 4, sentences=2000),
     # A rank waits in every step for that with the longest documents.
-    "uneven-sequences": Shape(1, 2, 0.004, 8, is_uneven=True),
+    "uneven-sequences": Shape(1, 2, 0.006, 6, is_uneven=True),
 }
 
 

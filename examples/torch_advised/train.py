@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
+from examples.torch_faults.priority import wake_first
 from examples.torch_pipeline.batches import Batch
 from examples.torch_pipeline.model import LENGTH, Stage, loss_of
 
@@ -46,6 +47,7 @@ def main() -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
+    wake_first()
     dist.init_process_group("gloo")
     for plan in told.runs:
         took_s = Training(plan, told.url, told.token).run()
