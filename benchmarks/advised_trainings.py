@@ -10,7 +10,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,7 +42,7 @@ class Trial:
     fix: str
     label: str
     pasted_as: str = "pasted"
-    facts: Facts = Facts()
+    facts: Facts = field(default_factory=Facts)
 
 
 TRIALS = (

@@ -33,7 +33,7 @@ class Pace:
         return self.slowdown * LAYER_S * (1 - ATTENTION_SHARE + ATTENTION_SHARE * relative)
 
     def compute(self, took_s: float) -> None:
-        """Return when the accelerator has computed for so long."""
+        """Compute for so long."""
         time.sleep(took_s)
 
 
