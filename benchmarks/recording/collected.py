@@ -5,13 +5,14 @@ A server that analyses each window as it closes would take one of two cores from
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
 from app.ingest.assembly.assembler import RunAssembler, WindowRules
+from app.ingest.batch import Batch
 from app.ingest.wire.body import EXTENSIONS
 from app.ingest.wire.codec import decode
 from app.trace.job import Job, Parallelism
@@ -24,43 +25,56 @@ class Collector:
     """Accepts the batches of one job like the server, and assembles them like the consumer."""
 
     def __init__(self, name: str, sizes: Parallelism, window_steps: int) -> None:
+        self.name = name
         self._lock = threading.Lock()
-        self._windows: dict[int, Window] = {}
-        self._stored: dict[int, bytes] = {}
-        self._sizes = sizes
-        rules = WindowRules(window_steps, _LATE_S)
-        self._run = RunAssembler(Job.of(name, sizes), 1, rules, self._stored.__getitem__)
+        self._batches: list[Batch] = []
+        self._job, self._sizes = Job.of(name, sizes), sizes
+        self._rules = WindowRules(window_steps, _LATE_S)
 
     def take(self, body: bytes, content_type: str, encoding: str) -> int:
         """Add one request's body; returns its number of rows."""
         decoded = decode(body, content_type, self._sizes, content_encoding=encoding)
-        # The first step is none that training takes: processes wait there for each other to start.
         with self._lock:
-            self._run.add(decoded.batch, 0.0)
-            self._store(self._run.settle(0.0, tells_open=False))
+            self._batches.append(decoded.batch)
         return decoded.batch.columns.num_ops + decoded.batch.num_group_rows
 
     def windows(self) -> list[Window]:
-        """Closed windows, without the first step."""
+        """Windows of all batches so far, in their last revision, without step 0.
+
+        The first step is none that training takes: processes wait there for each other to start.
+        """
         with self._lock:
-            self._store(self._run.finish(0.0, "complete"))
+            batches = list(self._batches)
+        found: dict[int, Window] = {}
+        stored: dict[int, bytes] = {}
+        run = RunAssembler(self._job, 1, self._rules, stored.__getitem__)
+        for batch in batches:
+            run.add(batch, 0.0)
+            _store(run.settle(0.0, tells_open=False), found, stored)
+        _store(run.finish(0.0, "complete"), found, stored)
         windows = []
-        for _, window in sorted(self._windows.items()):
+        for _, window in sorted(found.items()):
             steps = [step for step in window.steps if step > 0]
             if steps:
                 windows.append(window.only(steps) if len(steps) < len(window.steps) else window)
         return windows
 
-    def _store(self, changes: Sequence[Any]) -> None:
-        for change in changes:
-            if change.ops is not None:
-                self._windows[change.window.first_step] = change.window
-                self._stored[change.window.first_step] = change.ops
+
+def _store(changes: Sequence[Any], windows: dict[int, Window], stored: dict[int, bytes]) -> None:
+    for change in changes:
+        if change.ops is not None:
+            windows[change.window.first_step] = change.window
+            stored[change.window.first_step] = change.ops
 
 
 @contextmanager
-def served(collectors: Mapping[str, Collector]) -> Iterator[str]:
-    """The address at which the collectors take their jobs' batches, while this is entered."""
+def served(
+    collectors: Mapping[str, Collector], on_end: Callable[[str], None] = lambda _: None
+) -> Iterator[str]:
+    """The address at which the collectors take their jobs' batches, while this is entered.
+
+    `on_end` is called with the name of each job that ends, in another thread.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -72,14 +86,17 @@ def served(collectors: Mapping[str, Collector]) -> Iterator[str]:
         def do_POST(self) -> None:
             body = self._body()
             _, _, job_path = self.path.partition("/jobs/")
-            job, _, route = job_path.partition("/")
+            name, _, route = job_path.partition("/")
+            job = unquote(name)
             accepted = 0
             if route == "ops":
                 kind, encoding = (
                     self.headers["Content-Type"],
                     self.headers.get("Content-Encoding", ""),
                 )
-                accepted = collectors[unquote(job)].take(body, kind, encoding)
+                accepted = collectors[job].take(body, kind, encoding)
+            if route == "end":
+                on_end(job)
             self._answer(202, {"accepted": accepted, "rejected": 0, "errors": []})
 
         def log_message(self, *_: object) -> None:

@@ -40,6 +40,7 @@ class Plan:
 
     `training` is a key of `TRAININGS`. `pasted` are options of Megatron-LM or torchtitan as on a
     command line; `code` is Python whose last function distributes micro-batches over dp ranks.
+    Training resumes at `first_step`, with the data of that step.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Plan:
     pasted: str = ""
     code: str = ""
     steps: int = 17
+    first_step: int = 0
 
     @property
     def shape(self) -> Shape:

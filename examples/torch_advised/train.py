@@ -13,6 +13,8 @@ import json
 import os
 import time
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import paceline_client
@@ -42,18 +44,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
     parser.add_argument("--token", required=True)
-    parser.add_argument("--runs", nargs="+", required=True, metavar="JSON", type=Plan.of)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--runs", nargs="+", metavar="JSON")
+    source.add_argument("--runs-from", type=Path, metavar="FILE", help="one a line, until it ends")
     told = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     wake_first()
     dist.init_process_group("gloo")
-    for plan in told.runs:
+    for plan in _plans(told.runs, told.runs_from):
         took_s = Training(plan, told.url, told.token).run()
         said = {"run": plan.name, "step_s": took_s[1:]}
         print(json.dumps(said), flush=True)  # noqa: T201
     dist.destroy_process_group()
+
+
+def _plans(runs: list[str] | None, file: Path | None) -> Iterator[Plan]:
+    """Plans of the command line, or of a file such as a FIFO, which rank 0 reads."""
+    if file is None:
+        yield from map(Plan.of, runs or [])
+        return
+    opened = file.open() if dist.get_rank() == 0 else contextlib.nullcontext()
+    with opened as lines:
+        while True:
+            line = [lines.readline() if lines is not None else ""]
+            dist.broadcast_object_list(line)
+            if not line[0]:
+                return
+            yield Plan.of(line[0])
 
 
 class Training:
@@ -186,10 +205,11 @@ class Training:
 
     def _steps(self, recorder: Any, train: Any) -> list[float]:
         took_s = []
-        for number in range(self.plan.steps):
+        first = self.plan.first_step
+        for number in range(first, first + self.plan.steps):
             began_s = time.perf_counter()
             batch = self._batch(number)
-            with recorder.step(number, kind="train" if number else "first"):
+            with recorder.step(number, kind="train" if number > first else "first"):
                 train(batch)
             self._end_step(number)
             took_s.append(time.perf_counter() - began_s)
