@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from app.ingest.assembly.assembler import RunAssembler, WindowRules
-from app.ingest.batch import Batch
+from app.ingest.batch import OpBatch
 from app.ingest.wire.body import EXTENSIONS
 from app.ingest.wire.codec import decode
 from app.trace.job import Job, Parallelism
@@ -27,7 +27,7 @@ class Collector:
     def __init__(self, name: str, sizes: Parallelism, window_steps: int) -> None:
         self.name = name
         self._lock = threading.Lock()
-        self._batches: list[Batch] = []
+        self._batches: list[OpBatch] = []
         self._job, self._sizes = Job.of(name, sizes), sizes
         self._rules = WindowRules(window_steps, _LATE_S)
 
