@@ -26,11 +26,11 @@ class Shape:
 
 TRAININGS = {
     # The last stage has as many layers as the first one, and the output besides.
-    "long-last-stage": Shape(2, 8, 0.005, 4, output_layers=4.0),
+    "long-last-stage": Shape(2, 8, 0.006, 4, output_layers=4.0),
     # Python's collector stops each rank when it likes.
     "gc-pauses": Shape(2, 4, 0.012, 4, sentences=2000),
     # A rank waits in every step for that with the longest documents.
-    "uneven-sequences": Shape(1, 2, 0.006, 6, is_uneven=True),
+    "uneven-sequences": Shape(1, 2, 0.009, 4, is_uneven=True),
 }
 
 
