@@ -16,30 +16,41 @@ import numpy as np
 
 from app.advice.advise import advise
 from app.advice.fix import Facts, Fix
+from app.advice.models.all_reduce import Network
 from app.advice.resplit_stages import NAME as RESPLIT
-from app.advice.resplit_stages import megatron_layout
+from app.advice.stages.stage_layout import megatron_layout
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
 from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
-from app.synth.faults.slow_network import SlowNic
+from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
+from app.trace.window import Window
+from tests.harness.ddp_jobs import ddp_window, with_all_reduce, with_straggl_ar
 
 STEPS = 24
+SEQUENCE_SETTINGS = ("max_length", "full_share", "attention_share", "is_sent")
 MAX_MEDIAN, MAX_P95, MAX_ERROR, MAX_SLOWER = 2.0, 4.0, 8.0, 1.0
+
+
+def _recorded(job: SimulatedJob, steps: Sequence[int]) -> Window:
+    return job.record(steps).window()
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A job, what its owner knows, and the job with a fix applied."""
+    """A job, what its owner knows, and the job with a fix applied, which `steps_after` are of."""
 
     fix: str
     job: SimulatedJob
     facts: Facts
     applied: Callable[[Fix], SimulatedJob]
+    record: Callable[[SimulatedJob, Sequence[int]], Window] = _recorded
+    steps_after: range = range(STEPS, 2 * STEPS)
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ def random_trial(seed: int) -> Trial:
         costs=OperationCosts(noise=float(rng.uniform(0.005, 0.03))),
         seed=int(rng.integers(1 << 30)),
     )
-    makers = (_slow_worker, _long_stage, _gc_pauses, _slow_nic)
+    makers = (_slow_worker, _long_stage, _gc_pauses, _slow_network, _late_rank, _uneven_sequences)
     return makers[seed % len(makers)](job, rng)
 
 
@@ -92,15 +103,50 @@ def _slow_worker(job: SimulatedJob, rng: np.random.Generator) -> Trial:
     return Trial("replace-worker", slow, Facts(), lambda _: _without_faults(slow))
 
 
-def _slow_nic(job: SimulatedJob, rng: np.random.Generator) -> Trial:
-    sizes = job.parallelism
-    fault = SlowNic(
-        int(rng.integers(sizes.dp_size)),
-        int(rng.integers(sizes.pp_size)),
-        float(rng.uniform(5, 40)),
+def _slow_network(job: SimulatedJob, rng: np.random.Generator) -> Trial:
+    """A slow or flapping network card, a slow link, or slow collectives of one stage."""
+    dp_rank, stage = _worker(job, rng)
+    slowdown = float(rng.uniform(5, 40))
+    faults: tuple[Fault, ...] = (
+        SlowNic(dp_rank, stage, slowdown),
+        FlappingNic(dp_rank, stage, 2 * slowdown),
+        SlowLink(dp_rank, min(stage, job.parallelism.pp_size - 2), 2 * slowdown),
+        SlowDpGroup(stage, slowdown),
     )
-    slow = replace(job, faults=(fault,))
+    slow = replace(job, faults=(faults[int(rng.integers(len(faults)))],))
     return Trial("repair-link", slow, Facts(), lambda _: _without_faults(slow))
+
+
+def _uneven_sequences(job: SimulatedJob, rng: np.random.Generator) -> Trial:
+    fault = SequenceImbalance(
+        max_length=int(rng.choice([8_192, 32_768, 65_536])),
+        full_share=float(rng.uniform(0.005, 0.05)),
+        attention_share=float(rng.uniform(0.15, 0.6)),
+        is_sent=bool(rng.random() < 0.5),
+    )
+    settings = {name: getattr(fault, name) for name in SEQUENCE_SETTINGS}
+    slow = replace(job, faults=(fault,))
+    dealt = LptSequences(**settings, documents_seed=job.seed)
+    balanced = replace(job, faults=(dealt,), seed=job.seed + 1)
+    # The same steps, as other steps have other documents: only the noise is to be another.
+    return Trial("balance-sequences", slow, Facts(), lambda _: balanced, steps_after=range(STEPS))
+
+
+def _late_rank(job: SimulatedJob, rng: np.random.Generator) -> Trial:
+    """DDP with a rank that is always late: gradients by a ring, then by StragglAR."""
+    dp, pp = int(rng.choice([4, 8, 16])), int(rng.choice([1, 1, 2, 4]))
+    network = Network(float(rng.uniform(3e-6, 5e-5)), 1 / float(rng.uniform(5e9, 50e9)))
+    num_bytes, dp_rank = int(rng.integers(1 << 28, 1 << 32)), int(rng.integers(dp))
+    # From too little to be worth it to more than enough.
+    fault = SlowWorker(dp_rank, int(rng.integers(pp)), float(rng.uniform(1.02, 1.6)))
+    changed = replace(job, parallelism=Parallelism(dp, pp, 8), faults=(fault,))
+    ring = with_all_reduce(changed, num_bytes, network)
+
+    def applied(_: Fix) -> SimulatedJob:
+        other_noise, steps = replace(ring, seed=ring.seed + 1), range(STEPS, 2 * STEPS)
+        return with_straggl_ar(other_noise, steps, dp_rank, num_bytes, network)
+
+    return Trial("straggl-ar", ring, Facts(), applied, ddp_window)
 
 
 def _gc_pauses(job: SimulatedJob, rng: np.random.Generator) -> Trial:
@@ -202,12 +248,12 @@ def layers_of(layout: str) -> list[int]:
 def outcome_of(seed: int) -> Outcome:
     """One trial, from the job with its fault to the job with the fix."""
     trial = random_trial(seed)
-    window = trial.job.record(range(STEPS)).window()
+    window = trial.record(trial.job, range(STEPS))
     case = advice_case(prepare(window), trial.facts)
     fix = next((each for each in advise(case).fixes if each.name == trial.fix), None)
     if fix is None:
         return Outcome(trial.fix, None, None)
-    after = prepare(trial.applied(fix).record(range(STEPS, 2 * STEPS)).window())
+    after = prepare(trial.record(trial.applied(fix), trial.steps_after))
     return Outcome(
         trial.fix,
         100 * (1 - fix.step_s / case.step_s),

@@ -4,16 +4,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.advice import planned_gc, repair_link, replace_worker, resplit_stages
+from app.advice import (
+    backup_tasks,
+    balance_experts,
+    move_microbatches,
+    other_schedule,
+    planned_gc,
+    repair_link,
+    replace_worker,
+    resplit_stages,
+    straggl_ar,
+)
 from app.advice.fix import AdviceCase, Facts, Fix, Method, NotOffered
 from app.advice.together import FixSet, best_together
 from app.engine.questions.edits import edits_as_json
 
 METHODS: tuple[Method, ...] = (
     Method(replace_worker.NAME, replace_worker.CAUSES, replace_worker.replace_worker),
+    Method(move_microbatches.NAME, move_microbatches.CAUSES, move_microbatches.move_microbatches),
     Method(resplit_stages.NAME, resplit_stages.CAUSES, resplit_stages.resplit_stages),
     Method(planned_gc.NAME, planned_gc.CAUSES, planned_gc.planned_gc),
     Method(repair_link.NAME, repair_link.CAUSES, repair_link.repair_link),
+    Method(other_schedule.NAME, other_schedule.CAUSES, other_schedule.other_schedule),
+    Method(straggl_ar.NAME, straggl_ar.CAUSES, straggl_ar.straggl_ar),
+    Method(balance_experts.NAME, balance_experts.CAUSES, balance_experts.balance_experts),
+    Method(backup_tasks.NAME, backup_tasks.CAUSES, backup_tasks.backup_tasks),
 )
 
 

@@ -10,12 +10,14 @@ from functools import cached_property
 from typing import Any, Literal
 
 from app.advice.change import Change, mean_step_s
+from app.advice.models.checkpoints import daly_interval, restart_cost
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.diagnosis.repair import Repair
 from app.engine.metrics import MAX_DISCREPANCY
 from app.engine.replays import WindowReplay
 from app.engine.report import analyse_replay
+from app.errors import InvalidRequest
 
 Scheduler = Literal["slurm", "kubernetes"]
 
@@ -25,7 +27,10 @@ class Facts:
     """What no trace has and only the job's owner knows; None where it was not said.
 
     `layers` are transformer layers of the whole model. A restart costs `restart_minutes`, and half
-    of `checkpoint_minutes`, the time between checkpoints, of work done again.
+    of `checkpoint_minutes`, the time between checkpoints, of work done again. Where that time is
+    not said, it is Daly's, if writing one takes `checkpoint_save_minutes` and the job fails once in
+    `mtbf_hours`. `expert_loads` are tokens of each expert of a layer, `expert_share` the experts'
+    share of forward and backward.
     """
 
     layers: int | None = None
@@ -33,13 +38,33 @@ class Facts:
     scheduler: Scheduler | None = None
     restart_minutes: float | None = None
     checkpoint_minutes: float | None = None
+    checkpoint_save_minutes: float | None = None
+    mtbf_hours: float | None = None
+    expert_loads: tuple[float, ...] | None = None
+    expert_share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.expert_share is not None and not 0 <= self.expert_share <= 1:
+            raise InvalidRequest(
+                f"the experts' share of forward and backward is {self.expert_share}: give 0 to 1"
+            )
+
+    @property
+    def interval_minutes(self) -> float | None:
+        """Minutes between checkpoints: as said, or the best interval; None if not known."""
+        if self.checkpoint_minutes is not None:
+            return self.checkpoint_minutes
+        if self.checkpoint_save_minutes is None or self.mtbf_hours is None:
+            return None
+        return daly_interval(self.checkpoint_save_minutes, 60 * self.mtbf_hours)
 
     @property
     def stop_minutes(self) -> float | None:
         """Expected minutes that one restart costs; None unless both parts are known."""
-        if self.restart_minutes is None or self.checkpoint_minutes is None:
+        interval = self.interval_minutes
+        if self.restart_minutes is None or interval is None:
             return None
-        return self.restart_minutes + self.checkpoint_minutes / 2
+        return restart_cost(self.restart_minutes, interval)
 
 
 @dataclass(frozen=True)

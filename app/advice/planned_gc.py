@@ -22,9 +22,9 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(NAME, "no garbage collection was found to stop workers")
     finding, evidence = found[0], found[0]["evidence"]
     if evidence["planned"]:
-        return NotOffered(
-            NAME, f"collections are planned already, every {evidence['every_steps']} steps"
-        )
+        every = evidence["every_steps"]  # None where the window has one collection only
+        often = f", every {every} steps" if every is not None else ""
+        return NotOffered(NAME, f"collections are planned already{often}")
     if finding["cost"] is None:
         return NotOffered(NAME, "what the pauses cost is not known")
     change = _change(case, finding)

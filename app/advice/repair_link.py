@@ -3,8 +3,12 @@
 Predicted by the finding's own repair: their transfers at the median of the type.
 """
 
+from dataclasses import replace
+
 from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of
+from app.advice.nccl_settings import RECORD_COLLECTIVES, SHOW_COMMUNICATORS
+from app.advice.node_commands import drain_commands, host_needs
 
 NAME = "repair-link"
 CAUSES = ("slow-link", "flapping-link")
@@ -22,14 +26,15 @@ def repair_link(case: AdviceCase) -> Fix | NotOffered:
     if repair is None:
         return NotOffered(NAME, "the link's transfers cannot be replayed")
     change = Change(repair=repair)
-    low, high = finding["cost_range"] or (finding["cost"], finding["cost"])
+    step_s = case.step_s_with(change)
+    bounds_s = [case.step_s * (1 - cost) for cost in finding["cost_range"] or ()]
     hosts = sorted({each["host"] for each in finding["culprits"] if "host" in each})
     return Fix(
         name=NAME,
         title=f"Repair the network of {', '.join(hosts) if hosts else 'the named workers'}",
         before_s=case.step_s,
-        step_s=case.step_s_with(change),
-        step_range_s=(case.step_s * (1 - high), case.step_s * (1 - low)),
+        step_s=step_s,
+        step_range_s=(min([step_s, *bounds_s]), max([step_s, *bounds_s])),
         num_gpus=case.num_gpus,
         confidence=confidence_of(case, finding),
         risk="Which end is at fault has to be found: cable, transceiver or switch port.",
@@ -37,8 +42,15 @@ def repair_link(case: AdviceCase) -> Fix | NotOffered:
         change=change,
         cause=finding["cause"],
         lost_minutes=case.lost_minutes(finding),
-        paste=(
-            Paste("NCCL: record every transfer", "export NCCL_INSPECTOR_ENABLE=1"),
-            Paste("NCCL: state of the communicators", "ncclras -f json"),
-        ),
+        paste=(RECORD_COLLECTIVES, SHOW_COMMUNICATORS, *_drains(case, hosts)),
+        needs=() if finding["evidence"]["only_collectives"] else host_needs(case, hosts),
     )
+
+
+def _drains(case: AdviceCase, hosts: list[str]) -> list[Paste]:
+    """Commands for one host at a time: only one end of a link may be at fault."""
+    return [
+        replace(each, label=f"{each.label}, if {host} is at fault")
+        for host in hosts
+        for each in drain_commands(case, [host], "slow network", restarts=False)
+    ]

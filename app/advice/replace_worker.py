@@ -4,14 +4,14 @@ Predicted by giving the worker's computations the durations of a peer of its sta
 with the fastest and the slowest peer that is no culprit as bounds.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from app.advice.change import Change
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import AdviceCase, Fix, NotOffered, confidence_of, restart_needs
+from app.advice.node_commands import drain_commands, host_needs, hosts_of
 from app.engine.questions.edits import Edit, FromWorker, Selection
 from app.trace.ops import OpKind
 from app.trace.window import Floats
@@ -20,9 +20,6 @@ NAME = "replace-worker"
 CAUSES = ("slow-worker",)
 
 Worker = tuple[int, int]  # dp rank, stage
-
-# Host names come from the job. Others could be options, Slurm's ALL or its lists (`node[1-99]`).
-_HOST_NAME = re.compile(r"(?!(?i:all)\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 def replace_worker(case: AdviceCase) -> Fix | NotOffered:
@@ -42,7 +39,7 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
         )
     changes = [Change(edits=_edits(workers, peers, at)) for at in (0.0, 0.5, 1.0)]
     times_s = [case.step_s_with(each) for each in changes]
-    hosts = _hosts(case, workers)
+    hosts = hosts_of(case, workers)
     return Fix(
         name=NAME,
         title=f"Replace {_title(case, workers, hosts)}",
@@ -57,8 +54,8 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
         cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
         lost_minutes=case.lost_minutes(found[0]),
-        paste=_paste(case, hosts),
-        needs=_needs(case, hosts),
+        paste=drain_commands(case, hosts, "slow worker", restarts=True),
+        needs=(*host_needs(case, hosts), *restart_needs(case)),
     )
 
 
@@ -122,11 +119,6 @@ def _edits(workers: list[Worker], peers: dict[int, list[int]], at: float) -> tup
     )
 
 
-def _hosts(case: AdviceCase, workers: list[Worker]) -> list[str]:
-    found = {case.replay.window.hosts.get(worker) for worker in workers}
-    return sorted(each for each in found if each is not None)
-
-
 def _title(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:
     if len(hosts) == 1:
         return hosts[0]
@@ -135,41 +127,3 @@ def _title(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:
     if len(workers) == 1:
         return f"the worker at dp {workers[0][0]}, stage {workers[0][1]}"
     return f"{len(workers)} workers"
-
-
-def _can_be_pasted(hosts: list[str]) -> bool:
-    return bool(hosts) and all(_HOST_NAME.fullmatch(host) for host in hosts)
-
-
-def _paste(case: AdviceCase, hosts: list[str]) -> tuple[Paste, ...]:
-    if not _can_be_pasted(hosts):
-        return ()
-    found = []
-    if case.facts.scheduler != "kubernetes":
-        names = ",".join(hosts)
-        found += [
-            Paste(
-                "Slurm: take no new jobs",
-                f"scontrol update node={names} state=drain reason='paceline: slow worker'",
-            ),
-            Paste("Slurm: restart without it", f"sbatch --exclude={names} JOB_SCRIPT"),
-        ]
-    if case.facts.scheduler != "slurm":
-        found.append(
-            Paste(
-                "Kubernetes: take no new pods",
-                "\n".join(f"kubectl cordon {each}" for each in hosts),
-            )
-        )
-    return tuple(found)
-
-
-def _needs(case: AdviceCase, hosts: list[str]) -> tuple[str, ...]:
-    needs = []
-    if not hosts:
-        needs.append("the worker's host name (host= of the recorder)")
-    elif not _can_be_pasted(hosts):
-        needs.append("a host name that is safe in a command: letters, digits, dots, hyphens")
-    if case.facts.scheduler is None and hosts:
-        needs.append("the scheduler (--scheduler slurm or kubernetes)")
-    return (*needs, *restart_needs(case))

@@ -81,10 +81,18 @@ class Execution:
 
     def run(self) -> None:
         """Fill `start_s` and `end_s`."""
+        self.finish(self.run_pipeline())
+
+    def run_pipeline(self) -> Floats:
+        """Run all but the end of the steps.
+
+        Returns:
+            [stages, steps, dp ranks], seconds: when each worker has computed its micro-batches.
+        """
         if self._structure.parallelism.is_data_parallel:
             self._gather()
-        self._run_pipeline()
-        self._finish()
+        self._run_computations()
+        return self._free_s
 
     def _gather(self) -> None:
         """Gather the parameters of each chunk, while the first chunk computes."""
@@ -93,7 +101,7 @@ class Execution:
             self._once("params-all-gather", free_s, chunk=chunk, meets=_ALL_DP_RANKS)
             self._gathered_s.append(free_s.copy())
 
-    def _run_pipeline(self) -> None:
+    def _run_computations(self) -> None:
         for stage, order in enumerate(self._orders):
             for direction in (Direction.FORWARD, Direction.BACKWARD):
                 self._sends[stage, direction] = deque(
@@ -170,8 +178,12 @@ class Execution:
     def _seen(self, row: int, end_s: Floats) -> Floats:
         return end_s if self._jitter_s is None else end_s + self._jitter_s[row]
 
-    def _finish(self) -> None:
-        free_s = self._free_s
+    def finish(self, computed_s: Floats) -> None:
+        """Run what ends the steps, from when each worker has computed its micro-batches.
+
+        `computed_s` [stages, steps, dp ranks], seconds; it then holds the ends of the steps.
+        """
+        free_s = computed_s
         self._once("gc", free_s)
         self._once("layernorm-grads-all-reduce", free_s)
         if ends := self._structure.ends:

@@ -12,7 +12,7 @@ from app.errors import InvalidRequest
 from app.synth import normal_variation
 from app.synth.cluster import Cluster, World, rng_of
 from app.synth.costs import OperationCosts
-from app.synth.drawing import StepDrawing
+from app.synth.drawing import DrawnSteps, StepDrawing
 from app.synth.execution import Execution
 from app.synth.faults.fault import Fault
 from app.synth.normal_variation import SpecialSteps
@@ -146,9 +146,9 @@ class SimulatedJob:
         if waiting:
             yield self._block(waiting)
 
-    def _block(self, steps: Sequence[int]) -> StepBlock:
-        structure = self.structure
-        splits = any(work.part is ComputeKind.BACKWARD_INPUT for work in structure.orders[0])
+    def drawn(self, steps: Sequence[int]) -> DrawnSteps:
+        """Durations and launch delays of steps, with the faults, before anyone waits."""
+        splits = any(work.part is ComputeKind.BACKWARD_INPUT for work in self.structure.orders[0])
         drawing = StepDrawing(self.parallelism, self.num_microbatches, self.costs, splits)
         drawn = drawing.draw(steps, self.seed)
         self.odd_steps.change(drawn, self.seed)
@@ -156,6 +156,10 @@ class SimulatedJob:
             normal_variation.add_gpu_readings(drawn, self.seed)
         for number, fault in enumerate(self.faults):
             fault.apply(drawn, self.world, rng_of(self.seed, number))
+        return drawn
+
+    def _block(self, steps: Sequence[int]) -> StepBlock:
+        structure, drawn = self.structure, self.drawn(steps)
         jitter_s = self.cluster.jitter(structure, steps, self.seed)
         execution = Execution(structure, drawn, jitter_s)
         execution.run()

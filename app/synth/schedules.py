@@ -30,9 +30,16 @@ class ComputeKind(Enum):
     @property
     def direction(self) -> Direction:
         """Which way it is passed on; weight gradients are not passed on."""
-        if self is ComputeKind.BACKWARD_WEIGHT:
-            return Direction.NONE
-        return Direction.FORWARD if self is ComputeKind.FORWARD else Direction.BACKWARD
+        return _DIRECTIONS[self._value_]
+
+
+# By value: strings keep their hashes, members of an Enum compute theirs each time.
+_DIRECTIONS = {
+    "forward-compute": Direction.FORWARD,
+    "backward-compute": Direction.BACKWARD,
+    "backward-input-compute": Direction.BACKWARD,
+    "backward-weight-compute": Direction.NONE,
+}
 
 
 class StageWork(NamedTuple):

@@ -94,7 +94,7 @@ class ReplicaStructure:
         chunk, peer = divmod(work.chunk * pp_size + stage + towards, pp_size)
         if not 0 <= chunk < self.parallelism.vpp_size:
             return None
-        return peer, work._replace(chunk=chunk)
+        return peer, work if chunk == work.chunk else work._replace(chunk=chunk)
 
     def _of_stage(self, stage: int) -> Iterator[ReplicaOp]:
         """In the order in which each type begins."""

@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
-from examples.torch_faults.priority import wake_first
+from examples.torch_faults.priority import wake_first, wake_in_turn
 from examples.torch_pipeline.batches import Batch
 from examples.torch_pipeline.model import LENGTH, Stage, loss_of
 
@@ -121,7 +121,9 @@ class Training:
         gc.collect()
         if not self.shape.sentences:
             gc.freeze()  # PyTorch's modules take a fifth of a second to collect
+            wake_first()
             return
+        wake_in_turn()  # collections keep a core busy
         gc.unfreeze()
         if self.options.gc_every is not None:
             gc.disable()

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.advice.advise import advice_as_json, advise
-from app.advice.fix import AdviceCase
+from app.advice.advise import METHODS, advice_as_json, advise, top_fix
+from app.advice.fix import AdviceCase, Facts
 from app.advice.planned_gc import EVERY_STEPS, planned_gc
 from app.advice.repair_link import repair_link
 from app.synth.faults.fault import Fault
@@ -46,10 +46,11 @@ def test_repaired_link_gives_the_healthy_step():
 def test_largest_gain_comes_first_and_others_say_why_not():
     case = with_fault(SlowWorker(2, 1, 1.3), SlowNic(1, 2, 40.0))
     advice = advise(case)
-    assert {each.name for each in advice.fixes} == {"replace-worker", "repair-link"}
+    assert {each.name for each in advice.fixes if each.cause} == {"replace-worker", "repair-link"}
     gains = [each.gpu_hours_per_day for each in advice.fixes]
     assert gains == sorted(gains, reverse=True)
-    assert {each.name for each in advice.not_offered} == {"resplit-stages", "planned-gc"}
+    answered = [each.name for each in (*advice.fixes, *advice.not_offered)]
+    assert sorted(answered) == sorted(each.name for each in METHODS)
     assert all(each.reason for each in advice.not_offered)
 
 
@@ -71,9 +72,48 @@ def test_withheld_verdict_gives_no_advice():
 def test_json_has_the_figures_of_every_fix():
     case = with_fault(SlowWorker(2, 1, 1.6))
     found = advice_as_json(advise(case))
-    (fix,) = found["fixes"]
+    fix = found["fixes"][0]
+    assert fix["fix"] == "replace-worker"
     assert fix["speed_up"] == pytest.approx(fix["step_s_before"] / fix["step_s"])
     low, high = fix["gpu_hours_per_day_range"]
     assert low <= fix["gpu_hours_per_day"] <= high
     assert fix["pays_after_minutes"] is None
     assert len(case.replay.steps) == NUM_STEPS
+
+
+def test_top_fix_is_the_best_one_of_a_found_cause():
+    case = with_fault(SlowWorker(2, 1, 1.3), SlowNic(1, 2, 40.0))
+    best = next(each for each in advise(case).fixes if each.cause)
+    found = top_fix(case)
+    assert found is not None
+    assert (found.name, found.step_s) == (best.name, best.step_s)
+    assert top_fix(with_fault()) is None
+
+
+def test_set_of_fixes_is_simulated_together_and_gains_do_not_add_up():
+    case = with_fault(SlowWorker(2, 1, 1.3), SlowNic(1, 2, 40.0))
+    advice = advise(case)
+    assert advice.together is not None
+    names = {each.name for each in advice.together.fixes}
+    assert names == {"replace-worker", "repair-link"}
+    assert advice.together.step_s == pytest.approx(simulated_step_s(replace(JOB, seed=3)), rel=0.02)
+    single = {each.name: case.step_s - each.step_s for each in advice.fixes}
+    won_s = case.step_s - advice.together.step_s
+    assert won_s != pytest.approx(single["replace-worker"] + single["repair-link"], rel=0.05)
+
+
+def test_one_cause_has_no_set_of_fixes():
+    assert advise(with_fault(SlowWorker(2, 1, 1.6))).together is None
+
+
+def test_restart_pays_once_the_loss_reaches_its_cost():
+    case = with_fault(SlowWorker(2, 1, 1.6))
+    (finding,) = case.findings("slow-worker")
+    lost = case.lost_minutes(finding)
+    assert lost is not None
+    steps_s = NUM_STEPS * float(case.replay.recorded_s.mean())
+    assert lost == pytest.approx(steps_s * finding["cost"] / 60)
+    for restart, pays in ((0.5 * lost, True), (2 * lost, False), (None, None)):
+        facts = Facts(restart_minutes=restart, checkpoint_minutes=0.0)
+        fix = advise(replace(case, facts=facts)).fixes[0]
+        assert fix.pays_now is pays

@@ -126,7 +126,16 @@ def causes(result: Result) -> list[RenderableType]:
 def _found(result: Result, findings: list[Result]) -> list[Text]:
     if not findings:
         return [Text("No known cause fits." if remarks(result) else "None found.")]
-    return [Text(f"{each['cause']}: {printable(each['sentence'])}.") for each in findings]
+    causes = [Text(f"{each['cause']}: {printable(each['sentence'])}.") for each in findings]
+    return [*causes, *_fix(result.get("advice"))]
+
+
+def _fix(advice: Result | None) -> list[Text]:
+    """The top fix; results of older servers have none."""
+    if advice is None:
+        return []
+    gain = f"{advice['speed_up']:.2f}{TIMES} as fast, predicted"
+    return [Text(f"Fix: {printable(advice['title'])}, {gain}. `paceline advise` has more.")]
 
 
 def _verdict_withheld() -> Text:

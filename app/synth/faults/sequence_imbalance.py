@@ -13,6 +13,7 @@ from typing_extensions import override
 from app.diagnosis.finding import Culprit
 from app.errors import InvalidRequest
 from app.synth.cluster import RngOf, World
+from app.synth.cluster import rng_of as rng_of_fault
 from app.synth.drawing import DrawnSteps
 from app.synth.faults.effects import affected_steps
 from app.synth.faults.fault import Fault, refuse_below, refuse_share
@@ -110,13 +111,19 @@ class SequenceImbalance(Fault):
         lengths = DocumentLengths(full_share=self.full_share, full=self.max_length)
         shape = world.num_microbatches, world.parallelism.dp_size
         for at, step in affected_steps(drawn, lasts):
-            found = lengths.microbatches(shape[0] * shape[1], rng_of(step))
-            tokens, squares = (numbers.reshape(shape) for numbers in found)
-            work = self.assigned(lengths.work(squares, self.attention_share))
+            rng = rng_of(step)
+            tokens, squares = lengths.microbatches(shape[0] * shape[1], rng)
+            work = lengths.work(squares, self.attention_share)
+            dealt = self.dealt(work, world.parallelism.dp_size, rng)
+            work = self.assigned(work[dealt].reshape(shape))
             drawn.forward_s[..., at, :] *= work
             drawn.backward_s[..., at, :] *= work
             if self.is_sent:
-                _set_lengths(drawn, at, tokens, squares)
+                _set_lengths(drawn, at, *(each[dealt].reshape(shape) for each in (tokens, squares)))
+
+    def dealt(self, work: Floats, dp_size: int, rng: np.random.Generator) -> Ints:
+        """[micro-batches x dp ranks], which of the drawn ones each place has: as they come."""
+        return np.arange(work.size)
 
     def assigned(self, work: Floats) -> Floats:
         """What each micro-batch costs [micro-batches, dp ranks]: what its documents do."""
@@ -146,6 +153,34 @@ class BalancedSequences(SequenceImbalance):
     @override
     def assigned(self, work: Floats) -> Floats:
         return np.full_like(work, work.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class LptSequences(SequenceImbalance):
+    """The same micro-batches on other dp ranks: longest first, to the rank with the least work.
+
+    Each rank computes as many as before, in random order. `documents_seed` is the seed of the job
+    that has `SequenceImbalance` as its first fault: with another seed of its own, a job has the
+    same documents in each step, but other noise.
+    """
+
+    name = "lpt-sequences"
+
+    documents_seed: int | None = None
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        if self.documents_seed is not None:
+            rng_of = rng_of_fault(self.documents_seed, 0)
+        SequenceImbalance.change(self, drawn, world, lasts, rng_of)
+
+    @override
+    def dealt(self, work: Floats, dp_size: int, rng: np.random.Generator) -> Ints:
+        ranks: list[list[int]] = [[] for _ in range(dp_size)]
+        for item in sorted(range(work.size), key=lambda item: -work[item]):
+            room = [rank for rank in ranks if len(rank) < work.size // dp_size]
+            min(room, key=lambda rank: work[rank].sum()).append(item)
+        return rng.permuted(np.array(ranks, np.int64), axis=1).T.ravel()
 
 
 def _set_lengths(drawn: DrawnSteps, at: int, tokens: Ints, squares: Ints) -> None:

@@ -1,0 +1,189 @@
+"""Fix: fewer micro-batches for slow replicas, more for the others, in the same global batch.
+
+Known as heterogeneous load balance; the second remedy of FALCON and Greyhound. A replica takes one
+more micro-batch in the time of its longest stage. Counts with the smallest longest replica
+(`heterogeneous.py`) are then improved with the simulator, since pipelines fill and drain, too.
+"""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.heterogeneous import balanced_counts, largest_time_s
+from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_change, rebuilt_pipeline
+from app.advice.pipeline.recorded_pipeline import NotRebuilt
+from app.advice.replace_worker import culprit_workers
+
+NAME = "move-microbatches"
+CAUSES = ("slow-worker",)
+# A smaller gain is within the noise of a prediction, and not worth a restart.
+MIN_SPEED_UP = 1.01
+# Neighbours of the counts that the simulator tries, at most; none for pipelines of so many
+# operations, where they take too long, and one micro-batch of many matters least.
+MAX_TRIES, MAX_TRIED_OPS = 4, 2000
+# Neighbours whose longest replica, without waiting, is so much longer are not tried.
+MAX_WORSE = 1.02
+
+Counts = tuple[int, ...]
+
+
+def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
+    """Balance micro-batches around the slow workers of the most costly finding."""
+    found = case.findings(*CAUSES)
+    if not found:
+        return NotOffered(NAME, "no worker was found to be slow")
+    if not culprit_workers(case, found[0]):
+        return NotOffered(NAME, "the slow workers change, so no replica is always slow")
+    if case.replay.window.job.parallelism.dp_size < 2:
+        return NotOffered(NAME, "there is one replica, so none to move micro-batches to")
+    model = rebuilt_pipeline(case.replay.groups)
+    if isinstance(model, NotRebuilt):
+        return NotOffered(NAME, model.reason)
+    counts = best_counts(model)
+    change = rebuilt_change(model, lambda current: current.counts_s(counts))
+    step_s = case.step_s_with(change)
+    if case.step_s / step_s < MIN_SPEED_UP:
+        return NotOffered(NAME, "no other numbers of micro-batches are faster by 1 %")
+    by_step = model.counts_s(counts) / model.as_is_s
+    return Fix(
+        name=NAME,
+        title=_title(model, counts),
+        before_s=case.step_s,
+        step_s=step_s,
+        step_range_s=(
+            min(step_s, case.step_s * float(by_step.min())),
+            max(step_s, case.step_s * float(by_step.max())),
+        ),
+        num_gpus=case.num_gpus,
+        confidence=confidence_of(case, found[0]),
+        risk=_risk(model, counts),
+        stops_job=True,
+        change=change,
+        cause=found[0]["cause"],
+        stop_minutes=case.facts.stop_minutes,
+        lost_minutes=case.lost_minutes(found[0]),
+        paste=pastes(counts, model.recorded.schedule.name if model.group.pp_size > 1 else None),
+        needs=restart_needs(case),
+    )
+
+
+def best_counts(model: RebuiltPipeline) -> Counts:
+    """Micro-batches of each dp rank with the shortest simulated step."""
+    best = _balanced(model)
+    if len(set(best)) == 1 or model.recorded.structure.num_ops > MAX_TRIED_OPS:
+        return best
+    best_s, tries = _simulated_s(model, best), 0
+    for by in (-1, 1):
+        while tries < MAX_TRIES and (other := _neighbour(model, best, by)) is not None:
+            tries += 1
+            other_s = _simulated_s(model, other)
+            if other_s >= best_s:
+                break
+            best, best_s = other, other_s
+    return best
+
+
+def _simulated_s(model: RebuiltPipeline, counts: Counts) -> float:
+    return float(model.counts_s(counts).mean())
+
+
+def _unit(model: RebuiltPipeline) -> int:
+    """Interleaved pipelines take micro-batches in rounds of one per stage."""
+    sizes = model.group.template.parallelism
+    return sizes.pp_size if sizes.vpp_size > 1 else 1
+
+
+def _balanced(model: RebuiltPipeline) -> Counts:
+    unit = _unit(model)
+    rounds = model.num_microbatches * model.group.dp_size // unit
+    counts = balanced_counts(rounds, (model.microbatch_s * unit).tolist(), model.fill_s.tolist())
+    return tuple(count * unit for count in counts)
+
+
+def _neighbour(model: RebuiltPipeline, counts: Counts, by: int) -> Counts | None:
+    """One more or fewer for the replica with fewest; None if that is clearly longer."""
+    unit, each_s, besides_s = _unit(model), model.microbatch_s, model.fill_s
+    slowest = int(np.argmin(counts))
+    moved = list(counts)
+    moved[slowest] += by * unit
+    if moved[slowest] < 1:
+        return None
+    ends_s = besides_s + (np.asarray(counts) + unit * (by < 0)) * each_s
+    ends_s[slowest] = np.inf if by < 0 else -np.inf
+    other = int(ends_s.argmin() if by < 0 else ends_s.argmax())
+    moved[other] -= by * unit
+    if moved[other] < 1:
+        return None
+    limits = [largest_time_s(each, each_s.tolist(), besides_s.tolist()) for each in (moved, counts)]
+    return tuple(moved) if limits[0] <= limits[1] * MAX_WORSE else None
+
+
+def _title(model: RebuiltPipeline, counts: Counts) -> str:
+    fewer = [rank for rank, count in enumerate(counts) if count < model.num_microbatches]
+    moved = sum(model.num_microbatches - counts[rank] for rank in fewer)
+    what = f"{moved} micro-batch{'es' if moved > 1 else ''} a step"
+    if len(fewer) == 1:
+        return (
+            f"Move {what} off dp rank {fewer[0]}: {counts[fewer[0]]} instead of "
+            f"{model.num_microbatches}"
+        )
+    return f"Move {what} off {len(fewer)} slow replicas"
+
+
+def _risk(model: RebuiltPipeline, counts: Counts) -> str:
+    activations = ""
+    if model.recorded.schedule.name == "gpipe":
+        activations = " Replicas with more micro-batches hold more activations."
+    return (
+        "Gradients must be weighted by each replica's count, or the training result changes. "
+        "Megatron-LM has no option for it."
+        + activations
+        + " Steps of replicas with different counts cannot be replayed: while the job runs so, "
+        "Paceline shows no figures of it. Not worth it where the worker can be replaced soon."
+    )
+
+
+def weights(counts: Sequence[int]) -> list[float]:
+    """Factor of each replica's mean loss, m_i dp / M.
+
+    With it, the mean of the replicas' gradients is the mean over all micro-batches.
+    """
+    return [count * len(counts) / sum(counts) for count in counts]
+
+
+def pastes(counts: Sequence[int], schedule: str | None) -> tuple[Paste, ...]:
+    """The counts, and how PyTorch uses them; `schedule` is None where there is one stage."""
+    numbers = (
+        f"COUNTS = {json.dumps(list(counts))}  # micro-batches of each dp rank\n"
+        "count = COUNTS[dp_rank]  # also how many the data loader gives this rank\n"
+        "weight = count * len(COUNTS) / sum(COUNTS)\n"
+    )
+    found = {
+        "microbatches": list(counts),
+        "loss_weights": [round(each, 6) for each in weights(counts)],
+    }
+    return (
+        Paste("Micro-batches of each dp rank (JSON)", json.dumps(found)),
+        Paste("PyTorch", numbers + _LOOP)
+        if schedule is None
+        else Paste("torch.distributed.pipelining", numbers + _PIPELINE.format(*_TORCH[schedule])),
+    )
+
+
+_LOOP = """for microbatch in itertools.islice(batches, count):
+    loss = loss_fn(model(microbatch)) / count * weight
+    loss.backward()  # gradients are then averaged over dp ranks as before"""
+
+_PIPELINE = """schedule = {}(
+    {}, n_microbatches=count, loss_fn=lambda *each: loss_fn(*each) * weight
+)"""
+
+# Schedules of torch.distributed.pipelining, and what they are given: a stage, or several.
+_TORCH = {
+    "gpipe": ("ScheduleGPipe", "stage"),
+    "1f1b": ("Schedule1F1B", "stage"),
+    "interleaved": ("ScheduleInterleaved1F1B", "stages"),
+    "zero-bubble": ("ScheduleInterleavedZeroBubble", "[stage]"),
+}

@@ -1,0 +1,241 @@
+"""Fix: StragglAR, an all-reduce that the other ranks begin while they wait for the last one.
+
+The others reduce-scatter among themselves during the delay; then n - 2 + log2 n exchanges follow
+instead of the 2 (n - 1) of a ring. Predicted by the simulated step in which each all-reduce takes
+its recorded time, multiplied by what the model says of both (app/advice/models/all_reduce.py). The
+delay is that of the simulated step, so nothing is won beside a fix that removes it.
+Source: Devraj et al., arXiv 2505.23523.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.advice.change import Change, ChangedDurations
+from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.gradient_arrivals import (
+    Key,
+    LastRank,
+    arrivals_s,
+    delays_s,
+    gradient_all_reduces,
+    is_sharded,
+    key_of,
+    last_ranks,
+    sizes_of,
+    transfers_s,
+)
+from app.advice.models.all_reduce import (
+    Measured,
+    Network,
+    break_even_delay_s,
+    fit_network,
+    ring_s,
+    straggl_ar_of_delays_s,
+)
+from app.advice.nccl_settings import FORCE_RING, RECORD_COLLECTIVES
+from app.engine.what_if import Replayer
+from app.trace.window import Floats, Ints
+
+NAME = "straggl-ar"
+CAUSES = ()  # whatever makes a rank late
+# Share of a stage's all-reduces in which one dp rank is the last: it is chosen beforehand.
+MIN_LAST_SHARE = 0.9
+MIN_WON = 0.005
+# The authors' code has schedules for so many GPUs.
+PUBLISHED_RANKS = (4, 8)
+# 22 % less time measured on 8 GPUs (first version), 26.6 % by the model.
+LEAST_OF_MODEL = 22 / 26.6
+
+
+def straggl_ar(case: AdviceCase) -> Fix | NotOffered:
+    """Replace the gradients' all-reduce where one dp rank is always the last."""
+    refused = _cannot_apply(case)
+    if refused is not None:
+        return refused
+    num_ranks = case.replay.window.job.parallelism.dp_size
+    found = last_ranks(case.replay)
+    usual = max(found, key=lambda each: (each.share, each.delay_s))
+    if usual.share < MIN_LAST_SHARE:
+        return NotOffered(
+            NAME,
+            f"no dp rank is always the last at the gradients' all-reduce: dp {usual.dp_rank} on "
+            f"stage {usual.stage} is in {usual.share:.0%} of them",
+        )
+    sizes = sizes_of(case.replay)
+    network = fitted_network(case, sizes)
+    if network is None:
+        return NotOffered(
+            NAME,
+            f"dp {usual.dp_rank} is {_ms(usual.delay_s)} behind the others, and how many bytes "
+            "they reduce is not known",
+            ("the bytes of the gradients' all-reduce (bytes= of the recorder)",),
+        )
+    late = {each.stage: each for each in found if each.share >= MIN_LAST_SHARE}
+    model = _Model(num_ranks, network, sizes)
+    paying = {stage: each for stage, each in late.items() if model.pays(each)}
+    if not paying:
+        return NotOffered(NAME, model.reason(usual))
+    return _fix(case, model, paying)
+
+
+def _cannot_apply(case: AdviceCase) -> NotOffered | None:
+    """What of the job itself is against it."""
+    num_ranks = case.replay.window.job.parallelism.dp_size
+    templates = [group.template for group in case.replay.groups]
+    if num_ranks < 2:
+        return NotOffered(NAME, "the job has one dp rank, which exchanges no gradients")
+    if not all(gradient_all_reduces(each).size for each in templates):
+        if any(is_sharded(each) for each in templates):
+            return NotOffered(
+                NAME,
+                "gradients are reduce-scattered, as ZeRO and FSDP do: StragglAR is an all-reduce",
+            )
+        return NotOffered(NAME, "no all-reduce of gradients over the dp ranks is recorded")
+    if num_ranks & (num_ranks - 1):
+        return NotOffered(
+            NAME,
+            f"its schedule for {num_ranks} dp ranks is not known: the model is for powers of two",
+            (f"the rounds that the authors' synthesizer finds for {num_ranks} ranks",),
+        )
+    if num_ranks == 2:
+        return NotOffered(NAME, "two dp ranks: there is nobody to begin with while one waits")
+    if _shares_hosts_unevenly(case):
+        return NotOffered(
+            NAME, "some dp ranks share a host and others do not: it needs equal links between all"
+        )
+    return None
+
+
+def _shares_hosts_unevenly(case: AdviceCase) -> bool:
+    """Whether a stage's dp ranks are on several hosts, but not one on each."""
+    window = case.replay.window
+    sizes = window.job.parallelism
+    for stage in range(sizes.pp_size):
+        hosts = [window.hosts.get((dp_rank, stage)) for dp_rank in range(sizes.dp_size)]
+        if None not in hosts and len(set(hosts)) not in (1, sizes.dp_size):
+            return True
+    return False
+
+
+def fitted_network(case: AdviceCase, sizes: Mapping[Key, float]) -> Network | None:
+    """Alpha and beta of the job's own gradient all-reduces; None without sizes.
+
+    With one size alpha is 0, at which StragglAR wins least.
+    """
+    num_ranks = case.replay.window.job.parallelism.dp_size
+    seconds = transfers_s(case.replay)
+    return fit_network(
+        [Measured("ring", num_ranks, size, seconds[key]) for key, size in sizes.items()]
+    )
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What StragglAR takes of a ring's time, for each all-reduce with a known size."""
+
+    num_ranks: int
+    network: Network
+    sizes: Mapping[Key, float]
+
+    def largest(self, stage: int | None = None) -> float:
+        """Bytes of the largest all-reduce, of one stage or of all; 0 where not known."""
+        sizes = [size for key, size in self.sizes.items() if stage in (None, key.stage)]
+        return max(sizes, default=0.0)
+
+    def break_even_s(self, last: LastRank) -> float | None:
+        """Delay in seconds from which the stage's largest all-reduce takes less time."""
+        return break_even_delay_s(self.num_ranks, self.largest(last.stage), self.network)
+
+    def pays(self, last: LastRank) -> bool:
+        """Whether the last rank is behind by more than that."""
+        limit_s = self.break_even_s(last) if self.largest(last.stage) else None
+        return limit_s is not None and last.delay_s > limit_s
+
+    def reason(self, last: LastRank) -> str:
+        """Why it does not pay."""
+        if not self.largest(last.stage):
+            return f"the size of the all-reduce on stage {last.stage} is not recorded"
+        limit_s = self.break_even_s(last)
+        pays = "never pays" if limit_s is None else f"pays from {_ms(limit_s)}"
+        return (
+            f"dp {last.dp_rank} is {_ms(last.delay_s)} behind the others at the gradients' "
+            f"all-reduce, and StragglAR {pays}"
+        )
+
+    def share(self, key: Key, delay_s: Floats) -> Floats:
+        """Its time over the ring's for each delay; 1 for a size that is not known."""
+        size = self.sizes.get(key)
+        if size is None:
+            return np.ones(delay_s.shape)
+        usual_s = ring_s(self.num_ranks, size, self.network)
+        return straggl_ar_of_delays_s(self.num_ranks, size, self.network, delay_s) / usual_s
+
+
+def _fix(case: AdviceCase, model: _Model, late: Mapping[int, LastRank]) -> Fix | NotOffered:
+    change = Change(reassign=lambda durations: _reassign(durations, model, late))
+    step_s = case.step_s_with(change)
+    worst = max(late.values(), key=lambda each: each.delay_s)
+    if step_s > case.step_s * (1 - MIN_WON):
+        return NotOffered(NAME, "the gradients' all-reduce is too small a part of the step")
+    least_s = case.step_s - LEAST_OF_MODEL * (case.step_s - step_s)
+    needs = restart_needs(case)
+    if model.num_ranks not in PUBLISHED_RANKS:
+        needs = (
+            f"an implementation for {model.num_ranks} ranks (the authors' code has 4 and 8)",
+            *needs,
+        )
+    return Fix(
+        name=NAME,
+        title=f"All-reduce gradients with StragglAR, dp {worst.dp_rank} as the last rank",
+        before_s=case.step_s,
+        step_s=step_s,
+        step_range_s=(step_s, least_s),
+        num_gpus=case.num_gpus,
+        confidence=min(each.share for each in late.values()) * confidence_of(case),
+        risk=(
+            "Research code for one server whose GPUs have equal links. Predicted against a ring: "
+            "NCCL may use another algorithm, NVLS or a tree, that is faster already."
+        ),
+        stops_job=True,
+        change=change,
+        stop_minutes=case.facts.stop_minutes,
+        paste=_pastes(model, worst),
+        needs=needs,
+    )
+
+
+def _reassign(durations: ChangedDurations, model: _Model, late: Mapping[int, LastRank]) -> None:
+    """Each all-reduce of these stages takes the model's share of its time, step by step."""
+    group: Replayer = durations.replayer()
+    rows: Ints = gradient_all_reduces(group.template)
+    rows = rows[np.isin(group.template.stage[rows], list(late))]
+    arrival_s, own_s = arrivals_s(group, rows), durations.of(rows)
+    for at, row in enumerate(rows.tolist()):
+        key = key_of(group.template, row)
+        delay_s = delays_s(arrival_s[at : at + 1], late[key.stage].dp_rank)[0]
+        own_s[at] *= np.tile(model.share(key, delay_s), group.dp_size)
+    durations.set(rows, own_s)
+
+
+def _pastes(model: _Model, last: LastRank) -> tuple[Paste, ...]:
+    settings = (FORCE_RING, RECORD_COLLECTIVES)
+    if model.num_ranks not in PUBLISHED_RANKS:
+        return settings
+    # As in the authors' example: n - 1 pieces of whole kilobytes.
+    piece = 1024 * (model.num_ranks - 1)
+    num_bytes = -int(-model.largest(last.stage) // piece) * piece
+    delay_ms = max(1, round(1e3 * last.delay_s))
+    measure = (
+        "git clone https://github.com/arjundevraj/stragglar && cd stragglar/stragglar\n"
+        "nvcc -diag-suppress=177 -I${NCCL_HOME}/include -L${NCCL_HOME}/lib -lnccl -o allreduce "
+        f"allreduce_{model.num_ranks}GPU.cu -std=c++17\n"
+        f"./allreduce {num_bytes} ring 20 {delay_ms}\n"
+        f"./allreduce {num_bytes} stragglar 20 {delay_ms}"
+    )
+    return (Paste("Measure both on one server with this job's bytes and delay", measure), *settings)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.2f} ms" if seconds < 0.01 else f"{1e3 * seconds:.0f} ms"

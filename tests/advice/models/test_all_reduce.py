@@ -1,0 +1,178 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from app.advice.models.all_reduce import (
+    Algorithm,
+    Measured,
+    Network,
+    Terms,
+    break_even_delay_s,
+    fit_network,
+    halving_doubling_s,
+    halving_doubling_terms,
+    hierarchical_s,
+    reduce_scatter_s,
+    ring_s,
+    straggl_ar_s,
+    straggl_ar_terms,
+    tree_s,
+    tree_terms,
+)
+from app.errors import InvalidRequest
+from tests.advice.models.collective_rounds import double_tree_latency, double_tree_rounds, ring
+
+GIB = float(1 << 30)
+# The paper's network: 3 us, 450 GiB/s.
+NVLINK = Network(3e-6, 1 / (450 * GIB))
+NETWORKS = (NVLINK, Network(1e-5, 4e-11), Network(0.0, 1e-9), Network(1.0, 0.0))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("num_ranks", [2, 3, 5, 8, 13])
+def test_ring_takes_as_long_as_its_messages(num_ranks, network):
+    rounds = 2 * (num_ranks - 1)
+    simulated_s = ring(num_ranks, GIB, network.alpha_s, network.beta_s_per_byte, rounds)
+    assert ring_s(num_ranks, GIB, network) == pytest.approx(simulated_s)
+    half_s = ring(num_ranks, GIB, network.alpha_s, network.beta_s_per_byte, num_ranks - 1)
+    assert reduce_scatter_s(num_ranks, GIB, network) == pytest.approx(half_s)
+
+
+@pytest.mark.parametrize("num_ranks", [3, 4, 6, 8, 16, 64])
+def test_two_trees_take_as_long_as_their_messages(num_ranks):
+    assert tree_terms(num_ranks).messages == double_tree_latency(num_ranks, 1.0)
+    buffers = [double_tree_rounds(num_ranks, pieces) / (2 * pieces) for pieces in (8, 64, 1024)]
+    assert buffers == sorted(buffers, reverse=True)
+    assert tree_terms(num_ranks).buffers == pytest.approx(buffers[-1], rel=0.02)
+    assert tree_terms(num_ranks).buffers < buffers[-1]
+
+
+def test_tree_is_faster_for_few_bytes_and_the_ring_for_many():
+    assert tree_s(16, 1e3, NVLINK) < ring_s(16, 1e3, NVLINK)
+    assert tree_s(16, GIB, NVLINK) > ring_s(16, GIB, NVLINK)
+    assert tree_s(2, GIB, NVLINK) == ring_s(2, GIB, NVLINK)
+
+
+def test_halving_doubling_sends_the_bytes_of_a_ring_in_fewer_messages():
+    assert halving_doubling_terms(8) == Terms(6, 1.75)
+    assert halving_doubling_s(8, GIB, NVLINK) == pytest.approx(18e-6 + 1.75 / 450)
+    with pytest.raises(InvalidRequest, match=r"6 ranks: .* powers of two"):
+        halving_doubling_terms(6)
+
+
+def test_hierarchy_is_three_collectives():
+    slow = Network(1e-5, 4e-11)
+    by_hand_s = 2 * (7 * 3e-6 + 7 / 8 / 450) + 6 * 1e-5 + 2 * 3 / 4 * GIB / 8 * 4e-11
+    assert hierarchical_s(4, 8, GIB, NVLINK, slow) == pytest.approx(by_hand_s)
+    assert hierarchical_s(1, 8, GIB, NVLINK, slow) == pytest.approx(ring_s(8, GIB, NVLINK))
+    assert hierarchical_s(8, 1, GIB, NVLINK, slow) == pytest.approx(ring_s(8, GIB, slow))
+
+
+def test_one_rank_sends_nothing():
+    for cost_s in (ring_s, reduce_scatter_s, tree_s, halving_doubling_s, straggl_ar_s):
+        assert cost_s(1, GIB, NVLINK) == 0
+    with pytest.raises(InvalidRequest, match="at least 2"):
+        break_even_delay_s(1, GIB, NVLINK)
+
+
+def test_published_figures_of_straggl_ar():
+    """Ratio of the ring's time to StragglAR's after the last arrival: 1.363, or 26.6 % less."""
+    assert straggl_ar_terms(8) == Terms(9, 9 / 7)
+    ratio = ring_s(8, GIB, NVLINK) / straggl_ar_s(8, GIB, NVLINK)
+    assert ratio == pytest.approx(1.363, abs=0.0005)
+    assert 1 - 1 / ratio == pytest.approx(0.266, abs=0.0005)
+    assert break_even_delay_s(8, GIB, NVLINK) == pytest.approx(0.876e-3, abs=0.5e-6)
+
+
+@pytest.mark.parametrize("num_ranks", [4, 8, 64, 1024])
+def test_straggl_ar_is_as_fast_as_a_ring_at_the_break_even_delay(num_ranks):
+    delay_s = break_even_delay_s(num_ranks, GIB, NVLINK)
+    assert delay_s is not None
+    usual_s = ring_s(num_ranks, GIB, NVLINK)
+    assert straggl_ar_s(num_ranks, GIB, NVLINK, delay_s) == pytest.approx(usual_s)
+    assert straggl_ar_s(num_ranks, GIB, NVLINK, 1.01 * delay_s) < usual_s
+    assert straggl_ar_s(num_ranks, GIB, NVLINK, 0.99 * delay_s) > usual_s
+    # Early is no better than in time: the others have to finish first.
+    assert straggl_ar_s(num_ranks, GIB, NVLINK, -1.0) == straggl_ar_s(num_ranks, GIB, NVLINK, 0.0)
+
+
+def test_straggl_ar_nears_twice_the_speed_of_a_ring():
+    ratios = [
+        ring_s(1 << power, GIB, Network(0.0, 1e-9))
+        / straggl_ar_s(1 << power, GIB, Network(0, 1e-9))
+        for power in range(1, 15)
+    ]
+    assert ratios == sorted(ratios)
+    assert ratios[0] == 1
+    assert ratios[-1] == pytest.approx(2, abs=0.005)
+    # Each message weighs less than in a ring, so without alpha the ratio is at its lowest.
+    assert all(
+        ring_s(1 << power, GIB, NVLINK) / straggl_ar_s(1 << power, GIB, NVLINK) >= ratios[power - 1]
+        for power in range(1, 15)
+    )
+
+
+def test_two_ranks_have_nothing_to_gain():
+    assert break_even_delay_s(2, GIB, Network(0.0, 1e-9)) is None
+
+
+@pytest.mark.parametrize("num_ranks", [3, 6, 12, 100])
+def test_other_numbers_of_ranks_say_what_they_need(num_ranks):
+    with pytest.raises(InvalidRequest, match="rounds that its schedule synthesizer finds"):
+        straggl_ar_s(num_ranks, GIB, NVLINK)
+
+
+def measured(network: Network, sizes: list[float], noise: float = 0.0) -> list[Measured]:
+    rng = np.random.default_rng(3)
+    costs: dict[Algorithm, Callable[[int, float, Network], float]] = {
+        "ring": ring_s,
+        "reduce-scatter": reduce_scatter_s,
+    }
+    return [
+        Measured(kind, n, size, costs[kind](n, size, network) * float(np.exp(noise * rng.normal())))
+        for kind in costs
+        for n in (4, 8)
+        for size in sizes
+    ]
+
+
+def fitted(rows: list[Measured]) -> Network:
+    found = fit_network(rows)
+    assert found is not None
+    return found
+
+
+def test_fit_finds_the_network_that_made_the_times():
+    found = fitted(measured(NVLINK, [1e5, 1e7, 1e9]))
+    assert found.alpha_s == pytest.approx(NVLINK.alpha_s)
+    assert found.beta_s_per_byte == pytest.approx(NVLINK.beta_s_per_byte)
+    found = fitted(measured(NVLINK, [1e5, 1e7, 1e9] * 20, noise=0.05))
+    assert found.alpha_s == pytest.approx(NVLINK.alpha_s, rel=0.03)
+    assert found.beta_s_per_byte == pytest.approx(NVLINK.beta_s_per_byte, rel=0.03)
+
+
+def test_fit_of_one_size_takes_no_latency():
+    found = fitted([Measured("ring", 8, GIB, 2e-3)] * 3)
+    assert found.alpha_s == 0
+    assert ring_s(8, GIB, found) == pytest.approx(2e-3)
+
+
+def test_fit_is_never_negative():
+    longer_for_less = [Measured("ring", 8, 1e6, 5e-3), Measured("ring", 8, 1e9, 2e-3)]
+    found = fitted(longer_for_less)
+    assert found.beta_s_per_byte == 0
+    # 14 messages: the mean of 1 / 5 ms and 1 / 2 ms over the mean of their squares, by 14.
+    assert found.alpha_s == pytest.approx(350 / 145_000 / 14)
+    superlinear = [Measured("ring", 8, 1e6, 1e-6), Measured("ring", 8, 1e9, 9e-3)]
+    assert fitted(superlinear).alpha_s == 0
+
+
+def test_nothing_measured_fits_nothing():
+    assert fit_network([]) is None
+    assert fit_network([Measured("ring", 1, GIB, 1.0), Measured("ring", 8, 0, 1.0)]) is None
+
+
+def test_network_refuses_what_is_no_time():
+    with pytest.raises(InvalidRequest, match="alpha_s is -1"):
+        Network(-1.0, 0.0)
