@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
@@ -34,9 +35,12 @@ class Collector:
     def take(self, body: bytes, content_type: str, encoding: str) -> int:
         """Add one request's body; returns its number of rows."""
         decoded = decode(body, content_type, self._sizes, content_encoding=encoding)
+        batch = decoded.batch
         with self._lock:
-            self._batches.append(decoded.batch)
-        return decoded.batch.columns.num_ops + decoded.batch.num_group_rows
+            # A training that resumes has a new recorder, which numbers its batches from 0 again.
+            number = sum(each.rank == batch.rank for each in self._batches)
+            self._batches.append(replace(batch, batch_seq=number))
+        return batch.columns.num_ops + batch.num_group_rows
 
     def windows(self) -> list[Window]:
         """Windows of all batches so far, in their last revision, without step 0.

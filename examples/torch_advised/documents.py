@@ -15,7 +15,8 @@ from examples.torch_pipeline.model import LENGTH, NUM_TOKENS
 Distribute = Callable[[Sequence[Sequence[int]], int], Sequence[Sequence[int]]]
 
 LONG_SHARE = 0.3  # of the rows, where documents are uneven
-KEPT = 24  # micro-batches whose documents are remembered
+KEPT = 24  # micro-batches whose documents are not garbage yet
+PARSED_BEFORE = 5  # micro-batches, times the rank
 
 
 def global_batch(step: int, num_rows: int, *, is_uneven: bool) -> list[tuple[int, ...]]:
@@ -77,19 +78,22 @@ class _Sentence:
         self.tokens: list[int] = []
 
 
-class Remembered:
+class Documents:
     """Documents of the last micro-batches, as objects in cycles; older ones are garbage.
 
-    Ranks have different numbers of them, so that their collectors run in different steps.
+    Ranks have different numbers, and have parsed some before, so that their collectors run in
+    different steps.
     """
 
-    def __init__(self, sentences: int, seed: int) -> None:
-        self._sentences, self._draw = sentences, random.Random(seed)  # noqa: S311
-        self._documents: deque[list[_Sentence]] = deque(maxlen=KEPT)
+    def __init__(self, sentences: int, rank: int) -> None:
+        self._sentences, self._draw = sentences, random.Random(rank)  # noqa: S311
+        self._last: deque[list[_Sentence]] = deque(maxlen=KEPT)
+        for _ in range(PARSED_BEFORE * rank):
+            self.parse()
 
     def parse(self, *_: object) -> None:
         """Parse the documents of a micro-batch."""
         document: list[_Sentence] = []
-        number = self._sentences * self._draw.uniform(0.5, 1.5)
-        document.extend(_Sentence(document) for _ in range(int(number)))
-        self._documents.append(document)
+        number = int(self._sentences * self._draw.uniform(0.5, 1.5))
+        document.extend(_Sentence(document) for _ in range(number))
+        self._last.append(document)

@@ -11,8 +11,8 @@ class Shape:
     """A training on 4 ranks, the same on every machine.
 
     `pp_size` stages have `layers` transformer layers in all, `layer_s` seconds of a forward each
-    with usual sequence lengths; the output takes as long as `output_layers` of them. `documents`
-    are Python objects that each micro-batch leaves behind as cyclic garbage.
+    with usual sequence lengths; the output takes as long as `output_layers` of them. Each
+    micro-batch leaves so many `sentences` behind, Python objects in cycles.
     """
 
     pp_size: int

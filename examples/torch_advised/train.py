@@ -27,12 +27,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
-from examples.torch_faults.priority import wake_first, wake_in_turn
+from examples.torch_faults.priority import wake_first
 from examples.torch_pipeline.batches import Batch
 from examples.torch_pipeline.model import LENGTH, Stage, loss_of
 
 from .accelerator import Accelerator
-from .documents import Remembered, batch_of, global_batch, pasted_function, squares_of
+from .documents import Documents, batch_of, global_batch, pasted_function, squares_of
 from .options import Options
 from .plan import Plan
 
@@ -121,9 +121,7 @@ class Training:
         gc.collect()
         if not self.shape.sentences:
             gc.freeze()  # PyTorch's modules take a fifth of a second to collect
-            wake_first()
             return
-        wake_in_turn()  # collections keep a core busy
         gc.unfreeze()
         if self.options.gc_every is not None:
             gc.disable()
@@ -148,8 +146,8 @@ class Training:
         )
         accelerator.watch(stage)
         if self.shape.sentences:
-            remembered = Remembered(self.shape.sentences, seed=dist.get_rank())
-            stage.register_forward_pre_hook(remembered.parse)
+            documents = Documents(self.shape.sentences, dist.get_rank())
+            stage.register_forward_pre_hook(documents.parse)
         return stage
 
     def _batch(self, step: int) -> Batch:

@@ -1,4 +1,4 @@
-"""Priority of ranks: those that sleep most of the time go first, those that compute do not."""
+"""Priority of ranks that sleep most of the time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,3 @@ def wake_first() -> None:
     """
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-
-
-def wake_in_turn() -> None:
-    """As usual: ranks that keep a core busy would stop the others, which go first as well."""
-    with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
