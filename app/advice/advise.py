@@ -7,22 +7,27 @@ from typing import Any
 from app.advice import (
     backup_tasks,
     balance_experts,
+    balance_sequences,
     move_microbatches,
     other_schedule,
+    pack_sequences,
     planned_gc,
     repair_link,
     replace_worker,
     resplit_stages,
     straggl_ar,
 )
-from app.advice.fix import AdviceCase, Facts, Fix, Method, NotOffered
+from app.advice.fix import AdviceCase, Facts, Fix, Method, Need, NotOffered
 from app.advice.together import FixSet, best_together
 from app.engine.questions.edits import edits_as_json
 
+# Of several fixes of one cause the one that is tried first comes first.
 METHODS: tuple[Method, ...] = (
     Method(replace_worker.NAME, replace_worker.CAUSES, replace_worker.replace_worker),
     Method(move_microbatches.NAME, move_microbatches.CAUSES, move_microbatches.move_microbatches),
     Method(resplit_stages.NAME, resplit_stages.CAUSES, resplit_stages.resplit_stages),
+    Method(balance_sequences.NAME, balance_sequences.CAUSES, balance_sequences.balance_sequences),
+    Method(pack_sequences.NAME, pack_sequences.CAUSES, pack_sequences.pack_sequences),
     Method(planned_gc.NAME, planned_gc.CAUSES, planned_gc.planned_gc),
     Method(repair_link.NAME, repair_link.CAUSES, repair_link.repair_link),
     Method(other_schedule.NAME, other_schedule.CAUSES, other_schedule.other_schedule),
@@ -61,21 +66,30 @@ def advise(case: AdviceCase) -> Advice:
 def top_fix(case: AdviceCase) -> Fix | None:
     """The fix of a found cause that wins most; None if there is none.
 
-    It asks only the fixes of the causes that were found, so it is cheap enough for each window.
+    Of each cause that was found the first method that applies is asked, and no other, so it is
+    cheap enough for each window.
     """
     if withheld_because(case) is not None:
         return None
-    causes = {each["cause"] for each in case.result["findings"]}
-    asked = [method.predict(case) for method in METHODS if causes.intersection(method.causes)]
-    fixes = _best_first(case, asked)
-    return fixes[0] if fixes else None
+    left = {each["cause"] for each in case.result["findings"]}
+    found: list[Fix] = []
+    for method in METHODS:
+        if left.intersection(method.causes):
+            answer = method.predict(case)
+            if isinstance(answer, Fix):
+                found.append(answer)
+                left -= set(method.causes)
+    return _best_first(case, found)[0] if found else None
 
 
 def _best_first(case: AdviceCase, found: Sequence[Fix | NotOffered]) -> list[Fix]:
-    """The fixes offered, the largest gain first, their ranges as wide as the replay is wrong."""
+    """The fixes offered: of found causes first, then others; of each the largest gain first.
+
+    Their ranges are as wide as the replay is wrong.
+    """
     discrepancy = float(case.result["fidelity"]["discrepancy"])
     fixes = (each.with_error(discrepancy) for each in found if isinstance(each, Fix))
-    return sorted(fixes, key=lambda fix: (fix.step_s, fix.name))
+    return sorted(fixes, key=lambda fix: (fix.cause is None, fix.step_s, fix.name))
 
 
 def withheld_because(case: AdviceCase) -> str | None:
@@ -94,7 +108,7 @@ def advice_as_json(advice: Advice) -> dict[str, Any]:
         "fixes": [fix_as_json(each) for each in advice.fixes],
         "together": None if advice.together is None else _together(advice.together),
         "not_offered": [
-            {"fix": each.name, "reason": each.reason, "needs": list(each.needs)}
+            {"fix": each.name, "reason": each.reason, "needs": _needs(each.needs)}
             for each in advice.not_offered
         ],
     }
@@ -130,9 +144,13 @@ def fix_as_json(fix: Fix) -> dict[str, Any]:
         "lost_minutes": fix.lost_minutes,
         "pays_now": fix.pays_now,
         "paste": [{"label": each.label, "text": each.text} for each in fix.paste],
-        "needs": _list(fix.needs),
+        "needs": _needs(fix.needs),
         "what_if": edits_as_json(fix.change.edits) if fix.change.is_question else None,
     }
+
+
+def _needs(needs: Sequence[Need]) -> list[dict[str, Any]]:
+    return [{"fact": each.fact, "text": each.text} for each in needs]
 
 
 def _list(values: Sequence[Any]) -> list[Any]:

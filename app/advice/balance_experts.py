@@ -8,7 +8,7 @@ trace has the loads of experts, so they and their share of the computing time ar
 import json
 
 from app.advice.change import Change
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.models.expert_placement import ExpertPlacement, balanced, in_order
 from app.engine.questions.edits import Edit, Factor, Selection
 from app.errors import InvalidRequest
@@ -31,7 +31,7 @@ def balance_experts(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(
             NAME,
             "how many tokens each expert takes is not known",
-            ("the tokens of each expert of a layer (--expert-loads)",),
+            (Need("the tokens of each expert of a layer", "expert_loads"),),
         )
     try:
         before = in_order(facts.expert_loads, ep_size)
@@ -45,7 +45,7 @@ def balance_experts(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(
             NAME,
             f"{figures}, {after.imbalance:.2f} with another placement; what that wins is not known",
-            ("the experts' share of forward and backward (--expert-share)",),
+            (Need("the experts' share of forward and backward, 0 to 1", "expert_share"),),
         )
     return _fix(case, before, after, facts.expert_share)
 

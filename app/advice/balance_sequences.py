@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.advice.change import Change, ChangedDurations
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.replace_worker import CAUSES as SLOW_WORKER
 from app.advice.replace_worker import Worker, culprit_workers
 from app.advice.sequences.balance import CostModel, longest_first, random_order
@@ -225,10 +225,10 @@ def _slowest_step(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> Paste 
     return Paste("Step as an example: [old dp rank, micro-batch] on each dp rank", text)
 
 
-def _needs(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> tuple[str, ...]:
+def _needs(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> tuple[Need, ...]:
     needs = []
     if any(each.sent is None for each in balanced):
-        needs.append("sequence lengths (tokens= and seq_len_sq= of the recorder) for their cost")
+        needs.append(Need("sequence lengths (tokens= and seq_len_sq= of the recorder)"))
     elif case.replay.window.job.parallelism.pp_size == 1 and not _megatron(case, balanced):
-        needs.append("tokens of each micro-batch (tokens= of the recorder) for Megatron-LM's limit")
+        needs.append(Need("tokens of each micro-batch (tokens= of the recorder)"))
     return (*needs, *restart_needs(case))

@@ -70,7 +70,10 @@ class ChangedDurations:
         """The group with these durations as its recorded ones."""
         if not len(self._changed_s):
             return self.group
-        times_s = self.of(np.arange(self.group.graph.num_rows))
+        # Faster than `of` all rows: most are as recorded.
+        times_s = self.group.durations.recorded_s.copy()
+        changed = np.flatnonzero(self._source >= 0)
+        times_s[changed] = self._changed_s[self._source[changed]]
         return replace(self.group, durations=replace(self.group.durations, recorded_s=times_s))
 
     def _store(self, rows: Ints, duration_s: Floats) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from app.advice.change import Change, mean_step_s
 from app.advice.models.checkpoints import daly_interval, restart_cost
+from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
+from app.advice.pipeline.recorded_pipeline import NotRebuilt
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.diagnosis.repair import Repair
@@ -30,7 +32,8 @@ class Facts:
     of `checkpoint_minutes`, the time between checkpoints, of work done again. Where that time is
     not said, it is Daly's, if writing one takes `checkpoint_save_minutes` and the job fails once in
     `mtbf_hours`. `expert_loads` are tokens of each expert of a layer, `expert_share` the experts'
-    share of forward and backward.
+    share of forward and backward. `document_lengths` are tokens of the data set's documents in the
+    order of loading, `max_tokens` those that a micro-batch may have.
     """
 
     layers: int | None = None
@@ -42,6 +45,8 @@ class Facts:
     mtbf_hours: float | None = None
     expert_loads: tuple[float, ...] | None = None
     expert_share: float | None = None
+    document_lengths: tuple[int, ...] | None = None
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.expert_share is not None and not 0 <= self.expert_share <= 1:
@@ -112,6 +117,11 @@ class AdviceCase:
             return self.known_repairs
         return diagnose(self.replay, analyse_replay(self.replay), History()).repairs
 
+    @cached_property
+    def pipeline(self) -> RebuiltPipeline | NotRebuilt:
+        """The job as it can be simulated with another pipeline, or why it cannot."""
+        return rebuilt_pipeline(self.replay.groups)
+
     def lost_minutes(self, finding: Mapping[str, Any]) -> float | None:
         """Minutes that a finding has cost the job since its onset, or since the window's start.
 
@@ -132,6 +142,17 @@ class Paste:
 
     label: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something not known that would make a fix possible or complete.
+
+    `fact` is the field of `Facts` in which its owner tells it; None where only the record can.
+    """
+
+    text: str
+    fact: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +178,7 @@ class Fix:
     change: Change
     cause: str | None = None
     paste: tuple[Paste, ...] = ()
-    needs: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
     stop_minutes: float | None = None
     lost_minutes: float | None = None
 
@@ -213,7 +234,7 @@ class NotOffered:
 
     name: str
     reason: str
-    needs: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +249,14 @@ class Method:
     predict: Callable[[AdviceCase], Fix | NotOffered]
 
 
-def restart_needs(case: AdviceCase) -> tuple[str, ...]:
+def restart_needs(case: AdviceCase) -> tuple[Need, ...]:
     """What is needed to say when a restart pays; nothing if it is known."""
-    if case.facts.stop_minutes is not None:
-        return ()
-    return ("what a restart costs (--restart-minutes and --checkpoint-minutes)",)
+    needs = []
+    if case.facts.restart_minutes is None:
+        needs.append(Need("minutes that a restart takes until the next step", "restart_minutes"))
+    if case.facts.interval_minutes is None:
+        needs.append(Need("minutes between two checkpoints", "checkpoint_minutes"))
+    return tuple(needs)
 
 
 def confidence_of(case: AdviceCase, finding: Mapping[str, Any] | None = None) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.heterogeneous import balanced_counts, largest_time_s
-from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_change, rebuilt_pipeline
+from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_change
 from app.advice.pipeline.recorded_pipeline import NotRebuilt
 from app.advice.replace_worker import culprit_workers
 
@@ -38,7 +38,7 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(NAME, "the slow workers change, so no replica is always slow")
     if case.replay.window.job.parallelism.dp_size < 2:
         return NotOffered(NAME, "there is one replica, so none to move micro-batches to")
-    model = rebuilt_pipeline(case.replay.groups)
+    model = case.pipeline
     if isinstance(model, NotRebuilt):
         return NotOffered(NAME, model.reason)
     counts = best_counts(model)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from app.advice.fix import AdviceCase, Paste
+from app.advice.fix import AdviceCase, Need, Paste
 
 # Host names come from the job. Others could be options, Slurm's ALL or its lists (`node[1-99]`).
 _HOST_NAME = re.compile(r"(?!(?i:all)\Z)[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -47,13 +47,13 @@ def drain_commands(
     return tuple(found)
 
 
-def host_needs(case: AdviceCase, hosts: Sequence[str]) -> tuple[str, ...]:
+def host_needs(case: AdviceCase, hosts: Sequence[str]) -> tuple[Need, ...]:
     """What is needed for commands that name the hosts, for the scheduler in use."""
     needs = []
     if not hosts:
-        needs.append("the worker's host name (host= of the recorder)")
+        needs.append(Need("the worker's host name (host= of the recorder)"))
     elif not can_be_pasted(hosts):
-        needs.append("a host name that is safe in a command: letters, digits, dots, hyphens")
+        needs.append(Need("a host name that is safe in a command: letters, digits, dots, hyphens"))
     if case.facts.scheduler is None and hosts:
-        needs.append("the scheduler (--scheduler slurm or kubernetes)")
+        needs.append(Need("the scheduler: slurm or kubernetes", "scheduler"))
     return tuple(needs)

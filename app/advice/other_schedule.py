@@ -13,7 +13,7 @@ micro-batches are never offered: they win only the fixed costs of each, which no
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.pipeline.other_pipelines import (
     end_heavy_shares,
     with_chunks,
@@ -25,7 +25,6 @@ from app.advice.pipeline.rebuilt_pipeline import (
     Rebuilt,
     RebuiltPipeline,
     rebuilt_change,
-    rebuilt_pipeline,
     step_s_of_variants,
 )
 from app.advice.pipeline.recorded_pipeline import NotRebuilt
@@ -64,14 +63,14 @@ class Option:
     variants: Callable[[RebuiltPipeline], Sequence[Rebuilt]]
     risk: str
     paste: tuple[Paste, ...]
-    needs: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
 
 
 def other_schedule(case: AdviceCase) -> Fix | NotOffered:
     """The fastest other pipeline."""
     if case.replay.window.job.parallelism.pp_size < 2:
         return NotOffered(NAME, "the job has one stage, so no pipeline bubble")
-    model = rebuilt_pipeline(case.replay.groups)
+    model = case.pipeline
     if isinstance(model, NotRebuilt):
         return NotOffered(NAME, model.reason)
     idle = idle_share(model)
@@ -88,9 +87,9 @@ def other_schedule(case: AdviceCase) -> Fix | NotOffered:
     return best or NotOffered(NAME, "no other schedule is sure to win 3 %", _needs(case))
 
 
-def _needs(case: AdviceCase) -> tuple[str, ...]:
+def _needs(case: AdviceCase) -> tuple[Need, ...]:
     is_known = case.facts.layers or case.facts.layers_by_stage
-    return () if is_known else ("the model's layers (--layers), for interleaving",)
+    return () if is_known else (Need("the model's layers, for interleaving", "layers"),)
 
 
 def idle_share(model: RebuiltPipeline) -> float:
@@ -202,7 +201,7 @@ def _zero_bubble(model: RebuiltPipeline) -> Option:
         else (),
         needs=()
         if torch_takes
-        else (f"a multiple of {rounds} micro-batches, which PyTorch's schedule asks for",),
+        else (Need(f"a multiple of {rounds} micro-batches, which PyTorch's schedule asks for"),),
     )
 
 
@@ -236,5 +235,5 @@ def _smaller_microbatches(model: RebuiltPipeline) -> Option:
                 "--parallelism.pipeline_parallel_microbatch_size B",
             ),
         ),
-        needs=("how many sequences a micro-batch has: at least 2",),
+        needs=(Need("how many sequences a micro-batch has: at least 2"),),
     )

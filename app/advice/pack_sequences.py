@@ -16,7 +16,7 @@ import numpy as np
 
 from app.advice.balance_sequences import slow_workers
 from app.advice.change import Change, ChangedDurations
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.sequences.balance import longest_first, random_order
 from app.advice.sequences.microbatch_work import (
     MicrobatchWork,
@@ -50,16 +50,18 @@ MAX_OTHER_LENGTHS = 1.25
 # Thresholds are chosen on so many micro-batches and steps: a queue fills as fast with more of both.
 _SAMPLE_MICROBATCHES, _SAMPLE_STEPS = 8, 24
 _WARM_UP_STEPS = 8
-LENGTHS_NEEDED = "document lengths of the data set, in tokens, in the order of loading"
-MEMORY_NEEDED = "the most tokens of a micro-batch that memory allows: more than the context window"
+LENGTHS_NEEDED = Need(
+    "document lengths of the data set, in tokens, in the order of loading", "document_lengths"
+)
+MEMORY_NEEDED = Need(
+    "the most tokens of a micro-batch that memory allows: more than the context window",
+    "max_tokens",
+)
 
 
-def pack_sequences(
-    case: AdviceCase,
-    document_lengths: Sequence[int] | None = None,
-    max_tokens: int | None = None,
-) -> Fix | NotOffered:
-    """Pack the documents of a sequence-imbalance finding; both facts come from the owner."""
+def pack_sequences(case: AdviceCase) -> Fix | NotOffered:
+    """Pack the documents of a sequence-imbalance finding."""
+    document_lengths, max_tokens = case.facts.document_lengths, case.facts.max_tokens
     found = case.findings(*CAUSES)
     if not found:
         return NotOffered(NAME, "sequence lengths were not found to be uneven")
@@ -144,7 +146,11 @@ def _job(case: AdviceCase) -> _Job | NotOffered:
         return NotOffered(
             NAME,
             "what a micro-batch's tokens and their squares cost is not known",
-            ("tokens and squared lengths of micro-batches (tokens=, seq_len_sq= of the recorder)",),
+            (
+                Need(
+                    "micro-batches' tokens and squared lengths (tokens=, seq_len_sq= of recorders)"
+                ),
+            ),
         )
     tokens = float(lengths.tokens.mean())
     # A part that did not vary with tokens is of matrices, too: all but attention grows with them.
@@ -159,7 +165,7 @@ def _job(case: AdviceCase) -> _Job | NotOffered:
 
 def _refusal(
     job: _Job, lengths: Sequence[int], max_tokens: int
-) -> tuple[str, tuple[str, ...]] | None:
+) -> tuple[str, tuple[Need, ...]] | None:
     """Why these facts do not do, and what is needed; None if they do."""
     if not lengths or min(lengths) < 1:
         return "a document has no tokens, or there is none", (LENGTHS_NEEDED,)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.advice.change import Change, ChangedDurations
-from app.advice.fix import AdviceCase, Fix, NotOffered, confidence_of, restart_needs
+from app.advice.fix import AdviceCase, Fix, Need, NotOffered, confidence_of, restart_needs
 from app.advice.stages.split_search import best_split
 from app.advice.stages.stage_costs import NoCosts, StageCosts, stage_costs, virtual_stage
 from app.advice.stages.stage_layout import pastes, split_in_words
@@ -93,15 +93,15 @@ def current_layers(case: AdviceCase) -> tuple[int, ...] | NotOffered:
         return NotOffered(
             NAME,
             "a stage takes longer, but the number of layers is not known",
-            ("the model's layers (--layers, or --layout where stages have different numbers)",),
+            (Need("the model's layers", "layers"),),
         )
     if facts.layers % number:
         return NotOffered(
             NAME,
             f"{facts.layers} layers are not the same number on each of {places}",
-            ("the layers of each stage, chunk by chunk in model order (--layout)",)
+            (Need("the layers of each stage, chunk by chunk in model order", "layers_by_stage"),)
             if sizes.vpp_size > 1
-            else ("the layers of each stage (--layout)",),
+            else (Need("the layers of each stage", "layers_by_stage"),),
         )
     return (facts.layers // number,) * number
 

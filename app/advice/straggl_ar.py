@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.advice.change import Change, ChangedDurations
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.gradient_arrivals import (
     Key,
     LastRank,
@@ -70,7 +70,7 @@ def straggl_ar(case: AdviceCase) -> Fix | NotOffered:
             NAME,
             f"dp {usual.dp_rank} is {_ms(usual.delay_s)} behind the others, and how many bytes "
             "they reduce is not known",
-            ("the bytes of the gradients' all-reduce (bytes= of the recorder)",),
+            (Need("the bytes of the gradients' all-reduce (bytes= of the recorder)"),),
         )
     late = {each.stage: each for each in found if each.share >= MIN_LAST_SHARE}
     model = _Model(num_ranks, network, sizes)
@@ -97,7 +97,7 @@ def _cannot_apply(case: AdviceCase) -> NotOffered | None:
         return NotOffered(
             NAME,
             f"its schedule for {num_ranks} dp ranks is not known: the model is for powers of two",
-            (f"the rounds that the authors' synthesizer finds for {num_ranks} ranks",),
+            (Need(f"the rounds that the authors' synthesizer finds for {num_ranks} ranks"),),
         )
     if num_ranks == 2:
         return NotOffered(NAME, "two dp ranks: there is nobody to begin with while one waits")
@@ -183,7 +183,7 @@ def _fix(case: AdviceCase, model: _Model, late: Mapping[int, LastRank]) -> Fix |
     needs = restart_needs(case)
     if model.num_ranks not in PUBLISHED_RANKS:
         needs = (
-            f"an implementation for {model.num_ranks} ranks (the authors' code has 4 and 8)",
+            Need(f"an implementation for {model.num_ranks} ranks (the authors' code has 4 and 8)"),
             *needs,
         )
     return Fix(

@@ -15,6 +15,12 @@ MAX_TOGETHER = 3
 MAX_CANDIDATES = 4
 # A set must be so much faster than the best smaller one to be worth another fix.
 MIN_MORE = 1.01
+# Both say how many layers, or micro-batches, a stage or replica has: what is to be pasted for one
+# contradicts the other.
+CONFLICTS = (
+    frozenset({"other-schedule", "resplit-stages"}),
+    frozenset({"other-schedule", "move-microbatches"}),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +49,29 @@ class FixSet:
 def best_together(case: AdviceCase, fixes: Sequence[Fix]) -> FixSet | None:
     """The fastest set of two or three of the fixes; None if no set beats the best one by 1 %.
 
-    `fixes` are sorted, the one that wins most first.
+    `fixes` are sorted: those that are to be considered first come first.
     """
     candidates, best = fixes[:MAX_CANDIDATES], None
-    limit_s = fixes[0].step_s if fixes else 0.0
+    limit_s = min((each.step_s for each in fixes), default=0.0)
     for size in range(2, MAX_TOGETHER + 1):
         found = [
             FixSet(each, case.step_s_with(*(fix.change for fix in each)))
             for each in combinations(candidates, size)
-            if can_combine([fix.change for fix in each])
+            if _fit_together(each)
         ]
         fastest = min(found, key=lambda each: each.step_s, default=None)
         if fastest is None or fastest.step_s * MIN_MORE > limit_s:
             break
         best, limit_s = fastest, fastest.step_s
     return best
+
+
+def _fit_together(fixes: Sequence[Fix]) -> bool:
+    """Whether no two remove the same cause, contradict each other, or rebuild the pipeline."""
+    causes = [each.cause for each in fixes if each.cause is not None]
+    names = {each.name for each in fixes}
+    return (
+        len(set(causes)) == len(causes)
+        and not any(conflict <= names for conflict in CONFLICTS)
+        and can_combine([each.change for each in fixes])
+    )

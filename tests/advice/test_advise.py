@@ -102,8 +102,26 @@ def test_set_of_fixes_is_simulated_together_and_gains_do_not_add_up():
     assert won_s != pytest.approx(single["replace-worker"] + single["repair-link"], rel=0.05)
 
 
-def test_one_cause_has_no_set_of_fixes():
-    assert advise(with_fault(SlowWorker(2, 1, 1.6))).together is None
+def test_fixes_of_one_cause_are_alternatives_not_a_set():
+    advice = advise(with_fault(SlowWorker(2, 1, 1.6)))
+    alternatives = {each.name for each in advice.fixes if each.cause == "slow-worker"}
+    assert alternatives == {"replace-worker", "move-microbatches"}
+    assert advice.together is None or not alternatives <= {
+        each.name for each in advice.together.fixes
+    }
+
+
+def test_top_fix_of_one_cause_asks_its_first_method_alone(monkeypatch):
+    case = with_fault(SlowWorker(2, 1, 1.6))
+    asked = []
+    methods = [
+        replace(each, predict=lambda case, each=each: asked.append(each.name) or each.predict(case))
+        for each in METHODS
+    ]
+    monkeypatch.setattr("app.advice.advise.METHODS", tuple(methods))
+    found = top_fix(case)
+    assert found is not None
+    assert asked == [found.name] == ["replace-worker"]
 
 
 def test_restart_pays_once_the_loss_reaches_its_cost():

@@ -50,8 +50,8 @@ def test_copies_stay_within_the_memory_that_the_risk_names(case):
 @pytest.mark.parametrize(
     ("facts", "reason", "need"),
     [
-        (Facts(), "how many tokens", "--expert-loads"),
-        (Facts(expert_loads=LOADS), "2.20 times the mean load, 1.0", "--expert-share"),
+        (Facts(), "how many tokens", "expert_loads"),
+        (Facts(expert_loads=LOADS), "2.20 times the mean load, 1.0", "expert_share"),
         (Facts(expert_loads=LOADS[:7], expert_share=0.5), "7 experts over 4", None),
         (Facts(expert_loads=(5.0,) * 8, expert_share=0.5), "are balanced", None),
         (Facts(expert_loads=LOADS, expert_share=0.0), "not what the step waits for", None),
@@ -60,7 +60,7 @@ def test_copies_stay_within_the_memory_that_the_risk_names(case):
 def test_what_is_not_told_is_asked_for(case, facts, reason, need):
     found = refusal_of(balance_experts(replace(case, facts=facts)))
     assert reason in found.reason
-    assert [*found.needs] == [] if need is None else need in found.needs[0]
+    assert [*found.needs] == [] if need is None else need == found.needs[0].fact
 
 
 def test_job_without_expert_parallelism_has_none_to_move():

@@ -141,7 +141,7 @@ def test_megatron_is_told_what_a_rank_holds_where_stages_allow_it():
 def test_lengths_that_were_not_sent_are_asked_for():
     job = SimulatedJob(Parallelism(4, 1, 8), 8, seed=3)
     fix = fix_of(balance_sequences(case_of(uneven(job))))
-    assert "seq_len_sq=" in fix.needs[0]
+    assert "seq_len_sq=" in fix.needs[0].text
     assert not any("max-seqlen" in each.text for each in fix.paste)
     assert "[sum(s * s for s in each) for each in lengths]" in fix.paste[0].text
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.advice.fix import Facts
+from app.advice.fix import Facts, Need
 from app.advice.node_commands import can_be_pasted, drain_commands, host_needs, hosts_of
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
@@ -39,7 +39,7 @@ def test_commands_are_for_the_scheduler_in_use(case):
 def test_unsafe_names_are_in_no_command(case, name):
     assert not can_be_pasted(["host-1", name])
     assert drain_commands(case, ["host-1", name], "slow worker", restarts=True) == ()
-    assert "safe in a command" in host_needs(case, [name])[0]
+    assert "safe in a command" in host_needs(case, [name])[0].text
 
 
 @pytest.mark.parametrize("name", ["host-1", "gpu042.rack-7.example", "10.0.0.7", "allen", "A_1"])
@@ -48,6 +48,6 @@ def test_usual_names_are_safe(case, name):
 
 
 def test_unknown_host_and_scheduler_are_asked_for(case):
-    assert host_needs(case, []) == ("the worker's host name (host= of the recorder)",)
-    assert "scheduler" in host_needs(case, ["a"])[0]
+    assert host_needs(case, []) == (Need("the worker's host name (host= of the recorder)"),)
+    assert "scheduler" in host_needs(case, ["a"])[0].text
     assert host_needs(replace(case, facts=Facts(scheduler="slurm")), ["a"]) == ()

@@ -72,7 +72,7 @@ def test_smaller_microbatches_prediction_is_what_the_job_takes(case, model):
     costs = replace(JOB.costs, forward_s=0.01, backward_s=0.02, stage_transfer_s=1e-4)
     achieved_s = simulated_step_s(replace(JOB, num_microbatches=16, costs=costs))
     assert fix.step_s == pytest.approx(achieved_s, rel=0.01)
-    assert "at least 2" in fix.needs[0]
+    assert "at least 2" in fix.needs[0].text
 
 
 def test_fastest_schedule_that_surely_wins_is_advised(case):
@@ -94,7 +94,7 @@ def test_unknown_layers_are_asked_for_not_guessed():
     unknown = case_of(JOB)
     fix = fix_of(other_schedule(unknown))
     assert not fix.title.startswith("Interleave")
-    assert any("--layers" in need for need in fix.needs)
+    assert any(need.fact == "layers" for need in fix.needs)
 
 
 @pytest.mark.parametrize("facts", [Facts(layers=30), Facts(layers_by_stage=(9, 8, 8, 7))])

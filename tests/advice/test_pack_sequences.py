@@ -3,6 +3,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from app.advice.fix import Facts
 from app.advice.pack_sequences import LENGTHS_NEEDED, MEMORY_NEEDED, pack_sequences
 from app.advice.sequences.balance import longest_first, random_order
 from app.advice.sequences.packing import OutlierPacker, Workload, flat, loader_batches
@@ -69,8 +70,14 @@ def really_packed(thresholds):
     return replace(JOB, faults=(PackedSequences(work=tuple(steps[NUM_STEPS:])),), seed=50)
 
 
+def with_lengths(case, lengths=None, limit=None):
+    """The fix, or why not, with these document lengths and this memory."""
+    lengths = None if lengths is None else tuple(int(each) for each in lengths)
+    return pack_sequences(replace(case, facts=Facts(document_lengths=lengths, max_tokens=limit)))
+
+
 def test_prediction_is_what_the_loader_achieves_with_other_documents(case, documents):
-    fix = fix_of(pack_sequences(case, documents, LIMIT))
+    fix = fix_of(with_lengths(case, documents, LIMIT))
     thresholds = fix.change.reassign.thresholds
     achieved_s = simulated_step_s(really_packed(thresholds))
     assert 100 * abs(fix.step_s - achieved_s) / case.step_s < 4
@@ -78,7 +85,7 @@ def test_prediction_is_what_the_loader_achieves_with_other_documents(case, docum
 
 
 def test_all_work_together_stays_the_same(case, documents):
-    reassign = fix_of(pack_sequences(case, documents, LIMIT)).change.reassign
+    reassign = fix_of(with_lengths(case, documents, LIMIT)).change.reassign
     ((_, work),) = reassign.job.works
     factor = reassign.factor(work, np.random.default_rng(0))
     assert factor.shape == work.factor.shape
@@ -89,8 +96,8 @@ def test_all_work_together_stays_the_same(case, documents):
 def test_without_document_lengths_and_memory_both_are_asked_for(case):
     found = refusal_of(pack_sequences(case))
     assert found.needs == (LENGTHS_NEEDED, MEMORY_NEEDED)
-    assert refusal_of(pack_sequences(case, [100] * 50)).needs == (MEMORY_NEEDED,)
-    assert refusal_of(pack_sequences(case, None, LIMIT)).needs == (LENGTHS_NEEDED,)
+    assert refusal_of(with_lengths(case, [100] * 50)).needs == (MEMORY_NEEDED,)
+    assert refusal_of(with_lengths(case, None, LIMIT)).needs == (LENGTHS_NEEDED,)
 
 
 def test_most_that_packing_could_win_is_that_of_even_microbatches(case):
@@ -100,7 +107,7 @@ def test_most_that_packing_could_win_is_that_of_even_microbatches(case):
 
 
 def test_perfect_packing_is_no_slower_than_the_predicted_one(case, documents):
-    fix = fix_of(pack_sequences(case, documents, LIMIT))
+    fix = fix_of(with_lengths(case, documents, LIMIT))
     assert fix.step_range_s[0] <= fix.step_s <= fix.step_range_s[1]
 
 
@@ -115,11 +122,11 @@ def test_perfect_packing_is_no_slower_than_the_predicted_one(case, documents):
     ],
 )
 def test_facts_that_are_not_of_this_job_are_refused(case, lengths, limit, reason):
-    assert reason in refusal_of(pack_sequences(case, lengths, limit)).reason
+    assert reason in refusal_of(with_lengths(case, lengths, limit)).reason
 
 
 def test_what_to_paste_is_the_packer_and_the_choice_of_sharding(case, documents):
-    packer, sharding = fix_of(pack_sequences(case, documents, LIMIT)).paste
+    packer, sharding = fix_of(with_lengths(case, documents, LIMIT)).paste
     names = {}
     exec(packer.text, names)
     packed = names["Packer"]().pack([(800, at) for at in range(64)])
@@ -131,12 +138,12 @@ def test_what_to_paste_is_the_packer_and_the_choice_of_sharding(case, documents)
 
 def test_job_without_context_parallelism_shards_nothing(documents):
     job = replace(JOB, parallelism=Parallelism(DP, 4, 8))
-    assert len(fix_of(pack_sequences(case_of(job), documents, LIMIT)).paste) == 1
+    assert len(fix_of(with_lengths(case_of(job), documents, LIMIT)).paste) == 1
 
 
 def test_lengths_that_were_not_sent_are_asked_for():
     job = replace(JOB, faults=(SequenceImbalance(),))
-    assert "seq_len_sq=" in refusal_of(pack_sequences(case_of(job))).needs[0]
+    assert "seq_len_sq=" in refusal_of(pack_sequences(case_of(job))).needs[0].text
 
 
 def test_even_lengths_need_no_packing():

@@ -50,14 +50,14 @@ def test_unsafe_host_names_are_in_no_command(name):
     hosts = dict.fromkeys(window.hosts, name)
     fix = fix_of(replace_worker(case_of(replace(window, hosts=hosts))))
     assert fix.paste == ()
-    assert "safe in a command" in fix.needs[0]
+    assert "safe in a command" in fix.needs[0].text
 
 
 def test_unknown_host_name_is_asked_for():
     window = SLOW.record(range(16)).window()
     fix = fix_of(replace_worker(case_of(replace(window, hosts={}))))
     assert fix.title == "Replace the worker at dp 2, stage 1"
-    assert "host name" in fix.needs[0]
+    assert "host name" in fix.needs[0].text
     assert fix.paste == ()
 
 

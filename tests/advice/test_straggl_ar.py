@@ -123,7 +123,7 @@ def test_without_sizes_they_are_asked_for(late):
     case = case_of(replace(window, trace=replace(window.trace, bytes=None)))
     found = refusal_of(straggl_ar(case))
     assert "is not known" in found.reason
-    assert "bytes=" in found.needs[0]
+    assert "bytes=" in found.needs[0].text
 
 
 def test_sharded_gradients_are_no_all_reduce():
@@ -173,5 +173,5 @@ def test_pastes_have_the_jobs_own_bytes_and_delay(late):
 
 def test_numbers_of_ranks_without_code_say_so():
     fix = fix_of(straggl_ar(ddp_case(16, 1)))
-    assert "an implementation for 16 ranks" in fix.needs[0]
+    assert "an implementation for 16 ranks" in fix.needs[0].text
     assert not any("git clone" in each.text for each in fix.paste)

@@ -41,7 +41,7 @@ def test_missing_layers_are_asked_for(trace):
 def test_json_goes_to_standard_output_alone(trace):
     done = paceline("advise", str(trace), "--layers", "32", "--json", "-")
     found = json.loads(done.stdout)
-    assert [each["fix"] for each in found["fixes"]] == ["resplit-stages"]
+    assert found["fixes"][0]["fix"] == "resplit-stages"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.advice.advise import Advice
-from app.advice.fix import Fix, NotOffered
+from app.advice.fix import Fix, Need, NotOffered
 from app.advice.together import FixSet
 from app.cli.output import printable
 from app.formatting import TIMES
@@ -39,7 +39,7 @@ def _parts(advice: Advice) -> Iterator[RenderableType]:
             yield Padding(Text(f"{each.label}:", style="dim"), (0, 0, 0, 3))
             yield Text(printable_lines(each.text), no_wrap=True, overflow="ignore")
         for need in fix.needs:
-            yield Padding(Text(f"To complete this: {need}.", style="dim"), (0, 0, 0, 3))
+            yield Padding(Text(f"To complete this: {_need(need)}.", style="dim"), (0, 0, 0, 3))
     if advice.together is not None:
         names = " + ".join(each.name for each in advice.together.fixes)
         yield Text(f"\nTogether: {names}", style="bold")
@@ -96,11 +96,19 @@ def _lost(fix: Fix) -> str:
     return f"{fix.lost_minutes:,.1f} of {fix.stop_minutes:,.0f} min lost so far: {verdict}"
 
 
+def _need(need: Need) -> str:
+    """What is needed, with the option that takes it."""
+    if need.fact is None:
+        return need.text
+    option = "layout" if need.fact == "layers_by_stage" else need.fact.replace("_", "-")
+    return f"{need.text} (--{option})"
+
+
 def _not_offered(others: tuple[NotOffered, ...]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column("fix")
     table.add_column("reason", style="dim")
     for each in others:
-        needs = f" (needs {'; '.join(each.needs)})" if each.needs else ""
+        needs = f" (needs {'; '.join(map(_need, each.needs))})" if each.needs else ""
         table.add_row(each.name, Text(printable(f"{each.reason}{needs}")))
     return table
