@@ -198,27 +198,28 @@ class Pair:
         Raises:
             TrainingFailed: a rank ended with an error.
         """
-        self._train(ranks, self.before, 0)
-        text = self._first_advice()
-        for number in range(MAX_ROUNDS if text is not None else 0):
+        text, found = None, None
+        for number in range(MAX_ROUNDS):
+            self._train(ranks, self.before, 2 * number)
+            text = text or self._advised_text()
+            if text is None:  # a busy machine may hide the cause in few steps
+                continue
             pasted = {self.trial.pasted_as: text}
-            if number:
-                self._train(ranks, self.before, 2 * number)
             self._train(ranks, self.after, 2 * number, **pasted)
             self._train(ranks, self.after, 2 * number + 1, **pasted)
             self._train(ranks, self.before, 2 * number + 1)
             found = self._outcome(text, number + 1)
             if found.holds:
                 break
-        return found if text is not None else self._outcome(None, 0)
+        return found or self._outcome(None, MAX_ROUNDS)
 
-    def _train(self, ranks: Ranks, job: Collector, part: int, **pasted: str | None) -> None:
+    def _train(self, ranks: Ranks, job: Collector, part: int, **pasted: str) -> None:
         steps = self.trial.steps
         plan = {"name": job.name, "training": self.trial.training, "steps": steps}
         ranks.train(plan | {"first_step": part * steps} | pasted)
 
-    def _first_advice(self) -> str | None:
-        """The advised text; None where the fix was not advised."""
+    def _advised_text(self) -> str | None:
+        """What to paste, by the steps so far; None where the fix is not advised."""
         fix = _advised(self.trial, _case(self.trial, self.before))
         return None if fix is None else _text(self.trial, fix)
 
