@@ -1,6 +1,6 @@
 """Predicted against achieved gain in real trainings on the CPU (`benchmarks advised`).
 
-Each training of examples/torch_advised is recorded with its fault, advised, and resumed with the
+Each training of examples/torch_advised is recorded with its fault, advised, and trained with the
 advised text pasted into it. What else the machine does would look like a gain or a loss, so a round
 alternates between both: before, after, after, before, the same steps in either. If the figures of a
 round are too far apart, there is another one, at most `MAX_ROUNDS`, and all of them count together.

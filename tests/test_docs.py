@@ -3,21 +3,31 @@
 import ast
 import re
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
 from typer.main import get_command
 
+from app.advice.facts import facts_of
 from app.api.routes.alerts.receiver_schemas import ReceiverIn
+from app.api.routes.windows.advice import (
+    AdviceOut,
+    FixesTogetherOut,
+    FixNotOfferedOut,
+    FixOut,
+    PasteOut,
+)
 from app.api.routes.windows.what_if_edits import QuestionIn
 from app.cli import app
 from app.diagnosis.finding import CAUSES
 from app.engine.questions.edits import Edit, Selection, Set
 from app.monitor import observe
 from app.synth.cluster import Cluster
-from app.synth.faults.slow_compute import SlowWorker
+from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.ops import parse_op_types
@@ -123,6 +133,21 @@ def test_what_if_example_in_python_runs(tmp_path, monkeypatch):
     assert found["answer"].gpu_hours_saved > 0
 
 
+def test_advice_example_in_python_runs(tmp_path, monkeypatch, capsys):
+    job = SimulatedJob(Parallelism(2, 4), 4, faults=(LongLastStage(),))
+    window = job.record(range(8)).window()
+    trace_files.write(window.trace, window.job, tmp_path / "trace.parquet")
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", DOCS["advice.md"], re.S)
+    exec(compile(code, "advice.md", "exec"), {})
+    assert "--pipeline-model-parallel-layout" in capsys.readouterr().out
+
+
+def test_advice_example_by_curl_has_parameters_of_the_route():
+    (address,) = re.findall(r'"(http://\S+/advice\?\S+)"', DOCS["advice.md"])
+    assert set(parse_qs(urlsplit(address).query)) <= set(signature(facts_of).parameters)
+
+
 def test_op_types_example_is_valid():
     (text,) = re.findall(r"```yaml\n(op_types.*?)```", DOCS["replay.md"], re.S)
     types = parse_op_types(yaml.safe_load(text)["op_types"])
@@ -143,6 +168,12 @@ def test_glossary_names_every_key_of_a_result():
     assert result["clocks"]["hosts"]
     keys = set(_figure_keys(result))
     assert sorted(keys - _words_in_backticks(DOCS["glossary.md"])) == []
+
+
+def test_glossary_names_every_key_of_advice():
+    page = _words_in_backticks(DOCS["glossary.md"])
+    models = (AdviceOut, FixOut, FixesTogetherOut, FixNotOfferedOut, PasteOut)
+    assert sorted({name for each in models for name in each.model_fields} - page) == []
 
 
 def test_glossary_has_a_row_for_every_cause():

@@ -33,6 +33,7 @@ from app.api.routes.fleet import fleet, hosts, metrics
 from app.api.routes.jobs import jobs, ops, otlp, recording, scores
 from app.api.routes.pictures import LinkedPictureMiddleware, PictureMiddleware
 from app.api.routes.windows import (
+    advice,
     arrivals,
     charts,
     compare,
@@ -60,6 +61,7 @@ ROUTERS = (
     traces.router,
     arrivals.router,
     what_if.router,
+    advice.router,
     scores.router,
     windows.steps_router,
     workers.router,

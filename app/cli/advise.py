@@ -7,12 +7,9 @@ import typer
 
 from app.cli.options import MetaFile, TraceFile
 from app.cli.output import STANDARD_OUTPUT, write_json
-from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from app.advice.fix import AdviceCase, Facts
-
-MAX_LAYERS = 1000  # the search moves them one by one
 
 
 def advise(
@@ -23,11 +20,7 @@ def advise(
     ] = None,
     layers: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            max=MAX_LAYERS,
-            help="Transformer layers of the model, as many on each stage.",
-        ),
+        typer.Option(help="Transformer layers of the model, as many on each stage: 1 to 1000."),
     ] = None,
     layout: Annotated[
         str | None,
@@ -38,10 +31,24 @@ def advise(
         typer.Option(help="What runs the job: only its commands are printed."),
     ] = None,
     restart_minutes: Annotated[
-        float | None, typer.Option(min=0, help="Minutes from stopping the job to its next step.")
+        float | None, typer.Option(help="Minutes from stopping the job to its next step.")
     ] = None,
     checkpoint_minutes: Annotated[
-        float | None, typer.Option(min=0, help="Minutes between two checkpoints.")
+        float | None, typer.Option(help="Minutes between two checkpoints.")
+    ] = None,
+    checkpoint_save_minutes: Annotated[
+        float | None,
+        typer.Option(help="Minutes that writing a checkpoint takes, where their interval is free."),
+    ] = None,
+    mtbf_hours: Annotated[
+        float | None, typer.Option(help="Hours between failures of the job, for the same.")
+    ] = None,
+    expert_loads: Annotated[
+        str | None,
+        typer.Option(help="Tokens of each expert of a layer, as in 812,40,95.", metavar="N,N"),
+    ] = None,
+    expert_share: Annotated[
+        float | None, typer.Option(help="The experts' share of forward and backward, 0 to 1.")
     ] = None,
     json_out: Annotated[
         Path | None,
@@ -56,14 +63,22 @@ def advise(
 
     from app.advice.advise import advice_as_json
     from app.advice.advise import advise as ask
-    from app.advice.fix import Facts
+    from app.advice.facts import facts_of
     from app.cli.output import refuse_to_overwrite
     from app.cli.terminal import stderr_console
     from app.cli.terminal.advice import render_advice
 
-    if layers is not None and layout is not None:
-        raise InvalidRequest("give either --layers or --layout, not both")
-    facts = Facts(layers, _layout(layout), scheduler, restart_minutes, checkpoint_minutes)
+    facts = facts_of(
+        layers=layers,
+        layout=layout,
+        scheduler=scheduler,
+        restart_minutes=restart_minutes,
+        checkpoint_minutes=checkpoint_minutes,
+        checkpoint_save_minutes=checkpoint_save_minutes,
+        mtbf_hours=mtbf_hours,
+        expert_loads=expert_loads,
+        expert_share=expert_share,
+    )
     refuse_to_overwrite("--json", json_out, trace, meta)
     with stderr_console().status("replaying"):
         case = _case(trace, meta, steps, facts)
@@ -73,20 +88,6 @@ def advise(
     if json_out != STANDARD_OUTPUT:
         # Uncropped: what is to be pasted stays on one line, however narrow the terminal.
         Console().print(render_advice(case.replay.window.job.name, advice), crop=False)
-
-
-def _layout(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) < 5 for part in parts):
-        raise InvalidRequest("--layout wants a whole number of layers for each stage: 9,9,9,6")
-    layers = tuple(map(int, parts))
-    if sum(layers) > MAX_LAYERS:
-        raise InvalidRequest(
-            f"--layout has {sum(layers)} layers: at most {MAX_LAYERS} are searched"
-        )
-    return layers
 
 
 def _case(trace: Path, meta: Path | None, steps: str | None, facts: "Facts") -> "AdviceCase":

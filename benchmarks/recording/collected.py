@@ -37,7 +37,7 @@ class Collector:
         decoded = decode(body, content_type, self._sizes, content_encoding=encoding)
         batch = decoded.batch
         with self._lock:
-            # A training that resumes has a new recorder, which numbers its batches from 0 again.
+            # A training that goes on has a new recorder, which numbers its batches from 0 again.
             number = sum(each.rank == batch.rank for each in self._batches)
             self._batches.append(replace(batch, batch_seq=number))
         return batch.columns.num_ops + batch.num_group_rows

@@ -40,7 +40,7 @@ class Plan:
 
     `training` is a key of `TRAININGS`. `pasted` are options of Megatron-LM or torchtitan as on a
     command line; `code` is Python whose last function distributes micro-batches over dp ranks.
-    Training resumes at `first_step`, with the data of that step.
+    Training begins at `first_step`, with the data of that step and new weights.
     """
 
     name: str

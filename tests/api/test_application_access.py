@@ -96,6 +96,7 @@ GUARDED = {
     "get_worker": Operation("GET", WORKER, "read"),
     "get_worker_chart": Operation("GET", f"{WORKER}/charts/course", "read"),
     "ask_what_if": Operation("POST", f"{WINDOW}/what-if", "read", {"edits": []}),
+    "get_advice": Operation("GET", f"{WINDOW}/advice", "read"),
     "list_saved_questions": Operation("GET", QUESTIONS, "read"),
     "save_question": Operation(
         "POST", QUESTIONS, "write", {"name": "all ideal", "window": "1-0", "edits": []}

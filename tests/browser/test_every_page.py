@@ -19,6 +19,7 @@ PAGES = {
     "fleet": "/",
     "job-slow-worker": "/jobs/slow-worker",
     "job-long-last-stage": "/jobs/long-last-stage",
+    "job-advice": "/jobs/long-last-stage?layers=36&restart_minutes=10",
     "job-sequence-lengths": "/jobs/sequence-lengths",
     "worker": "/jobs/slow-worker/workers/3-1",
     "timeline": "/jobs/slow-worker/timeline",

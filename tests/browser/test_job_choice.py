@@ -150,6 +150,7 @@ def test_the_pointer_highlights_a_worker_in_every_chart_and_a_click_pins_it(open
     from playwright.sync_api import expect
 
     page = open_job()
+    plot(page, "Which worker").scroll_into_view_if_needed()
     box = plot(page, "Which worker").bounding_box()
     cell_px = (box["width"] - 60 - 8) / 8
     page.mouse.move(box["x"] + 60 + 3.5 * cell_px, box["y"] + 32 + 1.5 * 40)

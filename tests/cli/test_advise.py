@@ -47,9 +47,16 @@ def test_json_goes_to_standard_output_alone(trace):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--layers", "32", "--layout", "8,8,8,8"], "either --layers or --layout"),
+        (["--layers", "32", "--layout", "8,8,8,8"], "either layers (as many on each"),
+        (["--layers", "0"], "layers: 0; want 1 to 1,000"),
+        (["--restart-minutes", "-1"], "want 0 to 10,080"),
+        (["--checkpoint-minutes", "nan"], "want 0 to 10,080"),
+        (["--expert-loads", "8,x"], "the tokens of each expert of a layer"),
+        (["--expert-loads", "8,inf"], "the tokens of each expert of a layer"),
+        (["--expert-loads", "1," * 1024 + "1"], "at most 1024 are placed"),
+        (["--expert-share", "2"], "give 0 to 1"),
         (["--layout", "8,x"], "a whole number of layers for each stage"),
-        (["--layout", "999,8,8,8"], "at most 1000 are searched"),
+        (["--layout", "999,8,8,8"], "at least 1 and at most 1000 are searched"),
     ],
 )
 def test_contradictory_layers_are_refused(trace, options, reason):

@@ -1,4 +1,4 @@
-"""Real trainings that are slow for a known reason, and resumed with the advised text pasted in."""
+"""Real trainings that are slow for a known reason, and trained again with the advised text."""
 
 import pytest
 

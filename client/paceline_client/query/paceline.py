@@ -89,6 +89,17 @@ class Paceline:
         """The whole result of a window, nested as in the API; see /docs of the server."""
         return self._server.get(_of_job(job, f"/windows/{_quoted(window)}"))
 
+    def advice(
+        self, job: str, window: str = "latest", **facts: str | float | None
+    ) -> dict[str, Any]:
+        """Fixes of a closed window with their predicted gain, nested as in the API.
+
+        `facts` are the operation's parameters, such as `layers`, `scheduler` or `steps`; None is
+        left out.
+        """
+        known = {name: str(value) for name, value in facts.items() if value is not None}
+        return self._server.get(_of_job(job, f"/windows/{_quoted(window)}/advice"), known)
+
     def findings(self, job: str, window: str = "latest") -> Rows[FindingRow]:
         """The findings of a window, the most costly first."""
         path = _of_job(job, f"/windows/{_quoted(window)}")

@@ -1,6 +1,6 @@
 /** Buttons that several pages have: a choice of a few words, copying to the clipboard, a secret shown once. */
 
-import { h } from "../lib/dom.js"
+import { announce, h } from "../lib/dom.js"
 
 // How long a button says that it has copied.
 const SAYS_FOR_MS = 2000
@@ -59,4 +59,33 @@ export function copyButton(text, attributes, label = "Copy") {
     setTimeout(() => say(label), SAYS_FOR_MS)
   }
   return h("button", { type: "button", ...attributes, onclick: copy }, label)
+}
+
+/**
+ * A button that copies the text of `nodeOf(button)`.
+ *
+ * Without a clipboard, as on a page without TLS, it selects the text, ready for Ctrl+C.
+ */
+export function copyOrSelectButton(nodeOf, attributes, label = "Copy") {
+  const copy = async ({ currentTarget: button }) => {
+    const node = nodeOf(button)
+    const say = (words) => {
+      button.textContent = words
+    }
+    const isCopied = await copied(node.textContent)
+    if (!isCopied) getSelection().selectAllChildren(node)
+    say(isCopied ? "Copied" : "Selected")
+    announce(isCopied ? "Copied." : "Selected: copy it with Ctrl+C.")
+    setTimeout(() => say(label), SAYS_FOR_MS)
+  }
+  return h("button", { type: "button", ...attributes, onclick: copy }, label)
+}
+
+async function copied(text) {
+  try {
+    await navigator.clipboard.writeText(text)
+    return true
+  } catch {
+    return false
+  }
 }

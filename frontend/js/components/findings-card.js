@@ -158,7 +158,8 @@ function share({ cost, cost_range }) {
   )
 }
 
-function confidenceBars(confidence) {
+/** Three bars and their words, as "high confidence". */
+export function confidenceBars(confidence) {
   const [, steps, words] = CONFIDENCES.find(([from]) => confidence >= from)
   const bar = (at) =>
     h("rect", {

@@ -1,5 +1,8 @@
 /** The reader's choices, kept in the address: a link shows a colleague the same thing. */
 
+/** A value longer than this, as the address has it, is left out: servers and mail programs cut longer ones. */
+export const LONGEST_VALUE = 6000
+
 /** The values of these names in the address; null where there is none. */
 export function readAddress(...names) {
   const query = new URLSearchParams(location.search)

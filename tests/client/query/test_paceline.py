@@ -110,6 +110,14 @@ def test_findings_match_the_result_of_the_latest_window(paceline):
     assert [each["cause"] for each in found] == [each["cause"] for each in result["findings"] or []]
 
 
+def test_advice_takes_facts_and_steps(paceline):
+    found = paceline.advice("llm-70b", "1-0", layers=4, scheduler="slurm", layout=None)
+    assert (found["window"], found["steps"]) == ("1-0", [0, 1])
+    assert paceline.advice("llm-70b", "1-0", steps="1")["steps"] == [1]
+    with pytest.raises(Refused, match="either layers"):
+        paceline.advice("llm-70b", layers=4, layout="2,2")
+
+
 def test_finding_row_is_flat():
     from paceline_client.query import shapes
 

@@ -8,6 +8,7 @@ import { showsWaits } from "../../components/waits.js"
 import { getJsonOrNull } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
 import { counted, percentNumber, whole } from "../../lib/formatting.js"
+import { AdviceCard } from "./advice-card.js"
 import { slowdownScale, waitScale } from "./colour-scale.js"
 import { dataUsedCard, eventsCard, fingerprintCard, waitingForCard } from "./fact-cards.js"
 import { RecordingCard } from "./recording-card.js"
@@ -42,7 +43,7 @@ function placesOf(lead, result) {
   return { left: left.toSpliced(at, 0, "waited"), pair, right }
 }
 
-/** Cards in two columns; the one that best shows where the loss is comes first. */
+/** What to do, then cards in two columns; the one that best shows where the loss is comes first. */
 export class Panels {
   constructor(root, { base, highlight, onSort, onRecord }) {
     Object.assign(this, {
@@ -56,6 +57,7 @@ export class Panels {
       host: null,
       scores: null,
     })
+    this.advice = new AdviceCard({ base })
     this.recording = new RecordingCard({ base, onChoose: onRecord })
     // Made once: what is in them is only changed, so that what the reader opened stays open.
     this.pair = h("div", { class: "pair", "data-own": true })
@@ -73,6 +75,7 @@ export class Panels {
       onSort: this.onSort,
     })
     if (!isRepaint) {
+      this.advice.show(seen, choice)
       this.arrange()
       this.askForScores()
     }
@@ -88,6 +91,7 @@ export class Panels {
 
   /** Stop watching the page. */
   remove() {
+    this.advice.remove()
     for (const card of Object.values(this.cards ?? {})) card.remove()
   }
 
@@ -100,7 +104,7 @@ export class Panels {
       names.filter((name) => name !== "stages" || job.parallelism.pp_size > 1).map((name) => cards[name])
     for (const card of Object.values(cards)) card.node.classList.toggle("is-lead", card === cards[places.left[0]])
     const nodes = (names) => shown(names).map((card) => card.node)
-    patch(this.root, this.panels)
+    patch(this.root, this.advice.isShown && this.advice.node, this.panels)
     const notes = this.notes()
     // Where charts fill the right column, what only experts read goes under the left one.
     const isFull = places.right.length > 0

@@ -4,7 +4,7 @@ import { copyButton } from "../../components/buttons.js"
 import { ChartCard } from "../../components/chart-card.js"
 import { noteBar, panelFailed } from "../../components/notices.js"
 import { headline } from "../../components/page-head.js"
-import { readAddress, updateAddress } from "../../lib/address.js"
+import { LONGEST_VALUE, readAddress, updateAddress } from "../../lib/address.js"
 import { BASE, getJson, getJsonOrNull, send } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
 import { onChange } from "../../lib/events.js"
@@ -23,8 +23,6 @@ export const title = "What if"
 // A question is sent once the reader has stopped typing for so long.
 const PAUSE_MS = 250
 const NUM_WINDOWS = 100
-// Servers and mail programs cut longer ones.
-const LONGEST_LINK = 6000
 
 /** Draw the page into `root`; returns a function that leaves the page. */
 export function render(root, { jobId }, app) {
@@ -176,7 +174,7 @@ class WhatIfPage {
     const { shown } = this.saved
     const isShown = shown?.window === this.window && canonical(shown.edits) === text
     if (!isShown) this.saved.shown = null
-    this.isTooLong = !isShown && encodeURIComponent(text).length > LONGEST_LINK
+    this.isTooLong = !isShown && encodeURIComponent(text).length > LONGEST_VALUE
     updateAddress(
       {
         window: isShown ? null : this.window,

@@ -1,0 +1,91 @@
+"""The owner's facts as the command line and the API take them: their limits, a layout as text."""
+
+from app.advice.fix import Facts, Scheduler
+from app.errors import InvalidRequest
+
+MAX_LAYERS = 1000  # the search moves them one by one
+MAX_MINUTES = 7 * 24 * 60.0  # a week
+MAX_MTBF_HOURS = 1e5
+MAX_EXPERTS = 1024  # placing them compares each with each rank
+_MAX_LOAD = 1e15  # tokens; sums of them stay finite
+_MAX_DIGITS = 4
+_NO_LOADS = "expert loads want the tokens of each expert of a layer: 812,40,95.5,120"
+
+
+def facts_of(
+    *,
+    layers: int | None = None,
+    layout: str | None = None,
+    scheduler: Scheduler | None = None,
+    restart_minutes: float | None = None,
+    checkpoint_minutes: float | None = None,
+    checkpoint_save_minutes: float | None = None,
+    mtbf_hours: float | None = None,
+    expert_loads: str | None = None,
+    expert_share: float | None = None,
+) -> Facts:
+    """The facts; None is what was not said. `layout` and `expert_loads` are lists as text.
+
+    Raises:
+        InvalidRequest: layers are given twice, or a number is not within its limits.
+    """
+    if layers is not None and layout is not None:
+        raise InvalidRequest(
+            "give either layers (as many on each stage) or layout (those of each stage), not both"
+        )
+    _check("layers", layers, least=1, most=MAX_LAYERS)
+    _check("restart minutes", restart_minutes, most=MAX_MINUTES)
+    _check("checkpoint minutes", checkpoint_minutes, most=MAX_MINUTES)
+    _check("checkpoint save minutes", checkpoint_save_minutes, most=MAX_MINUTES)
+    _check("mtbf hours", mtbf_hours, most=MAX_MTBF_HOURS)
+    return Facts(
+        layers=layers,
+        layers_by_stage=None if layout is None else parse_layout(layout),
+        scheduler=scheduler,
+        restart_minutes=restart_minutes,
+        checkpoint_minutes=checkpoint_minutes,
+        checkpoint_save_minutes=checkpoint_save_minutes,
+        mtbf_hours=mtbf_hours,
+        expert_loads=None if expert_loads is None else parse_loads(expert_loads),
+        expert_share=expert_share,
+    )
+
+
+def parse_layout(text: str) -> tuple[int, ...]:
+    """Layers of each stage, from a text such as `9,9,9,6`.
+
+    Raises:
+        InvalidRequest: it is no such list, or has no layer, or more than `MAX_LAYERS`.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and len(part) <= _MAX_DIGITS for part in parts):
+        raise InvalidRequest("layout wants a whole number of layers for each stage: 9,9,9,6")
+    layers = tuple(map(int, parts))
+    if not 1 <= sum(layers) <= MAX_LAYERS:
+        raise InvalidRequest(
+            f"layout has {sum(layers)} layers: at least 1 and at most {MAX_LAYERS} are searched"
+        )
+    return layers
+
+
+def parse_loads(text: str) -> tuple[float, ...]:
+    """Tokens of each expert of a layer, from a text such as `812,40,95.5,120`.
+
+    Raises:
+        InvalidRequest: it is no such list, or has more than `MAX_EXPERTS`.
+    """
+    parts = text.split(",")
+    if len(parts) > MAX_EXPERTS:
+        raise InvalidRequest(f"{len(parts)} expert loads: at most {MAX_EXPERTS} are placed")
+    try:
+        loads = tuple(map(float, parts))
+    except ValueError as error:
+        raise InvalidRequest(_NO_LOADS) from error
+    if not all(0 <= load <= _MAX_LOAD for load in loads):
+        raise InvalidRequest(_NO_LOADS)
+    return loads
+
+
+def _check(name: str, value: float | None, *, most: float, least: float = 0) -> None:
+    if value is not None and not least <= value <= most:
+        raise InvalidRequest(f"{name}: {value:g}; want {least:g} to {most:,.0f}")

@@ -1,0 +1,250 @@
+"""Advice about a closed window: each fix with its predicted gain, and what to paste."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import Field
+
+from app.advice.advise import Advice, advice_as_json, advise
+from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, facts_of
+from app.advice.fix import AdviceCase, Facts, Scheduler
+from app.api.http.fields import ChosenSteps, ResponseModel, WindowId
+from app.api.routes.dependencies import JobKey, ServiceDep, refusals
+from app.api.routes.windows.what_if_edits import EditIn
+from app.api.service.replays import WindowKey, window_key
+from app.engine.replays import WindowReplay, prepare
+from app.monitor import advice_case
+from app.trace.window import parse_step_ranges
+
+# Enough for thousands of stages, and for as many experts as are placed.
+MAX_LAYOUT_CHARS = 4096
+MAX_LOADS_CHARS = 16_384
+
+router = APIRouter(tags=["windows"])
+
+
+class PasteOut(ResponseModel):
+    """Text to paste."""
+
+    label: str = Field(description="Where the text goes, such as the tool that takes it.")
+    text: str
+
+
+class FixOut(ResponseModel):
+    """A fix with its prediction.
+
+    All steps are simulated, so launch delays are in none of the times.
+    """
+
+    fix: str = Field(description="Name of the fix.", examples=["resplit-stages"])
+    cause: str | None = Field(
+        description="Cause of the finding that the fix removes; null if it removes none."
+    )
+    title: str = Field(examples=["Give the stages 13/11/9/3 layers, not 9/9/9/9"])
+    step_s: float = Field(description="Predicted mean step time with the fix, in seconds.")
+    step_range_s: list[float] = Field(
+        description="Bounds of the predicted step time in seconds, the shorter one first."
+    )
+    step_s_before: float = Field(description="Mean step time without the fix, in seconds.")
+    speed_up: float = Field(description="`step_s_before` divided by `step_s`.")
+    gpu_hours_per_day: float = Field(
+        description="GPU-hours that a day of training needs less with the fix."
+    )
+    gpu_hours_per_day_range: list[float] = Field(
+        description="Bounds of the GPU-hours a day, the smaller one first."
+    )
+    confidence: float = Field(
+        description="Confidence of the prediction, 0 to 1: that of its finding, less where the "
+        "replay differs from the record."
+    )
+    risk: str = Field(description="What the fix costs or may break.")
+    stops_job: bool = Field(description="Whether the fix takes a restart.")
+    stop_minutes: float | None = Field(
+        description="Minutes of training that a restart costs; null if they were not given."
+    )
+    pays_after_minutes: float | None = Field(
+        description="Minutes of training after which the fix has won back its restart; null if "
+        "the cost of a restart is not known."
+    )
+    lost_minutes: float | None = Field(
+        description="Minutes of training that the cause has cost since its onset, or since the "
+        "first step of the window; null if unknown."
+    )
+    pays_now: bool | None = Field(
+        description="Whether the cause has cost as much as a restart does; null if unknown."
+    )
+    paste: list[PasteOut] = Field(description="Commands, options or settings, ready to paste.")
+    needs: list[str] = Field(description="Facts that would complete the fix.")
+    what_if: list[EditIn] | None = Field(
+        description="The fix as edits of a what-if question; null where edits cannot express it."
+    )
+
+
+class FixesTogetherOut(ResponseModel):
+    """The best set of fixes, simulated together: gains do not add up."""
+
+    fixes: list[str] = Field(description="Names of the fixes in the set.")
+    step_s: float = Field(description="Predicted mean step time with all of them, in seconds.")
+    step_s_before: float = Field(description="Mean step time without them, in seconds.")
+    speed_up: float = Field(description="`step_s_before` divided by `step_s`.")
+    gpu_hours_per_day: float = Field(
+        description="GPU-hours that a day of training needs less with all of them."
+    )
+
+
+class FixNotOfferedOut(ResponseModel):
+    """A fix that is not advised for this window."""
+
+    fix: str = Field(description="Name of the fix.")
+    reason: str = Field(description="Why the fix is not advised.")
+    needs: list[str] = Field(description="Facts with which the fix could be predicted.")
+
+
+class AdviceOut(ResponseModel):
+    """What to do about the causes of a window, the fix with the largest gain first."""
+
+    window: str
+    steps: list[int] = Field(description="The steps that the predictions are of.")
+    withheld: str | None = Field(
+        description="The reason why nothing can be advised; null if something could be."
+    )
+    fixes: list[FixOut]
+    together: FixesTogetherOut | None = Field(
+        description="The best set of two or three fixes; null if none beats the best single fix."
+    )
+    not_offered: list[FixNotOfferedOut]
+
+
+async def facts_asked(
+    layers: Annotated[
+        int | None,
+        Query(
+            ge=1,
+            le=MAX_LAYERS,
+            description="Transformer layers of the model, the same number on each stage.",
+        ),
+    ] = None,
+    layout: Annotated[
+        str | None,
+        Query(
+            max_length=MAX_LAYOUT_CHARS,
+            description="Layers of each stage where they differ. Give either this or `layers`.",
+            examples=["9,9,9,6"],
+        ),
+    ] = None,
+    scheduler: Annotated[
+        Scheduler | None, Query(description="What runs the job: only its commands are returned.")
+    ] = None,
+    restart_minutes: Annotated[
+        float | None,
+        Query(ge=0, le=MAX_MINUTES, description="Minutes from stopping the job to its next step."),
+    ] = None,
+    checkpoint_minutes: Annotated[
+        float | None,
+        Query(
+            ge=0,
+            le=MAX_MINUTES,
+            description="Minutes between two checkpoints. Half of them are trained again after a "
+            "restart.",
+        ),
+    ] = None,
+    checkpoint_save_minutes: Annotated[
+        float | None,
+        Query(
+            gt=0,
+            le=MAX_MINUTES,
+            description="Minutes that writing a checkpoint takes. With `mtbf_hours` it gives the "
+            "best time between checkpoints, for jobs without a fixed one.",
+        ),
+    ] = None,
+    mtbf_hours: Annotated[
+        float | None,
+        Query(gt=0, le=MAX_MTBF_HOURS, description="Mean hours between failures of the job."),
+    ] = None,
+    expert_loads: Annotated[
+        str | None,
+        Query(
+            max_length=MAX_LOADS_CHARS,
+            description="Tokens of each expert of a layer, in the order of the experts.",
+            examples=["812,40,95.5,120"],
+        ),
+    ] = None,
+    expert_share: Annotated[
+        float | None,
+        Query(ge=0, le=1, description="Share of forward and backward that the experts take."),
+    ] = None,
+) -> Facts:
+    """What only the job's owner knows.
+
+    Raises:
+        InvalidRequest: layers are given twice, or a list is no list of numbers.
+    """
+    return facts_of(
+        layers=layers,
+        layout=layout,
+        scheduler=scheduler,
+        restart_minutes=restart_minutes,
+        checkpoint_minutes=checkpoint_minutes,
+        checkpoint_save_minutes=checkpoint_save_minutes,
+        mtbf_hours=mtbf_hours,
+        expert_loads=expert_loads,
+        expert_share=expert_share,
+    )
+
+
+@router.get(
+    "/jobs/{job_id}/windows/{window}/advice",
+    operation_id="get_advice",
+    summary="Get fixes for a window's causes, with predicted gains",
+    response_model=AdviceOut,
+    response_model_exclude_unset=True,
+    responses=refusals(404, 409),
+)
+def get_advice(
+    job_id: JobKey,
+    window: WindowId,
+    service: ServiceDep,
+    facts: Annotated[Facts, Depends(facts_asked)],
+    steps: ChosenSteps = None,
+) -> dict[str, Any]:
+    """Simulates the steps of a closed window with each fix that applies (docs/advice.md).
+
+    `latest` is the newest closed window of the current run. The fixes are those of the window's
+    findings; with `steps`, the chosen steps are diagnosed by themselves. Facts that no recording
+    has are taken from the query, never guessed: without them `needs` says what a fix lacks.
+    """
+    with service.store.read() as conn:
+        key = window_key(conn, job_id, window)
+    result = service.results.get(service.store, job_id, key.window_id)
+    if not result["steps"]:
+        return _answer(key, [], Advice((), (), facts, withheld=_why_no_steps(result)))
+    numbers = None if steps is None else parse_step_ranges(steps, result["steps"])
+
+    def ask() -> dict[str, Any]:
+        replay = service.replays.get(job_id, key.window_id)
+        with service.replays.work_limit.slot():
+            case = _case(replay, result, numbers, facts)
+            return _answer(key, case.replay.steps, advise(case))
+
+    answer: dict[str, Any] = service.answers.get(("advice", key, numbers, facts), ask)
+    return answer
+
+
+def _case(
+    replay: WindowReplay, result: Mapping[str, Any], numbers: tuple[int, ...] | None, facts: Facts
+) -> AdviceCase:
+    """Of the whole window with its stored findings, or of some steps, diagnosed by themselves."""
+    if numbers is not None:
+        return advice_case(prepare(replay.window.only(numbers)), facts)
+    return AdviceCase(replay, {"findings": None, **result}, facts)
+
+
+def _why_no_steps(result: Mapping[str, Any]) -> str:
+    skipped = result["skipped_steps"]
+    reason = f" (step {skipped[0]['step']}: {skipped[0]['reason']})" if skipped else ""
+    return f"the window has no step that can be replayed{reason}"
+
+
+def _answer(key: WindowKey, steps: Sequence[int], advice: Advice) -> dict[str, Any]:
+    return {"window": key.window_id, "steps": list(steps), **advice_as_json(advice)}
