@@ -153,6 +153,13 @@ def test_annotated_collections_of_young_objects_make_no_pause_planned():
     assert found.evidence["mean_pause_s"] == pytest.approx(0.3, rel=0.1)
 
 
+def test_a_lone_worker_with_full_collections_is_no_culprit_where_all_collect():
+    fault = GcPauses(rate=0.1, pause_s=0.3, is_sent=True, workers=((1, 1),))
+    young = PlannedGc(every_steps=1, pause_s=0.002, in_forward=True, is_sent=True)
+    assert len(suspicion(GC, job(fault)).culprits) == 1
+    assert suspicion(GC, job(fault, young)).culprits == ()
+
+
 @pytest.mark.parametrize(
     ("fault", "every"),
     [
