@@ -59,6 +59,7 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         ),
         "alerts": Benchmark("alerts.command:alerts", "do alerts fire where they should?"),
         "advice": Benchmark("advice", "predicted against achieved gain of each fix"),
+        "advised": Benchmark("advised_trainings", "the same in real trainings, fixes pasted"),
         "packing": Benchmark("packing", "packing of documents against published imbalances"),
         "groups": Benchmark("groups", "simulated tp, cp and ep groups: is the slow GPU named?"),
         "profiles": Benchmark("profiles", "plain torch.profiler files: step time, coverage, waits"),

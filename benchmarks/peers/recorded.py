@@ -4,22 +4,17 @@ import argparse
 import importlib.util
 import json
 import sys
-import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from app.diagnosis.job_history import History
-from app.ingest.assembly.assembler import RunAssembler, WindowRules
-from app.ingest.wire.body import EXTENSIONS
-from app.ingest.wire.codec import decode
 from app.monitor import analysed
-from app.trace.job import Job, Parallelism
+from app.trace.job import Parallelism
 from app.trace.window import Window
+from benchmarks.recording.collected import Collector, served
 from tests.harness.ranks import TrainingFailed, run_ranks
 
 MODULE = "benchmarks.peers.train"
@@ -43,90 +38,14 @@ def recorded_windows(
     Raises:
         TrainingFailed: a process failed, or they were not done in time.
     """
-    collector = Collector()
+    collector = Collector("peers", SIZES, WINDOW_STEPS)
     num_steps = num_windows * WINDOW_STEPS
     arguments = ["--steps", str(num_steps), "--slowdown", str(slowdown)]
     arguments += ["--group-every", str(group_every), "--slow", *map(str, slow_ranks)]
-    with TemporaryDirectory(prefix="paceline-") as directory, _served(collector) as url:
+    with TemporaryDirectory(prefix="paceline-") as directory, served({"peers": collector}) as url:
         run_ranks(MODULE, ["--url", url, *arguments], SIZES.world_size, Path(directory),
                   TRAINED_WITHIN_S)  # fmt: skip
     return collector.windows()
-
-
-class Collector:
-    """Accepts batches like the server, and assembles them like the consumer."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._windows: dict[int, Window] = {}
-        self._stored: dict[int, bytes] = {}
-        job = Job.of("peers", SIZES)
-        self._run = RunAssembler(job, 1, WindowRules(WINDOW_STEPS, 30.0), self._stored.__getitem__)
-
-    def take(self, body: bytes, content_type: str, encoding: str) -> int:
-        """Add one request's body; returns its number of rows."""
-        decoded = decode(body, content_type, SIZES, content_encoding=encoding)
-        # The first step is none that training takes: processes wait there for each other to start.
-        with self._lock:
-            self._run.add(decoded.batch, 0.0)
-            self._store(self._run.settle(0.0, tells_open=False))
-        return decoded.batch.columns.num_ops + decoded.batch.num_group_rows
-
-    def windows(self) -> list[Window]:
-        """Closed windows, without the first step."""
-        with self._lock:
-            self._store(self._run.finish(0.0, "complete"))
-        windows = []
-        for _, window in sorted(self._windows.items()):
-            steps = [step for step in window.steps if step > 0]
-            if steps:
-                windows.append(window.only(steps) if len(steps) < len(window.steps) else window)
-        return windows
-
-    def _store(self, changes: Sequence[Any]) -> None:
-        for change in changes:
-            if change.ops is not None:
-                self._windows[change.window.first_step] = change.window
-                self._stored[change.window.first_step] = change.ops
-
-
-@contextmanager
-def _served(collector: Collector) -> Iterator[str]:
-    """The address at which the collector takes batches, while this is entered."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_PUT(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self._answer(200, {"epoch": 1, "accepts": EXTENSIONS, "recording": None})
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            kind, encoding = self.headers["Content-Type"], self.headers.get("Content-Encoding", "")
-            accepted = collector.take(body, kind, encoding)
-            self._answer(202, {"accepted": accepted, "rejected": 0, "errors": []})
-
-        def log_message(self, *_: object) -> None:
-            """Nothing is printed."""
-
-        def _answer(self, status: int, fields: object) -> None:
-            body = json.dumps(fields).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def named(window: Window) -> list[dict[str, Any]]:

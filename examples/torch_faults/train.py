@@ -41,6 +41,7 @@ from .faults import (
 )
 from .layers import WIDTH, Pace, SharedLayer, stack
 from .plan import Plan
+from .priority import wake_first
 
 ROWS = 4  # of a micro-batch
 LAYERS = 3
@@ -81,14 +82,8 @@ def train_runs(kind: type[Training]) -> None:
 
 
 def _run_undisturbed() -> None:
-    """If permitted, raise the priority of this process, and keep the garbage-collected heap small.
-
-    Linux lets a process that runs finish its time slice of some milliseconds before one that wakes
-    up, which on a busy machine makes collectives ten times as long. Ranks sleep most of the time,
-    so going first takes little from others.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    """Raise the priority of this process, and keep the garbage-collected heap small."""
+    wake_first()
     # PyTorch's modules take a tenth of a second to collect: a real pause, in a healthy run, too.
     gc.collect()
     gc.freeze()

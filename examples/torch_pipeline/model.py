@@ -32,20 +32,24 @@ class Pace:
         relative = squares / USUAL_SQUARES
         return self.slowdown * LAYER_S * (1 - ATTENTION_SHARE + ATTENTION_SHARE * relative)
 
+    def compute(self, took_s: float) -> None:
+        """Compute for so long."""
+        time.sleep(took_s)
+
 
 class _Paced(torch.autograd.Function):
-    """Sleeps `took_s` in the forward and twice as long in the backward."""
+    """Computes for `took_s` in the forward and twice as long in the backward."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, took_s: float) -> Tensor:
-        ctx.took_s = took_s
-        time.sleep(took_s)
+    def forward(ctx: Any, inputs: Tensor, pace: Pace, took_s: float) -> Tensor:
+        ctx.pace, ctx.took_s = pace, took_s
+        pace.compute(took_s)
         return inputs.view_as(inputs)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        time.sleep(2 * ctx.took_s)
-        return gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        ctx.pace.compute(2 * ctx.took_s)
+        return gradient, None, None
 
 
 class Layer(nn.Module):
@@ -64,7 +68,7 @@ class Layer(nn.Module):
     def forward(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """[rows, LENGTH, WIDTH], for sequence lengths [rows, sequences]."""
         squares = float((lengths.double() ** 2).sum() / max(1, lengths.shape[0]))
-        inputs = _Paced.apply(inputs, self._pace.layer_s(squares))
+        inputs = _Paced.apply(inputs, self._pace, self._pace.layer_s(squares))
         query, key, value = self._mixed(self._before(inputs)).chunk(3, dim=-1)
         mixed = functional.scaled_dot_product_attention(query, key, value, _same_sequence(lengths))
         inputs = inputs + self._after(mixed)
@@ -79,10 +83,22 @@ def _same_sequence(lengths: Tensor) -> Tensor:
 
 
 class Stage(nn.Module):
-    """Some layers in a row; the first stage also has the embedding, the last one the output."""
+    """Some layers in a row; the first stage also has the embedding, the last one the output.
 
-    def __init__(self, num_layers: int, *, is_first: bool, is_last: bool, pace: Pace) -> None:
+    The output takes as long as `output_layers` layers with usual sequence lengths.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        *,
+        is_first: bool,
+        is_last: bool,
+        pace: Pace,
+        output_layers: float = 0.0,
+    ) -> None:
         super().__init__()
+        self._pace, self._output_layers = pace, output_layers
         self.embedding = nn.Embedding(NUM_TOKENS, WIDTH) if is_first else None
         self.layers = nn.ModuleList(Layer(pace) for _ in range(num_layers))
         self.output = nn.Linear(WIDTH, NUM_TOKENS) if is_last else None
@@ -93,7 +109,12 @@ class Stage(nn.Module):
             inputs = self.embedding(inputs)
         for layer in self.layers:
             inputs = layer(inputs, lengths)
-        return inputs if self.output is None else self.output(inputs)
+        if self.output is None:
+            return inputs
+        if self._output_layers:
+            took_s = self._output_layers * self._pace.layer_s(USUAL_SQUARES)
+            inputs = _Paced.apply(inputs, self._pace, took_s)
+        return self.output(inputs)
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:

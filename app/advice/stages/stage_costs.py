@@ -22,6 +22,9 @@ PASSES = (
 )
 
 
+_NO_LAYERS = 0.05  # shown as 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class NoCosts:
     """Why the cost of a layer is not known."""
@@ -70,6 +73,8 @@ class StageCosts:
         loss = f"the loss costs as much as {self.loss_layers:.1f} layers"
         if self.embedding_layers is None:
             return f"Fitted: {loss}; the embedding counts as part of the first stage's layers."
+        if self.embedding_layers < _NO_LAYERS:
+            return f"Fitted: {loss}, the embedding next to nothing."
         return f"Fitted: {loss}, the embedding as {self.embedding_layers:.1f}."
 
 

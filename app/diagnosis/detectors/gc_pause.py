@@ -5,7 +5,7 @@ single long forward, while noise makes forward and backward long alike. A forwar
 nearly all workers at once, its backward as usual, is a planned collection.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import lgamma
 from typing import Any
@@ -47,6 +47,10 @@ ANNOTATED_CONFIDENCE = 0.97
 _MAX_LISTED = 64
 # Workers with fewer pauses than this share of the most affected one are left out.
 MAX_STRAY_SHARE = 0.1
+# Clients also annotate collections of young objects, a millisecond on every worker in every step:
+# those shorter than this share of the longest are repaired, and show that a worker collects at all,
+# but say nothing of when.
+MIN_SHARE_OF_LONGEST = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,13 @@ class Pauses:
         single = self.single.where(self.single.ratio >= self.certain_ratio)
         return join_events([self.annotated, self.in_op, single])
 
+    @property
+    def full(self) -> ComputationEvents:
+        """The certain ones without collections of young objects."""
+        limit_s = MIN_SHARE_OF_LONGEST * self.annotated.excess_s.max(initial=0.0)
+        annotated = self.annotated.where(self.annotated.excess_s >= limit_s)
+        return replace(self, annotated=annotated).certain
+
 
 class GcPause(Detector):
     """Single long forwards of changing workers, or of all at once where planned."""
@@ -101,9 +112,9 @@ class GcPause(Detector):
 
 
 def _suspicion(case: Case, found: Pauses) -> Suspicion:
-    all_pauses, pauses = found.all_pauses, found.certain
+    all_pauses, pauses = found.all_pauses, found.full
     every_steps = _period(case, pauses)
-    culprits = () if every_steps is not None else _culprits(case, pauses)
+    culprits = () if every_steps is not None else _culprits(case, found.certain)
     is_hit = _steps(case, pauses)
     onset = onset_of_hits(case.steps, is_hit)
     persistence: Persistence | None = onset.persistence
@@ -187,7 +198,7 @@ def _fact(
 
 
 def _evidence(case: Case, found: Pauses, every_steps: int | None) -> dict[str, Any]:
-    pauses = found.certain
+    pauses = found.full
     paused = _workers(np.argwhere(pauses.counts(case) > 0))
     in_forward = found.annotated.size + found.single.size
     return {

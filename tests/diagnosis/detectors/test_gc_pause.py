@@ -143,6 +143,23 @@ def test_annotated_pauses_count_however_short():
     assert ruled_out(GC, job(dataclasses.replace(fault, is_sent=False)))
 
 
+def test_annotated_collections_of_young_objects_make_no_pause_planned():
+    full = GcPauses(rate=0.02, pause_s=0.3, is_sent=True)
+    young = PlannedGc(every_steps=1, pause_s=0.002, in_forward=True, is_sent=True)
+    found, alone = suspicion(GC, job(full, young)), suspicion(GC, job(full))
+    assert not found.evidence["planned"]
+    assert found.evidence["pauses"] == alone.evidence["pauses"]
+    assert found.evidence["told_by_client"] > 10 * found.evidence["pauses"]
+    assert found.evidence["mean_pause_s"] == pytest.approx(0.3, rel=0.1)
+
+
+def test_a_lone_worker_with_full_collections_is_no_culprit_where_all_collect():
+    fault = GcPauses(rate=0.1, pause_s=0.3, is_sent=True, workers=((1, 1),))
+    young = PlannedGc(every_steps=1, pause_s=0.002, in_forward=True, is_sent=True)
+    assert len(suspicion(GC, job(fault)).culprits) == 1
+    assert suspicion(GC, job(fault, young)).culprits == ()
+
+
 @pytest.mark.parametrize(
     ("fault", "every"),
     [

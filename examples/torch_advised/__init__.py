@@ -1,0 +1,1 @@
+"""A small training with a fault, and with the advised fix applied as it is pasted."""
