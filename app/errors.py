@@ -10,6 +10,7 @@ PacelineError                500
 │   ├── ReceiverNotFound
 │   ├── JobNotFound
 │   ├── PictureNotFound
+│   ├── FixNotFound
 │   ├── QuestionNotFound
 │   ├── ReportNotFound
 │   ├── SilenceNotFound
@@ -146,6 +147,19 @@ class PictureNotFound(NotFound):
 
     def __init__(self) -> None:
         super().__init__("no picture under this link: it is not whole, or older than seven days")
+
+
+class FixNotFound(NotFound):
+    """The job has no such prediction of a fix."""
+
+    code = "fix_not_found"
+
+    def __init__(self, job_id: str, fix_id: str) -> None:
+        job = _plain(job_id)
+        super().__init__(
+            f"job {job!r} has no predicted fix {fix_id!r}: "
+            f"list them with GET /api/v1/jobs/{job}/fixes"
+        )
 
 
 class QuestionNotFound(NotFound):

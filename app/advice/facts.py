@@ -7,8 +7,11 @@ MAX_LAYERS = 1000  # the search moves them one by one
 MAX_MINUTES = 7 * 24 * 60.0  # a week
 MAX_MTBF_HOURS = 1e5
 MAX_EXPERTS = 1024  # placing them compares each with each rank
+MAX_TOKENS = 1 << 32
+MAX_DOCUMENTS = 2_000_000  # thousands of steps; packing reads only as many as it simulates
 _MAX_LOAD = 1e15  # tokens; sums of them stay finite
-_MAX_DIGITS = 4
+_MAX_DIGITS, _MAX_LENGTH_DIGITS = 4, 9
+_NO_LENGTHS = "document lengths want whole numbers of tokens, one a line: 812"
 _NO_LOADS = "expert loads want the tokens of each expert of a layer: 812,40,95.5,120"
 
 
@@ -23,8 +26,10 @@ def facts_of(
     mtbf_hours: float | None = None,
     expert_loads: str | None = None,
     expert_share: float | None = None,
+    document_lengths: str | None = None,
+    max_tokens: int | None = None,
 ) -> Facts:
-    """The facts; None is what was not said. `layout` and `expert_loads` are lists as text.
+    """The facts; None is what was not said. Layout, loads and lengths are lists as text.
 
     Raises:
         InvalidRequest: layers are given twice, or a number is not within its limits.
@@ -38,6 +43,7 @@ def facts_of(
     _check("checkpoint minutes", checkpoint_minutes, most=MAX_MINUTES)
     _check("checkpoint save minutes", checkpoint_save_minutes, most=MAX_MINUTES)
     _check("mtbf hours", mtbf_hours, most=MAX_MTBF_HOURS)
+    _check("max tokens", max_tokens, least=1, most=MAX_TOKENS)
     return Facts(
         layers=layers,
         layers_by_stage=None if layout is None else parse_layout(layout),
@@ -48,6 +54,8 @@ def facts_of(
         mtbf_hours=mtbf_hours,
         expert_loads=None if expert_loads is None else parse_loads(expert_loads),
         expert_share=expert_share,
+        document_lengths=None if document_lengths is None else parse_lengths(document_lengths),
+        max_tokens=max_tokens,
     )
 
 
@@ -84,6 +92,25 @@ def parse_loads(text: str) -> tuple[float, ...]:
     if not all(0 <= load <= _MAX_LOAD for load in loads):
         raise InvalidRequest(_NO_LOADS)
     return loads
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Tokens of each document, from whole numbers with spaces, commas or line breaks between them.
+
+    Raises:
+        InvalidRequest: it is no such list, or has more than `MAX_DOCUMENTS`.
+    """
+    parts = text.replace(",", " ").split()
+    if not 1 <= len(parts) <= MAX_DOCUMENTS:
+        raise InvalidRequest(f"{len(parts):,} documents: give 1 to {MAX_DOCUMENTS:,} lengths")
+    wrong = next((at for at, part in enumerate(parts) if not _is_length(part)), None)
+    if wrong is not None:
+        raise InvalidRequest(f"{_NO_LENGTHS}; number {wrong + 1} is {parts[wrong][:20]!r}")
+    return tuple(map(int, parts))
+
+
+def _is_length(part: str) -> bool:
+    return part.isascii() and part.isdigit() and len(part) <= _MAX_LENGTH_DIGITS
 
 
 def _check(name: str, value: float | None, *, most: float, least: float = 0) -> None:

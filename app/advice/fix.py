@@ -148,7 +148,7 @@ class Paste:
 class Need:
     """Something not known that would make a fix possible or complete.
 
-    `fact` is the field of `Facts` in which its owner tells it; None where only the record can.
+    `fact` is the name under which its owner tells it (`facts_of`); None where only the record can.
     """
 
     text: str

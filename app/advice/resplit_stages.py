@@ -99,9 +99,9 @@ def current_layers(case: AdviceCase) -> tuple[int, ...] | NotOffered:
         return NotOffered(
             NAME,
             f"{facts.layers} layers are not the same number on each of {places}",
-            (Need("the layers of each stage, chunk by chunk in model order", "layers_by_stage"),)
+            (Need("the layers of each stage, chunk by chunk in model order", "layout"),)
             if sizes.vpp_size > 1
-            else (Need("the layers of each stage", "layers_by_stage"),),
+            else (Need("the layers of each stage", "layout"),),
         )
     return (facts.layers // number,) * number
 

@@ -76,7 +76,15 @@ class NoticeGroup:
         return self.pictures.heatmap(self.job_id, window_id, now_s)
 
 
-NoticeKind = Literal["firing", "resolved", "acknowledged", "refresh", "test", "notifier-unhealthy"]
+NoticeKind = Literal[
+    "firing",
+    "resolved",
+    "acknowledged",
+    "refresh",
+    "test",
+    "notifier-unhealthy",
+    "fix-outcome",
+]
 MAX_LISTED_ALERTS = 20  # alerts in one notice; of the others it says how many there are
 
 

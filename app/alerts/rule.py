@@ -1,6 +1,6 @@
 """What an alert rule says: on which figure, from where on, for how long, and how bad that is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
@@ -18,6 +18,7 @@ On = Literal[
     "low-fidelity",
     "clock-residual",
     "step-time",
+    "fix-outcome",
 ]
 ON: tuple[On, ...] = get_args(On)
 Severity = Literal["info", "warning", "critical"]
@@ -56,3 +57,8 @@ class Rule:
     def is_for(self, job: str) -> bool:
         """Whether it watches the job of this id, as its own project knows it."""
         return fnmatchcase(job, self.jobs)
+
+
+def outcome_rule(rules: Iterable[Rule], job: str) -> Rule | None:
+    """The rule by which receivers are told what a fix of this job has achieved; None: nobody is."""
+    return next((rule for rule in rules if rule.on == "fix-outcome" and rule.is_for(job)), None)

@@ -30,7 +30,7 @@ from app.api.reference import reference_page
 from app.api.routes import audit, events, health, pictures, session, settings, tokens
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
 from app.api.routes.fleet import fleet, hosts, metrics
-from app.api.routes.jobs import jobs, ops, otlp, recording, scores
+from app.api.routes.jobs import fixes, jobs, ops, otlp, recording, scores
 from app.api.routes.pictures import LinkedPictureMiddleware, PictureMiddleware
 from app.api.routes.windows import (
     advice,
@@ -55,6 +55,7 @@ ROUTERS = (
     hosts.router,
     jobs.router,
     recording.router,
+    fixes.router,
     windows.router,
     ribbon.router,
     timeline.router,

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from app.advice.fix import AdviceCase, Facts
 
 
+MAX_LENGTHS_BYTES = 32 << 20
+
+
 def advise(
     trace: TraceFile,
     meta: MetaFile = None,
@@ -50,6 +53,16 @@ def advise(
     expert_share: Annotated[
         float | None, typer.Option(help="The experts' share of forward and backward, 0 to 1.")
     ] = None,
+    document_lengths: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of the data set's document lengths in tokens, in the order of loading.",
+            metavar="FILE",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens that a micro-batch may have, as memory allows.")
+    ] = None,
     json_out: Annotated[
         Path | None,
         typer.Option("--json", help="Write the advice here; - is standard output."),
@@ -78,6 +91,8 @@ def advise(
         mtbf_hours=mtbf_hours,
         expert_loads=expert_loads,
         expert_share=expert_share,
+        document_lengths=None if document_lengths is None else _text_of(document_lengths),
+        max_tokens=max_tokens,
     )
     refuse_to_overwrite("--json", json_out, trace, meta)
     with stderr_console().status("replaying"):
@@ -88,6 +103,21 @@ def advise(
     if json_out != STANDARD_OUTPUT:
         # Uncropped: what is to be pasted stays on one line, however narrow the terminal.
         Console().print(render_advice(case.replay.window.job.name, advice), crop=False)
+
+
+def _text_of(path: Path) -> str:
+    from app.errors import InvalidRequest
+
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_LENGTHS_BYTES + 1)
+    except OSError as error:
+        raise InvalidRequest(
+            f"--document-lengths: {path.name}: {error.strerror}: name a file that you may read"
+        ) from error
+    if len(text) > MAX_LENGTHS_BYTES:
+        raise InvalidRequest(f"--document-lengths: {path.name} is larger than 32 MiB: give fewer")
+    return text.decode("ascii", errors="replace")
 
 
 def _case(trace: Path, meta: Path | None, steps: str | None, facts: "Facts") -> "AdviceCase":

@@ -128,6 +128,8 @@ def _as_text(rules: "list[Rule]", found: "RuleTrial") -> str:
 
 
 def _count_line(rule: "Rule", num_fired: int, num_muted: int) -> str:
+    if rule.on == "fix-outcome":
+        return "on outcomes of fixes: not tested"
     if _is_by_clock(rule):
         return "on missing data: not tested"
     times = f"fired {num_fired:,} time{'' if num_fired == 1 else 's'}"
@@ -148,7 +150,7 @@ def _as_json(rules: "list[Rule]", found: "RuleTrial") -> dict[str, Any]:
         "jobs": found.num_jobs,
         "windows": found.num_windows,
         "kept_back": dict(found.num_muted),
-        "not_tried": [rule.name for rule in rules if _is_by_clock(rule)],
+        "not_tried": [rule.name for rule in rules if not _is_on_windows(rule)],
         "rules": {
             rule.name: [_event(event) for event in found.of_rule(rule.name)] for rule in rules
         },
@@ -174,3 +176,7 @@ def _is_by_clock(rule: "Rule") -> bool:
     from app.alerts.readings.readings import MISSING_DATA_READINGS
 
     return rule.on in MISSING_DATA_READINGS
+
+
+def _is_on_windows(rule: "Rule") -> bool:
+    return rule.on != "fix-outcome" and not _is_by_clock(rule)

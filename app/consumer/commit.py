@@ -14,6 +14,7 @@ from structlog.contextvars import bound_contextvars
 from app.alerts.rules.evaluation import AlertChange
 from app.consumer.alert_state import ShardAlerts
 from app.consumer.context import ConsumerContext
+from app.consumer.fix_outcomes import follow_fixes
 from app.consumer.run_cache import JobStateUnreadable, LoadedRun, RunCache, RunKey, SilentRanks
 from app.diagnosis import job_history
 from app.errors import LeaseLost, Unavailable
@@ -27,6 +28,8 @@ from app.store.database import Connection, with_longer_limit
 from app.store.dead_letters import DeadLetter
 from app.store.shards import SpoolRow
 from app.store.windows import StepRow, WindowRecord, split_by_step
+
+GroupKey = tuple[str, str]  # job_id, rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +81,19 @@ def save_alerts(
 
 
 def wake_alert_groups(
-    conn: Connection, context: ConsumerContext, news: Iterable[tuple[str, AlertChange]]
+    conn: Connection,
+    context: ConsumerContext,
+    news: Iterable[tuple[str, AlertChange]],
+    outcomes: Collection[GroupKey] = (),
 ) -> None:
-    """Wake the dispatcher for the alert groups that changed.
+    """Wake the dispatcher for the alert groups that changed, and those with `outcomes` of fixes.
 
     Call it last: the rows stay locked until the open transaction is committed. All callers lock
     them in the same order, so that there is no deadlock.
     """
     at_s = context.database_time(conn) + context.group_wait_s
-    for job_id, rule in sorted({(job_id, each.rule) for job_id, each in news if each.is_news}):
+    changed = {(job_id, each.rule) for job_id, each in news if each.is_news}
+    for job_id, rule in sorted({*changed, *outcomes}):
         notifications.wake_group(conn, job_id, rule, at_s=at_s)
 
 
@@ -185,6 +192,7 @@ def save_turns(
 ) -> list[EventMessage]:
     """Save everything in the open transaction; returns what to announce once it is committed."""
     messages: list[EventMessage] = []
+    outcomes: list[GroupKey] = []
     rows = [row for turn in turns for each in turn.runs.values() if (row := _spool_row(each))]
     shards.add_spooled(conn, rows)
     for turn in turns:
@@ -192,15 +200,27 @@ def save_turns(
         messages += _save_silent_ranks(conn, turn)
         if turn.alerts:
             messages += save_alerts(conn, turn.job_id, turn.alerts)
+        outcomes += _follow_fixes(conn, context, turn)
         for each in turn.runs.values():
             _save_run(conn, context, each)
         if turn.letters:
             for letter in dead_letters.add(conn, turn.letters):
                 stored_runs.count_dead_letter(conn, letter)
     wake_alert_groups(
-        conn, context, ((turn.job_id, each) for turn in turns for each in turn.alerts)
+        conn, context, ((turn.job_id, each) for turn in turns for each in turn.alerts), outcomes
     )
     return messages
+
+
+def _follow_fixes(conn: Connection, context: ConsumerContext, turn: Turn) -> list[GroupKey]:
+    """What the closed windows show of predicted fixes; the groups in which outcomes are told."""
+    closed = [
+        (each.change.window, each.observation)
+        for each in turn.outcomes
+        if each.change.window.state != "open"
+    ]
+    ended = [each.run.key[1] for each in turn.runs.values() if each.is_closed]
+    return follow_fixes(conn, context, turn.job_id, closed, ended)
 
 
 def _save_silent_ranks(conn: Connection, turn: Turn) -> list[EventMessage]:

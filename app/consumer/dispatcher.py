@@ -33,6 +33,7 @@ from app.consumer.group_snapshot import (
     notification_rows,
     read_snapshot,
 )
+from app.consumer.outcome_notices import write_outcomes
 from app.errors import LeaseLost, Unavailable
 from app.store import jobs, service_state
 from app.store.alerting import notifications, outbox, silences
@@ -151,6 +152,11 @@ class Dispatcher:
                 refreshed_at_s=group.refreshed_at_s,
             )
             return _DispatchResult(0, None)
+        if snapshot.rule is not None and snapshot.rule.on == "fix-outcome":
+            number = write_outcomes(
+                conn, self._context, group, snapshot.rule, snapshot.receivers, now_s
+            )
+            return _DispatchResult(number, None)
         plan = planning.plan_notifications(
             snapshot.alerts,
             last_notified(snapshot.notified),

@@ -41,6 +41,7 @@ from app.store.tables import (
     dead_letters,
     delivery_attempts,
     drops,
+    fixes,
     histories,
     hosts,
     muting,
@@ -349,12 +350,18 @@ def _remove_scores(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     conn.execute(delete(score_reports).where(score_reports.c.report_id.in_(ids)))
 
 
+def _old_fixes(project: str, before_s: float) -> Select[Any]:
+    query = select(fixes.c.fix_id).where(owns(project, fixes.c.job_id))
+    return query.where(fixes.c.updated_s < before_s).order_by(fixes.c.updated_s)
+
+
 # In this order: a run expires when its windows have been removed.
 _EXPIRING_ROWS = (
     ExpiringRows("operations of windows", _old_operations, _remove_operations, is_raw=True),
     ExpiringRows("windows", _old_windows, _remove_windows),
     ExpiringRows("runs", _old_runs, _remove_runs),
     ExpiringRows("scores", _old_scores, _remove_scores),
+    ExpiringRows("fixes", _old_fixes, _remove_from(fixes, fixes.c.fix_id)),
     *_EXPIRING_ALERT_ROWS,
     ExpiringRows("dead letters", _old_letters, _remove_letters),
 )

@@ -14,6 +14,7 @@ jobs ─< runs ─< windows          analysed windows, one row each, replaced by
 windows ─< window_briefs         the part of a window shown in the fleet
         ─< window_losses         GPU time lost in it, by cause, operation type and host
 jobs ─< saved_questions          saved what-if questions
+     ─< fixes                    predicted fixes, and what they achieved
      ── recordings               which steps the job is to record, from when on
      ─< score_reports            scores of its ranks by other tools, one row per report
      ─< alerts                   pending and firing alerts
@@ -226,6 +227,41 @@ saved_questions = Table(
     Column("saved_s", Real, nullable=False),
     Index(None, "job_id", "saved_s"),
 )
+
+# Predictions of fixes and their outcomes: app/store/fixes.py.
+fixes = Table(
+    "fixes",
+    metadata,
+    Column("fix_id", key_text(32), primary_key=True),
+    Column("job_id", key_text(128), ForeignKey("jobs.job_id"), nullable=False),
+    Column("fix", key_text(64), nullable=False),
+    Column("title", Text, nullable=False),
+    Column("tracked_by", Text),  # null: the top fix of a window
+    # The window of the prediction, T there, and T with the fix: predicted, least, most.
+    Column("epoch", BigInteger, nullable=False),
+    Column("first_step", BigInteger, nullable=False),
+    Column("before_s", Real, nullable=False),
+    Column("step_s", Real, nullable=False),
+    Column("least_step_s", Real, nullable=False),
+    Column("most_step_s", Real, nullable=False),
+    Column("gpu_hours_per_day", Real, nullable=False),
+    Column("predicted_s", Real, nullable=False),  # since when
+    Column("updated_s", Real, nullable=False),
+    Column("sign", JsonText, nullable=False),  # what to look for: app.advice.signs
+    Column("state", Text, nullable=False),
+    Column("windows", JsonText, nullable=False),  # as they showed it: app.advice.outcome
+    Column("num_there", BigInteger, nullable=False),
+    Column("applied_epoch", BigInteger),
+    Column("applied_step", BigInteger),
+    Column("achieved", Real),
+    Column("note", Text),
+    Column("notice", Text),  # due, told; null: nobody is to be told
+    Index(None, "job_id", "predicted_s", "fix_id"),
+)
+# At most one prediction of each fix of a job is followed.
+_IS_LIVE = text("state IN ('open', 'applied')")
+Index("ix_fixes_live", fixes.c.job_id, fixes.c.fix, unique=True,
+      sqlite_where=_IS_LIVE, postgresql_where=_IS_LIVE)  # fmt: skip
 
 steps = Table(
     "steps",

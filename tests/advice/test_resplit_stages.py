@@ -92,7 +92,7 @@ def test_published_split_of_st_is_predicted():
     ("facts", "reason", "need"),
     [
         (Facts(), "the number of layers is not known", "layers"),
-        (Facts(layers=30), "not the same number on each of 4 stages", "layers_by_stage"),
+        (Facts(layers=30), "not the same number on each of 4 stages", "layout"),
         (Facts(layers_by_stage=(8, 8, 8)), "3 numbers of layers for 4 stages", None),
         (Facts(layers_by_stage=(16, 0, 8, 8)), "an ordinary stage has no layers", None),
     ],

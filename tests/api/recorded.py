@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from app.monitor import observe
+from app.store.windows import split_by_step
 from app.trace.window import SkippedStep, Window, WindowState
 from tests import window_factory
 from tests.api.server import Api, recorded_record
@@ -27,3 +29,11 @@ def save(api: Api, *windows: Window) -> None:
     """Save windows of the job llm-70b, as the consumer does."""
     for each in windows:
         api.save_window(recorded_record(each))
+
+
+def save_observed(api: Api, *windows: Window) -> None:
+    """Save windows with their findings."""
+    for each in windows:
+        result, per_step = split_by_step(observe(each).result)
+        found = dataclasses.replace(recorded_record(each), result=result, per_step=per_step)
+        api.save_window(found)

@@ -11,6 +11,7 @@ from app.store import fleet, hosts, jobs
 from app.store.alerting import receivers, silences
 from app.store.database import insert_new
 from app.store.fleet import Loss
+from app.store.tables import fixes as fixes_table
 from app.store.tables import jobs as jobs_table
 from app.store.tables import saved_questions, score_reports
 from tests.api import alerting, recorded
@@ -24,6 +25,7 @@ from tests.api.server import (
     json_batch,
     recorded_record,
 )
+from tests.consumer.jobs import SLOW
 from tests.store import factories
 
 pytestmark = pytest.mark.anyio
@@ -41,6 +43,7 @@ QUESTIONS = "/api/v1/jobs/llm-70b/what-ifs"
 SAVED = "ab" * 12
 SCORES = "/api/v1/jobs/llm-70b/scores"
 A_REPORT = {"source": "own", "scores": [{"rank": 1, "section": "a", "metric": "b", "score": 0.5}]}
+FIXES = "/api/v1/jobs/llm-70b/fixes"
 RECORDING = "/api/v1/jobs/llm-70b/recording"
 PAST_THE_LIMIT_S = 60.0  # past the limit of failed sign-ins
 ALERT = f"/api/v1/alerts/{fingerprint(KEY, 'slowdown', '')}"
@@ -79,6 +82,10 @@ GUARDED = {
     "get_job": Operation("GET", "/api/v1/jobs/llm-70b", "read"),
     "get_recording": Operation("GET", RECORDING, "read"),
     "set_recording": Operation("PUT", RECORDING, "admin", {"every": 10}),
+    "list_fixes": Operation("GET", "/api/v1/fixes", "read", elsewhere=200),
+    "list_fixes_of_job": Operation("GET", FIXES, "read"),
+    "track_fix": Operation("POST", FIXES, "write", {"window": "1-8", "fix": "replace-worker"}),
+    "delete_fix": Operation("DELETE", f"{FIXES}/{SAVED}", "write"),
     "push_spans": Operation("POST", "/v1/traces", "ingest", {}, elsewhere=200),
     "push_ops": Operation("POST", "/api/v1/jobs/llm-70b/ops", "ingest", json_batch()),
     "list_windows": Operation("GET", "/api/v1/jobs/llm-70b/windows", "read"),
@@ -176,6 +183,7 @@ async def ask(api, client, name):
     if path.endswith(SAVED):
         save_question(api)
         save_report(api)
+        save_fix(api)
     if "{delivery}" in path:
         path = path.replace("{delivery}", failed_delivery(api))
     return await client.request(asked.method, path, json=asked.json)
@@ -217,6 +225,13 @@ def save_report(api):
             kept = {"lacks": [], "scores": {"fields": [], "rows": []}}
             row = {"report_id": SAVED, "job_id": KEY, **kept, **values}
             insert_new(conn, score_reports, [row])
+
+
+def save_fix(api):
+    """Save a prediction once if the job exists."""
+    with api.store.write() as conn:
+        if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
+            insert_new(conn, fixes_table, [factories.fix_row(fix_id=SAVED, job_id=KEY)])
 
 
 def save_question(api):
@@ -314,6 +329,8 @@ async def test_token_with_all_but_the_needed_scope_gets_403(api):
 async def test_token_with_only_the_needed_scope_is_answered(api, operation):
     await api.register()
     recorded.save(api, recorded.window())
+    if operation == "track_fix":
+        recorded.save_observed(api, SLOW.record(range(8, 16)).window())
     save_for_fleet(api)
     save_for_alerts(api)
     _, text = api.token(GUARDED[operation].scope or "ingest")

@@ -55,11 +55,25 @@ def test_json_goes_to_standard_output_alone(trace):
         (["--expert-loads", "8,inf"], "the tokens of each expert of a layer"),
         (["--expert-loads", "1," * 1024 + "1"], "at most 1024 are placed"),
         (["--expert-share", "2"], "give 0 to 1"),
+        (["--document-lengths", "nowhere.txt"], "name a file that you may read"),
+        (["--max-tokens", "0"], "want 1 to"),
         (["--layout", "8,x"], "a whole number of layers for each stage"),
         (["--layout", "999,8,8,8"], "at least 1 and at most 1000 are searched"),
     ],
 )
 def test_contradictory_layers_are_refused(trace, options, reason):
     done = paceline("advise", str(trace), *options)
+    assert done.exit_code == 2
+    assert reason in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("812\n40,9x", "number 3 is '9x'"), ("", "give 1 to 2,000,000 lengths")],
+)
+def test_file_of_document_lengths_that_is_wrong_is_refused(trace, tmp_path, text, reason):
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text(text)
+    done = paceline("advise", str(trace), "--document-lengths", str(lengths))
     assert done.exit_code == 2
     assert reason in done.stderr

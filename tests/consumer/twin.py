@@ -38,6 +38,7 @@ _PASSING_TABLES = {"shards", "consumers"}
 _PASSING_COLUMNS = {
     *("registered_s", "ended_s", "superseded_s", "last_data_s", "updated_s", "at_s"),
     *("delivery_id", "created_s", "next_at_s", "payload"),
+    *("fix_id", "predicted_s"),
 }
 
 
@@ -263,6 +264,7 @@ class ConsumerTwin:
         known["window_briefs"] = [
             (*key, brief | {"onset_at_s": None}) for *key, brief in known["window_briefs"]
         ]
+        known["fixes"].sort(key=lambda row: str(row[:2]))  # their ids are random
         # Numbers of turns and duplicates depend on retries.
         known["spool"] = [(*key, unpack_spool(blob)) for *key, _, _, blob in known["spool"]]
         known["ingest_counts"] = self.rows("ingest_counts", "job_id", "epoch", "accepted", "late")

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from app.advice.outcome import Prediction, Tracked
+from app.advice.signs import Shape, Sign
 from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
 from app.alerts.labels import Matcher, Silence
 from app.alerts.notice import Message
 from app.alerts.receiver import Receiver
-from app.store import audit, runs
+from app.store import audit, fixes, runs
 from app.store.alerting import outbox
 from app.store.runs import Registration
 from app.store.windows import WindowRecord
@@ -142,3 +144,21 @@ def add_audit_entry(conn: Any, project: str = "p", **given: Any) -> None:
         "detail": {},
     }
     audit.add(conn, project=project, **values | given)
+
+
+def prediction(
+    fix: str = "replace-worker", *, epoch: int = 1, first_step: int = 0, **given: Any
+) -> Prediction:
+    """A prediction of 2 s instead of 2.4 s for a window of 2 x 2 workers."""
+    sign = Sign(
+        "host", ("slow-worker",), True, epoch, Shape((2, 2, 1, 1, 1, 1), (4.0,), "ab"),
+        ("slow-worker",), ((1, 0, "host-1"),),
+    )  # fmt: skip
+    tracked = Tracked(fix, sign, epoch, first_step, 2.4, **given)
+    return Prediction("Replace host-1", 2.0, (1.9, 2.1), 16.0, tracked)
+
+
+def fix_row(*, fix_id: str, job_id: str, now_s: float = 100.0) -> dict[str, Any]:
+    """A row of the table of fixes."""
+    record = fixes.FixRecord(fix_id, job_id, prediction(), None, None, now_s, now_s)
+    return fixes.row_of(record)

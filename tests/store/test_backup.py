@@ -10,6 +10,7 @@ from app.errors import InvalidRequest
 from app.store import (
     audit,
     dead_letters,
+    fixes,
     fleet,
     hosts,
     recordings,
@@ -42,6 +43,7 @@ from tests.store.factories import (
     add_message,
     alert,
     event,
+    prediction,
     register,
     silence,
     webhook_receiver,
@@ -73,6 +75,7 @@ def fill(store):
         saved_questions.save(
             conn, "job", name="ü", window_id="1-0", question={"edits": []}, now_s=1.0
         )
+        fixes.save_prediction(conn, "job", prediction(note="ü"), now_s=0.1 + 0.2)
         scores.add(conn, "job", ScoreReport("nvrx", (A_SCORE,), 1), now_s=0.1 + 0.2)
         runs.save_drops(conn, "job", 1, [(7, 0, 0, 2**53), (8, 0, 1, 0)])
         recordings.add(conn, "job", 1, StepSample(), from_step=2**53, now_s=0.1 + 0.2, by="ü")

@@ -22,7 +22,11 @@ from app.alerts.wording import cost_sentence, finding_sentence, resolved_cost_se
 _CULPRIT_LABELS = ("cause", "worker", "host")
 _FNV_START, _FNV_PRIME, _64_BITS = 14695981039346656037, 1099511628211, (1 << 64) - 1
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_]")
-_OTHER_ALERTNAMES = {"test": "PacelineTest", "notifier-unhealthy": "PacelineNotifierUnhealthy"}
+_OTHER_ALERTNAMES = {
+    "test": "PacelineTest",
+    "notifier-unhealthy": "PacelineNotifierUnhealthy",
+    "fix-outcome": "PacelineFixOutcome",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ def _of_notice(notice: Notice) -> LabelledAlert:
         "project": notice.project,
         "severity": notice.severity,
     }
+    if notice.kind == "fix-outcome":  # routed by job, as its alerts are
+        labels |= _labels(notice.group_labels)
     annotations = {"summary": notice.sentence, "description": notice.sub}
     filled = {name: value for name, value in annotations.items() if value}
     return LabelledAlert("firing", labels, filled, notice.at_s, None, notice.page_url or "")
@@ -205,6 +211,6 @@ def _ends_at_s(notice: Notice, alert: LabelledAlert) -> float:
         return alert.ends_at_s
     if notice.kind == "test":
         return notice.at_s + _TEST_FIRES_FOR_S
-    if notice.kind == "notifier-unhealthy":
+    if notice.kind in ("notifier-unhealthy", "fix-outcome"):
         return notice.at_s + _NEWS_FIRES_FOR_S
     return notice.at_s + PUSH_FIRES_FOR_S

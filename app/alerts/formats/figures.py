@@ -14,6 +14,7 @@ _HEADINGS: dict[NoticeKind, str] = {
     "acknowledged": "Acknowledged",
     "test": "Test",
     "notifier-unhealthy": "Not delivered",
+    "fix-outcome": "Fix measured",
 }
 
 

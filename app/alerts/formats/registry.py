@@ -6,7 +6,7 @@ from functools import partial
 from app.alerts.formats import alertmanager, email, pagerduty, slack, webhooks
 from app.alerts.formats.text import fit_notice, shorten_notice
 from app.alerts.notice import Message, Notice, NoticeKind
-from app.alerts.receiver import Format, Receiver
+from app.alerts.receiver import FORMATS_WITH_ONE_INCIDENT, Format, Receiver
 
 # With texts of so many characters it is 1 MB at the very worst, and usually 60 kB.
 MAX_PUSHED = 50
@@ -30,6 +30,9 @@ _ONLY_FORMAT: Mapping[NoticeKind, Format] = {
 
 def format_takes(format_: Format, kind: NoticeKind) -> bool:
     """Whether receivers of this format get notices of this kind."""
+    if kind == "fix-outcome":
+        # It is no incident, and nothing would ever resolve it.
+        return format_ not in FORMATS_WITH_ONE_INCIDENT
     return _ONLY_FORMAT.get(kind, format_) == format_
 
 

@@ -18,6 +18,7 @@ EVENT_TYPES: dict[NoticeKind, str] = {
     "acknowledged": "alert.acknowledged",
     "test": "alert.test",
     "notifier-unhealthy": "notifier.unhealthy",
+    "fix-outcome": "fix.measured",
 }
 
 

@@ -53,17 +53,18 @@ def notice_id(draft: Draft, group: NoticeGroup, number: int, now_s: float) -> st
 
 
 def _is_wanted(alert: NoticeAlert, receiver: Receiver) -> bool:
-    if _is_for(receiver, alert.severity, alert.labels):
+    if is_for(receiver, alert.severity, alert.labels):
         return True
     if alert.status == "firing" or not alert.known_as:
         return False
     # Its labels have changed: receivers that were notified by the first ones get the resolution.
     known = alert.known_as.get("severity")
     severity = next((each for each in SEVERITIES if each == known), alert.severity)
-    return _is_for(receiver, severity, alert.known_as)
+    return is_for(receiver, severity, alert.known_as)
 
 
-def _is_for(receiver: Receiver, severity: Severity, labels: Mapping[str, str]) -> bool:
+def is_for(receiver: Receiver, severity: Severity, labels: Mapping[str, str]) -> bool:
+    """Whether the receiver gets alerts of this severity with these labels."""
     is_severe = SEVERITIES.index(severity) >= SEVERITIES.index(receiver.min_severity)
     return is_severe and all_match(receiver.matchers, labels)
 

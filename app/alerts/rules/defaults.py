@@ -42,7 +42,9 @@ def default_rules(
         replace(later, name="step-time", on="step-time", above=_MIN_STEP_TIME_RATIO),
         quietly,
         replace(quietly, name="silent-worker", on="silent-worker", inhibits=quietly.inhibits[:3]),
-    ]
+        Rule("fix-outcome", "fix-outcome", for_windows=1, for_s=0.0, keep_firing_s=0.0,
+             severity="info"),
+    ]  # fmt: skip
 
 
 def rules_of_file(path: Path) -> list[Rule]:

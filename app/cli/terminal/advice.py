@@ -100,8 +100,7 @@ def _need(need: Need) -> str:
     """What is needed, with the option that takes it."""
     if need.fact is None:
         return need.text
-    option = "layout" if need.fact == "layers_by_stage" else need.fact.replace("_", "-")
-    return f"{need.text} (--{option})"
+    return f"{need.text} (--{need.fact.replace('_', '-')})"
 
 
 def _not_offered(others: tuple[NotOffered, ...]) -> Table:

@@ -15,6 +15,7 @@ from .rows import (
     ActiveAlertRow,
     AlertRow,
     FindingRow,
+    FixRow,
     JobRow,
     Rows,
     ScoreReportRow,
@@ -136,6 +137,11 @@ class Paceline:
             ActiveAlertRow,
             lambda: map(shapes.active_alert, self._items(path, {"job": job})),
         )
+
+    def fixes(self, job: str | None = None, *, state: str | None = None) -> Rows[FixRow]:
+        """Predicted fixes of one job or of all, the newest first, and what they achieved."""
+        path = f"{_API}/fixes" if job is None else _of_job(job, "/fixes")
+        return Rows(FixRow, lambda: map(shapes.fix, self._items(path, {"state": state})))
 
     def scores(
         self,

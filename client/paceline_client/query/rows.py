@@ -169,6 +169,31 @@ class ScoreRow(TypedDict):
     at: str | None
 
 
+class FixRow(TypedDict):
+    """A predicted fix, and what it has achieved."""
+
+    job_id: str
+    fix_id: str
+    fix: str
+    title: str
+    sentence: str
+    state: str
+    tracked_by: str | None
+    window: str
+    step_s_before: float
+    step_s: float
+    speed_up: float
+    gpu_hours_per_day: float
+    applied_epoch: int | None
+    applied_step: int | None
+    achieved_speed_up: float | None
+    windows: str  # a JSON list of ids
+    note: str | None
+    notified: bool | None
+    predicted_at: str
+    updated_at: str
+
+
 class ScoreReportRow(TypedDict):
     """One report of scores, with its missing data."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from .connection import NoAnswer
-from .rows import ActiveAlertRow, AlertRow, FindingRow, JobRow, ScoreReportRow, WorkerRow
+from .rows import ActiveAlertRow, AlertRow, FindingRow, FixRow, JobRow, ScoreReportRow, WorkerRow
 
 Fields = Mapping[str, Any]
 Row = TypeVar("Row")
@@ -93,6 +93,11 @@ def active_alert(fields: Fields) -> ActiveAlertRow:
         is_silenced=bool(fields.get("silenced_by")),
         is_inhibited=bool(fields.get("inhibited_by")),
     )
+
+
+def fix(fields: Fields) -> FixRow:
+    """A predicted fix."""
+    return row(FixRow, fields, windows=_as_json(fields.get("windows") or []))
 
 
 def score_report(job_id: str, fields: Fields) -> ScoreReportRow:

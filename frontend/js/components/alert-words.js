@@ -97,6 +97,7 @@ const ON = {
     figure: seconds,
     holds: (at) => `clocks of a job disagree by ${at} or more after they were corrected`,
   },
+  "fix-outcome": { figure: none, holds: () => "the gain of an applied fix has been measured" },
   "step-time": { figure: ratio, holds: (at) => `steps of a job take ${at} as long as in its own past, or longer` },
 }
 
@@ -111,9 +112,10 @@ export function firesWhen({ on, of, jobs, above, for: lasts, min_confidence }) {
     figureOf(on, above),
     of === "*" ? "" : of,
   )
-  const parts = isByClock(on)
-    ? [lasts.seconds > 0 && `for ${duration(lasts.seconds)}`]
-    : [`for ${lasting(lasts)}`, on === "cause" && `and Paceline is ${share(min_confidence)} sure or more`]
+  const parts =
+    isByClock(on) || isOnce(on)
+      ? [lasts.seconds > 0 && `for ${duration(lasts.seconds)}`]
+      : [`for ${lasting(lasts)}`, on === "cause" && `and Paceline is ${share(min_confidence)} sure or more`]
   const where = jobs === "*" ? "" : ` Only jobs that match ${contained(jobs)}.`
   return tidy(`Fires when ${[holds, ...parts].filter(Boolean).join(" ")}.${where}`)
 }
@@ -123,11 +125,14 @@ export function resolvesWhen({ on, above, clear, keep_firing }) {
   const below = figureOf(on, clear ?? above)
   const time = keep_firing > 0 ? duration(keep_firing) : null
   if (below) return tidy(time ? `Resolves after ${time} below ${below}.` : `Resolves below ${below}.`)
+  if (isOnce(on)) return "Each outcome is notified once."
   if (isByClock(on)) return time ? `Resolves once they have sent again for ${time}.` : "Resolves once they send again."
   return time ? `Resolves once that has been over for ${time}.` : "Resolves once that is over."
 }
 
 const isByClock = (on) => on === "stalled" || on === "silent-worker"
+
+const isOnce = (on) => on === "fix-outcome"
 
 function lasting({ windows, seconds: time_s }) {
   const inRow = windows === 1 ? "one window" : `${whole(windows)} windows in a row`

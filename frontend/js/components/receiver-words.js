@@ -82,6 +82,7 @@ const KINDS = {
   refresh: "still firing",
   test: "a test",
   "notifier-unhealthy": "another receiver is failing",
+  "fix-outcome": "what a fix has achieved",
 }
 
 /** The icon of a notification's state. */

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 from hypothesis import given, settings
@@ -54,6 +55,31 @@ def test_every_format_renders_every_kind(format_, kind):
         message = render_notice(notice(kind=kind, alerts=alerts), make_receiver(format_))
         if format_ != "email":
             assert json.loads(message.body)
+
+
+def test_outcomes_of_fixes_go_to_receivers_that_keep_no_incident():
+    takers = [name for name in RENDERERS if format_takes(name, "fix-outcome")]
+    assert takers == [name for name in RENDERERS if name != "pagerduty"]
+    sentence = "llm-70b: re-split at step 4,120: predicted 1.18\u00d7, achieved 1.16\u00d7."
+    outcome = notice(kind="fix-outcome", alerts=(), sentence=sentence, severity="info")
+    for name in takers:
+        assert "predicted 1.18" in shown(name, outcome)
+        assert "achieved 1.16" in shown(name, outcome)
+
+
+def test_alertmanager_routes_an_outcome_by_its_job_and_ends_it_after_an_hour():
+    labels = {
+        "job": "llm-70b",
+        "project": "default",
+        "rule": "fix-outcome",
+        "subject": "planned-gc",
+    }
+    given = notice(kind="fix-outcome", alerts=(), severity="info", group_labels=labels)
+    [pushed] = json.loads(render_notice(given, make_receiver("alertmanager-push")).body)
+    wanted = labels | {"alertname": "PacelineFixOutcome", "severity": "info"}
+    assert pushed["labels"] == wanted
+    began, ended = (datetime.fromisoformat(pushed[name]) for name in ("startsAt", "endsAt"))
+    assert (ended - began).total_seconds() == 3600
 
 
 @every_format

@@ -23,11 +23,12 @@ from paceline_client.query import (
     StepRow,
 )
 
-from app.store import hosts
+from app.store import fixes, hosts
 from app.store.migrations import migrate
 from tests.api import alerting, recorded
-from tests.api.server import JOB, KEY, TOKEN
+from tests.api.server import JOB, KEY, NOW_S, TOKEN
 from tests.client.real_servers import scripted, serving
+from tests.store.factories import prediction
 
 SCORES = {"source": "own", "scores": [{"rank": 7, "section": "a", "metric": "b", "score": 0.5}]}
 
@@ -47,6 +48,7 @@ def served(tmp_path_factory):
         recorded.save(api, recorded.window(), recorded.window(8))
         with api.store.write() as conn:
             hosts.save(conn, KEY, 1, {(1, 0): "host-017"})
+            fixes.save_prediction(conn, KEY, prediction(), now_s=NOW_S)
         alerting.fire(api, "llm-70b")
         yield url
 
@@ -137,6 +139,15 @@ def test_alert_history_and_active_alerts_are_listed(paceline):
     assert (event["kind"], now["phase"], event["rule"]) == ("firing", "firing", "slowdown")
     assert event["fingerprint"] == now["fingerprint"]
     assert paceline.alerts("llm-7b").all() == []
+
+
+def test_fixes_are_filtered_by_job_and_state(paceline):
+    [fix] = check_columns(paceline.fixes())
+    assert (fix["job_id"], fix["fix"], fix["state"]) == ("llm-70b", "replace-worker", "open")
+    assert fix["speed_up"] == pytest.approx(1.2)
+    assert paceline.fixes("llm-70b", state="open").all() == [fix]
+    assert paceline.fixes("llm-70b", state="measured").all() == []
+    assert paceline.fixes("llm-7b").all() == []
 
 
 def test_scores_are_filtered_by_report_rank_and_source(paceline):

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
 from app.advice.advise import Advice, advice_as_json, advise
-from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, facts_of
+from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, MAX_TOKENS, facts_of
 from app.advice.fix import AdviceCase, Facts, Scheduler
 from app.api.http.fields import ChosenSteps, ResponseModel, WindowId
 from app.api.routes.dependencies import JobKey, ServiceDep, refusals
@@ -17,9 +17,9 @@ from app.engine.replays import WindowReplay, prepare
 from app.monitor import advice_case
 from app.trace.window import parse_step_ranges
 
-# Enough for thousands of stages, and for as many experts as are placed.
+# Enough for thousands of stages; for hundreds of experts or documents.
 MAX_LAYOUT_CHARS = 4096
-MAX_LOADS_CHARS = 16_384
+MAX_LIST_CHARS = 16_384
 
 router = APIRouter(tags=["windows"])
 
@@ -29,6 +29,15 @@ class PasteOut(ResponseModel):
 
     label: str = Field(description="Where the text goes, such as the tool that takes it.")
     text: str
+
+
+class NeedOut(ResponseModel):
+    """Something unknown that would make a fix possible or complete."""
+
+    fact: str | None = Field(
+        description="The fact that says it, as in the query; null if only the recorder can tell."
+    )
+    text: str = Field(examples=["the model's layers"])
 
 
 class FixOut(ResponseModel):
@@ -75,7 +84,7 @@ class FixOut(ResponseModel):
         description="Whether the cause has cost as much as a restart does; null if unknown."
     )
     paste: list[PasteOut] = Field(description="Commands, options or settings, ready to paste.")
-    needs: list[str] = Field(description="Facts that would complete the fix.")
+    needs: list[NeedOut] = Field(description="What would complete the fix.")
     what_if: list[EditIn] | None = Field(
         description="The fix as edits of a what-if question; null where edits cannot express it."
     )
@@ -98,11 +107,11 @@ class FixNotOfferedOut(ResponseModel):
 
     fix: str = Field(description="Name of the fix.")
     reason: str = Field(description="Why the fix is not advised.")
-    needs: list[str] = Field(description="Facts with which the fix could be predicted.")
+    needs: list[NeedOut] = Field(description="With what the fix could be predicted.")
 
 
 class AdviceOut(ResponseModel):
-    """What to do about the causes of a window, the fix with the largest gain first."""
+    """What to do in a window: fixes of its causes first, then others, the largest gains first."""
 
     window: str
     steps: list[int] = Field(description="The steps that the predictions are of.")
@@ -165,7 +174,7 @@ async def facts_asked(
     expert_loads: Annotated[
         str | None,
         Query(
-            max_length=MAX_LOADS_CHARS,
+            max_length=MAX_LIST_CHARS,
             description="Tokens of each expert of a layer, in the order of the experts.",
             examples=["812,40,95.5,120"],
         ),
@@ -173,6 +182,18 @@ async def facts_asked(
     expert_share: Annotated[
         float | None,
         Query(ge=0, le=1, description="Share of forward and backward that the experts take."),
+    ] = None,
+    document_lengths: Annotated[
+        str | None,
+        Query(
+            max_length=MAX_LIST_CHARS,
+            description="Tokens of the data set's documents, in the order of loading.",
+            examples=["4096,312,78"],
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        Query(ge=1, le=MAX_TOKENS, description="Tokens that a micro-batch may have, by memory."),
     ] = None,
 ) -> Facts:
     """What only the job's owner knows.
@@ -190,6 +211,8 @@ async def facts_asked(
         mtbf_hours=mtbf_hours,
         expert_loads=expert_loads,
         expert_share=expert_share,
+        document_lengths=document_lengths,
+        max_tokens=max_tokens,
     )
 
 

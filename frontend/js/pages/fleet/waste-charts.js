@@ -1,6 +1,7 @@
-/** The fleet over time, under its jobs: how much is wasted, by which causes, and on which hosts. */
+/** The fleet over time, under its jobs: waste, its causes and hosts, and what fixes have achieved. */
 
 import { ChartCard } from "../../components/chart-card.js"
+import { FleetFixes } from "../../components/fix-history.js"
 import { getJson } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
 import { contained, counted, ratio } from "../../lib/formatting.js"
@@ -28,6 +29,7 @@ export class FleetWaste {
     )
     for (const [key, card] of Object.entries(this.cards)) card.node.classList.add(`is-${key}`)
     this.hosts = h("section", { class: "card fleet-hosts is-hosts", "aria-label": "Hosts slow in several jobs" })
+    this.fixes = new FleetFixes()
     const { waste, causes, optypes, sizes, planned } = this.cards
     this.node = h("div", { class: "fleet-waste", "data-own": true }, [
       waste.node,
@@ -36,6 +38,7 @@ export class FleetWaste {
       optypes.node,
       sizes.node,
       planned.node,
+      this.fixes.node,
     ])
     this.loadedMs = -Infinity
   }
@@ -45,7 +48,7 @@ export class FleetWaste {
     if (isSoon && performance.now() - this.loadedMs < MIN_INTERVAL_MS) return
     this.loadedMs = performance.now()
     const charts = Object.entries(this.cards).map(([key, card]) => card.load({ [key]: `/fleet/charts/${key}` }))
-    await Promise.all([...charts, this.loadHosts()])
+    await Promise.all([...charts, this.loadHosts(), this.fixes.load()])
   }
 
   async loadHosts() {

@@ -1,5 +1,6 @@
 /** The first card of a straggling job: what to do about it. */
 
+import { trackButton } from "../../components/fix-history.js"
 import { readAddress } from "../../lib/address.js"
 import { getJson } from "../../lib/api.js"
 import { announce, h, patch } from "../../lib/dom.js"
@@ -13,8 +14,8 @@ const UNPROCESSABLE = 422
 
 /** The card; `isShown` says whether the page has it. */
 export class AdviceCard {
-  constructor({ base }) {
-    Object.assign(this, { base, isShown: false, key: null, answer: null, error: null })
+  constructor({ base, onTracked }) {
+    Object.assign(this, { base, onTracked, isShown: false, key: null, answer: null, error: null })
     this.node = h("section", { class: "card advice", "data-own": true, "aria-label": "What to do" })
     this.form = new FactForm({ onChange: () => this.askWithFacts() })
   }
@@ -84,11 +85,18 @@ export class AdviceCard {
     return Boolean(this.window) && !this.answer && !this.error
   }
 
+  track({ fix, title }, window) {
+    const { base, onTracked } = this
+    return trackButton({ base, window, fix, title, facts: () => readAddress(...FACT_NAMES), onTracked })
+  }
+
   words() {
     const { answer, error } = this
     if (!this.window) return h("p", { class: "quiet" }, NO_CLOSED_WINDOW)
     if (this.isWaiting) return h("p", { class: "waiting-fixes quiet" }, "Simulating the job with each fix.")
-    return error ? failed(error, () => this.askAgain()) : adviceWords(answer, this.base)
+    return error
+      ? failed(error, () => this.askAgain())
+      : adviceWords(answer, this.base, (fix, window) => this.track(fix, window))
   }
 }
 

@@ -4,12 +4,12 @@ import { readAddress, updateAddress } from "../../lib/address.js"
 import { h, patch } from "../../lib/dom.js"
 import { capitalized, contained, tidy } from "../../lib/formatting.js"
 
-// As the API has them, with the option by which a fix asks for each.
+// As the API has them; `facts` are those by which a fix asks for the field, where it is not its name.
 const FACTS = [
-  { name: "layers", option: "--layers", label: "Layers of the model", input: number(1, 1000, 1) },
+  { name: "layers", label: "Layers of the model", input: number(1, 1000, 1) },
   {
     name: "layout",
-    option: "--layout",
+    facts: ["layers", "layout"],
     label: "or layers of each stage",
     input: {
       placeholder: "9,9,9,6",
@@ -20,7 +20,6 @@ const FACTS = [
   },
   {
     name: "scheduler",
-    option: "--scheduler",
     label: "Scheduler",
     choices: [
       ["", "not said"],
@@ -28,35 +27,37 @@ const FACTS = [
       ["kubernetes", "Kubernetes"],
     ],
   },
-  { name: "restart_minutes", option: "--restart-minutes", label: "Restart, minutes", input: number(0, 10080, "any") },
+  { name: "restart_minutes", label: "Restart, minutes", input: number(0, 10080, "any") },
   {
     name: "checkpoint_minutes",
-    option: "--checkpoint-minutes",
     label: "Between checkpoints, minutes",
     input: number(0, 10080, "any"),
   },
   {
     name: "expert_loads",
-    option: "--expert-loads",
     label: "Tokens of each expert",
-    input: { placeholder: "812,40,95,120", maxlength: 16384 },
+    input: { placeholder: "812,40,95,120", maxlength: 6000 },
   },
   {
     name: "expert_share",
-    option: "--expert-share",
     label: "Experts' share of the time, 0 to 1",
     input: number(0, 1, "any"),
   },
+  {
+    name: "document_lengths",
+    label: "Tokens of each document",
+    input: { placeholder: "4096,312,78", maxlength: 6000 },
+  },
+  { name: "max_tokens", label: "Most tokens of a micro-batch", input: number(1, 1e9, 1) },
 ]
 
 /** Names of the facts in the address and in the API's query. */
 export const FACT_NAMES = FACTS.map(({ name }) => name)
 
-/** What a fix needs, without the options by which the command line takes it. */
-export const withoutOptions = (need) => need.replace(/ \((?=[^)]*--)[^)]*\)/g, "")
-
 /** Whether one of the fields asks for it. */
-export const isAsked = (need) => FACTS.some(({ option }) => need.includes(option))
+export const isAsked = (need) => FACTS.some((field) => asksFor(field, need))
+
+const asksFor = ({ name, facts = [name] }, { fact }) => facts.includes(fact)
 
 /** Fields for facts that the fixes need, and for those in the address; one that was shown stays. */
 export class FactForm {
@@ -71,8 +72,8 @@ export class FactForm {
     const values = readAddress(...FACT_NAMES)
     const lacking = (answer?.not_offered ?? []).filter(({ needs }) => needs.length)
     const needs = [...(answer?.fixes ?? []), ...lacking].flatMap((each) => each.needs)
-    for (const { name, option } of FACTS)
-      if (values[name] || needs.some((need) => need.includes(option))) this.shown.add(name)
+    for (const each of FACTS)
+      if (values[each.name] || needs.some((need) => asksFor(each, need))) this.shown.add(each.name)
     const fields = FACTS.filter(({ name }) => this.shown.has(name))
     this.node.hidden = !fields.length && !lacking.length
     patch(
@@ -96,13 +97,18 @@ export class FactForm {
 }
 
 // Names that are no words; a newer server may have further fixes.
-const FIX_NAMES = { "planned-gc": "Planned garbage collection", "resplit-stages": "Re-split stages" }
+const FIX_NAMES = {
+  "move-microbatches": "Move micro-batches",
+  "planned-gc": "Planned garbage collection",
+  "resplit-stages": "Re-split stages",
+  "straggl-ar": "StragglAR",
+}
 
 /** The name of a fix in words. */
 export const fixName = (fix) => FIX_NAMES[fix] ?? capitalized(fix.replaceAll("-", " "))
 
 /** What a fix needs, as a sentence. */
-export const needed = (needs) => `Needed: ${needs.map((need) => contained(withoutOptions(need))).join("; ")}.`
+export const needed = (needs) => `Needed: ${needs.map(({ text }) => contained(text)).join("; ")}.`
 
 function field({ name, label, input, choices }, value, onChange) {
   const id = `fact-${name}`

@@ -34,7 +34,7 @@ export function adviceHeader(answer, isOther) {
 }
 
 /** The fixes, the one that wins most first, and the best set of them; or why there are none. */
-export function adviceWords({ window, withheld, fixes, together, not_offered }, base) {
+export function adviceWords({ window, withheld, fixes, together, not_offered }, base, track) {
   if (withheld) return h("p", { class: "none" }, tidy(`${capitalized(contained(withheld))}.`))
   if (!fixes.length) {
     const lacksFact = not_offered.some(({ needs }) => needs.length)
@@ -44,7 +44,7 @@ export function adviceWords({ window, withheld, fixes, together, not_offered }, 
     h(
       "ol",
       {},
-      fixes.map((fix) => fixRow(fix, window, base)),
+      fixes.map((fix) => fixRow(fix, window, base, track)),
     ),
     together && h("p", { class: "together" }, togetherWords(together, fixes)),
   ]
@@ -68,7 +68,7 @@ export function notAdvised({ not_offered }) {
   )
 }
 
-function fixRow(fix, window, base) {
+function fixRow(fix, window, base, track) {
   const lacks = fix.needs.filter((need) => !isAsked(need))
   const [bars, sure] = confidenceBars(fix.confidence)
   const href = whatIfHref(base, window, fix.what_if)
@@ -89,6 +89,7 @@ function fixRow(fix, window, base) {
         h("span", {}, bars, tidy(`${sure}, ${roundedPercent(fix.confidence)} %`)),
         h("span", { class: "pays" }, paysWords(fix)),
         href && h("a", { href }, "Open in what-if"),
+        track(fix, window),
       ),
     ),
     fix.paste.length > 0 && h("div", { class: "pastes" }, fix.paste.map(paste)),

@@ -2,6 +2,7 @@
 
 import { ChartCard, legend, waitingCells } from "../../components/chart-card.js"
 import { findingsCard } from "../../components/findings-card.js"
+import { fixHistoryCard, loadFixes } from "../../components/fix-history.js"
 import { hostHistoryCard } from "../../components/host-history.js"
 import { silentRanksNow, silentRanksRemark } from "../../components/missing-data.js"
 import { showsWaits } from "../../components/waits.js"
@@ -56,8 +57,9 @@ export class Panels {
       seen: null,
       host: null,
       scores: null,
+      fixes: null,
     })
-    this.advice = new AdviceCard({ base })
+    this.advice = new AdviceCard({ base, onTracked: () => this.askForFixes() })
     this.recording = new RecordingCard({ base, onChoose: onRecord })
     // Made once: what is in them is only changed, so that what the reader opened stays open.
     this.pair = h("div", { class: "pair", "data-own": true })
@@ -78,6 +80,7 @@ export class Panels {
       this.advice.show(seen, choice)
       this.arrange()
       this.askForScores()
+      this.askForFixes()
     }
     if (!seen.result || seen.result.slowdown === null) return this.sayNotAnalysed()
     this.draw()
@@ -122,6 +125,7 @@ export class Panels {
     const silence = this.isNow() ? silentRanksRemark(job, page) : null
     return [
       result ? findingsCard(result, { ...page, silence }) : waitingForCard(job),
+      fixHistoryCard(this.fixes, () => this.askForFixes()),
       ...charts,
       eventsCard(ribbon.events),
       scoresCard(this.scores),
@@ -188,6 +192,13 @@ export class Panels {
     const before = JSON.stringify(this.scores)
     this.scores = await loadScores(this.base).catch(() => this.scores)
     if (JSON.stringify(this.scores) !== before) this.arrange()
+  }
+
+  /** What fixes of the job were predicted to win, and won; a page without it is still a page. */
+  async askForFixes() {
+    const before = JSON.stringify(this.fixes)
+    this.fixes = await loadFixes(this.base).catch(() => this.fixes)
+    if (JSON.stringify(this.fixes) !== before) this.arrange()
   }
 
   /** Whether the leading culprit's host was slow elsewhere; asked once for each host. */

@@ -243,7 +243,7 @@ const KEYS = [
   [
     "on",
     "slowdown, waste, gpu-hours-lost, cause, worker, host, optype, stalled, silent-worker, low-fidelity, " +
-      "clock-residual or step-time",
+      "clock-residual, step-time or fix-outcome",
   ],
   ["jobs, of", "patterns with * and ?: jobs, and causes, workers, hosts or operation types; all where omitted"],
   ["above, clear", "the condition begins at `above` or more and ends below `clear`: 1.10 for slowdowns, 0.1 for 10 %"],

@@ -1,0 +1,278 @@
+"""Was a prediction right? Follows one predicted fix through the windows after it.
+
+open: not noticed so far. applied: noticed, and measured over the next windows. Final are measured,
+gone (the cause went away by itself), not-comparable (the job became another one) and expired.
+Achieved speed-up is T at the prediction / mean T after the fix: both simulated, as in the
+prediction, so launch delays are in neither.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from app import formatting
+from app.advice.signs import FollowedWindow, Seen, Sign, comparable_step_s, seen_in, sign_of
+
+State = Literal["open", "applied", "measured", "gone", "not-comparable", "expired"]
+LIVE: tuple[State, ...] = ("open", "applied")
+# An outcome is final after so many complete windows with the fix, or at the end of the run.
+NUM_MEASURED = 3
+# A cause must be gone for so many complete windows in a row, after it was found in as many.
+_NUM_GONE = 2
+# T just before the fix may differ so much from T at the prediction before that is noted.
+_MAX_DRIFT = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class SeenWindow:
+    """What one complete window shows of the fix.
+
+    `step_s` is its mean simulated step, of uneven sequences at the work of the prediction.
+    """
+
+    epoch: int
+    first_step: int
+    num_steps: int
+    step_s: float
+    seen: Seen
+    causes: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and first step, by which windows are in order."""
+        return self.epoch, self.first_step
+
+    @property
+    def window_id(self) -> str:
+        """Id of the window in routes."""
+        return f"{self.epoch}-{self.first_step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """A prediction for the window at `epoch` and `first_step`, and what became of it.
+
+    `before_s` is T there, in seconds. `windows` are the last ones while it is open, then those with
+    the fix; in `num_there` windows the cause was found, that of the prediction included. `achieved`
+    is T before / T after, over the windows so far; None before the first.
+    """
+
+    fix: str
+    sign: Sign
+    epoch: int
+    first_step: int
+    before_s: float
+    state: State = "open"
+    windows: tuple[SeenWindow, ...] = ()
+    num_there: int = 1
+    applied_epoch: int | None = None
+    applied_step: int | None = None
+    achieved: float | None = None
+    note: str | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether later windows may change it."""
+        return self.state in LIVE
+
+    @property
+    def applied_at(self) -> tuple[int, int] | None:
+        """Epoch and step since which the fix is there; None before it is noticed."""
+        if self.applied_epoch is None or self.applied_step is None:
+            return None
+        return self.applied_epoch, self.applied_step
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted fix, to be followed: `step_s` and its range are mean steps with it, seconds."""
+
+    title: str
+    step_s: float
+    step_range_s: tuple[float, float]
+    gpu_hours_per_day: float
+    tracked: Tracked
+
+    @property
+    def speed_up(self) -> float:
+        """T / T_new."""
+        return self.tracked.before_s / self.step_s
+
+    @property
+    def sentence(self) -> str:
+        """What was predicted and what was achieved so far."""
+        return outcome_sentence(self.tracked, self.speed_up)
+
+
+def prediction_of(fix: Mapping[str, Any], window: FollowedWindow) -> Prediction | None:
+    """A fix of this window, as `fix_as_json` makes it; None where nothing would show that it was
+    applied.
+    """
+    sign = sign_of(fix, window)
+    if sign is None:
+        return None
+    least_s, most_s = fix["step_range_s"]
+    return Prediction(
+        fix["title"],
+        fix["step_s"],
+        (least_s, most_s),
+        fix["gpu_hours_per_day"],
+        Tracked(fix["fix"], sign, window.epoch, window.first_step, fix["step_s_before"]),
+    )
+
+
+def predicted_again(old: Tracked, new: Tracked) -> Tracked:
+    """The newer prediction of the same open fix; the cause was found in the windows before, too."""
+    return replace(new, num_there=max(old.num_there, new.num_there))
+
+
+def advance(tracked: Tracked, window: FollowedWindow) -> Tracked:
+    """After a complete window, or another revision of it: the same window counts once."""
+    place = (window.epoch, window.first_step)
+    if not tracked.is_live or place <= (tracked.epoch, tracked.first_step):
+        return tracked
+    seen = SeenWindow(
+        *place,
+        len(window.result["steps"]),
+        comparable_step_s(tracked.sign, window),
+        seen_in(tracked.sign, window),
+        window.causes,
+    )
+    others = [each for each in tracked.windows if each.place != place]
+    is_new = len(others) == len(tracked.windows)
+    if is_new and tracked.windows and place < tracked.windows[0].place:
+        return tracked  # an older one, whose turn is over
+    in_order = tuple(sorted([*others, seen], key=lambda each: each.place))
+    num_there = tracked.num_there + (is_new and seen.seen == "there")
+    followed = replace(tracked, windows=in_order, num_there=num_there)
+    return _measured(followed) if followed.state == "applied" else _noticed(followed)
+
+
+def advance_all(tracked: Sequence[Tracked], window: FollowedWindow) -> list[Tracked]:
+    """All predictions of one job after a complete window.
+
+    Fixes that are applied at once cannot be told apart: both are measured, and say so. What was
+    predicted before another fix was applied is out of date, and expires.
+    """
+    after = [advance(each, window) for each in tracked]
+    for before, now in zip(tracked, after, strict=True):
+        if before.applied_at is None and now.applied_at is not None:
+            after = [_beside(each, now) for each in after]
+    return after
+
+
+def finish_run(tracked: Tracked, epoch: int) -> Tracked:
+    """After the end of a run: what was measured in it, in however few windows, is final."""
+    if tracked.state != "applied" or tracked.applied_epoch != epoch:
+        return tracked
+    if tracked.achieved is None:
+        return tracked
+    return _with_new_causes(replace(tracked, state="measured"))
+
+
+def _beside(tracked: Tracked, other: Tracked) -> Tracked:
+    """A prediction, after another one of the job was noticed."""
+    if tracked.fix == other.fix or not tracked.is_live:
+        return tracked
+    if tracked.applied_at is None:
+        return replace(
+            tracked, state="expired", note=f"{other.fix} was applied since: predict it again"
+        )
+    if tracked.applied_at == other.applied_at:
+        return _noted(tracked, f"applied together with {other.fix}: the gain is that of both")
+    # Windows from here on have both fixes.
+    own = tuple(each for each in tracked.windows if each.place < (other.applied_at or (0, 0)))
+    note = f"{other.fix} was applied soon after"
+    if not own:
+        return replace(tracked, state="not-comparable", achieved=None, windows=(), note=note)
+    return replace(_with_achieved(replace(tracked, windows=own)), state="measured")
+
+
+def _noticed(tracked: Tracked) -> Tracked:
+    """An open prediction, after its last windows."""
+    last = tracked.windows[-1]
+    if last.seen == "other-shape":
+        return replace(
+            tracked, state="not-comparable", windows=(),
+            note="the job has other sizes or another number of micro-batches now",
+        )  # fmt: skip
+    if last.seen == "applied":
+        return _applied(tracked, last)
+    recent = tracked.windows[-_NUM_GONE:]
+    if len(recent) == _NUM_GONE and all(each.seen in ("gone", "recovered") for each in recent):
+        is_fix = all(each.seen == "gone" for each in recent) and tracked.num_there >= _NUM_GONE
+        if is_fix:
+            return _applied(tracked, recent[0])
+        return replace(tracked, state="gone", windows=(), note="the cause went away by itself")
+    return replace(tracked, windows=recent)
+
+
+def _applied(tracked: Tracked, since: SeenWindow) -> Tracked:
+    before = [each.step_s for each in tracked.windows if each.place < since.place]
+    with_fix = tuple(each for each in tracked.windows if each.place >= since.place)
+    now = replace(
+        tracked, state="applied", windows=with_fix, applied_epoch=since.epoch,
+        applied_step=since.first_step,
+    )  # fmt: skip
+    if before and abs(before[-1] / tracked.before_s - 1) > _MAX_DRIFT:
+        ratio = formatting.ratio(before[-1] / tracked.before_s)
+        now = _noted(now, f"steps just before it took {ratio} as long as at the prediction")
+    return _measured(now)
+
+
+def _measured(tracked: Tracked) -> Tracked:
+    """A prediction that is applied, with what its windows so far have achieved."""
+    comparable = tuple(each for each in tracked.windows if each.seen != "other-shape")
+    is_over = len(comparable) < len(tracked.windows) or len(comparable) >= NUM_MEASURED
+    tracked = replace(tracked, windows=comparable[:NUM_MEASURED])
+    if not comparable:
+        return replace(tracked, state="not-comparable", note="the job changed at the same time")
+    tracked = _with_achieved(tracked)
+    return _with_new_causes(replace(tracked, state="measured")) if is_over else tracked
+
+
+def _with_achieved(tracked: Tracked) -> Tracked:
+    steps = sum(each.num_steps for each in tracked.windows)
+    total_s = sum(each.num_steps * each.step_s for each in tracked.windows)
+    return replace(tracked, achieved=tracked.before_s * steps / total_s)
+
+
+def _with_new_causes(tracked: Tracked) -> Tracked:
+    found = {cause for each in tracked.windows for cause in each.causes}
+    new = sorted(found - set(tracked.sign.found))
+    return _noted(tracked, f"found since: {', '.join(new)}") if new else tracked
+
+
+def _noted(tracked: Tracked, note: str) -> Tracked:
+    if tracked.note is not None and note in tracked.note:
+        return tracked
+    return replace(tracked, note=note if tracked.note is None else f"{tracked.note}; {note}")
+
+
+_DONE = {
+    "replace-worker": "worker replaced",
+    "resplit-stages": "re-split",
+    "move-microbatches": "micro-batches moved",
+    "other-schedule": "schedule changed",
+    "planned-gc": "garbage collection planned",
+    "balance-sequences": "sequences balanced",
+    "pack-sequences": "documents packed",
+    "repair-link": "link repaired",
+}
+
+
+def outcome_sentence(tracked: Tracked, predicted: float) -> str:
+    """What was predicted and what was achieved: `re-split at step 4,120: predicted ...`.
+
+    `predicted` is the speed-up T / T_new of the prediction.
+    """
+    ratio = f"predicted {formatting.ratio(predicted)}"
+    done = _DONE.get(tracked.fix, f"{tracked.fix} applied")
+    if tracked.applied_step is not None:
+        at = f"{done} at step {formatting.count(tracked.applied_step)}: {ratio}"
+        if tracked.achieved is None:
+            return f"{at}, not measured"
+        return f"{at}, achieved {formatting.ratio(tracked.achieved)}"
+    if tracked.state == "open":
+        return f"{tracked.fix}: {ratio}, not applied so far"
+    return f"{tracked.fix}: {ratio}, not applied"

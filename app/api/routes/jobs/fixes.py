@@ -1,0 +1,300 @@
+"""Predicted fixes and what they achieved: of one job, of all jobs, and to be followed from now on.
+
+Paceline follows the top fix of a straggling window by itself; people add others here.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
+
+from app.advice.advise import METHODS, fix_as_json, withheld_because
+from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, MAX_TOKENS, facts_of
+from app.advice.fix import AdviceCase, Fix, Scheduler
+from app.advice.outcome import State, prediction_of
+from app.advice.signs import followed_window
+from app.api.http.fields import Cursor, Limit, RequestModel, ResponseModel, timestamp
+from app.api.routes.audit import write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
+from app.api.service.replays import window_key
+from app.api.service.service import Service
+from app.engine.questions.edits import edits_as_json
+from app.errors import Conflict, InvalidRequest
+from app.store import fixes
+from app.store.fixes import FixRecord
+from app.trace.job import job_of
+
+# Longer than any that `MAX_LAYERS` allows on thousands of stages.
+MAX_LAYOUT_CHARS = 4096
+MAX_LOADS_CHARS = 16_384
+MAX_LENGTHS_CHARS = 16_384
+
+router = APIRouter(tags=["jobs"])
+
+
+class FactsIn(RequestModel):
+    """What only the job's owner knows, by the names that `GET .../advice` takes."""
+
+    layers: int | None = Field(None, ge=1, le=MAX_LAYERS)
+    layout: str | None = Field(None, max_length=MAX_LAYOUT_CHARS, examples=["9,9,9,6"])
+    scheduler: Scheduler | None = None
+    restart_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
+    checkpoint_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
+    checkpoint_save_minutes: float | None = Field(None, gt=0, le=MAX_MINUTES)
+    mtbf_hours: float | None = Field(None, gt=0, le=MAX_MTBF_HOURS)
+    expert_loads: str | None = Field(None, max_length=MAX_LOADS_CHARS, examples=["812,40,95.5,120"])
+    expert_share: float | None = Field(None, ge=0, le=1)
+    document_lengths: str | None = Field(
+        None, max_length=MAX_LENGTHS_CHARS, examples=["4096,312,78"]
+    )
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+
+
+class TrackFixIn(FactsIn):
+    """A fix to follow, and what only the job's owner knows of it."""
+
+    window: str = Field(
+        pattern=r"^(latest|[0-9]{1,9}-[0-9]{1,16})$",
+        description="The closed window that the fix is predicted for; `latest` is the newest one.",
+        examples=["3-64"],
+    )
+    fix: str = Field(
+        max_length=64,
+        description="Name of a fix that `GET .../advice` offers.",
+        examples=["resplit-stages"],
+    )
+
+
+class TrackedFixOut(ResponseModel):
+    """A prediction and its outcome.
+
+    Both speed-ups are ratios of mean simulated steps, so launch delays are in neither.
+    """
+
+    fix_id: str
+    job_id: str
+    fix: str = Field(description="Name of the fix.", examples=["resplit-stages"])
+    title: str = Field(examples=["Give the stages 13/11/9/3 layers, not 9/9/9/9"])
+    sentence: str = Field(
+        description="Prediction and outcome in one sentence.",
+        examples=["re-split at step 4,120: predicted 1.18\u00d7, achieved 1.16\u00d7"],
+    )
+    state: Literal["open", "applied", "measured", "gone", "not-comparable", "expired"] = Field(
+        description="`open`: not noticed so far. `applied`: being measured. Final: `measured`; "
+        "`gone`, the cause went away by itself; `not-comparable`, the job became another one; "
+        "`expired`, another fix was applied since, or nothing happened for 30 days."
+    )
+    tracked_by: str | None = Field(
+        description="Who wants it followed; null: it was the top fix of the window."
+    )
+    window: str = Field(description="Id of the window that it was predicted for.")
+    step_s_before: float = Field(description="Mean simulated step there, in seconds.")
+    step_s: float = Field(description="Predicted mean step with the fix, in seconds.")
+    step_range_s: list[float] = Field(description="Bounds of `step_s`, the shorter one first.")
+    speed_up: float = Field(description="Predicted: `step_s_before` divided by `step_s`.")
+    gpu_hours_per_day: float = Field(description="Predicted GPU-hours won in a day.")
+    applied_epoch: int | None = Field(description="Run in which the fix was noticed, or null.")
+    applied_step: int | None = Field(description="First step with the fix, or null.")
+    achieved_speed_up: float | None = Field(
+        description="`step_s_before` divided by the mean step of `windows`; null before the first."
+    )
+    windows: list[str] = Field(description="Ids of the windows that are measured, at most three.")
+    note: str | None = Field(description="What limits the comparison; null if nothing does.")
+    notified: bool | None = Field(
+        description="Whether receivers were told; null if they are not to be."
+    )
+    predicted_at: datetime = Field(description="When it was predicted first.")
+    updated_at: datetime
+
+
+class TrackedFixesOut(ResponseModel):
+    """A page of predictions, the newest first."""
+
+    items: list[TrackedFixOut]
+    next_cursor: str | None
+
+
+StateQuery = Annotated[
+    State | None, Query(description="Only predictions in this state.", examples=["measured"])
+]
+FixId = Annotated[
+    str,
+    Path(
+        pattern=r"^[0-9a-f]{1,32}$",
+        description="The prediction's id.",
+        examples=["5f0c3a9be81d42670fa1c2d3"],
+    ),
+]
+
+
+def _fix_out(record: FixRecord, now_s: float) -> dict[str, Any]:
+    prediction, tracked = record.prediction, record.tracked
+    is_applied = tracked.applied_step is not None
+    return {
+        "fix_id": record.fix_id,
+        "job_id": job_of(record.job_id),
+        "fix": tracked.fix,
+        "title": prediction.title,
+        "sentence": prediction.sentence,
+        "state": record.state_at(now_s),
+        "tracked_by": record.tracked_by,
+        "window": f"{tracked.epoch}-{tracked.first_step}",
+        "step_s_before": tracked.before_s,
+        "step_s": prediction.step_s,
+        "step_range_s": list(prediction.step_range_s),
+        "speed_up": prediction.speed_up,
+        "gpu_hours_per_day": prediction.gpu_hours_per_day,
+        "applied_epoch": tracked.applied_epoch,
+        "applied_step": tracked.applied_step,
+        "achieved_speed_up": tracked.achieved,
+        "windows": [each.window_id for each in tracked.windows] if is_applied else [],
+        "note": tracked.note,
+        "notified": None if record.notice is None else record.notice == "told",
+        "predicted_at": timestamp(record.predicted_s),
+        "updated_at": timestamp(record.updated_s),
+    }
+
+
+def _page(
+    service: Service,
+    project: str,
+    job_id: str | None,
+    state: State | None,
+    cursor: str | None,
+    limit: int,
+) -> dict[str, Any]:
+    now_s = service.now_s()
+    with service.store.read() as conn:
+        found, next_cursor = fixes.page(
+            conn, project, job_id=job_id, state=state, now_s=now_s, cursor=cursor, limit=limit
+        )
+    return {"items": [_fix_out(each, now_s) for each in found], "next_cursor": next_cursor}
+
+
+@router.get(
+    "/fixes",
+    operation_id="list_fixes",
+    summary="List predicted fixes of all jobs and what they achieved",
+    response_model=TrackedFixesOut,
+    responses=refusals(),
+)
+def list_fixes(
+    service: ServiceDep,
+    caller: CallerDep,
+    state: StateQuery = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """Predictions for the project's jobs, newest first, a page at a time."""
+    return _page(service, caller.project, None, state, cursor, limit)
+
+
+@router.get(
+    "/jobs/{job_id}/fixes",
+    operation_id="list_fixes_of_job",
+    summary="List a job's predicted fixes and what they achieved",
+    response_model=TrackedFixesOut,
+    responses=refusals(404),
+)
+def list_fixes_of_job(
+    job_id: JobKey,
+    service: ServiceDep,
+    caller: CallerDep,
+    state: StateQuery = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """Predictions, newest first, a page at a time."""
+    return _page(service, caller.project, job_id, state, cursor, limit)
+
+
+@router.post(
+    "/jobs/{job_id}/fixes",
+    operation_id="track_fix",
+    summary="Follow a fix: compare its prediction with what it achieves",
+    status_code=201,
+    response_model=TrackedFixOut,
+    responses=refusals(404, 409, *BODY_REFUSALS),
+)
+def track_fix(
+    job_id: JobKey, given: TrackFixIn, service: ServiceDep, caller: CallerDep
+) -> dict[str, Any]:
+    """Predicts the fix for a closed window, and looks for it in all later ones.
+
+    An open prediction of the same fix is replaced. The top fix of a straggling window is followed
+    without asking.
+    """
+    case = _case(service, job_id, given)
+    prediction = None
+    fix = _predicted(case, given.fix)
+    window = case.replay.window
+    seen = followed_window(window, case.result, is_trusted=True)
+    if seen is not None:
+        # All edits, also more than a question may have: they say how the stages change.
+        edits = edits_as_json(fix.change.edits)
+        prediction = prediction_of(fix_as_json(fix) | {"what_if": edits}, seen)
+    if prediction is None:
+        raise Conflict(
+            f"{given.fix} cannot be followed from window {window.id}: either ranks are missing in "
+            "it, or no recorded operation would show that the fix was applied"
+        )
+    with service.store.write() as conn:
+        now_s = service.now_s()
+        record = fixes.save_prediction(
+            conn, job_id, prediction, now_s=now_s, tracked_by=caller.name
+        )
+        detail = {"job": job_of(job_id), "fix": given.fix, "window": window.id}
+        write_audit(conn, caller, "fix.track", record.fix_id, now_s=now_s, **detail)
+    service.announcer.announce({"event": "job", "job_id": job_id})
+    return _fix_out(record, now_s)
+
+
+def _case(service: Service, job_id: str, given: TrackFixIn) -> AdviceCase:
+    """The window with its stored findings and the given facts; raises as the route does."""
+    facts = facts_of(**{name: getattr(given, name) for name in FactsIn.model_fields})
+    if given.fix not in {method.name for method in METHODS}:
+        names = ", ".join(method.name for method in METHODS)
+        raise InvalidRequest(f"fix: no fix is called {given.fix!r}: there are {names}")
+    with service.store.read() as conn:
+        key = window_key(conn, job_id, given.window)
+    replay = service.replays.get(job_id, key.window_id)
+    result = service.results.get(service.store, job_id, key.window_id)
+    return AdviceCase(replay, {"findings": None, **result}, facts)
+
+
+def _predicted(case: AdviceCase, name: str) -> Fix:
+    """The fix of this name.
+
+    Raises:
+        Conflict: it is not offered for the window; the message says why, and what it would need.
+    """
+    reason = withheld_because(case)
+    if reason is not None:
+        raise Conflict(f"{name}: {reason}")
+    method = next(each for each in METHODS if each.name == name)
+    found = method.predict(case)
+    if isinstance(found, Fix):
+        return found.with_error(float(case.result["fidelity"]["discrepancy"]))
+    texts = ", ".join(need.text for need in found.needs)
+    needs = f"; it needs {texts}" if texts else ""
+    raise Conflict(f"{name}: {found.reason}{needs}")
+
+
+@router.delete(
+    "/jobs/{job_id}/fixes/{fix_id}",
+    operation_id="delete_fix",
+    summary="Delete a prediction, and its outcome",
+    status_code=204,
+    responses=refusals(404, *BODY_REFUSALS),
+)
+def delete_fix(job_id: JobKey, fix_id: FixId, service: ServiceDep, caller: CallerDep) -> None:
+    """The fix is no longer followed.
+
+    The top fix of a later straggling window is followed all the same.
+    """
+    with service.store.write() as conn:
+        removed = fixes.remove(conn, job_id, fix_id)
+        detail = {"job": job_of(job_id), "fix": removed.tracked.fix}
+        write_audit(conn, caller, "fix.delete", fix_id, now_s=service.now_s(), **detail)
+    service.announcer.announce({"event": "job", "job_id": job_id})

@@ -1,0 +1,375 @@
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.advice.advise import fix_as_json
+from app.advice.balance_sequences import balance_sequences
+from app.advice.fix import Facts
+from app.advice.move_microbatches import move_microbatches
+from app.advice.outcome import (
+    NUM_MEASURED,
+    Prediction,
+    Tracked,
+    advance,
+    advance_all,
+    finish_run,
+    outcome_sentence,
+    predicted_again,
+    prediction_of,
+)
+from app.advice.planned_gc import planned_gc
+from app.advice.repair_link import repair_link
+from app.advice.replace_worker import replace_worker
+from app.advice.resplit_stages import resplit_stages
+from app.advice.signs import FollowedWindow, Sign, work_imbalance
+from app.synth.costs import OperationCosts
+from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
+from app.synth.faults.slow_compute import SlowWorker
+from app.synth.faults.slow_network import SlowNic
+from app.synth.job import SimulatedJob
+from app.synth.schedules import OneFOneB, ZeroBubble
+from app.trace.job import Parallelism
+from tests.advice.cases import fix_of
+from tests.advice.fix_windows import WINDOW_STEPS, case_at, predicted, seen_window, window_at
+
+HEALTHY = SimulatedJob(Parallelism(4, 2, 4), 4)
+SLOW = replace(HEALTHY, faults=(SlowWorker(2, 1, 1.6),))
+BETTER = replace(HEALTHY, seed=5)
+
+
+@pytest.fixture(scope="module")
+def slow_case():
+    return case_at(SLOW)
+
+
+@pytest.fixture(scope="module")
+def replacing(slow_case):
+    return predicted(replace_worker, slow_case)
+
+
+@pytest.fixture(scope="module")
+def other_hosts(slow_case):
+    hosts = dict(slow_case.replay.window.hosts)
+    slow = hosts[2, 1]
+    return {worker: "spare-1" if host == slow else host for worker, host in hosts.items()}
+
+
+def after(tracked: Tracked, *windows: FollowedWindow) -> Tracked:
+    for window in windows:
+        tracked = advance(tracked, window)
+    return tracked
+
+
+def in_row(job, first_step=WINDOW_STEPS, number=NUM_MEASURED, **given):
+    return [window_at(job, first_step + at * WINDOW_STEPS, **given) for at in range(number)]
+
+
+def test_replaced_worker_is_noticed_by_its_host_and_measured_over_three_windows(
+    replacing, other_hosts
+):
+    # The new run begins again at the last checkpoint.
+    found = after(replacing.tracked, *in_row(BETTER, 4, epoch=2, hosts=other_hosts))
+    assert (found.state, found.applied_epoch, found.applied_step) == ("measured", 2, 4)
+    assert found.achieved == pytest.approx(replacing.speed_up, rel=0.02)
+    assert replacing.speed_up > 1.1
+    assert len(found.windows) == NUM_MEASURED
+    assert found.note is None
+    assert outcome_sentence(found, 1.184) == (
+        f"worker replaced at step 4: predicted 1.18\u00d7, achieved {found.achieved:.2f}\u00d7"
+    )
+
+
+def test_achieved_is_t_before_over_mean_simulated_step_after(replacing, other_hosts):
+    windows = in_row(BETTER, epoch=2, hosts=other_hosts)
+    found = after(replacing.tracked, *windows)
+    every = [each for one in windows for each in one.result["step_time_s"]["simulated"]]
+    assert found.achieved == pytest.approx(replacing.tracked.before_s * len(every) / sum(every))
+
+
+def test_host_that_is_still_slow_has_won_nothing(replacing, other_hosts):
+    found = after(replacing.tracked, *in_row(SLOW, epoch=2, hosts=other_hosts))
+    assert found.state == "measured"
+    assert found.achieved == pytest.approx(1.0, abs=0.02)
+
+
+def test_host_that_runs_another_worker_of_the_job_is_not_replaced(replacing, slow_case):
+    hosts = dict(slow_case.replay.window.hosts)
+    swapped = hosts | {(2, 1): hosts[0, 0], (0, 0): hosts[2, 1]}
+    found = after(replacing.tracked, *in_row(SLOW, number=1, epoch=2, hosts=swapped))
+    assert found.state == "open"
+
+
+def test_fault_that_goes_away_in_the_same_run_is_gone_by_itself(replacing):
+    first, second = in_row(BETTER, number=2)
+    assert after(replacing.tracked, first).state == "open"
+    found = after(replacing.tracked, first, second)
+    assert (found.state, found.achieved) == ("gone", None)
+    assert outcome_sentence(found, 1.2) == "replace-worker: predicted 1.20\u00d7, not applied"
+
+
+def test_fault_that_goes_away_on_the_same_host_after_a_restart_is_gone_by_itself(replacing):
+    assert after(replacing.tracked, *in_row(BETTER, number=2, epoch=2)).state == "gone"
+
+
+def test_fault_that_pauses_for_one_window_stays_open(replacing):
+    tracked = after(
+        replacing.tracked, *in_row(BETTER, number=1), window_at(SLOW, 16), window_at(BETTER, 24)
+    )
+    assert tracked.state == "open"
+    assert tracked.num_there == 2
+
+
+def test_worker_without_a_host_name_is_replaced_if_a_new_run_is_healthy():
+    tracked = predicted(replace_worker, case_at(SLOW, hosts={})).tracked
+    tracked = advance(tracked, window_at(SLOW, 8, hosts={}))
+    healthy = in_row(BETTER, 16, epoch=2, hosts={})
+    assert advance(tracked, healthy[0]).state == "open"
+    found = after(tracked, *healthy)
+    assert (found.state, found.applied_step) == ("measured", 16)
+    assert after(tracked, *in_row(BETTER, 16, hosts={})).state == "gone", "without a new run"
+
+
+def test_other_number_of_micro_batches_is_not_compared(replacing, other_hosts):
+    larger = replace(BETTER, num_microbatches=16)
+    found = after(replacing.tracked, window_at(larger, 8, 2, hosts=other_hosts))
+    assert (found.state, found.achieved) == ("not-comparable", None)
+    # Once it is noticed, the windows before the change count.
+    tracked = after(replacing.tracked, *in_row(BETTER, number=1, epoch=2, hosts=other_hosts))
+    found = advance(tracked, window_at(larger, 24, 3, hosts=other_hosts))
+    assert (found.state, len(found.windows)) == ("measured", 1)
+
+
+def test_revisions_and_replays_of_windows_count_once(replacing, other_hosts):
+    windows = in_row(BETTER, epoch=2, hosts=other_hosts)
+    once = after(replacing.tracked, *windows)
+    again = after(
+        replacing.tracked, windows[0], windows[0], windows[1], windows[0], windows[1], windows[2]
+    )
+    assert again == once
+    assert after(once, *windows) == once
+    slow = window_at(SLOW, 8)
+    assert after(replacing.tracked, slow, slow, slow).num_there == 2
+
+
+def test_revision_of_a_measured_window_replaces_it(replacing, other_hosts):
+    first = window_at(BETTER, 8, 2, hosts=other_hosts)
+    partial = replace(
+        first, result={**first.result, "step_time_s": {"simulated": [9.0]}, "steps": [8]}
+    )
+    wrong = advance(replacing.tracked, partial)
+    assert wrong.achieved == pytest.approx(replacing.tracked.before_s / 9.0)
+    assert advance(wrong, first) == advance(replacing.tracked, first)
+
+
+def test_windows_up_to_the_prediction_change_nothing(replacing, slow_case):
+    assert advance(replacing.tracked, seen_window(slow_case)) == replacing.tracked
+
+
+def test_end_of_the_run_makes_fewer_windows_final(replacing, other_hosts):
+    tracked = after(replacing.tracked, *in_row(BETTER, number=1, epoch=2, hosts=other_hosts))
+    assert tracked.state == "applied"
+    assert finish_run(tracked, 1) == tracked
+    assert finish_run(tracked, 2) == replace(tracked, state="measured")
+    assert finish_run(replacing.tracked, 1) == replacing.tracked
+
+
+def test_slower_steps_before_the_fix_are_noted(replacing, other_hosts):
+    worse = replace(SLOW, faults=(SlowWorker(2, 1, 2.4),))
+    windows = [window_at(worse, 8), *in_row(BETTER, 16, epoch=2, hosts=other_hosts)]
+    found = after(replacing.tracked, *windows)
+    assert found.state == "measured"
+    assert (found.note or "").endswith("as long as at the prediction")
+
+
+def test_new_cause_after_the_fix_is_noted(replacing, other_hosts):
+    job = replace(BETTER, faults=(SlowNic(2, 0, 6.0),))
+    windows = in_row(job, epoch=2, hosts=other_hosts)
+    assert any("slow-link" in each.causes for each in windows)
+    assert after(replacing.tracked, *windows).note == "found since: slow-link"
+
+
+# Pipeline stages: a loss that costs as much as five layers, as in test_resplit_stages.py.
+def with_layers(*counts: int, seed: int = 1) -> SimulatedJob:
+    work = [number / 8 for number in counts]
+    work[-1] += 5 / 8
+    costs = OperationCosts(noise=0.01, stage_factors=tuple(work))
+    return SimulatedJob(Parallelism(2, len(counts), 1), 8, costs=costs, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def splitting() -> Prediction:
+    return predicted(resplit_stages, case_at(with_layers(8, 8, 8, 8), facts=Facts(layers=32)))
+
+
+def test_predicted_split_is_noticed_by_the_shares_of_the_stages(splitting):
+    assert splitting.title == "Give the stages 10/9/9/4 layers, not 8/8/8/8"
+    found = after(splitting.tracked, *in_row(with_layers(10, 9, 9, 4, seed=4), epoch=2))
+    assert found.state == "measured"
+    assert found.achieved == pytest.approx(splitting.speed_up, rel=0.02)
+    assert splitting.speed_up > 1.1
+    work = [10 / 37, 9 / 37, 9 / 37, 9 / 37]
+    assert splitting.tracked.sign.predicted_shares == pytest.approx(work, rel=0.01)
+
+
+def test_same_layers_after_a_restart_are_no_other_split(splitting):
+    found = after(splitting.tracked, *in_row(with_layers(8, 8, 8, 8, seed=4), epoch=2))
+    assert found.state == "open"
+    assert found.num_there == 1 + NUM_MEASURED
+
+
+def test_layers_moved_the_other_way_are_not_the_predicted_split(splitting):
+    found = after(splitting.tracked, *in_row(with_layers(7, 7, 8, 10, seed=4), epoch=2))
+    assert found.state == "open"
+
+
+# Garbage collection.
+PAUSES = replace(HEALTHY, faults=(GcPauses(rate=0.1, pause_s=0.3),))
+
+
+@pytest.fixture(scope="module")
+def collecting() -> Prediction:
+    return predicted(planned_gc, case_at(PAUSES))
+
+
+def test_pauses_that_are_gone_for_two_windows_of_a_new_run_were_planned(collecting):
+    persisted = advance(collecting.tracked, window_at(PAUSES, 8))
+    found = after(persisted, *in_row(BETTER, 16, epoch=2))
+    assert (found.state, found.applied_step) == ("measured", 16)
+    assert found.achieved == pytest.approx(collecting.speed_up, rel=0.03)
+
+
+def test_pauses_seen_in_one_window_only_are_ignored(collecting):
+    assert after(collecting.tracked, *in_row(BETTER, 8, 2, epoch=2)).state == "gone"
+
+
+def test_pauses_that_stop_without_a_restart_went_away_by_themselves(collecting):
+    persisted = advance(collecting.tracked, window_at(PAUSES, 8))
+    assert after(persisted, *in_row(BETTER, 16, 2)).state == "gone"
+
+
+def test_repaired_link_needs_no_restart():
+    job = replace(HEALTHY, faults=(SlowNic(2, 0, 8.0),))
+    prediction = predicted(repair_link, case_at(job))
+    persisted = advance(prediction.tracked, window_at(job, 8))
+    found = after(persisted, *in_row(BETTER, 16))
+    assert (found.state, found.applied_epoch, found.applied_step) == ("measured", 1, 16)
+    assert found.achieved == pytest.approx(prediction.speed_up, rel=0.03)
+
+
+# Several fixes of one job.
+BOTH = replace(HEALTHY, faults=(SlowWorker(2, 1, 1.6), GcPauses(rate=0.1, pause_s=0.3)))
+
+
+@pytest.fixture(scope="module")
+def two():
+    case = case_at(BOTH)
+    return [predicted(each, case).tracked for each in (replace_worker, planned_gc)]
+
+
+def followed(tracked, *windows):
+    for window in windows:
+        tracked = advance_all(tracked, window)
+    return tracked
+
+
+def test_prediction_from_before_another_fix_expires(two, other_hosts):
+    found = followed(two, *in_row(PAUSES, epoch=2, hosts=other_hosts))
+    assert [each.state for each in found] == ["measured", "expired"]
+    assert found[1].note == "replace-worker was applied since: predict it again"
+
+
+def test_fixes_applied_at_once_say_that_the_gain_is_of_both(two, other_hosts):
+    planned, replaced = two[::-1]
+    sign = replace(planned.sign, kind="structure", shape=replace(planned.sign.shape, order="other"))
+    found = followed(
+        [replace(planned, sign=sign), replaced], *in_row(BETTER, epoch=2, hosts=other_hosts)
+    )
+    assert [each.state for each in found] == ["measured", "measured"]
+    assert "applied together with planned-gc" in found[1].note
+    assert "applied together with replace-worker" in found[0].note
+
+
+def test_second_fix_ends_the_measurement_of_the_first(two, other_hosts):
+    first, *rest = in_row(PAUSES, epoch=2, hosts=other_hosts)
+    replaced, _ = followed(two, first)
+    again = predicted(planned_gc, case_at(PAUSES, 8, 2, hosts=other_hosts)).tracked
+    sign = replace(again.sign, kind="structure", shape=replace(again.sign.shape, order="other"))
+    found = followed([replaced, replace(again, sign=sign)], rest[0])
+    assert [each.state for each in found] == ["measured", "applied"]
+    assert [each.first_step for each in found[0].windows] == [8]
+
+
+def test_newer_prediction_keeps_in_how_many_windows_the_cause_was_found(collecting):
+    persisted = advance(collecting.tracked, window_at(PAUSES, 8))
+    newer = predicted(planned_gc, case_at(PAUSES, 8)).tracked
+    assert predicted_again(persisted, newer) == replace(newer, num_there=2)
+
+
+def test_fix_that_no_operation_shows_is_not_followed(slow_case):
+    fix = fix_as_json(fix_of(replace_worker(slow_case)))
+    assert prediction_of(fix | {"fix": "straggl-ar"}, seen_window(slow_case)) is None
+
+
+def test_sign_survives_json(replacing, splitting, collecting):
+    for each in (replacing, splitting, collecting):
+        text = msgspec.json.encode(each.tracked.sign)
+        assert msgspec.json.decode(text, type=Sign) == each.tracked.sign
+
+
+# Sequences: the same documents, dealt out to the dp ranks by their work.
+SEQUENCES = SequenceImbalance(attention_share=0.4, full_share=0.03)
+DEALT_OUT = LptSequences(attention_share=0.4, full_share=0.03, documents_seed=3)
+UNEVEN = SimulatedJob(Parallelism(4, 2, 4), 8, seed=3, faults=(SEQUENCES,))
+DEALT = replace(UNEVEN, faults=(DEALT_OUT,), seed=9)
+
+
+@pytest.fixture(scope="module")
+def balancing() -> Prediction:
+    return predicted(balance_sequences, case_at(UNEVEN))
+
+
+def test_sequences_dealt_out_evenly_are_noticed_by_the_work_of_the_ranks(balancing):
+    persisted = advance(balancing.tracked, window_at(UNEVEN, 8))
+    assert persisted.num_there == 2
+    windows = in_row(DEALT, 16, epoch=2)
+    # Micro-batches still differ in length: the cause itself is not gone.
+    assert all("sequence-imbalance" in each.causes for each in windows)
+    found = after(persisted, *windows)
+    assert (found.state, found.applied_step) == ("measured", 16)
+    assert found.achieved == pytest.approx(balancing.speed_up, rel=0.05)
+
+
+def test_slow_rank_does_not_make_the_work_uneven():
+    slow = replace(HEALTHY, faults=(SlowWorker(2, 1, 3.0),))
+    assert work_imbalance(window_at(slow, 0).work_s) < 1.02
+    assert work_imbalance(window_at(UNEVEN, 0).work_s) > 1.1
+
+
+def with_shape(window: FollowedWindow, **changes: Any) -> FollowedWindow:
+    found = replace(window)
+    object.__setattr__(found, "shape", replace(window.shape, **changes))
+    return found
+
+
+def test_moved_micro_batches_are_noticed_by_the_counts_of_the_ranks(slow_case):
+    tracked = predicted(move_microbatches, slow_case).tracked
+    same, moved, more = window_at(SLOW, 8), (5.0, 5.0, 1.0, 5.0), (5.0, 5.0, 5.0, 5.0)
+    assert advance(tracked, same).state == "open"
+    assert advance(tracked, with_shape(same, microbatches=moved)).state == "applied"
+    assert advance(tracked, with_shape(same, microbatches=more[:1])).state == "not-comparable"
+
+
+def test_other_schedule_is_noticed_by_the_order_of_computations():
+    slow = replace(HEALTHY, schedule=OneFOneB())
+    sign = Sign("structure", (), True, 1, window_at(slow, 0).shape)
+    tracked = Tracked("other-schedule", sign, 1, 0, 1.0)
+    assert advance(tracked, window_at(replace(slow, seed=8), 8, 2)).state == "open"
+    for job in (
+        replace(HEALTHY, schedule=ZeroBubble()),
+        replace(HEALTHY, num_microbatches=8),
+    ):
+        found = advance(tracked, window_at(job, 8, 2))
+        assert (found.state, found.applied_step) == ("applied", 8)

@@ -1,0 +1,232 @@
+"""Predicted fixes through real turns of the consumer: noticed, measured, and told once."""
+
+import json
+import shutil
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from app.alerts.rule import Rule
+from app.alerts.rules.defaults import default_rules
+from app.store import fixes
+from app.store.alerting import alert_rules
+from app.store.database import Store
+from tests.alerts.http_receiver import receiver
+from tests.consumer.jobs import HEALTHY, SIZES, SLOW
+from tests.consumer.notifier import NotifierTwin
+from tests.consumer.twin import ConsumerTwin, Crash, Script, step_batches
+
+JOB = "default/job"
+FIXED = replace(HEALTHY, seed=7)
+SPARE = {0: "host-0", 1: "spare-1"}
+OLD = {0: "host-0", 1: "host-1"}
+
+
+@pytest.fixture
+def hook():
+    with receiver() as hook:
+        yield hook
+
+
+@pytest.fixture
+def url(migrated_file, tmp_path):
+    return f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'outcomes.db')}"
+
+
+@pytest.fixture
+def twin(url):
+    found = ConsumerTwin(url, default_rules=default_rules())
+    yield found
+    found.store.close()
+
+
+@pytest.fixture
+def notifier(url, twin, hook):
+    with closing(NotifierTwin(url)) as found:
+        found.add_receiver("hook", hook.url)
+        yield found
+
+
+def push(twin, job, steps, epoch=1, hosts=OLD):
+    for step in steps:
+        # The second run goes on from its checkpoint at step 3; batches count from 0 in each run.
+        number = step - 3 if epoch == 2 else step
+        batches = step_batches(job, step, epoch)
+        twin.append(
+            JOB,
+            *(replace(each, host=hosts[each.dp_rank], batch_seq=number) for each in batches),
+        )
+
+
+def actions(twin):
+    """A slow worker for two windows; a new run on another host for three."""
+    yield lambda: twin.register(JOB, SIZES)
+    yield lambda: push(twin, SLOW, range(6))
+    yield lambda: None
+    yield lambda: twin.register(JOB, SIZES, "run-2")
+    for first in range(3, 12, 3):
+        yield lambda first=first: push(twin, FIXED, range(first, first + 3), 2, SPARE)
+    for _ in range(3):
+        yield lambda: None
+
+
+def run_all(twin):
+    script = Script(twin, actions(twin))
+    while True:
+        try:
+            twin.consumer().run(script)
+        except Crash:
+            continue
+        return
+
+
+def records(twin):
+    with Store.read(twin.store) as conn:
+        return fixes.page(conn, "default", now_s=twin.unix_clock())[0]
+
+
+def outcome_messages(twin):
+    return [row for row in twin.rows("outbox", "kind", "rule", "state") if row[0] == "fix-outcome"]
+
+
+def told(hook):
+    bodies = [json.loads(body) for _, _, body in hook.requests]
+    return [body["data"]["sentence"] for body in bodies if body["type"] == "fix.measured"]
+
+
+def dispatch(notifier, twin):
+    notifier.clock.now_s = twin.unix_clock() + 10.0
+    notifier.dispatch()
+
+
+def test_replaced_host_is_measured_against_its_prediction_and_told_once(twin, notifier, hook):
+    run_all(twin)
+    [record] = records(twin)
+    tracked = record.tracked
+    assert (tracked.fix, tracked.state) == ("replace-worker", "measured")
+    assert (tracked.applied_epoch, tracked.applied_step) == (2, 3)
+    assert tracked.num_there == 2
+    assert tracked.achieved == pytest.approx(record.prediction.speed_up, rel=0.02)
+    assert (record.notice, record.tracked_by) == ("due", None)
+    for _ in range(3):
+        dispatch(notifier, twin)
+        twin.pass_time(300)
+    [sentence] = told(hook)
+    assert sentence == f"job: {record.prediction.sentence}."
+    assert sentence.endswith("step 3: predicted 1.31\u00d7, achieved 1.31\u00d7.")
+    assert outcome_messages(twin) == [("fix-outcome", "fix-outcome", "delivered")]
+    [record] = records(twin)
+    assert record.notice == "told"
+
+
+def test_crash_at_any_point_leaves_one_outcome_and_one_message(migrated_file, tmp_path, hook):
+    def run(name, at=None):
+        url = f"sqlite:///{shutil.copy(migrated_file, tmp_path / f'{name}.db')}"
+        twin = ConsumerTwin(url, default_rules=default_rules())
+        if at is not None:
+            twin.crash_points.raise_at(at, Crash())
+        run_all(twin)
+        found = [(each.tracked, each.prediction.step_s, each.notice) for each in records(twin)]
+        hook.requests.clear()
+        with closing(NotifierTwin(url)) as notifier:
+            notifier.add_receiver("hook", hook.url)
+            dispatch(notifier, twin)
+            dispatch(notifier, twin)
+        passed = twin.crash_points.passed
+        twin.store.close()
+        return found, told(hook), passed
+
+    known, sentences, passed = run("whole")
+    assert len(sentences) == 1
+    places = [at for at, point in enumerate(passed) if point != "after read"]
+    for at in places[2::3]:
+        assert run(f"crash-{at}", at)[:2] == (known, sentences), passed[at]
+
+
+def test_crash_while_the_message_is_written_tells_it_once(twin, notifier, hook):
+    run_all(twin)
+    for at in range(3):
+        notifier.crash_points.raise_at(at, Crash())
+        with pytest.raises(Crash):
+            dispatch(notifier, twin)
+        twin.pass_time(60)
+    dispatch(notifier, twin)
+    assert len(set(hook.ids)) == 1
+    assert outcome_messages(twin) == [("fix-outcome", "fix-outcome", "delivered")]
+
+
+def test_without_the_rule_nobody_is_told_not_even_later(twin, notifier, hook):
+    with Store.write(twin.store) as conn:
+        alert_rules.replace_all(conn, "default", [Rule("slow", "slowdown", 1.5)], text="", now_s=1)
+    run_all(twin)
+    [record] = records(twin)
+    assert (record.tracked.state, record.notice) == ("measured", None)
+    notifier.set_rules(*default_rules())
+    dispatch(notifier, twin)
+    assert told(hook) == []
+
+
+def test_silenced_outcome_is_told_after_the_silence(twin, notifier, hook):
+    run_all(twin)
+    notifier.clock.now_s = twin.unix_clock()
+    notifier.silence(pattern="replace-*", ends_s=twin.unix_clock() + 600)
+    dispatch(notifier, twin)
+    assert told(hook) == []
+    twin.pass_time(601)
+    dispatch(notifier, twin)
+    assert len(told(hook)) == 1
+
+
+def test_receiver_of_warnings_and_pagers_are_not_told(twin, notifier, hook):
+    notifier.add_receiver("warnings", hook.url, min_severity="warning")
+    notifier.add_receiver("pager", hook.url, format="pagerduty")
+    run_all(twin)
+    dispatch(notifier, twin)
+    assert [row[0] for row in twin.rows("outbox", "endpoint_id", "kind")] == ["hook"]
+
+
+def test_end_of_the_run_makes_the_outcome_final(twin):
+    consumer = twin.consumer()
+    twin.register(JOB, SIZES)
+    push(twin, SLOW, range(6))
+    twin.turns(consumer)
+    twin.register(JOB, SIZES, "run-2")
+    push(twin, FIXED, range(3, 6), 2, SPARE)
+    twin.turns(consumer)
+    [record] = records(twin)
+    assert record.tracked.state == "applied"
+    assert record.notice is None
+    twin.end(JOB)
+    twin.turns(consumer)
+    [record] = records(twin)
+    assert (record.tracked.state, record.notice) == ("measured", "due")
+    assert len(record.tracked.windows) == 1
+
+
+def test_fault_that_ends_without_a_restart_is_not_counted_as_the_fix(twin):
+    consumer = twin.consumer()
+    twin.register(JOB, SIZES)
+    push(twin, SLOW, range(6))
+    push(twin, FIXED, range(6, 15))
+    twin.turns(consumer)
+    [record] = records(twin)
+    assert (record.tracked.state, record.tracked.achieved, record.notice) == ("gone", None, None)
+
+
+def test_healthy_job_has_no_predictions(twin):
+    consumer = twin.consumer()
+    twin.register(JOB, SIZES)
+    push(twin, FIXED, range(6))
+    twin.turns(consumer)
+    assert records(twin) == []
+
+
+def test_failed_comparison_stops_no_window(twin, monkeypatch):
+    def broken(*_):
+        raise LookupError("a bug")
+
+    monkeypatch.setattr("app.consumer.fix_outcomes.advance_all", broken)
+    run_all(twin)
+    states = [state for (state,) in twin.windows("state")]
+    assert states == ["complete"] * 5

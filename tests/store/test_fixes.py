@@ -1,0 +1,168 @@
+"""Predictions of fixes: one followed at a time, outcomes kept as history."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.advice.outcome import SeenWindow
+from app.errors import Conflict, FixNotFound, InvalidRequest, JobNotFound
+from app.store import fixes, retention
+from app.store.database import to_cursor
+from app.store.fixes import EXPIRES_AFTER_S
+from app.store.retention import RetentionDays
+from tests.store.factories import prediction, register
+
+JOB = "default/a"
+DAY_S = 86_400.0
+SEEN = SeenWindow(2, 16, 8, 2.05, "applied", ("gc-pause",))
+
+
+@pytest.fixture
+def job(store):
+    register(store, JOB)
+    return store
+
+
+def save(store, found=None, *, job_id=JOB, now_s=1.0, **given):
+    with store.write() as conn:
+        return fixes.save_prediction(
+            conn, job_id, prediction(**given) if found is None else found, now_s=now_s
+        )
+
+
+def update(store, record, now_s=2.0, **changes):
+    with store.write() as conn:
+        return fixes.save(
+            conn, record.with_tracked(replace(record.tracked, **changes)), now_s=now_s
+        )
+
+
+def live(store, job_id=JOB, now_s=3.0):
+    with store.write() as conn:
+        return fixes.live(conn, job_id, now_s=now_s)
+
+
+def listed(store, now_s=3.0, **given):
+    with store.read() as conn:
+        found, cursor = fixes.page(conn, "default", now_s=now_s, **given)
+    return [each.tracked.fix for each in found], cursor
+
+
+def test_prediction_is_read_back(job):
+    record = save(job)
+    assert live(job) == [record]
+    assert record.prediction == prediction()
+    assert (record.tracked_by, record.notice, record.predicted_s) == (None, None, 1.0)
+
+
+def test_progress_is_read_back(job):
+    values: dict[str, Any] = {
+        "state": "applied",
+        "windows": (SEEN,),
+        "num_there": 3,
+        "applied_epoch": 2,
+        "applied_step": 16,
+        "achieved": 1.17,
+        "note": "a note",
+    }
+    record = update(job, save(job), **values)
+    assert live(job) == [record]
+    assert record.tracked == replace(prediction().tracked, **values)
+    assert record.updated_s == 2.0
+
+
+def test_newer_prediction_replaces_the_open_one_of_the_same_fix(job):
+    first = save(job)
+    update(job, first, num_there=2)
+    again = save(job, first_step=8, now_s=5.0)
+    assert (again.fix_id, again.predicted_s, again.updated_s) == (first.fix_id, 1.0, 5.0)
+    assert (again.tracked.first_step, again.tracked.num_there) == (8, 2)
+    save(job, fix="planned-gc")
+    assert [each.tracked.fix for each in live(job)] == ["planned-gc", "replace-worker"]
+
+
+def test_fix_that_is_being_measured_keeps_its_prediction(job):
+    update(job, save(job), state="applied", applied_epoch=2, applied_step=16)
+    with pytest.raises(Conflict, match="being measured"):
+        save(job, first_step=24)
+
+
+def test_outcome_stays_beside_a_new_prediction(job):
+    update(job, save(job), state="measured", achieved=1.1)
+    new = save(job, first_step=24, now_s=4.0)
+    assert live(job) == [new]
+    assert listed(job)[0] == ["replace-worker"] * 2
+
+
+def test_predictions_of_other_jobs_are_not_touched(job):
+    register(job, "default/b")
+    save(job)
+    other = save(job, job_id="default/b")
+    assert live(job, "default/b") == [other]
+
+
+def test_open_prediction_expires_and_can_be_made_again(job):
+    record = save(job)
+    later_s = 2.0 + EXPIRES_AFTER_S
+    assert live(job, now_s=later_s) == []
+    assert record.state_at(later_s) == "expired"
+    assert listed(job, later_s, state="expired")[0] == ["replace-worker"]
+    assert listed(job, later_s, state="open")[0] == []
+    again = save(job, now_s=later_s)
+    assert live(job, now_s=later_s) == [again]
+    assert again.predicted_s == later_s
+
+
+def test_page_has_the_newest_first_and_no_other_project(job):
+    register(job, "research/a")
+    save(job, job_id="research/a", fix="repair-link")
+    for number, name in enumerate(("replace-worker", "planned-gc", "resplit-stages")):
+        save(job, fix=name, now_s=float(number // 2))
+    first, cursor = listed(job, limit=2)
+    rest, end = listed(job, limit=2, cursor=cursor)
+    assert first[0] == "resplit-stages"
+    assert sorted(first + rest) == ["planned-gc", "replace-worker", "resplit-stages"]
+    assert end is None
+    assert listed(job, job_id=JOB)[0] == first + rest
+    assert listed(job, state="measured") == ([], None)
+    with pytest.raises(InvalidRequest):
+        listed(job, cursor=to_cursor("x"))
+
+
+def test_outcomes_to_tell_are_told_once(job):
+    record = update(job, save(job), state="measured")
+    with job.write() as conn:
+        assert fixes.due_to_tell(conn, JOB) == []
+        fixes.save(conn, replace(record, notice="due"), now_s=3.0)
+        [due] = fixes.due_to_tell(conn, JOB)
+        fixes.mark_told(conn, [due.fix_id])
+        assert fixes.due_to_tell(conn, JOB) == []
+
+
+def test_deleted_prediction_is_gone(job):
+    record = save(job)
+    with job.write() as conn:
+        assert fixes.remove(conn, JOB, record.fix_id) == record
+    with pytest.raises(FixNotFound), job.write() as conn:
+        fixes.remove(conn, JOB, record.fix_id)
+
+
+def test_unknown_job_is_refused(job):
+    with pytest.raises(JobNotFound):
+        save(job, job_id="default/none")
+    with pytest.raises(JobNotFound):
+        listed(job, job_id="default/none")
+    with pytest.raises(JobNotFound), job.write() as conn:
+        fixes.remove(conn, "default/none", "ab")
+
+
+def test_outcomes_expire_with_results(job):
+    record = save(job, now_s=time.time() - 400 * DAY_S)
+    kept = save(job, fix="planned-gc", now_s=time.time() - DAY_S)
+    removed = list(retention.sweep(job, RetentionDays(raw_days=14.0, results_days=180.0)))
+    assert [(each.kind, each.number) for each in removed] == [("fixes", 1)]
+    with job.read() as conn:
+        assert fixes.page(conn, "default", now_s=time.time())[0] == [kept]
+    assert record != kept
