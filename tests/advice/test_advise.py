@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from app.advice.advise import METHODS, advice_as_json, advise, top_fix
-from app.advice.fix import AdviceCase, Facts
+from app.advice.fix import AdviceCase, Facts, Fix, Method, NotOffered
 from app.advice.planned_gc import EVERY_STEPS, planned_gc
 from app.advice.repair_link import repair_link
 from app.synth.faults.fault import Fault
@@ -49,7 +49,8 @@ def test_largest_gain_comes_first_and_others_say_why_not():
     assert {each.name for each in advice.fixes if each.cause} == {"replace-worker", "repair-link"}
     gains = [each.gpu_hours_per_day for each in advice.fixes]
     assert gains == sorted(gains, reverse=True)
-    answered = [each.name for each in (*advice.fixes, *advice.not_offered)]
+    answered = [each.name for each in advice.fixes]
+    answered += [each.name for each in advice.not_offered]
     assert sorted(answered) == sorted(each.name for each in METHODS)
     assert all(each.reason for each in advice.not_offered)
 
@@ -113,12 +114,16 @@ def test_fixes_of_one_cause_are_alternatives_not_a_set():
 
 def test_top_fix_of_one_cause_asks_its_first_method_alone(monkeypatch):
     case = with_fault(SlowWorker(2, 1, 1.6))
-    asked = []
-    methods = [
-        replace(each, predict=lambda case, each=each: asked.append(each.name) or each.predict(case))
-        for each in METHODS
-    ]
-    monkeypatch.setattr("app.advice.advise.METHODS", tuple(methods))
+    asked: list[str] = []
+
+    def noted(method: Method) -> Method:
+        def predict(case: AdviceCase) -> Fix | NotOffered:
+            asked.append(method.name)
+            return method.predict(case)
+
+        return replace(method, predict=predict)
+
+    monkeypatch.setattr("app.advice.advise.METHODS", tuple(map(noted, METHODS)))
     found = top_fix(case)
     assert found is not None
     assert asked == [found.name] == ["replace-worker"]

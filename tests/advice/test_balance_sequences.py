@@ -1,33 +1,47 @@
 import json
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import pytest
 
-from app.advice.balance_sequences import balance_sequences
+from app.advice.balance_sequences import _Reassignment, balance_sequences
 from app.advice.change import Change, ChangedDurations
+from app.advice.fix import Fix
 from app.advice.replace_worker import replace_worker
+from app.engine.replays import prepare
 from app.synth.faults.effects import affected_steps
 from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance, _set_lengths
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
-from app.synth.schedules import Interleaved
+from app.synth.schedules import Interleaved, OneFOneB
 from app.trace.job import Parallelism
-from tests.advice.cases import NUM_STEPS, case_of, fix_of, prepare, refusal_of
+from tests.advice.cases import NUM_STEPS, case_of, fix_of, refusal_of
 
 JOB = SimulatedJob(Parallelism(4, 4, 8), 8, seed=3)
-SETTINGS = {"attention_share": 0.4, "full_share": 0.03}
+ATTENTION_SHARE, FULL_SHARE = 0.4, 0.03
 
 
-def uneven(job, **settings):
-    return replace(job, faults=(SequenceImbalance(**SETTINGS, **settings),))
+def uneven(job: SimulatedJob, *, is_sent: bool = False) -> SimulatedJob:
+    fault = SequenceImbalance(
+        attention_share=ATTENTION_SHARE, full_share=FULL_SHARE, is_sent=is_sent
+    )
+    return replace(job, faults=(fault,))
 
 
 def achieved_s(job, *others, seed=50):
     """Mean step in seconds of the same documents dealt out, with other noise."""
-    dealt = LptSequences(**SETTINGS, documents_seed=job.seed)
+    dealt = LptSequences(
+        attention_share=ATTENTION_SHARE, full_share=FULL_SHARE, documents_seed=job.seed
+    )
     window = replace(job, faults=(dealt, *others), seed=seed).record(range(NUM_STEPS)).window()
     return float(prepare(window).simulated_s.mean())
+
+
+def reassignment_of(fix: Fix) -> _Reassignment:
+    """The new dp ranks that the fix gives the micro-batches."""
+    assert isinstance(fix.change.reassign, _Reassignment)
+    return fix.change.reassign
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +52,8 @@ def case():
 @pytest.mark.parametrize(("dp", "pp", "vpp"), [(4, 4, 1), (8, 1, 1), (2, 8, 1), (4, 2, 2)])
 @pytest.mark.parametrize("is_sent", [False, True])
 def test_prediction_is_what_the_same_sequences_take_dealt_out(dp, pp, vpp, is_sent):
-    job = SimulatedJob(
-        Parallelism(dp, pp, 8, vpp), 8, seed=3, **({"schedule": Interleaved()} if vpp > 1 else {})
-    )
+    schedule = Interleaved() if vpp > 1 else OneFOneB()
+    job = SimulatedJob(Parallelism(dp, pp, 8, vpp), 8, seed=3, schedule=schedule)
     case = case_of(uneven(job, is_sent=is_sent))
     fix = fix_of(balance_sequences(case))
     assert 100 * abs(fix.step_s - achieved_s(job)) / case.step_s < 4
@@ -58,7 +71,7 @@ def test_work_of_a_step_is_conserved(case):
     fix = fix_of(balance_sequences(case))
     (group,) = case.replay.groups
     durations = ChangedDurations(group)
-    fix.change.reassign(durations)
+    reassignment_of(fix)(durations)
     rows = group.template.of_stage[0]["forward-compute"]
     before, after = (
         each.reshape(len(rows), 4, NUM_STEPS).sum(axis=(0, 1))
@@ -158,7 +171,7 @@ def test_fix_is_not_offered_where_it_does_not_apply():
 def test_order_within_a_rank_matters_by_points():
     """Why the prediction says which order it is for."""
     case = case_of(uneven(SimulatedJob(Parallelism(4, 4, 8), 8, seed=3)))
-    (balanced,) = fix_of(balance_sequences(case)).change.reassign.balanced
+    (balanced,) = reassignment_of(fix_of(balance_sequences(case))).balanced
 
     class Longest:
         """Stands for a random generator, and puts the longest first."""
@@ -169,8 +182,9 @@ def test_order_within_a_rank_matters_by_points():
 
     factor = balanced.work.factor
     by_step = factor.reshape(-1, factor.shape[2])
+    longest = cast(np.random.Generator, Longest())
     longest_s = case.step_s_with(
-        Change(reassign=lambda durations: balanced.reassign(durations, Longest()))
+        Change(reassign=lambda durations: balanced.reassign(durations, longest))
     )
     random_s = fix_of(balance_sequences(case)).step_s
     assert abs(longest_s - random_s) / case.step_s > 0.01

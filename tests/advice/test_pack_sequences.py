@@ -1,10 +1,11 @@
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from app.advice.fix import Facts
-from app.advice.pack_sequences import LENGTHS_NEEDED, MEMORY_NEEDED, pack_sequences
+from app.advice.fix import Facts, Fix
+from app.advice.pack_sequences import LENGTHS_NEEDED, MEMORY_NEEDED, _Packing, pack_sequences
 from app.advice.sequences.balance import longest_first, random_order
 from app.advice.sequences.packing import OutlierPacker, Workload, flat, loader_batches
 from app.synth.faults.effects import affected_steps
@@ -62,7 +63,7 @@ def really_packed(thresholds):
     workload = Workload(0.7 / WINDOW, 0.3 / squares)
     packer = OutlierPacker(workload, DP * NUM_MICROBATCHES, LIMIT, thresholds)
     source = iter(LENGTHS.documents(200_000, np.random.default_rng(8)).tolist())
-    steps = []
+    steps: list[tuple[tuple[float, ...], ...]] = []
     for batch in flat(loader_batches(source, 3 * NUM_STEPS, DP * NUM_MICROBATCHES, WINDOW)):
         costs = np.array([[workload.of_all(each)] for each in packer.pack(batch)])
         order = random_order(longest_first(costs, DP), DP, np.random.default_rng(len(steps)))
@@ -76,18 +77,24 @@ def with_lengths(case, lengths=None, limit=None):
     return pack_sequences(replace(case, facts=Facts(document_lengths=lengths, max_tokens=limit)))
 
 
+def packing_of(fix: Fix) -> _Packing:
+    """The packing that the fix changes the job to."""
+    assert isinstance(fix.change.reassign, _Packing)
+    return fix.change.reassign
+
+
 def test_prediction_is_what_the_loader_achieves_with_other_documents(case, documents):
     fix = fix_of(with_lengths(case, documents, LIMIT))
-    thresholds = fix.change.reassign.thresholds
+    thresholds = packing_of(fix).thresholds
     achieved_s = simulated_step_s(really_packed(thresholds))
     assert 100 * abs(fix.step_s - achieved_s) / case.step_s < 4
     assert fix.speed_up > 1.1
 
 
 def test_all_work_together_stays_the_same(case, documents):
-    reassign = fix_of(with_lengths(case, documents, LIMIT)).change.reassign
-    ((_, work),) = reassign.job.works
-    factor = reassign.factor(work, np.random.default_rng(0))
+    packing = packing_of(fix_of(with_lengths(case, documents, LIMIT)))
+    ((_, work),) = packing.job.works
+    factor = packing.factor(work, np.random.default_rng(0))
     assert factor.shape == work.factor.shape
     assert factor.mean() == pytest.approx(work.factor.mean())
     assert factor.std(axis=(0, 1)).mean() < 0.2 * work.factor.std(axis=(0, 1)).mean()
@@ -127,7 +134,7 @@ def test_facts_that_are_not_of_this_job_are_refused(case, lengths, limit, reason
 
 def test_what_to_paste_is_the_packer_and_the_choice_of_sharding(case, documents):
     packer, sharding = fix_of(with_lengths(case, documents, LIMIT)).paste
-    names = {}
+    names: dict[str, Any] = {}
     exec(packer.text, names)
     packed = names["Packer"]().pack([(800, at) for at in range(64)])
     assert [len(each) for each in packed] == [2] * (DP * NUM_MICROBATCHES)

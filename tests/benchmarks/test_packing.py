@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from app.advice.sequences.packing import flat
 from benchmarks import packing
 
 
@@ -20,9 +21,7 @@ def test_only_the_original_packing_is_fitted(lengths):
 
 def test_most_tokens_are_in_documents_of_less_than_half_of_the_context(lengths):
     tokens = [
-        each.tokens
-        for batch in packing.flat(packing.made_batches(lengths, 200, seed=1))
-        for each in batch
+        each.tokens for batch in flat(packing.made_batches(lengths, 200, seed=1)) for each in batch
     ]
     short = sum(each for each in tokens if each < packing.CONTEXT // 2)
     assert short / sum(tokens) > 0.75  # as published

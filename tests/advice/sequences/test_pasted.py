@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from app.advice.sequences.sharding import choose_sharding
 
 def defined(code):
     """What the pasted text defines, run without anything else."""
-    names = {}
+    names: dict[str, Any] = {}
     exec(compile(code, "pasted", "exec"), names)
     return names
 
