@@ -61,18 +61,20 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
 
 def culprit_workers(case: AdviceCase, finding: Mapping[str, Any]) -> list[Worker]:
     """Workers that a finding names: by place, or all on a host that it names."""
-    found: set[Worker] = set()
-    for culprit in finding["culprits"]:
-        dp_rank, stage = culprit.get("dp_rank"), culprit.get("stage")
-        for worker in np.ndindex(*_shape(case)):
-            by_host = dp_rank is None and stage is None
-            if by_host:
-                is_named = case.replay.window.hosts.get((worker[0], worker[1])) == culprit["host"]
-            else:
-                is_named = dp_rank in (None, worker[0]) and stage in (None, worker[1])
-            if is_named:
-                found.add((worker[0], worker[1]))
-    return sorted(found)
+    every = [(dp_rank, stage) for dp_rank, stage in np.ndindex(*_shape(case))]
+    hosts = case.replay.window.hosts
+    return [
+        worker
+        for worker in every
+        if any(_is_named(culprit, worker, hosts.get(worker)) for culprit in finding["culprits"])
+    ]
+
+
+def _is_named(culprit: Mapping[str, Any], worker: Worker, host: str | None) -> bool:
+    dp_rank, stage = culprit.get("dp_rank"), culprit.get("stage")
+    if dp_rank is None and stage is None:
+        return host is not None and host == culprit.get("host")
+    return dp_rank in (None, worker[0]) and stage in (None, worker[1])
 
 
 def mean_compute_s(case: AdviceCase) -> Floats:
@@ -120,6 +122,8 @@ def _edits(workers: list[Worker], peers: dict[int, list[int]], at: float) -> tup
 
 
 def _title(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:
+    if len(hosts) == 1 and len(workers) == 1:
+        return f"{hosts[0]} (dp {workers[0][0]}, stage {workers[0][1]})"
     if len(hosts) == 1:
         return hosts[0]
     if hosts:
