@@ -21,6 +21,9 @@ from app.advice.fix import AdviceCase, Facts, Fix, Method, Need, NotOffered
 from app.advice.together import FixSet, best_together
 from app.engine.questions.edits import edits_as_json
 
+# A smaller gain is within the noise of a prediction; such a fix may still be one of a set.
+MIN_SPEED_UP = 1.01
+
 # Of several fixes of one cause the one that is tried first comes first.
 METHODS: tuple[Method, ...] = (
     Method(replace_worker.NAME, replace_worker.CAUSES, replace_worker.replace_worker),
@@ -59,8 +62,12 @@ def advise(case: AdviceCase) -> Advice:
         return Advice((), (), case.facts, withheld=reason)
     found = [method.predict(case) for method in METHODS]
     fixes = _best_first(case, found)
-    others = tuple(each for each in found if isinstance(each, NotOffered))
-    return Advice(tuple(fixes), others, case.facts, best_together(case, fixes))
+    together = best_together(case, fixes)
+    needed = () if together is None else [each.name for each in together.fixes]
+    worth = [each for each in fixes if _wins(each) or each.name in needed]
+    others = [each for each in found if isinstance(each, NotOffered)]
+    others += [_too_little(each) for each in fixes if each not in worth]
+    return Advice(tuple(worth), tuple(others), case.facts, together)
 
 
 def top_fix(case: AdviceCase) -> Fix | None:
@@ -76,10 +83,20 @@ def top_fix(case: AdviceCase) -> Fix | None:
     for method in METHODS:
         if left.intersection(method.causes):
             answer = method.predict(case)
-            if isinstance(answer, Fix):
+            if isinstance(answer, Fix) and _wins(answer):
                 found.append(answer)
                 left -= set(method.causes)
     return _best_first(case, found)[0] if found else None
+
+
+def _wins(fix: Fix) -> bool:
+    """Whether it is worth anybody's time by itself."""
+    return fix.speed_up >= MIN_SPEED_UP
+
+
+def _too_little(fix: Fix) -> NotOffered:
+    share = 100 * (1 - fix.step_s / fix.before_s)
+    return NotOffered(fix.name, f"{fix.title}: it wins {share:.1f} % by itself, less than 1 %")
 
 
 def _best_first(case: AdviceCase, found: Sequence[Fix | NotOffered]) -> list[Fix]:
@@ -88,7 +105,9 @@ def _best_first(case: AdviceCase, found: Sequence[Fix | NotOffered]) -> list[Fix
     Their ranges are as wide as the replay is wrong.
     """
     discrepancy = float(case.result["fidelity"]["discrepancy"])
-    fixes = (each.with_error(discrepancy) for each in found if isinstance(each, Fix))
+    fixes = (
+        each.with_error(discrepancy, case.step_error_s) for each in found if isinstance(each, Fix)
+    )
     return sorted(fixes, key=lambda fix: (fix.cause is None, fix.step_s, fix.name))
 
 
@@ -142,6 +161,7 @@ def fix_as_json(fix: Fix) -> dict[str, Any]:
         "stop_minutes": fix.stop_minutes,
         "pays_after_minutes": fix.pays_after_minutes,
         "lost_minutes": fix.lost_minutes,
+        "lost_is_at_least": fix.lost_is_at_least,
         "pays_now": fix.pays_now,
         "paste": [{"label": each.label, "text": each.text} for each in fix.paste],
         "needs": _needs(fix.needs),

@@ -69,7 +69,7 @@ def balance_sequences(case: AdviceCase) -> Fix | NotOffered:
         change=predicted.change,
         cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
-        lost_minutes=case.lost_minutes(found[0]),
+        elapsed=case.since_onset(found[0]),
         paste=_pastes(case, known),
         needs=_needs(case, known),
     )
@@ -183,13 +183,21 @@ def _pastes(case: AdviceCase, balanced: Sequence[BalancedSteps]) -> tuple[Paste,
     costs = next((each.costs for each in balanced if each.costs is not None), None)
     found = [Paste("PyTorch: assignment in the sampler", sampler_code(costs))]
     if megatron := _megatron(case, balanced):
-        found.append(Paste("Megatron-LM", megatron))
-    found.append(
-        Paste("slime (with --max-tokens-per-gpu)", "--use-dynamic-batch-size --balance-by-flops")
-    )
+        found.append(
+            Paste(
+                "Megatron-LM: context parallelism by length (another method: gain not predicted)",
+                megatron,
+            )
+        )
     slowest = _slowest_step(case, balanced)
     if slowest is not None:
         found.append(slowest)
+    found.append(
+        Paste(
+            "slime (RL; with --max-tokens-per-gpu, which micro-batches may then exceed)",
+            "--use-dynamic-batch-size --balance-by-flops",
+        )
+    )
     return tuple(found)
 
 

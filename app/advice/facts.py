@@ -6,6 +6,7 @@ from app.errors import InvalidRequest
 MAX_LAYERS = 1000  # the search moves them one by one
 MAX_MINUTES = 7 * 24 * 60.0  # a week
 MAX_MTBF_HOURS = 1e5
+MIN_POSITIVE = 1e-3  # of what cannot be 0
 MAX_EXPERTS = 1024  # placing them compares each with each rank
 MAX_TOKENS = 1 << 32
 MAX_DOCUMENTS = 2_000_000  # thousands of steps; packing reads only as many as it simulates
@@ -41,8 +42,8 @@ def facts_of(
     _check("layers", layers, least=1, most=MAX_LAYERS)
     _check("restart minutes", restart_minutes, most=MAX_MINUTES)
     _check("checkpoint minutes", checkpoint_minutes, most=MAX_MINUTES)
-    _check("checkpoint save minutes", checkpoint_save_minutes, most=MAX_MINUTES)
-    _check("mtbf hours", mtbf_hours, most=MAX_MTBF_HOURS)
+    _check("checkpoint save minutes", checkpoint_save_minutes, least=MIN_POSITIVE, most=MAX_MINUTES)
+    _check("mtbf hours", mtbf_hours, least=MIN_POSITIVE, most=MAX_MTBF_HOURS)
     _check("max tokens", max_tokens, least=1, most=MAX_TOKENS)
     return Facts(
         layers=layers,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from app.advice.change import Change, mean_step_s
 from app.advice.models.checkpoints import daly_interval, restart_cost
 from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
@@ -122,18 +124,28 @@ class AdviceCase:
         """The job as it can be simulated with another pipeline, or why it cannot."""
         return rebuilt_pipeline(self.replay.groups)
 
-    def lost_minutes(self, finding: Mapping[str, Any]) -> float | None:
-        """Minutes that a finding has cost the job since its onset, or since the window's start.
+    def since_onset(self, finding: Mapping[str, Any]) -> "Elapsed":
+        """How long the finding has lasted, or at least, where it has no onset: it began earlier."""
+        steps, onset = self.replay.steps, finding["onset_step"]
+        first = steps[0] if onset is None else onset
+        seconds = (steps[-1] + 1 - first) * float(self.replay.recorded_s.mean())
+        return Elapsed(seconds / 60, is_at_least=onset is None)
 
-        None where its cost is not known. A finding without an onset began earlier, so it has cost
-        more than this.
-        """
-        if finding["cost"] is None:
-            return None
-        steps = self.replay.steps
-        since = finding["onset_step"] if finding["onset_step"] is not None else steps[0]
-        seconds = (steps[-1] + 1 - since) * float(self.replay.recorded_s.mean())
-        return seconds * max(0.0, float(finding["cost"])) / 60
+    @cached_property
+    def step_error_s(self) -> float:
+        """Seconds: two standard errors of the mean simulated step, as steps differ."""
+        simulated_s = self.replay.simulated_s
+        if simulated_s.size < 2:
+            return 0.0
+        return 2 * float(simulated_s.std(ddof=1)) / float(np.sqrt(simulated_s.size))
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """Minutes since the onset of a cause; more where they are `is_at_least`."""
+
+    minutes: float
+    is_at_least: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +175,7 @@ class Fix:
     `cause` is that of the finding that it removes, None where it removes none. `change` is what the
     fix does to the job, for simulations of several fixes together. `needs` are
     facts that would make the fix complete. `stops_job` says whether it takes a restart, which
-    costs `stop_minutes`. `lost_minutes` is what the cause has cost since its onset.
+    costs `stop_minutes`. `elapsed` is the time since the cause's onset, None without a cause.
     """
 
     name: str
@@ -180,18 +192,19 @@ class Fix:
     paste: tuple[Paste, ...] = ()
     needs: tuple[Need, ...] = ()
     stop_minutes: float | None = None
-    lost_minutes: float | None = None
+    elapsed: Elapsed | None = None
 
     @property
     def speed_up(self) -> float:
         """T / T_new."""
         return self.before_s / self.step_s
 
-    def with_error(self, share: float) -> "Fix":
-        """The fix with a range that is wider by this share of the gain, at both ends."""
+    def with_error(self, share: float, step_error_s: float) -> "Fix":
+        """The fix with a wider range: by a share of the gain, and by the error of a mean step."""
         error_s = share * abs(self.before_s - self.step_s)
+        error_s += step_error_s * self.step_s / self.before_s
         fastest_s, slowest_s = self.step_range_s
-        return replace(self, step_range_s=(fastest_s - error_s, slowest_s + error_s))
+        return replace(self, step_range_s=(max(0.0, fastest_s - error_s), slowest_s + error_s))
 
     @property
     def gpu_hours_per_day(self) -> float:
@@ -219,13 +232,28 @@ class Fix:
         return None if self.stop_minutes is None or won <= 0 else self.stop_minutes / won
 
     @property
+    def lost_minutes(self) -> float | None:
+        """Minutes that the fix would have saved since the cause's onset, or at least."""
+        if self.elapsed is None:
+            return None
+        return self.elapsed.minutes * max(0.0, 1 - self.step_s / self.before_s)
+
+    @property
+    def lost_is_at_least(self) -> bool:
+        """Whether more was lost, as the cause began before the record."""
+        return self.elapsed is not None and self.elapsed.is_at_least
+
+    @property
     def pays_now(self) -> bool | None:
-        """Whether the cause has cost as much as the fix does, by ski rental; None if not known."""
+        """Whether as much was lost as the fix costs, by ski rental; None if not known."""
         if not self.stops_job:
             return True
-        if self.stop_minutes is None or self.lost_minutes is None:
+        lost = self.lost_minutes
+        if self.stop_minutes is None or lost is None:
             return None
-        return self.lost_minutes >= self.stop_minutes
+        if lost >= self.stop_minutes:
+            return True
+        return None if self.lost_is_at_least else False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
 from app.advice.heterogeneous import balanced_counts, largest_time_s
 from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_change
 from app.advice.pipeline.recorded_pipeline import NotRebuilt
@@ -36,8 +36,15 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(NAME, "no worker was found to be slow")
     if not culprit_workers(case, found[0]):
         return NotOffered(NAME, "the slow workers change, so no replica is always slow")
-    if case.replay.window.job.parallelism.dp_size < 2:
+    sizes = case.replay.window.job.parallelism
+    if sizes.dp_size < 2:
         return NotOffered(NAME, "there is one replica, so none to move micro-batches to")
+    if sizes.ep_size > 1:
+        return NotOffered(
+            NAME,
+            "dp ranks exchange tokens of experts in every micro-batch: with different numbers of "
+            "them they would wait for each other for ever",
+        )
     model = case.pipeline
     if isinstance(model, NotRebuilt):
         return NotOffered(NAME, model.reason)
@@ -47,6 +54,7 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
     if case.step_s / step_s < MIN_SPEED_UP:
         return NotOffered(NAME, "no other numbers of micro-batches are faster by 1 %")
     by_step = model.counts_s(counts) / model.as_is_s
+    schedule = model.recorded.schedule.name if sizes.pp_size > 1 else None
     return Fix(
         name=NAME,
         title=_title(model, counts),
@@ -63,9 +71,9 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
         change=change,
         cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
-        lost_minutes=case.lost_minutes(found[0]),
-        paste=pastes(counts, model.recorded.schedule.name if model.group.pp_size > 1 else None),
-        needs=restart_needs(case),
+        elapsed=case.since_onset(found[0]),
+        paste=pastes(counts, schedule, takes=torch_takes(schedule, counts, sizes.pp_size)),
+        needs=(*_schedule_needs(schedule, counts, sizes.pp_size), *restart_needs(case)),
     )
 
 
@@ -153,8 +161,26 @@ def weights(counts: Sequence[int]) -> list[float]:
     return [count * len(counts) / sum(counts) for count in counts]
 
 
-def pastes(counts: Sequence[int], schedule: str | None) -> tuple[Paste, ...]:
-    """The counts, and how PyTorch uses them; `schedule` is None where there is one stage."""
+def torch_takes(schedule: str | None, counts: Sequence[int], pp_size: int) -> bool:
+    """Whether PyTorch's schedule accepts these numbers of micro-batches on every replica."""
+    if schedule == "1f1b":
+        return min(counts) >= pp_size
+    if schedule in ("interleaved", "zero-bubble"):
+        return all(count % max(1, count // pp_size) == 0 for count in counts)
+    return True
+
+
+def _schedule_needs(schedule: str | None, counts: Sequence[int], pp_size: int) -> tuple[Need, ...]:
+    if torch_takes(schedule, counts, pp_size):
+        return ()
+    return (Need("a pipeline schedule that takes these counts: PyTorch's own refuses some"),)
+
+
+def pastes(counts: Sequence[int], schedule: str | None, *, takes: bool) -> tuple[Paste, ...]:
+    """The counts, and how PyTorch uses them; `schedule` is None where there is one stage.
+
+    The code is left out where PyTorch `takes` no such counts.
+    """
     numbers = (
         f"COUNTS = {json.dumps(list(counts))}  # micro-batches of each dp rank\n"
         "count = COUNTS[dp_rank]  # also how many the data loader gives this rank\n"
@@ -164,12 +190,13 @@ def pastes(counts: Sequence[int], schedule: str | None) -> tuple[Paste, ...]:
         "microbatches": list(counts),
         "loss_weights": [round(each, 6) for each in weights(counts)],
     }
-    return (
-        Paste("Micro-batches of each dp rank (JSON)", json.dumps(found)),
-        Paste("PyTorch", numbers + _LOOP)
-        if schedule is None
-        else Paste("torch.distributed.pipelining", numbers + _PIPELINE.format(*_TORCH[schedule])),
-    )
+    as_json = Paste("Micro-batches of each dp rank (JSON)", json.dumps(found))
+    if schedule is None:
+        return as_json, Paste("PyTorch", numbers + _LOOP)
+    if not takes:
+        return (as_json,)
+    code = numbers + _PIPELINE.format(*_TORCH[schedule])
+    return as_json, Paste("torch.distributed.pipelining", code)
 
 
 _LOOP = """for microbatch in itertools.islice(batches, count):

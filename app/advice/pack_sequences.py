@@ -2,7 +2,7 @@
 
 Sums over a micro-batch tell its work but not its documents, so a packing can only be predicted with
 document lengths from the data set, and only up to the memory limit that the owner gives. Without
-them the fix says what perfect packing would win at most, and asks for them.
+them the fix asks for them.
 
 Predicted by packing documents of these lengths over all dp ranks, dealing the micro-batches out to
 them, and giving the recorded micro-batches that work; all work together stays the same.
@@ -65,17 +65,16 @@ def pack_sequences(case: AdviceCase) -> Fix | NotOffered:
     found = case.findings(*CAUSES)
     if not found:
         return NotOffered(NAME, "sequence lengths were not found to be uneven")
+    if document_lengths is None or max_tokens is None:
+        asked = (LENGTHS_NEEDED, document_lengths), (MEMORY_NEEDED, max_tokens)
+        return NotOffered(
+            NAME,
+            "how well documents can be packed depends on their lengths and on memory",
+            tuple(need for need, known in asked if known is None),
+        )
     job = _job(case)
     if isinstance(job, NotOffered):
         return job
-    if document_lengths is None or max_tokens is None:
-        asked = (LENGTHS_NEEDED, document_lengths), (MEMORY_NEEDED, max_tokens)
-        most = f"it would run at most {case.step_s / job.perfect_step_s(case):.2f}x as fast"
-        return NotOffered(
-            NAME,
-            f"how well documents can be packed depends on their lengths; {most}",
-            tuple(need for need, known in asked if known is None),
-        )
     refusal = _refusal(job, document_lengths, max_tokens)
     if refusal is not None:
         return NotOffered(NAME, *refusal)
@@ -99,7 +98,7 @@ def pack_sequences(case: AdviceCase) -> Fix | NotOffered:
         change=change,
         cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
-        lost_minutes=case.lost_minutes(found[0]),
+        elapsed=case.since_onset(found[0]),
         paste=_pastes(case, packing),
         needs=restart_needs(case),
     )

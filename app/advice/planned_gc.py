@@ -46,7 +46,7 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
         change=change,
         cause=finding["cause"],
         stop_minutes=case.facts.stop_minutes,
-        lost_minutes=case.lost_minutes(finding),
+        elapsed=case.since_onset(finding),
         paste=(
             Paste("Megatron-LM", f"--manual-gc --manual-gc-interval {EVERY_STEPS}"),
             Paste("torchtitan", f"--training.gc_freq {EVERY_STEPS}"),

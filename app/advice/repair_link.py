@@ -37,20 +37,22 @@ def repair_link(case: AdviceCase) -> Fix | NotOffered:
         step_range_s=(min([step_s, *bounds_s]), max([step_s, *bounds_s])),
         num_gpus=case.num_gpus,
         confidence=confidence_of(case, finding),
-        risk="Which end is at fault has to be found: cable, transceiver or switch port.",
-        stops_job=False,
+        risk="Find the faulty end first: cable, transceiver or switch port. Swapping one usually "
+        "ends a job, so a restart is counted.",
+        stops_job=True,
+        stop_minutes=case.facts.stop_minutes,
         change=change,
         cause=finding["cause"],
-        lost_minutes=case.lost_minutes(finding),
+        elapsed=case.since_onset(finding),
         paste=(RECORD_COLLECTIVES, SHOW_COMMUNICATORS, *_drains(case, hosts)),
         needs=() if finding["evidence"]["only_collectives"] else host_needs(case, hosts),
     )
 
 
 def _drains(case: AdviceCase, hosts: list[str]) -> list[Paste]:
-    """Commands for one host at a time: only one end of a link may be at fault."""
+    """Commands for one host at a time: only one end of a link may be faulty."""
     return [
-        replace(each, label=f"{each.label}, if {host} is at fault")
+        replace(each, label=f"{each.label}, if {host} is faulty")
         for host in hosts
         for each in drain_commands(case, [host], "slow network", restarts=False)
     ]

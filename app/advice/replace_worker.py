@@ -1,7 +1,7 @@
 """Fix: drain the host of a slow worker, and restart the job without it.
 
-Predicted by giving the worker's computations the durations of a peer of its stage: the median peer,
-with the fastest and the slowest peer that is no culprit as bounds.
+Predicted by scaling the worker's computations to the usual pace of a peer of its stage: the median
+peer, with the fastest and the slowest peer that is no culprit as bounds.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import numpy as np
 from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, confidence_of, restart_needs
 from app.advice.node_commands import drain_commands, host_needs, hosts_of
-from app.engine.questions.edits import Edit, FromWorker, Selection
+from app.engine.questions.edits import Edit, Factor, Selection
 from app.trace.ops import OpKind
 from app.trace.window import Floats
 
@@ -37,7 +37,8 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
         return NotOffered(
             NAME, f"every worker of stage {alone[0]} is slow: none shows its usual time"
         )
-    changes = [Change(edits=_edits(workers, peers, at)) for at in (0.0, 0.5, 1.0)]
+    steps = _affected_steps(case, found[0])
+    changes = [Change(edits=_edits(case, workers, peers, at, steps)) for at in (0.0, 0.5, 1.0)]
     times_s = [case.step_s_with(each) for each in changes]
     hosts = hosts_of(case, workers)
     return Fix(
@@ -48,12 +49,13 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
         step_range_s=(min(times_s), max(times_s)),
         num_gpus=case.num_gpus,
         confidence=confidence_of(case, found[0]),
-        risk="The job restarts from its last checkpoint, and needs a spare host.",
+        risk="The job restarts from its last checkpoint, and needs a spare host."
+        + _others_on(case, workers, hosts),
         stops_job=True,
         change=changes[1],
         cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
-        lost_minutes=case.lost_minutes(found[0]),
+        elapsed=case.since_onset(found[0]),
         paste=drain_commands(case, hosts, "slow worker", restarts=True),
         needs=(*host_needs(case, hosts), *restart_needs(case)),
     )
@@ -108,17 +110,56 @@ def _healthy_peers(compute_s: Floats, stage: int, workers: list[Worker]) -> list
     return [dp_rank for dp_rank in order if dp_rank not in slow]
 
 
-def _edits(workers: list[Worker], peers: dict[int, list[int]], at: float) -> tuple[Edit, ...]:
-    """Each stage's culprits compute like the peer at this quantile of the stage's healthy ones."""
-    return tuple(
-        Edit(
-            FromWorker(ranks[round(at * (len(ranks) - 1))], stage),
-            Selection(
-                op_types=("compute",), workers=tuple(each for each in workers if each[1] == stage)
-            ),
-        )
-        for stage, ranks in peers.items()
-    )
+def _affected_steps(case: AdviceCase, finding: Mapping[str, Any]) -> tuple[int, ...]:
+    """Steps from the onset on; none where all of the window's are."""
+    onset, steps = finding["onset_step"], case.replay.steps
+    return () if onset is None or onset <= steps[0] else tuple(x for x in steps if x >= onset)
+
+
+def _edits(
+    case: AdviceCase,
+    workers: list[Worker],
+    peers: dict[int, list[int]],
+    at: float,
+    steps: tuple[int, ...],
+) -> tuple[Edit, ...]:
+    """Each culprit at the pace of the peer at this quantile of its stage's healthy ones.
+
+    Its own operations are scaled, by type: its sequences and pauses stay its own, as those of a
+    peer would never differ from that peer's.
+    """
+    edits = []
+    for dp_rank, stage in workers:
+        ranks = peers[stage]
+        peer = ranks[round(at * (len(ranks) - 1))]
+        for name, factor in _paces(case, stage, dp_rank, peer, steps).items():
+            only = Selection(op_types=(name,), workers=((dp_rank, stage),), steps=steps)
+            edits.append(Edit(Factor(factor), only))
+    return tuple(edits)
+
+
+def _paces(
+    case: AdviceCase, stage: int, dp_rank: int, peer: int, steps: tuple[int, ...]
+) -> dict[str, float]:
+    """By type of computation, the peer's usual duration over the culprit's own."""
+    own_s: dict[str, list[Floats]] = {}
+    peer_s: dict[str, list[Floats]] = {}
+    for group in case.replay.groups:
+        template, num_steps = group.template, len(group.steps)
+        is_affected = np.isin(group.steps, steps) if steps else np.ones(num_steps, np.bool_)
+        for name, ops in template.of_stage[stage].items():
+            spec = template.op_types.by_code[template.op_types.codes[name]]
+            if not ops or spec.kind is not OpKind.COMPUTE:
+                continue
+            by_lane = group.durations.recorded_s[ops].reshape(len(ops), -1, num_steps)
+            own_s.setdefault(name, []).append(by_lane[:, dp_rank, is_affected].ravel())
+            peer_s.setdefault(name, []).append(by_lane[:, peer, is_affected].ravel())
+    found = {}
+    for name, parts in own_s.items():
+        mine, theirs = (float(np.median(np.concatenate(each))) for each in (parts, peer_s[name]))
+        if mine > 0:
+            found[name] = theirs / mine
+    return found
 
 
 def _title(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:
@@ -131,3 +172,13 @@ def _title(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:
     if len(workers) == 1:
         return f"the worker at dp {workers[0][0]}, stage {workers[0][1]}"
     return f"{len(workers)} workers"
+
+
+def _others_on(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:
+    """Healthy workers that are drained with the culprits."""
+    there = [worker for worker, host in case.replay.window.hosts.items() if host in hosts]
+    others = len(set(there) - set(workers))
+    if not others:
+        return ""
+    total = len(case.replay.window.hosts)
+    return f" Drained with it: {others} other workers, of {total} in the job."

@@ -61,7 +61,7 @@ def resplit_stages(case: AdviceCase) -> Fix | NotOffered:
         change=changes[0],
         cause=found[0]["cause"],
         stop_minutes=case.facts.stop_minutes,
-        lost_minutes=case.lost_minutes(found[0]),
+        elapsed=case.since_onset(found[0]),
         paste=pastes(after, pp_size),
         needs=restart_needs(case),
     )

@@ -216,7 +216,8 @@ def sign_of(fix: Mapping[str, Any], window: FollowedWindow) -> Sign | None:
     return Sign(
         kind,
         causes,
-        bool(fix["stops_job"]),
+        # A link can be repaired under a running job.
+        bool(fix["stops_job"]) and fix["fix"] != "repair-link",
         window.epoch,
         window.shape,
         window.causes,

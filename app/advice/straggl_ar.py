@@ -97,26 +97,38 @@ def _cannot_apply(case: AdviceCase) -> NotOffered | None:
         return NotOffered(
             NAME,
             f"its schedule for {num_ranks} dp ranks is not known: the model is for powers of two",
-            (Need(f"the rounds that the authors' synthesizer finds for {num_ranks} ranks"),),
+            (Need(f"the schedule of the authors' synthesizer for {num_ranks} ranks"),),
         )
     if num_ranks == 2:
-        return NotOffered(NAME, "two dp ranks: there is nobody to begin with while one waits")
-    if _shares_hosts_unevenly(case):
+        return NotOffered(NAME, "with two dp ranks no others can begin before the last one")
+    if case.replay.window.job.parallelism.dsp_size > 1:
         return NotOffered(
-            NAME, "some dp ranks share a host and others do not: it needs equal links between all"
+            NAME, "gradients are reduced over context-parallel ranks, too, which are not recorded"
+        )
+    num_hosts = _most_hosts(case)
+    if num_hosts is None:
+        return NotOffered(
+            NAME,
+            "it needs the equal links of one server, and the dp ranks' hosts are not known",
+            (Need("the workers' host names (host= of the recorder)"),),
+        )
+    if num_hosts > 1:
+        return NotOffered(
+            NAME,
+            f"it needs the equal links of one server: the dp ranks are on {num_hosts} hosts",
         )
     return None
 
 
-def _shares_hosts_unevenly(case: AdviceCase) -> bool:
-    """Whether a stage's dp ranks are on several hosts, but not one on each."""
+def _most_hosts(case: AdviceCase) -> int | None:
+    """Hosts of the dp ranks of one stage, at most; None if some are not known."""
     window = case.replay.window
     sizes = window.job.parallelism
-    for stage in range(sizes.pp_size):
-        hosts = [window.hosts.get((dp_rank, stage)) for dp_rank in range(sizes.dp_size)]
-        if None not in hosts and len(set(hosts)) not in (1, sizes.dp_size):
-            return True
-    return False
+    found = [
+        {window.hosts.get((dp_rank, stage)) for dp_rank in range(sizes.dp_size)}
+        for stage in range(sizes.pp_size)
+    ]
+    return None if any(None in each for each in found) else max(len(each) for each in found)
 
 
 def fitted_network(case: AdviceCase, sizes: Mapping[Key, float]) -> Network | None:

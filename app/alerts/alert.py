@@ -52,7 +52,7 @@ class SuggestedFix:
     """The fix of the finding that wins most, in short.
 
     `speed_up` is predicted, T / T_new; `gpu_hours_per_day` is what that wins. `command` is one line
-    to paste, None where there is none.
+    to paste, None where there is none, and `command_label` says for which tool.
     """
 
     name: str
@@ -60,6 +60,7 @@ class SuggestedFix:
     speed_up: float
     gpu_hours_per_day: float
     command: str | None = None
+    command_label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

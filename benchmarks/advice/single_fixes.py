@@ -8,6 +8,7 @@ import numpy as np
 from app.advice.fix import Facts, Fix
 from app.advice.models.all_reduce import Network
 from app.engine.replays import prepare
+from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
 from app.synth.faults.interruptions import GcPauses
@@ -115,7 +116,8 @@ def _late_rank(job: SimulatedJob, rng: np.random.Generator) -> Trial[Fix]:
     num_bytes, dp_rank = int(rng.integers(1 << 28, 1 << 32)), int(rng.integers(dp))
     # From too little to be worth it to more than enough.
     fault = SlowWorker(dp_rank, int(rng.integers(pp)), float(rng.uniform(1.02, 1.6)))
-    changed = replace(job, parallelism=Parallelism(dp, pp, 8), faults=(fault,))
+    server = Cluster(gpus_per_host=dp * pp)
+    changed = replace(job, parallelism=Parallelism(dp, pp, 1), faults=(fault,), cluster=server)
     ring = with_all_reduce(changed, num_bytes, network)
 
     def achieved_s(_: Fix) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shlex
 from collections.abc import Sequence
@@ -47,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--decoder-last-pipeline-num-layers", type=int)
     parser.add_argument("--manual-gc", action="store_true")
     parser.add_argument("--manual-gc-interval", type=int, default=0)
-    parser.add_argument("--parallelism.module_fqns_per_model_part", dest="modules")
+    parser.add_argument("--parallelism.module_fqns_per_model_part", dest="modules", nargs="+")
     parser.add_argument("--training.gc_freq", type=int, dest="gc_freq")
     return parser
 
@@ -56,7 +55,7 @@ def _layers(told: argparse.Namespace) -> tuple[int, ...] | None:
     if told.pipeline_model_parallel_layout is not None:
         return layers_of_layout(told.pipeline_model_parallel_layout)
     if told.modules is not None:
-        return layers_of_modules(json.loads(told.modules))
+        return layers_of_modules([stage.split(",") for stage in told.modules])
     first, last = told.decoder_first_pipeline_num_layers, told.decoder_last_pipeline_num_layers
     return None if first is None or last is None else (first, last)
 

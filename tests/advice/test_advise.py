@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from app.advice.advise import METHODS, advice_as_json, advise, top_fix
-from app.advice.fix import AdviceCase, Facts, Fix, Method, NotOffered
+from app.advice.fix import AdviceCase, Elapsed, Fix, Method, NotOffered
 from app.advice.planned_gc import EVERY_STEPS, planned_gc
 from app.advice.repair_link import repair_link
 from app.synth.faults.fault import Fault
@@ -40,7 +40,7 @@ def test_planned_collections_need_no_plan():
 def test_repaired_link_gives_the_healthy_step():
     fix = fix_of(repair_link(with_fault(SlowNic(1, 2, 20.0))))
     assert fix.step_s == pytest.approx(simulated_step_s(replace(JOB, seed=3)), rel=0.01)
-    assert fix.pays_after_minutes == 0.0
+    assert fix.stops_job
 
 
 def test_largest_gain_comes_first_and_others_say_why_not():
@@ -132,11 +132,17 @@ def test_top_fix_of_one_cause_asks_its_first_method_alone(monkeypatch):
 def test_restart_pays_once_the_loss_reaches_its_cost():
     case = with_fault(SlowWorker(2, 1, 1.6))
     (finding,) = case.findings("slow-worker")
-    lost = case.lost_minutes(finding)
-    assert lost is not None
+    fix = advise(case).fixes[0]
     steps_s = NUM_STEPS * float(case.replay.recorded_s.mean())
-    assert lost == pytest.approx(steps_s * finding["cost"] / 60)
-    for restart, pays in ((0.5 * lost, True), (2 * lost, False), (None, None)):
-        facts = Facts(restart_minutes=restart, checkpoint_minutes=0.0)
-        fix = advise(replace(case, facts=facts)).fixes[0]
-        assert fix.pays_now is pays
+    lost = steps_s * (1 - fix.step_s / fix.before_s) / 60
+    assert fix.lost_minutes == pytest.approx(lost)
+    # It began before the record: more was lost, so only "now" is certain.
+    assert (finding["onset_step"], fix.lost_is_at_least) == (None, True)
+    since = replace(fix, elapsed=Elapsed(steps_s / 60))
+    for restart, pays, pays_since in (
+        (0.5 * lost, True, True),
+        (2 * lost, None, False),
+        (None, None, None),
+    ):
+        assert replace(fix, stop_minutes=restart).pays_now is pays
+        assert replace(since, stop_minutes=restart).pays_now is pays_since

@@ -128,7 +128,7 @@ def test_a_replaced_worker_takes_the_work_that_is_moved_to_it(slow_case):
 
 def test_what_to_paste_is_the_fitted_cost_and_the_slowest_step(case):
     fix = fix_of(balance_sequences(case))
-    sampler, slime, step = fix.paste
+    sampler, step, slime = fix.paste
     assert "e-11 * sum(s * s for s in each)" in sampler.text
     assert slime.text == "--use-dynamic-batch-size --balance-by-flops"
     found = json.loads(step.text)

@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 
 from app.advice.fix import AdviceCase
-from app.advice.move_microbatches import best_counts, move_microbatches, pastes, weights
+from app.advice.move_microbatches import (
+    best_counts,
+    move_microbatches,
+    pastes,
+    torch_takes,
+    weights,
+)
 from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import SlowWorker
@@ -105,7 +111,7 @@ def test_pasted_loop_gives_the_gradient_of_the_whole_batch():
             "model": model,
             "loss_fn": lambda output: (output**2).mean(),
         }
-        exec(pastes(counts, None)[1].text, given)
+        exec(pastes(counts, None, takes=True)[1].text, given)
         means.append(model.weight.grad)
     torch.testing.assert_close(torch.stack(means).mean(0), whole.weight.grad)
 
@@ -113,8 +119,29 @@ def test_pasted_loop_gives_the_gradient_of_the_whole_batch():
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "interleaved", "zero-bubble"])
 def test_pasted_schedule_is_one_of_pytorch(name):
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    text = pastes([3, 1], name)[1].text
+    text = pastes([3, 1], name, takes=True)[1].text
     assert hasattr(schedules, text.split("schedule = ")[1].split("(")[0])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "counts", "takes"),
+    [
+        ("1f1b", [5, 4, 5, 4], True),
+        ("1f1b", [5, 2, 5, 4], False),  # fewer micro-batches than stages
+        ("zero-bubble", [8, 8, 8, 8], True),
+        ("zero-bubble", [9, 5, 9, 9], False),  # 9 is no multiple of 2 rounds
+        ("gpipe", [1, 2, 9, 4], True),
+        (None, [1, 2, 9, 4], True),
+    ],
+)
+def test_code_is_pasted_only_where_pytorch_takes_the_counts(schedule, counts, takes):
+    assert torch_takes(schedule, counts, pp_size=4) is takes
+    assert len(pastes(counts, schedule, takes=takes)) == 1 + takes
+
+
+def test_expert_parallel_replicas_keep_equal_counts():
+    job = SimulatedJob(Parallelism(8, 4, 8, ep_size=8), 8, faults=(SlowWorker(1, 3, 1.8),))
+    assert "for ever" in refusal_of(move_microbatches(case_of(job))).reason
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_each_end_of_a_link_has_its_own_commands():
         f"scontrol update node={host} state=drain reason='paceline: slow network'" for host in hosts
     ]
     assert [each.label for each in drains] == [
-        f"Slurm: take no new jobs, if {host} is at fault" for host in hosts
+        f"Slurm: take no new jobs, if {host} is faulty" for host in hosts
     ]
     assert fix.stops_job is False
     assert fix.pays_after_minutes == 0.0

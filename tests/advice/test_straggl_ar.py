@@ -15,6 +15,7 @@ from app.advice.models.all_reduce import Network, break_even_delay_s
 from app.advice.replace_worker import replace_worker
 from app.advice.straggl_ar import fitted_network, straggl_ar
 from app.engine.replays import prepare
+from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.slow_compute import SlowWorker
@@ -25,13 +26,16 @@ from tests.harness.ddp_jobs import ddp_window, with_all_reduce, with_straggl_ar
 
 GIB = 1 << 30
 # 10 us and 20 GiB/s: a ring of 8 takes 87.6 ms for 1 GiB.
+SERVER = Cluster(gpus_per_host=64)
 NETWORK = Network(1e-5, 1 / (20 * GIB))
 
 
 def ddp_job(dp: int = 8, pp: int = 1, slowdown: float = 1.3, noise: float = 0.015) -> SimulatedJob:
     """A job whose dp rank 2 computes more slowly on stage 0, so comes last at its all-reduce."""
     costs = OperationCosts(noise=noise)
-    job = SimulatedJob(Parallelism(dp, pp, 8), 8, costs=costs, faults=(SlowWorker(2, 0, slowdown),))
+    job = SimulatedJob(
+        Parallelism(dp, pp, 1), 8, costs=costs, faults=(SlowWorker(2, 0, slowdown),), cluster=SERVER
+    )
     return with_all_reduce(job, GIB, NETWORK)
 
 
@@ -132,7 +136,7 @@ def test_sharded_gradients_are_no_all_reduce():
 
 
 def test_changing_last_ranks_cannot_be_planned_for():
-    job = with_all_reduce(SimulatedJob(Parallelism(8, 1, 8), 8), GIB, NETWORK)
+    job = with_all_reduce(SimulatedJob(Parallelism(8, 1, 1), 8, cluster=SERVER), GIB, NETWORK)
     found = refusal_of(straggl_ar(case_of(ddp_window(job, range(NUM_STEPS)))))
     assert "no dp rank is always the last" in found.reason
     assert "%" in found.reason
@@ -142,17 +146,22 @@ def test_changing_last_ranks_cannot_be_planned_for():
     ("dp", "reason"), [(1, "one dp rank"), (2, "two dp ranks"), (6, "powers of two")]
 )
 def test_numbers_of_ranks_without_a_schedule_are_refused(dp, reason):
-    job = with_all_reduce(SimulatedJob(Parallelism(dp, 2, 8), 8), GIB, NETWORK)
+    job = with_all_reduce(SimulatedJob(Parallelism(dp, 2, 1), 8, cluster=SERVER), GIB, NETWORK)
     found = refusal_of(straggl_ar(case_of(ddp_window(job, range(NUM_STEPS)))))
     assert reason in found.reason
     assert bool(found.needs) == (dp == 6)
 
 
-def test_unequal_links_are_refused(late):
+def test_ranks_on_several_hosts_are_refused(late):
     window = late.replay.window
     hosts = {(dp_rank, 0): f"host-{dp_rank // 2}" for dp_rank in range(8)}
     found = refusal_of(straggl_ar(case_of(replace(window, hosts=hosts))))
-    assert "equal links" in found.reason
+    assert "on 4 hosts" in found.reason
+
+
+def test_unknown_hosts_are_asked_for(late):
+    found = refusal_of(straggl_ar(case_of(replace(late.replay.window, hosts={}))))
+    assert "host=" in found.needs[0].text
 
 
 def test_pastes_have_the_jobs_own_bytes_and_delay(late):

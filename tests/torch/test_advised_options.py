@@ -13,9 +13,7 @@ from examples.torch_advised.options import Options
         ("--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 2", (6, 2)),
         (
             "--parallelism.module_fqns_per_model_part "
-            "'"
-            '[["tok_embeddings", "layers.0"], ["layers.1", "layers.2", "norm", "output"]]'
-            "'",
+            "tok_embeddings,layers.0 layers.1,layers.2,norm,output",
             (1, 2),
         ),
         ("", None),

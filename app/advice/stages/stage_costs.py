@@ -23,6 +23,8 @@ PASSES = (
 
 
 _NO_LAYERS = 0.05  # shown as 0.0
+# What an embedding is assumed to cost at most where only two stages are there to tell.
+_MAX_EMBEDDING_LAYERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,12 @@ class StageCosts:
         """The fitted costs, in layers."""
         loss = f"the loss costs as much as {self.loss_layers:.1f} layers"
         if self.embedding_layers is None:
-            return f"Fitted: {loss}; the embedding counts as part of the first stage's layers."
+            return (
+                f"Fitted: {loss}; the embedding counts as part of the first stage's layers, and "
+                f"the range allows for one that costs {_MAX_EMBEDDING_LAYERS} layers."
+            )
         if self.embedding_layers < _NO_LAYERS:
-            return f"Fitted: {loss}, the embedding next to nothing."
+            return f"Fitted: {loss}, the embedding less than 0.05."
         return f"Fitted: {loss}, the embedding as {self.embedding_layers:.1f}."
 
 
@@ -93,12 +98,15 @@ def stage_costs(replay: WindowReplay, layers: Sequence[int]) -> StageCosts | NoC
         return NoCosts("an ordinary stage has no layers, so the cost of one is not known")
     every_s = np.array(stage_s)
     by_stage = every_s[:, ordinary] / np.asarray(layers)[ordinary]
+    least_s = by_stage.min(axis=1)
+    if len(layers) == 2:  # the embedding may be part of what the first stage computes
+        least_s = least_s * layers[0] / (layers[0] + _MAX_EMBEDDING_LAYERS)
     return StageCosts(
         tuple(names),
         np.asarray(layers, np.int64),
         every_s,
         by_stage.mean(axis=1),
-        by_stage.min(axis=1),
+        least_s,
         by_stage.max(axis=1),
     )
 

@@ -4,7 +4,6 @@ With several model chunks on a stage, numbers are those of the virtual stages in
 0 of every stage, then chunk 1 of every stage, and so on.
 """
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,24 +28,32 @@ def split_in_words(layers: Sequence[int], pp_size: int) -> str:
 def pastes(layers: Sequence[int], pp_size: int) -> tuple[Paste, ...]:
     """The layout for Megatron-LM and torchtitan."""
     found = [
-        Paste("Megatron-LM", f'--pipeline-model-parallel-layout "{megatron_layout(layers)}"'),
+        Paste(
+            "Megatron-LM (instead of all other options on layers of stages)",
+            f'--pipeline-model-parallel-layout "{megatron_layout(layers)}"',
+        ),
     ]
     has_flags = len(layers) == pp_size > 2 and len({*layers[1:-1]}) == 1
     if has_flags and layers[0] and layers[-1]:
         found.append(
             Paste(
-                "Megatron-LM, without a layout",
+                "Megatron-LM, without a layout (and without --account-for-... options)",
                 f"--decoder-first-pipeline-num-layers {layers[0]} "
                 f"--decoder-last-pipeline-num-layers {layers[-1]}",
             )
         )
     found.append(
         Paste(
-            "torchtitan (names of its Llama)",
-            f"--parallelism.module_fqns_per_model_part '{json.dumps(_module_names(layers))}'",
+            "torchtitan (modules of its Llama; other models have other names)",
+            f"--parallelism.module_fqns_per_model_part {_torchtitan_modules(layers)}",
         )
     )
     return tuple(found)
+
+
+def _torchtitan_modules(layers: Sequence[int]) -> str:
+    """Spaces between stages, commas between the modules of one: how its parser reads lists."""
+    return " ".join(",".join(stage) for stage in _module_names(layers))
 
 
 def _module_names(layers: Sequence[int]) -> list[list[str]]:

@@ -111,6 +111,7 @@ def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str 
     if alert.status == "firing" and detail.fix is not None:
         yield "fix", fix_text(detail.fix)
         yield "command", detail.fix.command
+        yield "command_label", detail.fix.command_label
     yield "runbook_url", alert.runbook_url or notice.runbook_url
 
 

@@ -76,7 +76,8 @@ def _firing_facts(notice: Notice, detail: Detail) -> Iterator[tuple[str, str | N
     yield "Costs", _cost(detail)
     yield "Confidence", None if blame is None else formatting.percent(blame.confidence)
     yield "Fix", None if detail.fix is None else fix_text(detail.fix)
-    yield "To paste", None if detail.fix is None else detail.fix.command
+    if detail.fix is not None and detail.fix.command is not None:
+        yield f"To paste ({detail.fix.command_label})", detail.fix.command
 
 
 def _resolved_facts(notice: Notice, lead: NoticeAlert) -> Iterator[tuple[str, str | None]]:

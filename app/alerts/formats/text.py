@@ -168,7 +168,8 @@ def _fix(fix: SuggestedFix, most_chars: int) -> SuggestedFix:
     command = fix.command
     if command is not None and command != one_line(command, most_chars):
         command = None
-    return replace(fix, title=one_line(fix.title, most_chars), command=command)
+    label = None if command is None else one_line(fix.command_label or "", most_chars)
+    return replace(fix, title=one_line(fix.title, most_chars), command=command, command_label=label)
 
 
 def _blame(blame: Blame, most_chars: int) -> Blame:

@@ -159,4 +159,5 @@ def _fix(fix: SuggestedFix) -> dict[str, Any]:
         "speed_up": fix.speed_up,
         "gpu_hours_per_day": fix.gpu_hours_per_day,
         "command": fix.command,
+        "command_label": fix.command_label,
     }

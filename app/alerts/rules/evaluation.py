@@ -182,20 +182,27 @@ def _fix_of(finding: Finding, advice: Mapping[str, Any] | None) -> SuggestedFix 
     """The advised fix, if it removes this finding's cause."""
     if advice is None or advice["cause"] != finding["cause"]:
         return None
-    texts = [each["text"] for each in advice["paste"]]
-    lines = [text for text in texts if "\n" not in text and len(text) <= _MAX_COMMAND_CHARS]
+    texts = advice["paste"][:1] if advice["fix"] in _FIXES_BY_COMMAND else []
+    lines = [
+        each
+        for each in texts
+        if "\n" not in each["text"] and len(each["text"]) <= _MAX_COMMAND_CHARS
+    ]
     return SuggestedFix(
         name=advice["fix"],
         title=advice["title"],
         speed_up=advice["speed_up"],
         gpu_hours_per_day=advice["gpu_hours_per_day"],
-        command=lines[0] if lines else None,
+        command=lines[0]["text"] if lines else None,
+        command_label=lines[0]["label"] if lines else None,
     )
 
 
 MAX_ALERTS = 1000  # of one job
 # A longer one names dozens of hosts; cut it would be wrong.
 _MAX_COMMAND_CHARS = 500
+# Fixes whose first text to paste is the fix itself; of others it is code, data, or only looks.
+_FIXES_BY_COMMAND = ("replace-worker", "resplit-stages", "planned-gc")
 
 
 @dataclass(frozen=True, slots=True)

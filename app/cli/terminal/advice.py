@@ -84,7 +84,7 @@ def _pays(fix: Fix) -> tuple[str, str]:
     if not fix.stops_job:
         return "at once", "the job need not stop"
     if fix.pays_after_minutes is None:
-        return "not known", "what a restart costs was not said"
+        return "not known", "the cost of a restart was not given"
     return f"{fix.pays_after_minutes:,.0f} min", f"of training, for one restart; {_lost(fix)}"
 
 
@@ -92,8 +92,10 @@ def _lost(fix: Fix) -> str:
     """What the cause has cost beside what the restart costs (ski rental)."""
     if fix.lost_minutes is None or fix.stop_minutes is None:
         return "what was lost since the onset is not known"
-    verdict = "act now" if fix.pays_now else "not yet worth a stop"
-    return f"{fix.lost_minutes:,.1f} of {fix.stop_minutes:,.0f} min lost so far: {verdict}"
+    verdicts = {True: "act now", False: "not yet worth a stop", None: "it began before the record"}
+    least = "at least " if fix.lost_is_at_least else ""
+    lost = f"{least}{fix.lost_minutes:,.1f} of {fix.stop_minutes:,.0f} min lost so far"
+    return f"{lost}: {verdicts[fix.pays_now]}"
 
 
 def _need(need: Need) -> str:

@@ -14,7 +14,8 @@ from app.alerts.receiver import Format
 from tests.alerts.notices import DETAIL, make_receiver, notice, told
 
 COMMAND = "sbatch --exclude=host-017 JOB_SCRIPT"
-FIX = SuggestedFix("replace-worker", "Replace host-017", 1.37, 412.4, COMMAND)
+LABEL = "Slurm: restart without it"
+FIX = SuggestedFix("replace-worker", "Replace host-017", 1.37, 412.4, COMMAND, LABEL)
 PLAIN = ("standard", "cloudevents")
 
 
@@ -41,12 +42,14 @@ def test_firing_message_has_the_fix_its_gain_and_a_command(format_):
             "speed_up": 1.37,
             "gpu_hours_per_day": 412.4,
             "command": COMMAND,
+            "command_label": LABEL,
         }
     else:
         text = " ".join(text_of(format_, body).split())
         assert "Replace host-017" in text
         assert "1.37" in text
         assert COMMAND in text
+        assert LABEL in text
 
 
 # A PagerDuty incident holds all data of the alert, as the plain ones do.

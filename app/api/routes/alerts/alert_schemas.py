@@ -73,6 +73,7 @@ class SuggestedFixOut(ResponseModel):
     speed_up: float = Field(description="Predicted: simulated step time before by after the fix.")
     gpu_hours_per_day: float = Field(description="GPU-hours a day that the fix wins, predicted.")
     command: str | None = Field(description="One line to paste; null where there is none.")
+    command_label: str | None = Field(description="The tool that takes the command.")
 
     @classmethod
     def of(cls, fix: SuggestedFix) -> "SuggestedFixOut":

@@ -10,7 +10,14 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from app.advice.advise import METHODS, fix_as_json, withheld_because
-from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, MAX_TOKENS, facts_of
+from app.advice.facts import (
+    MAX_LAYERS,
+    MAX_MINUTES,
+    MAX_MTBF_HOURS,
+    MAX_TOKENS,
+    MIN_POSITIVE,
+    facts_of,
+)
 from app.advice.fix import AdviceCase, Fix, Scheduler
 from app.advice.outcome import State, prediction_of
 from app.advice.signs import followed_window
@@ -41,8 +48,8 @@ class FactsIn(RequestModel):
     scheduler: Scheduler | None = None
     restart_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
     checkpoint_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
-    checkpoint_save_minutes: float | None = Field(None, gt=0, le=MAX_MINUTES)
-    mtbf_hours: float | None = Field(None, gt=0, le=MAX_MTBF_HOURS)
+    checkpoint_save_minutes: float | None = Field(None, ge=MIN_POSITIVE, le=MAX_MINUTES)
+    mtbf_hours: float | None = Field(None, ge=MIN_POSITIVE, le=MAX_MTBF_HOURS)
     expert_loads: str | None = Field(None, max_length=MAX_LOADS_CHARS, examples=["812,40,95.5,120"])
     expert_share: float | None = Field(None, ge=0, le=1)
     document_lengths: str | None = Field(
@@ -275,7 +282,7 @@ def _predicted(case: AdviceCase, name: str) -> Fix:
     method = next(each for each in METHODS if each.name == name)
     found = method.predict(case)
     if isinstance(found, Fix):
-        return found.with_error(float(case.result["fidelity"]["discrepancy"]))
+        return found.with_error(float(case.result["fidelity"]["discrepancy"]), case.step_error_s)
     texts = ", ".join(need.text for need in found.needs)
     needs = f"; it needs {texts}" if texts else ""
     raise Conflict(f"{name}: {found.reason}{needs}")

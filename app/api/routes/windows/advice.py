@@ -7,7 +7,14 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
 from app.advice.advise import Advice, advice_as_json, advise
-from app.advice.facts import MAX_LAYERS, MAX_MINUTES, MAX_MTBF_HOURS, MAX_TOKENS, facts_of
+from app.advice.facts import (
+    MAX_LAYERS,
+    MAX_MINUTES,
+    MAX_MTBF_HOURS,
+    MAX_TOKENS,
+    MIN_POSITIVE,
+    facts_of,
+)
 from app.advice.fix import AdviceCase, Facts, Scheduler
 from app.api.http.fields import ChosenSteps, ResponseModel, WindowId
 from app.api.routes.dependencies import JobKey, ServiceDep, refusals
@@ -18,8 +25,8 @@ from app.monitor import advice_case
 from app.trace.window import parse_step_ranges
 
 # Enough for thousands of stages; for hundreds of experts or documents.
-MAX_LAYOUT_CHARS = 4096
-MAX_LIST_CHARS = 16_384
+MAX_LAYOUT_CHARS = 2048
+MAX_LIST_CHARS = 4096  # request line and headers have 16 KiB
 
 router = APIRouter(tags=["windows"])
 
@@ -77,8 +84,12 @@ class FixOut(ResponseModel):
         "the cost of a restart is not known."
     )
     lost_minutes: float | None = Field(
-        description="Minutes of training that the cause has cost since its onset, or since the "
-        "first step of the window; null if unknown."
+        description="Minutes of training that the fix would have saved since the onset of its "
+        "cause; null without a cause."
+    )
+    lost_is_at_least: bool = Field(
+        description="Whether more was lost: the cause began before the record, so minutes count "
+        "from the window's first step."
     )
     pays_now: bool | None = Field(
         description="Whether the cause has cost as much as a restart does; null if unknown."
@@ -161,7 +172,7 @@ async def facts_asked(
     checkpoint_save_minutes: Annotated[
         float | None,
         Query(
-            gt=0,
+            ge=MIN_POSITIVE,
             le=MAX_MINUTES,
             description="Minutes that writing a checkpoint takes. With `mtbf_hours` it gives the "
             "best time between checkpoints, for jobs without a fixed one.",
@@ -169,7 +180,11 @@ async def facts_asked(
     ] = None,
     mtbf_hours: Annotated[
         float | None,
-        Query(gt=0, le=MAX_MTBF_HOURS, description="Mean hours between failures of the job."),
+        Query(
+            ge=MIN_POSITIVE,
+            le=MAX_MTBF_HOURS,
+            description="Mean hours between failures of the job.",
+        ),
     ] = None,
     expert_loads: Annotated[
         str | None,

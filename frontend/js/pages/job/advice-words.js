@@ -118,11 +118,12 @@ function hoursWords({ gpu_hours_per_day: hours, gpu_hours_per_day_range: range }
 }
 
 /** When a fix pays, by ski rental: as soon as the cause has cost as much as the restart will. */
-function paysWords({ stops_job, pays_after_minutes: after, pays_now, lost_minutes: lost, stop_minutes: stop }) {
+function paysWords({ stops_job, pays_after_minutes: after, pays_now, stop_minutes: stop, ...rest }) {
   if (!stops_job) return "pays now, without a restart"
   if (after === null) return "takes a restart, whose cost is not known"
-  if (pays_now) return `pays now: ${minutes(lost)} lost, a restart costs ${minutes(stop)}`
-  return `pays after ${minutes(after)}`
+  const lost = `${rest.lost_is_at_least ? "at least " : ""}${minutes(rest.lost_minutes)} lost`
+  if (pays_now) return `pays now: ${lost}, a restart costs ${minutes(stop)}`
+  return rest.lost_minutes === null ? `pays after ${minutes(after)}` : `pays after ${minutes(after)}; ${lost} so far`
 }
 
 const minutes = (value) => (value < 1 ? "1 min" : value < 600 ? `${Math.round(value)} min` : about(60 * value))
