@@ -40,8 +40,8 @@ def test_each_end_of_a_link_has_its_own_commands():
     assert [each.label for each in drains] == [
         f"Slurm: take no new jobs, if {host} is faulty" for host in hosts
     ]
-    assert fix.stops_job is False
-    assert fix.pays_after_minutes == 0.0
+    assert fix.stops_job is True
+    assert fix.pays_after_minutes is None
 
 
 def test_collectives_alone_name_no_host_to_drain():

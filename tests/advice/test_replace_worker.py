@@ -5,10 +5,14 @@ import pytest
 
 from app.advice.fix import Facts, NotOffered
 from app.advice.replace_worker import mean_compute_s, replace_worker
+from app.engine.replays import prepare
+from app.synth.faults.fault import FaultSteps
+from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import SlowHost, SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
-from tests.advice.cases import case_of, fix_of, refusal_of, simulated_step_s
+from tests.advice.cases import NUM_STEPS, case_of, fix_of, refusal_of, simulated_step_s
 
 JOB = SimulatedJob(Parallelism(4, 4, 8), 16)
 SLOW = replace(JOB, faults=(SlowWorker(2, 1, 1.6),))
@@ -24,6 +28,26 @@ def test_prediction_is_what_the_job_takes_without_the_fault(case):
     assert fix.step_s == pytest.approx(simulated_step_s(replace(JOB, seed=5)), rel=0.01)
     assert fix.step_range_s[0] <= fix.step_s <= fix.step_range_s[1]
     assert fix.gpu_hours_per_day == pytest.approx(24 * 128 * (1 - fix.step_s / case.step_s))
+
+
+@pytest.mark.parametrize("other", [SequenceImbalance(), GcPauses(rate=0.05, pause_s=0.3)])
+@pytest.mark.parametrize(("dp", "pp"), [(2, 1), (2, 2), (4, 1)])
+def test_replaced_worker_keeps_its_own_sequences_and_pauses(other, dp, pp):
+    job = SimulatedJob(Parallelism(dp, pp, 8), 8, seed=2, faults=(other, SlowWorker(1, 0, 2.0)))
+    slow = case_of(job)
+    fix = fix_of(replace_worker(slow))
+    after = prepare(replace(job, faults=(other,)).record(range(NUM_STEPS)).window())
+    points = 100 * abs(fix.step_s - float(after.simulated_s.mean())) / slow.step_s
+    assert points <= 2.0
+
+
+def test_worker_that_became_slow_is_scaled_from_then_on():
+    late = SlowWorker(2, 1, 1.8, when=FaultSteps(first_step=8))
+    slow = case_of(replace(JOB, faults=(late,)))
+    fix = fix_of(replace_worker(slow))
+    healthy_s = float(prepare(JOB.record(range(NUM_STEPS)).window()).simulated_s.mean())
+    assert fix.step_s == pytest.approx(healthy_s, rel=0.01)
+    assert {step for edit in fix.change.edits for step in edit.select.steps} == set(range(8, 16))
 
 
 def test_compute_time_of_the_culprit_is_its_slowdown_times_that_of_its_peers(case):

@@ -29,7 +29,7 @@ def test_text_to_paste_stays_on_one_line(trace):
     done = paceline("advise", str(trace), "--layers", "32", COLUMNS="60")
     (line,) = [each for each in done.stdout.splitlines() if "module_fqns" in each]
     assert line.startswith("--parallelism.module_fqns_per_model_part tok_embeddings,layers.0,")
-    assert line.endswith("]]'")
+    assert line.endswith(",norm,output")
 
 
 def test_missing_layers_are_asked_for(trace):
