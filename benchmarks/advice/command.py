@@ -11,6 +11,7 @@ from app.advice.advise import advise
 from app.advice.fix import Facts
 from app.engine.replays import prepare
 from app.monitor import advice_case
+from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
@@ -22,7 +23,13 @@ from benchmarks.advice.trial import Outcome, is_within_limits, summary
 ORDINARY = SimulatedJob(Parallelism(8, 4, 8), 16, faults=(SlowWorker(2, 1, 1.6),))
 LARGEST = replace(ORDINARY, parallelism=Parallelism(512, 16, 1), num_microbatches=64)
 # Steps: 44,288 and 12.26 million operations. Seconds: the longest that advice may take.
-SPEEDS = {"ordinary": (ORDINARY, 16, 0.1), "largest": (LARGEST, 4, 1.0)}
+SEQUENCES = (SequenceImbalance(is_sent=True),)
+SPEEDS = {
+    "ordinary": (ORDINARY, 16, 0.1),
+    "ordinary, sequences": (replace(ORDINARY, faults=SEQUENCES), 16, 0.1),
+    "largest": (LARGEST, 4, 1.0),
+    "largest, sequences": (replace(LARGEST, faults=SEQUENCES), 4, 1.0),
+}
 REPEATS = 5
 
 
