@@ -92,7 +92,7 @@ class TrackedFixOut(ResponseModel):
     state: Literal["open", "applied", "measured", "gone", "not-comparable", "expired"] = Field(
         description="`open`: not noticed so far. `applied`: being measured. Final: `measured`; "
         "`gone`, the cause went away by itself; `not-comparable`, the job became another one; "
-        "`expired`, another fix was applied since, or nothing happened for 30 days."
+        "`expired`, another fix was applied since, or 30 days passed since its last prediction."
     )
     tracked_by: str | None = Field(
         description="Who wants it followed; null: it was the top fix of the window."
@@ -273,8 +273,8 @@ def _newest_window(conn: Connection, job_id: str, window_id: str) -> WindowKey:
     asked, newest = (window_key(conn, job_id, each) for each in (window_id, "latest"))
     if asked.window_id != newest.window_id:
         raise Conflict(
-            f"a fix is followed from the newest closed window of the current run, {newest.window_id}"
-            f", not from {window_id}: ask for that one, or for latest"
+            "a fix is followed from the newest closed window of the current run, "
+            f"{newest.window_id}, not from {window_id}: ask for that one, or for latest"
         )
     return newest
 
@@ -331,7 +331,7 @@ def delete_fix(job_id: JobKey, fix_id: FixId, service: ServiceDep, caller: Calle
     The top fix of a later straggling window is followed all the same.
     """
     with service.store.write() as conn:
-        removed = fixes.remove(conn, job_id, fix_id)
-        detail = {"job": job_of(job_id), "fix": removed.tracked.fix}
+        fix = fixes.remove(conn, job_id, fix_id)
+        detail = {"job": job_of(job_id), "fix": fix}
         write_audit(conn, caller, "fix.delete", fix_id, now_s=service.now_s(), **detail)
     service.announcer.announce({"event": "job", "job_id": job_id})
