@@ -33,7 +33,7 @@ from app.consumer.group_snapshot import (
     notification_rows,
     read_snapshot,
 )
-from app.consumer.outcome_notices import write_outcomes
+from app.consumer.outcome_notices import hand_over, write_outcomes
 from app.errors import LeaseLost, Unavailable
 from app.store import jobs, service_state
 from app.store.alerting import notifications, outbox, silences
@@ -142,6 +142,9 @@ class Dispatcher:
         self, conn: Connection, group: AlertGroup, now_s: float
     ) -> "_DispatchResult":
         snapshot = read_snapshot(conn, self._context.default_rules, group, now_s)
+        if snapshot.rule is None or (snapshot.rule.on != "fix-outcome" and not snapshot.alerts):
+            # Its name may have been that of the rule on outcomes.
+            hand_over(conn, self._context, group, now_s)
         if snapshot.rule is None and any(alert.is_firing for alert in snapshot.alerts):
             # The rule was removed, and the consumer has yet to resolve its alerts: not news.
             notifications.release(

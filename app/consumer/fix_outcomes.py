@@ -1,7 +1,8 @@
 """What the closed windows of a turn show of a job's predicted fixes, in the turn's transaction.
 
 A job without predictions costs one query for each turn that closes a window. Windows that come
-again, revised or after a crash, change nothing twice: each counts once, by its place.
+again, revised or after a crash, change nothing twice: each counts once, by its place. A revision
+of a window older than those that were looked at already predicts nothing.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from app.advice.outcome import Prediction, Tracked, advance_all, finish_run, pre
 from app.advice.signs import FollowedWindow, followed_window
 from app.alerts.rule import outcome_rule
 from app.consumer.context import ConsumerContext
+from app.errors import Conflict
 from app.monitor import Observation
 from app.store import fixes
 from app.store.alerting import alert_rules
@@ -47,11 +49,14 @@ def follow_fixes(
     num_told = 0
     for window, observation in closed:
         live = [each for each in records if each.tracked.is_live]
-        if live or _advice(observation) is not None:
+        has_top = _advice(observation) is not None
+        if live or has_top:
+            # Before this window is one of those that were looked at.
+            newest = fixes.newest_place(conn, job_id) if has_top else None
             tracked, top = _after_window([each.tracked for each in live], window, observation)
             records = _saved(conn, context, live, tracked)
             num_told += _num_due(records)
-            if top is not None:
+            if top is not None and _is_news(top.tracked, records, newest):
                 records = _with_new(conn, context, job_id, records, top)
     for epoch in ended:
         live = [each for each in records if each.tracked.is_live]
@@ -85,6 +90,19 @@ def _top_fix(observation: Observation, seen: FollowedWindow) -> Prediction | Non
     advice = _advice(observation)
     found = None if advice is None else prediction_of(advice, seen)
     return None if found is None or found.speed_up < MIN_SPEED_UP else found
+
+
+def _is_news(new: Tracked, records: Sequence[FixRecord], newest: tuple[int, int] | None) -> bool:
+    """Whether its window is newer than all that predictions of the job were compared with.
+
+    In an older one, a fix that was applied since would seem to be applied once more. A revision of
+    the window of an open prediction predicts it again.
+    """
+    place = new.epoch, new.first_step
+    if newest is None or place > newest:
+        return True
+    again = [each.tracked for each in records if each.tracked.fix == new.fix]
+    return place == newest and any((each.epoch, each.first_step) == place for each in again)
 
 
 def _saved(
@@ -121,7 +139,11 @@ def _with_new(
     same = [each for each in records if each.tracked.fix == new.tracked.fix]
     if any(each.tracked.state == "applied" for each in same):
         return list(records)
-    record = fixes.save_prediction(conn, job_id, new, now_s=context.unix_time())
+    try:
+        record = fixes.save_prediction(conn, job_id, new, now_s=context.unix_time())
+    except Conflict as error:  # somebody has just followed it
+        log.info("fix not predicted again", job=job_id, reason=str(error))
+        return list(records)
     return [*(each for each in records if each.fix_id != record.fix_id), record]
 
 

@@ -2,6 +2,8 @@
 
 An outcome is no alert: nothing fires or resolves. Its message passes the rule, silences and
 receivers as an alert of the rule would. It is marked as told in the transaction that writes it.
+Where its rule is gone by then, the job's next rule on outcomes takes it over; without one, nobody
+is told.
 """
 
 import hashlib
@@ -17,10 +19,10 @@ from app.alerts.notice import Notice, NoticeGroup
 from app.alerts.planning.addressing import is_for
 from app.alerts.planning.plan import silenced_until
 from app.alerts.receiver import Receiver
-from app.alerts.rule import Rule
+from app.alerts.rule import Rule, outcome_rule
 from app.consumer.context import NotifyContext
 from app.store import fixes, jobs
-from app.store.alerting import notifications, outbox, silences
+from app.store.alerting import alert_rules, notifications, outbox, silences
 from app.store.alerting.notifications import AlertGroup
 from app.store.database import Connection
 from app.store.fixes import FixRecord
@@ -42,11 +44,19 @@ def write_outcomes(
 ) -> int:
     """Write the messages of a claimed group on outcomes, and release it; returns their number.
 
-    Silenced outcomes wait for the end of the silence.
+    Silenced outcomes wait for the end of the silence. Those of a job that the rule does not watch
+    any more are handed over.
 
     Raises:
         LeaseLost: another dispatcher has claimed the group since.
     """
+    if not rule.is_for(job_of(group.job_id)):
+        hand_over(conn, context, group, now_s)
+        refreshed_at_s = group.refreshed_at_s
+        notifications.release(
+            conn, group, next_at_s=None, last_at_s=None, refreshed_at_s=refreshed_at_s
+        )
+        return 0
     due = fixes.due_to_tell(conn, group.job_id)
     name, of_job = jobs.name_and_labels(conn, group.job_id)
     labels = {
@@ -74,6 +84,21 @@ def write_outcomes(
         refreshed_at_s=group.refreshed_at_s,
     )
     return num_messages
+
+
+def hand_over(conn: Connection, context: NotifyContext, group: AlertGroup, now_s: float) -> None:
+    """Wake the group of the rule by which the job's outcomes are told now, which is not this one.
+
+    Without such a rule, nobody is told of those that are due, not even later.
+    """
+    if not fixes.has_due(conn, group.job_id):
+        return
+    rules = alert_rules.load_or_default(conn, project_of(group.job_id), context.default_rules)
+    rule = outcome_rule(rules, job_of(group.job_id))
+    if rule is not None:
+        notifications.wake_beside(conn, group, rule.name, at_s=now_s)
+    elif number := fixes.drop_due(conn, group.job_id):
+        log.info("outcomes not told: no rule", job=group.job_id, number=number)
 
 
 def _tell(conn: Connection, notice: Notice, receiver: Receiver) -> bool:

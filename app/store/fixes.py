@@ -1,16 +1,31 @@
 """Predicted fixes of jobs, and what they achieved.
 
 One prediction of each fix of a job is followed at a time: a newer one takes its place until it is
-noticed that the fix was applied. What has an outcome stays as history.
+noticed that the fix was applied. What has an outcome stays as history. A row that cannot be read
+(an older version wrote it, or it is damaged) is logged, and stops neither the others nor the job.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, and_, delete, or_, select, tuple_, update
+import structlog
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Text,
+    and_,
+    delete,
+    or_,
+    select,
+    tuple_,
+    type_coerce,
+    update,
+)
 
 from app.advice.outcome import LIVE, Prediction, SeenWindow, State, Tracked, predicted_again
 from app.advice.signs import Sign
@@ -22,6 +37,8 @@ from app.store.runs import current_epoch
 from app.store.tables import fixes
 from app.trace.job import job_of
 
+log = structlog.get_logger()
+
 # An open prediction that was not renewed for so long says nothing of the job any more.
 EXPIRES_AFTER_S = 30 * 86_400.0
 Notice = Literal["due", "told"]
@@ -31,12 +48,16 @@ _MAX_TEXT = 500
 _MAX_AUTHOR = 256
 _Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]+\Z")]
 _TABLE = fixes
+# JSON is read as text: a value that is none would make the whole query fail.
+_TEXT = {name: type_coerce(_TABLE.c[name], Text).label(name) for name in ("sign", "windows")}
+_COLUMNS = [_TEXT.get(each.name, each) for each in _TABLE.columns]
 
 
 @dataclass(frozen=True, slots=True)
 class FixRecord:
     """A stored prediction; moments are Unix seconds.
 
+    It was predicted first at `predicted_s` and last at `renewed_s`; `updated_s` is its last change.
     `tracked_by` is the person who wants it followed, None for the top fix of a window. `notice`
     says whether receivers are to be told of the outcome, or were.
     """
@@ -47,6 +68,7 @@ class FixRecord:
     tracked_by: str | None
     notice: Notice | None
     predicted_s: float
+    renewed_s: float
     updated_s: float
 
     @property
@@ -56,7 +78,7 @@ class FixRecord:
 
     def state_at(self, now_s: float) -> State:
         """Its state at this moment: old open predictions have expired."""
-        is_old = self.updated_s < now_s - EXPIRES_AFTER_S
+        is_old = self.renewed_s < now_s - EXPIRES_AFTER_S
         return "expired" if self.tracked.state == "open" and is_old else self.tracked.state
 
     def with_tracked(self, tracked: Tracked) -> "FixRecord":
@@ -66,10 +88,30 @@ class FixRecord:
 
 def live(conn: Connection, job_id: str, *, now_s: float) -> list[FixRecord]:
     """Predictions of a job that windows may change, by fix; locked until the transaction ends."""
-    query = select(_TABLE).where(_TABLE.c.job_id == job_id, _TABLE.c.state.in_(LIVE))
+    query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id, _TABLE.c.state.in_(LIVE))
     rows = conn.execute(query.order_by(_TABLE.c.fix).with_for_update()).all()
-    found = [_record(row) for row in rows]
+    found = _live_records(conn, rows)
     return [each for each in found if each.state_at(now_s) in LIVE]
+
+
+def newest_place(conn: Connection, job_id: str) -> tuple[int, int] | None:
+    """Epoch and first step of the newest window in a job's predictions, finished ones included.
+
+    That is where a fix was predicted, applied or measured; None without predictions.
+    """
+    of = _TABLE.c
+    query = select(of.epoch, of.first_step, of.applied_epoch, of.applied_step, _TEXT["windows"])
+    found = [
+        place
+        for row in conn.execute(query.where(of.job_id == job_id))
+        for place in [
+            (row.epoch, row.first_step),
+            (row.applied_epoch, row.applied_step),
+            *_places_of(row.windows),
+        ]
+        if None not in place
+    ]
+    return max(found, default=None)
 
 
 def save_prediction(
@@ -84,13 +126,14 @@ def save_prediction(
 
     Raises:
         JobNotFound: the job never registered.
-        Conflict: the fix was applied already, and is being measured.
+        Conflict: the fix was applied already, and is being measured; or a newer window predicted
+            it since.
     """
     current_epoch(conn, job_id)
     known = _live_of(conn, job_id, prediction.tracked.fix)
     if known is None:
         new = FixRecord(
-            secrets.token_hex(_ID_BYTES), job_id, prediction, tracked_by, None, now_s, now_s
+            secrets.token_hex(_ID_BYTES), job_id, prediction, tracked_by, None, now_s, now_s, now_s
         )
         statement = insert(conn, _TABLE).values(row_of(new)).on_conflict_do_nothing()
         if conn.execute(statement.returning(_TABLE.c.fix_id)).one_or_none() is not None:
@@ -102,14 +145,25 @@ def save_prediction(
             "measured: wait for its outcome"
         )
     is_expired = known.state_at(now_s) == "expired"
+    _check_is_newer(known.tracked, prediction.tracked)
     tracked = predicted_again(known.tracked, prediction.tracked)
     again = replace(
         known,
         prediction=prediction if is_expired else replace(prediction, tracked=tracked),
         tracked_by=tracked_by or known.tracked_by,
         predicted_s=now_s if is_expired else known.predicted_s,
+        renewed_s=now_s,
     )
     return save(conn, again, now_s=now_s)
+
+
+def _check_is_newer(known: Tracked, new: Tracked) -> None:
+    """Windows after the older one have shown already whether the fix is there."""
+    if (new.epoch, new.first_step) < (known.epoch, known.first_step):
+        raise Conflict(
+            f"{new.fix} is followed from window {known.epoch}-{known.first_step}, which is newer "
+            f"than {new.epoch}-{new.first_step}: predict it for the newest window"
+        )
 
 
 def save(conn: Connection, record: FixRecord, *, now_s: float) -> FixRecord:
@@ -121,15 +175,31 @@ def save(conn: Connection, record: FixRecord, *, now_s: float) -> FixRecord:
 
 def due_to_tell(conn: Connection, job_id: str) -> list[FixRecord]:
     """Outcomes of a job that receivers are to be told of, the oldest first."""
-    query = select(_TABLE).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
-    rows = conn.execute(query.order_by(_TABLE.c.updated_s, _TABLE.c.fix_id).with_for_update())
-    return [_record(row) for row in rows]
+    query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
+    query = query.order_by(_TABLE.c.updated_s, _TABLE.c.fix_id).with_for_update()
+    found, unreadable = _records(conn.execute(query))
+    _set(conn, unreadable, notice=None)
+    return found
+
+
+def drop_due(conn: Connection, job_id: str) -> int:
+    """Note that nobody is to be told of the outcomes of a job that are due; returns their number.
+
+    The rule by which they were to be told is gone.
+    """
+    due = update(_TABLE).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
+    return conn.execute(due.values(notice=None)).rowcount
+
+
+def has_due(conn: Connection, job_id: str) -> bool:
+    """Whether receivers are to be told of an outcome of this job."""
+    due = select(_TABLE.c.fix_id).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
+    return conn.execute(due.limit(1)).one_or_none() is not None
 
 
 def mark_told(conn: Connection, fix_ids: Sequence[str]) -> None:
     """Note that receivers were told of these outcomes, or that there are none to tell."""
-    for some in chunks(sorted(fix_ids)):
-        conn.execute(update(_TABLE).where(_TABLE.c.fix_id.in_(some)).values(notice="told"))
+    _set(conn, fix_ids, notice="told")
 
 
 def page(
@@ -144,10 +214,12 @@ def page(
 ) -> tuple[list[FixRecord], str | None]:
     """Predictions of a project or of one job, the newest first, and the cursor of the next page.
 
+    Rows that cannot be read are left out.
+
     Raises:
         JobNotFound: the job never registered.
     """
-    query = select(_TABLE).where(
+    query = select(*_COLUMNS).where(
         owns(project, _TABLE.c.job_id) if job_id is None else _TABLE.c.job_id == job_id
     )
     if state is not None:
@@ -155,26 +227,25 @@ def page(
     if cursor is not None:
         key = tuple_(_TABLE.c.predicted_s, _TABLE.c.fix_id)
         query = query.where(key < from_cursor(cursor, tuple[float, _Id]))
-    rows, more = split_page([_record(row) for row in conn.execute(_newest(query, limit))], limit)
+    rows, more = split_page(list(conn.execute(_newest(query, limit))), limit)
     if not rows and job_id is not None:
         current_epoch(conn, job_id)
-    return rows, to_cursor(rows[-1].predicted_s, rows[-1].fix_id) if more else None
+    return _records(rows)[0], to_cursor(rows[-1].predicted_s, rows[-1].fix_id) if more else None
 
 
-def remove(conn: Connection, job_id: str, fix_id: str) -> FixRecord:
-    """Delete one prediction of a job; returns it.
+def remove(conn: Connection, job_id: str, fix_id: str) -> str:
+    """Delete one prediction of a job; returns the name of its fix.
 
     Raises:
         JobNotFound: the job never registered.
         FixNotFound: it has no such prediction.
     """
     mine = (_TABLE.c.job_id == job_id, _TABLE.c.fix_id == fix_id)
-    row = conn.execute(select(_TABLE).where(*mine)).one_or_none()
-    if row is None:
+    fix = conn.execute(delete(_TABLE).where(*mine).returning(_TABLE.c.fix)).scalar_one_or_none()
+    if fix is None:
         current_epoch(conn, job_id)
         raise FixNotFound(job_id, fix_id)
-    conn.execute(delete(_TABLE).where(*mine))
-    return _record(row)
+    return str(fix)
 
 
 def _newest(query: Select[Any], limit: int) -> Select[Any]:
@@ -183,7 +254,7 @@ def _newest(query: Select[Any], limit: int) -> Select[Any]:
 
 
 def _is_in(state: State, now_s: float) -> ColumnElement[bool]:
-    is_old = _TABLE.c.updated_s < now_s - EXPIRES_AFTER_S
+    is_old = _TABLE.c.renewed_s < now_s - EXPIRES_AFTER_S
     if state == "open":
         return and_(_TABLE.c.state == "open", ~is_old)
     if state == "expired":
@@ -192,9 +263,21 @@ def _is_in(state: State, now_s: float) -> ColumnElement[bool]:
 
 
 def _live_of(conn: Connection, job_id: str, fix: str) -> FixRecord | None:
-    query = select(_TABLE).where(_TABLE.c.job_id == job_id, _TABLE.c.fix == fix)
-    row = conn.execute(query.where(_TABLE.c.state.in_(LIVE)).with_for_update()).one_or_none()
-    return None if row is None else _record(row)
+    query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id, _TABLE.c.fix == fix)
+    rows = conn.execute(query.where(_TABLE.c.state.in_(LIVE)).with_for_update()).all()
+    return next(iter(_live_records(conn, rows)), None)
+
+
+def _live_records(conn: Connection, rows: Sequence[Row[Any]]) -> list[FixRecord]:
+    """The rows that can be read; the others expire, so that the fix can be predicted again."""
+    found, unreadable = _records(rows)
+    _set(conn, unreadable, state="expired")
+    return found
+
+
+def _set(conn: Connection, fix_ids: Sequence[str], **values: str | None) -> None:
+    for some in chunks(sorted(fix_ids)):
+        conn.execute(update(_TABLE).where(_TABLE.c.fix_id.in_(some)).values(**values))
 
 
 def row_of(record: FixRecord) -> dict[str, Any]:
@@ -215,6 +298,7 @@ def row_of(record: FixRecord) -> dict[str, Any]:
         "most_step_s": most_s,
         "gpu_hours_per_day": prediction.gpu_hours_per_day,
         "predicted_s": record.predicted_s,
+        "renewed_s": record.renewed_s,
         "updated_s": record.updated_s,
         "sign": clipped_values(msgspec.to_builtins(tracked.sign), _MAX_TEXT),
         "state": tracked.state,
@@ -228,15 +312,35 @@ def row_of(record: FixRecord) -> dict[str, Any]:
     }
 
 
-def _record(row: Any) -> FixRecord:
+def _records(rows: Iterable[Row[Any]]) -> tuple[list[FixRecord], list[str]]:
+    """The rows that can be read, and the ids of the others, which are logged."""
+    found, unreadable = [], []
+    for row in rows:
+        try:
+            found.append(_record(row))
+        except ValueError as error:  # of msgspec, too
+            log.warning("fix unreadable", job=row.job_id, fix=row.fix_id, reason=str(error))
+            unreadable.append(row.fix_id)
+    return found, unreadable
+
+
+def _places_of(windows: str) -> list[tuple[int, int]]:
+    try:
+        return [each.place for each in msgspec.json.decode(windows, type=tuple[SeenWindow, ...])]
+    except ValueError:
+        return []
+
+
+def _record(row: Row[Any]) -> FixRecord:
+    """The record of a row; raises ValueError where it cannot be read."""
     tracked = Tracked(
         row.fix,
-        _convert(row.sign, Sign),
+        msgspec.json.decode(row.sign, type=Sign),
         row.epoch,
         row.first_step,
         row.before_s,
-        row.state,
-        _convert(row.windows, tuple[SeenWindow, ...]),
+        msgspec.convert(row.state, State),
+        msgspec.json.decode(row.windows, type=tuple[SeenWindow, ...]),
         row.num_there,
         row.applied_epoch,
         row.applied_step,
@@ -257,16 +361,6 @@ def _record(row: Any) -> FixRecord:
         row.tracked_by,
         row.notice,
         row.predicted_s,
+        row.renewed_s,
         row.updated_s,
     )
-
-
-T = TypeVar("T")
-
-
-def _convert(value: Any, kind: type[T]) -> T:
-    """The value of a JSON column; raises ValueError where it has another shape."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"a row of fixes cannot be read: {error}") from error

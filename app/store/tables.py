@@ -246,6 +246,7 @@ fixes = Table(
     Column("most_step_s", Real, nullable=False),
     Column("gpu_hours_per_day", Real, nullable=False),
     Column("predicted_s", Real, nullable=False),  # since when
+    Column("renewed_s", Real, nullable=False),  # predicted last
     Column("updated_s", Real, nullable=False),
     Column("sign", JsonText, nullable=False),  # what to look for: app.advice.signs
     Column("state", Text, nullable=False),

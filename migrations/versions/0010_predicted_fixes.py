@@ -28,6 +28,7 @@ def upgrade() -> None:
         sa.Column("most_step_s", sa.Double(), nullable=False),
         sa.Column("gpu_hours_per_day", sa.Double(), nullable=False),
         sa.Column("predicted_s", sa.Double(), nullable=False),
+        sa.Column("renewed_s", sa.Double(), nullable=False),
         sa.Column("updated_s", sa.Double(), nullable=False),
         sa.Column("sign", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),

@@ -6,11 +6,14 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from app.alerts.rule import Rule
 from app.alerts.rules.defaults import default_rules
+from app.consumer.fix_outcomes import follow_fixes
+from app.monitor import observe
 from app.store import fixes
-from app.store.alerting import alert_rules
+from app.store.alerting import alert_rules, notifications, silences
 from app.store.database import Store
 from tests.alerts.http_receiver import receiver
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW
@@ -176,6 +179,100 @@ def test_silenced_outcome_is_told_after_the_silence(twin, notifier, hook):
     twin.pass_time(601)
     dispatch(notifier, twin)
     assert len(told(hook)) == 1
+
+
+def test_outcome_is_told_as_soon_as_its_silence_is_ended(twin, notifier, hook):
+    run_all(twin)
+    notifier.clock.now_s = twin.unix_clock()
+    notifier.silence(pattern="replace-*", ends_s=twin.unix_clock() + 5 * 86_400)
+    dispatch(notifier, twin)
+    twin.pass_time(60)
+    with Store.write(twin.store) as conn:
+        [silence] = silences.active(conn, "default", now_s=twin.unix_clock())
+        silences.end(conn, "default", silence.silence_id, now_s=twin.unix_clock())
+        notifications.wake_project(conn, "default", twin.unix_clock())
+    dispatch(notifier, twin)
+    assert len(told(hook)) == 1
+
+
+def outcome_rule_of(name, jobs="*"):
+    return Rule(name, "fix-outcome", severity="info", jobs=jobs)
+
+
+@pytest.mark.parametrize("name", ["a-new-name", "the-new-name"])
+@pytest.mark.parametrize("narrowed", [False, True], ids=["renamed", "narrowed"])
+def test_outcome_is_told_by_the_rule_that_takes_its_place(twin, notifier, hook, name, narrowed):
+    run_all(twin)
+    rest = [outcome_rule_of("fix-outcome", "other-*")] if narrowed else []
+    notifier.clock.now_s = twin.unix_clock()
+    notifier.set_rules(*rest, outcome_rule_of(name))
+    for _ in range(2):
+        dispatch(notifier, twin)
+    assert len(told(hook)) == 1
+    assert outcome_messages(twin) == [("fix-outcome", name, "delivered")]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule("slow", "slowdown", 1.5),
+        Rule("fix-outcome", "slowdown", 1.5),
+        outcome_rule_of("fix-outcome", "other-*"),
+    ],
+    ids=["removed", "of-something-else", "of-other-jobs"],
+)
+def test_outcome_whose_rule_is_gone_is_never_told(twin, notifier, hook, rule):
+    run_all(twin)
+    notifier.clock.now_s = twin.unix_clock()
+    notifier.set_rules(rule)
+    dispatch(notifier, twin)
+    [record] = records(twin)
+    assert record.notice is None
+    notifier.set_rules(*default_rules())
+    dispatch(notifier, twin)
+    assert told(hook) == []
+
+
+def test_late_revision_of_a_window_before_the_fix_predicts_nothing(twin):
+    run_all(twin)
+    [record] = records(twin)
+    assert record.tracked.state == "measured"
+    [again] = revised(twin, SLOW.record(range(3, 6)).window(1))
+    assert again == record
+
+
+def test_late_revision_does_not_move_an_open_prediction_back(twin):
+    consumer = twin.consumer()
+    twin.register(JOB, SIZES)
+    push(twin, SLOW, range(6))
+    twin.turns(consumer)
+    [record] = records(twin)
+    assert (record.tracked.first_step, record.tracked.state) == (3, "open")
+    [again] = revised(twin, SLOW.record(range(3)).window(1))
+    assert again.tracked.first_step == 3
+
+
+def revised(twin, window):
+    """All predictions after another revision of this window, as the consumer diagnoses it."""
+    observation = observe(window)
+    assert observation.result["advice"] is not None
+    with Store.write(twin.store) as conn:
+        follow_fixes(conn, twin.context, JOB, [(window, observation)], [])
+    return records(twin)
+
+
+def test_unreadable_prediction_stops_no_window(twin):
+    consumer = twin.consumer()
+    twin.register(JOB, SIZES)
+    push(twin, SLOW, range(3))
+    twin.turns(consumer)
+    with Store.write(twin.store) as conn:
+        conn.execute(text("UPDATE fixes SET sign = '{}'"))
+    push(twin, SLOW, range(3, 6))
+    twin.turns(consumer)
+    assert [state for (state,) in twin.windows("state")] == ["complete"] * 2
+    [record] = records(twin)
+    assert (record.tracked.first_step, record.tracked.state) == (3, "open")
 
 
 def test_receiver_of_warnings_and_pagers_are_not_told(twin, notifier, hook):

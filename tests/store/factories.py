@@ -160,5 +160,5 @@ def prediction(
 
 def fix_row(*, fix_id: str, job_id: str, now_s: float = 100.0) -> dict[str, Any]:
     """A row of the table of fixes."""
-    record = fixes.FixRecord(fix_id, job_id, prediction(), None, None, now_s, now_s)
+    record = fixes.FixRecord(fix_id, job_id, prediction(), None, None, now_s, now_s, now_s)
     return fixes.row_of(record)

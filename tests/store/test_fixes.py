@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from app.advice.outcome import SeenWindow
 from app.errors import Conflict, FixNotFound, InvalidRequest, JobNotFound
@@ -115,6 +116,103 @@ def test_open_prediction_expires_and_can_be_made_again(job):
     assert again.predicted_s == later_s
 
 
+def test_open_prediction_expires_though_windows_go_on_to_change_it(job):
+    record = save(job)
+    for day in range(5, 35, 5):
+        record = update(job, record, now_s=day * DAY_S, num_there=day)
+    assert record.state_at(31 * DAY_S) == "expired"
+    assert live(job, now_s=31 * DAY_S) == []
+    assert listed(job, 31 * DAY_S, state="expired")[0] == ["replace-worker"]
+    assert listed(job, 31 * DAY_S, state="open")[0] == []
+
+
+def test_prediction_for_a_newer_window_begins_the_time_anew(job):
+    save(job)
+    save(job, first_step=8, now_s=20 * DAY_S)
+    [record] = live(job, now_s=31 * DAY_S)
+    assert (record.predicted_s, record.renewed_s) == (1.0, 20 * DAY_S)
+
+
+def test_open_prediction_is_not_moved_to_an_older_window(job):
+    record = save(job, first_step=16)
+    with pytest.raises(Conflict, match="window 1-16, which is newer than 1-8"):
+        save(job, first_step=8)
+    assert live(job) == [record]
+
+
+def test_newest_place_counts_finished_predictions_and_unreadable_ones(job):
+    def newest():
+        with job.read() as conn:
+            return fixes.newest_place(conn, JOB)
+
+    assert newest() is None
+    record = save(job, first_step=8)
+    assert newest() == (1, 8)
+    record = update(job, record, state="measured", applied_epoch=2, applied_step=4)
+    assert newest() == (2, 4)
+    update(job, record, windows=(SEEN,))
+    assert newest() == (2, 16)
+    damage(job, record, windows="[")
+    assert newest() == (2, 4)
+
+
+def damage(store, record, **texts):
+    with store.write() as conn:
+        for name, value in texts.items():
+            query = text(f"UPDATE fixes SET {name} = :value WHERE fix_id = :fix_id")
+            conn.execute(query, {"value": value, "fix_id": record.fix_id})
+
+
+DAMAGES = [
+    {"sign": "{}"},
+    {"sign": "{"},
+    {"windows": '[{"epoch": 1}]'},
+    {"windows": "null"},
+]
+
+
+@pytest.mark.parametrize("texts", DAMAGES, ids=str)
+def test_unreadable_row_expires_and_stops_no_other(job, texts):
+    bad, good = save(job), save(job, fix="planned-gc")
+    damage(job, bad, **texts)
+    assert listed(job)[0] == ["planned-gc"]
+    assert live(job) == [good]
+    assert listed(job, state="open")[0] == ["planned-gc"]
+    with job.read() as conn:
+        states = {row.fix: row.state for row in conn.execute(text("SELECT fix, state FROM fixes"))}
+    assert states == {"replace-worker": "expired", "planned-gc": "open"}
+    with job.write() as conn:
+        assert fixes.remove(conn, JOB, bad.fix_id) == "replace-worker"
+
+
+def test_fix_of_an_unreadable_row_can_be_predicted_again(job):
+    damage(job, save(job), sign="{}")
+    again = save(job)
+    assert live(job) == [again]
+
+
+def test_page_after_an_unreadable_row_goes_on(job):
+    for number, name in enumerate(("replace-worker", "planned-gc", "resplit-stages")):
+        record = save(job, fix=name, now_s=float(number))
+        if name == "planned-gc":
+            damage(job, record, sign="{}")
+    first, cursor = listed(job, limit=2)
+    assert (first, listed(job, limit=2, cursor=cursor)[0]) == (
+        ["resplit-stages"],
+        ["replace-worker"],
+    )
+
+
+def test_unreadable_outcome_is_not_to_be_told(job):
+    record = update(job, save(job), state="measured")
+    with job.write() as conn:
+        fixes.save(conn, replace(record, notice="due"), now_s=3.0)
+    damage(job, record, sign="{}")
+    with job.write() as conn:
+        assert fixes.due_to_tell(conn, JOB) == []
+        assert not fixes.has_due(conn, JOB)
+
+
 def test_page_has_the_newest_first_and_no_other_project(job):
     register(job, "research/a")
     save(job, job_id="research/a", fix="repair-link")
@@ -144,7 +242,7 @@ def test_outcomes_to_tell_are_told_once(job):
 def test_deleted_prediction_is_gone(job):
     record = save(job)
     with job.write() as conn:
-        assert fixes.remove(conn, JOB, record.fix_id) == record
+        assert fixes.remove(conn, JOB, record.fix_id) == "replace-worker"
     with pytest.raises(FixNotFound), job.write() as conn:
         fixes.remove(conn, JOB, record.fix_id)
 

@@ -21,7 +21,15 @@ from app.store.alerting.alerts import MAX_SENTENCE, MAX_URL, detail_json, detail
 from app.store.columns import clipped, clipped_or_none
 from app.store.database import chunks, insert, insert_or_replace, rows_of_group
 from app.store.projects import owns
-from app.store.tables import alert_groups, alert_told, alerts, delivery_attempts, endpoints, outbox
+from app.store.tables import (
+    alert_groups,
+    alert_told,
+    alerts,
+    delivery_attempts,
+    endpoints,
+    fixes,
+    outbox,
+)
 from app.trace.job import job_of, project_of
 
 _GROUPS = alert_groups
@@ -54,9 +62,18 @@ def wake_group(conn: Connection, job_id: str, rule: str, *, at_s: float) -> None
     conn.execute(statement.on_conflict_do_update(index_elements=_GROUP_KEY, set_=_woken(at_s)))
 
 
+def wake_beside(conn: Connection, group: AlertGroup, rule: str, *, at_s: float) -> None:
+    """Wake the group of another rule of the same job, before `group` is released."""
+    both = _GROUPS.c.job_id == group.job_id, _GROUPS.c.rule.in_((group.rule, rule))
+    # Locked in the order of their keys, as everywhere.
+    conn.execute(select(*_GROUP_KEY).where(*both).order_by(*_GROUP_KEY).with_for_update()).all()
+    wake_group(conn, group.job_id, rule, at_s=at_s)
+
+
 def wake_project(conn: Connection, project: str, at_s: float) -> None:
-    """Wake all groups of a project that have alerts or last notifications."""
-    has_some = or_(*(rows_of_group(table).exists() for table in (alerts, alert_told)))
+    """Wake all groups of a project that have alerts or last notifications, or outcomes to tell."""
+    due = select(fixes).where(fixes.c.job_id == _GROUPS.c.job_id, fixes.c.notice == "due")
+    has_some = or_(*(rows_of_group(table).exists() for table in (alerts, alert_told)), due.exists())
     mine = select(*_GROUP_KEY).where(owns(project, _GROUPS.c.job_id), has_some)
     # Locked in the order of their keys, as everywhere.
     keys = [tuple(row) for row in conn.execute(mine.order_by(*_GROUP_KEY).with_for_update())]

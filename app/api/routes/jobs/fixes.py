@@ -19,16 +19,17 @@ from app.advice.facts import (
     facts_of,
 )
 from app.advice.fix import AdviceCase, Fix, Scheduler
-from app.advice.outcome import State, prediction_of
+from app.advice.outcome import Prediction, State, prediction_of
 from app.advice.signs import followed_window
 from app.api.http.fields import Cursor, Limit, RequestModel, ResponseModel, timestamp
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
-from app.api.service.replays import window_key
+from app.api.service.replays import WindowKey, window_key
 from app.api.service.service import Service
 from app.engine.questions.edits import edits_as_json
 from app.errors import Conflict, InvalidRequest
 from app.store import fixes
+from app.store.database import Connection
 from app.store.fixes import FixRecord
 from app.trace.job import job_of
 
@@ -63,7 +64,8 @@ class TrackFixIn(FactsIn):
 
     window: str = Field(
         pattern=r"^(latest|[0-9]{1,9}-[0-9]{1,16})$",
-        description="The closed window that the fix is predicted for; `latest` is the newest one.",
+        description="The newest closed window of the current run, which the fix is predicted for: "
+        "`latest`, or its id.",
         examples=["3-64"],
     )
     fix: str = Field(
@@ -90,7 +92,7 @@ class TrackedFixOut(ResponseModel):
     state: Literal["open", "applied", "measured", "gone", "not-comparable", "expired"] = Field(
         description="`open`: not noticed so far. `applied`: being measured. Final: `measured`; "
         "`gone`, the cause went away by itself; `not-comparable`, the job became another one; "
-        "`expired`, another fix was applied since, or nothing happened for 30 days."
+        "`expired`, another fix was applied since, or 30 days passed since its last prediction."
     )
     tracked_by: str | None = Field(
         description="Who wants it followed; null: it was the top fix of the window."
@@ -227,25 +229,15 @@ def list_fixes_of_job(
 def track_fix(
     job_id: JobKey, given: TrackFixIn, service: ServiceDep, caller: CallerDep
 ) -> dict[str, Any]:
-    """Predicts the fix for a closed window, and looks for it in all later ones.
+    """Predicts the fix for the newest closed window of the run, and looks for it in all later ones.
 
     An open prediction of the same fix is replaced. The top fix of a straggling window is followed
     without asking.
     """
     case = _case(service, job_id, given)
-    prediction = None
-    fix = _predicted(case, given.fix)
+    with service.replays.work_limit.slot():
+        prediction = _prediction(case, given.fix)
     window = case.replay.window
-    seen = followed_window(window, case.result, is_trusted=True)
-    if seen is not None:
-        # All edits, also more than a question may have: they say how the stages change.
-        edits = edits_as_json(fix.change.edits)
-        prediction = prediction_of(fix_as_json(fix) | {"what_if": edits}, seen)
-    if prediction is None:
-        raise Conflict(
-            f"{given.fix} cannot be followed from window {window.id}: either ranks are missing in "
-            "it, or no recorded operation would show that the fix was applied"
-        )
     with service.store.write() as conn:
         now_s = service.now_s()
         record = fixes.save_prediction(
@@ -264,10 +256,48 @@ def _case(service: Service, job_id: str, given: TrackFixIn) -> AdviceCase:
         names = ", ".join(method.name for method in METHODS)
         raise InvalidRequest(f"fix: no fix is called {given.fix!r}: there are {names}")
     with service.store.read() as conn:
-        key = window_key(conn, job_id, given.window)
+        key = _newest_window(conn, job_id, given.window)
     replay = service.replays.get(job_id, key.window_id)
     result = service.results.get(service.store, job_id, key.window_id)
     return AdviceCase(replay, {"findings": None, **result}, facts)
+
+
+def _newest_window(conn: Connection, job_id: str, window_id: str) -> WindowKey:
+    """Key of this window, if it is the newest closed one of the current run.
+
+    In an older one, a fix that was applied since would seem to be applied now.
+
+    Raises:
+        Conflict: it is not; the message names the one that is.
+    """
+    asked, newest = (window_key(conn, job_id, each) for each in (window_id, "latest"))
+    if asked.window_id != newest.window_id:
+        raise Conflict(
+            "a fix is followed from the newest closed window of the current run, "
+            f"{newest.window_id}, not from {window_id}: ask for that one, or for latest"
+        )
+    return newest
+
+
+def _prediction(case: AdviceCase, name: str) -> Prediction:
+    """The fix of this name, to be followed.
+
+    Raises:
+        Conflict: it is not offered for the window, or nothing would show that it was applied.
+    """
+    fix, window = _predicted(case, name), case.replay.window
+    found = None
+    seen = followed_window(window, case.result, is_trusted=True)
+    if seen is not None:
+        # All edits, also more than a question may have: they say how the stages change.
+        edits = edits_as_json(fix.change.edits)
+        found = prediction_of(fix_as_json(fix) | {"what_if": edits}, seen)
+    if found is None:
+        raise Conflict(
+            f"{name} cannot be followed from window {window.id}: either ranks are missing in "
+            "it, or no recorded operation would show that the fix was applied"
+        )
+    return found
 
 
 def _predicted(case: AdviceCase, name: str) -> Fix:
@@ -301,7 +331,7 @@ def delete_fix(job_id: JobKey, fix_id: FixId, service: ServiceDep, caller: Calle
     The top fix of a later straggling window is followed all the same.
     """
     with service.store.write() as conn:
-        removed = fixes.remove(conn, job_id, fix_id)
-        detail = {"job": job_of(job_id), "fix": removed.tracked.fix}
+        fix = fixes.remove(conn, job_id, fix_id)
+        detail = {"job": job_of(job_id), "fix": fix}
         write_audit(conn, caller, "fix.delete", fix_id, now_s=service.now_s(), **detail)
     service.announcer.announce({"event": "job", "job_id": job_id})

@@ -1,10 +1,12 @@
 """Predicted fixes over HTTP: followed, listed with their outcome, deleted."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from app.advice.facts import MAX_LAYERS
+from app.api.service.replays import MAX_CONCURRENT_WORK
 from app.store import fixes
 from app.synth.costs import OperationCosts
 from app.synth.job import SimulatedJob
@@ -51,6 +53,35 @@ async def test_latest_is_the_newest_closed_window(job):
     recorded.save_observed(job, window(SLOW, 16))
     found = (await job.client.post(PATH, json=REPLACE | {"window": "latest"})).json()
     assert found["window"] == "1-16"
+
+
+async def test_older_window_is_refused_and_the_newest_is_named(job):
+    recorded.save_observed(job, window(SLOW, 16))
+    answer = await job.client.post(PATH, json=REPLACE)
+    assert answer.status_code == 409
+    assert "the newest closed window of the current run, 1-16, not from 1-8" in answer.text
+    assert (await job.client.get(PATH)).json()["items"] == []
+    assert (await job.client.post(PATH, json=REPLACE | {"window": "1-16"})).status_code == 201
+
+
+async def test_window_of_an_older_run_is_refused(job):
+    await job.register(run_key="run-2")
+    answer = await job.client.post(PATH, json=REPLACE)
+    assert answer.status_code == 409
+    assert "has no closed window in its current run yet" in answer.text
+    recorded.save_observed(job, window(SLOW, 4, epoch=2))
+    answer = await job.client.post(PATH, json=REPLACE)
+    assert answer.status_code == 409
+    assert "2-4, not from 1-8" in answer.text
+
+
+async def test_prediction_waits_for_a_slot_of_the_work_limit(job):
+    limit = job.app.state.service.replays.work_limit
+    with ExitStack() as slots:
+        for _ in range(MAX_CONCURRENT_WORK):
+            slots.enter_context(limit.slot())
+        assert (await job.client.post(PATH, json=REPLACE)).status_code == 503
+    assert (await job.client.post(PATH, json=REPLACE)).status_code == 201
 
 
 async def test_outcome_is_shown(job):
