@@ -7,6 +7,7 @@ import pytest
 from app.advice.advise import fix_as_json
 from app.advice.balance_sequences import balance_sequences
 from app.advice.fix import Facts
+from app.advice.other_schedule import other_schedule
 from app.advice.outcome import (
     NUM_MEASURED,
     Prediction,
@@ -18,7 +19,6 @@ from app.advice.outcome import (
     predicted_again,
     prediction_of,
 )
-from app.advice.other_schedule import other_schedule
 from app.advice.planned_gc import planned_gc
 from app.advice.repair_link import repair_link
 from app.advice.replace_worker import replace_worker
