@@ -463,7 +463,7 @@ def scheduling() -> Prediction:
 
 
 @pytest.fixture(scope="module")
-def doubling(scheduling) -> Tracked:
+def doubling(scheduling: Prediction) -> Tracked:
     sign = replace(scheduling.tracked.sign, predicted_microbatches=8)
     return replace(scheduling.tracked, sign=sign)
 
