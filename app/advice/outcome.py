@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app import formatting
-from app.advice.signs import FollowedWindow, Seen, Sign, comparable_step_s, seen_in, sign_of
+from app.advice.seen import comparable_step_s, seen_in
+from app.advice.signs import FollowedWindow, Seen, Sign, sign_of
 
 State = Literal["open", "applied", "measured", "gone", "not-comparable", "expired"]
 LIVE: tuple[State, ...] = ("open", "applied")
@@ -19,6 +20,8 @@ LIVE: tuple[State, ...] = ("open", "applied")
 NUM_MEASURED = 3
 # A cause must be gone for so many complete windows in a row, after it was found in as many.
 _NUM_GONE = 2
+# Pauses come and go: planned only if unseen for so long, after windows in a row that all had them.
+_NUM_GONE_PAUSES = 3
 # T just before the fix may differ so much from T at the prediction before that is noted.
 _MAX_DRIFT = 0.05
 
@@ -143,9 +146,17 @@ def advance(tracked: Tracked, window: FollowedWindow) -> Tracked:
     if is_new and tracked.windows and place < tracked.windows[0].place:
         return tracked  # an older one, whose turn is over
     in_order = tuple(sorted([*others, seen], key=lambda each: each.place))
-    num_there = tracked.num_there + (is_new and seen.seen == "there")
+    num_there = _num_there(tracked, seen) if is_new else tracked.num_there
     followed = replace(tracked, windows=in_order, num_there=num_there)
     return _measured(followed) if followed.state == "applied" else _noticed(followed)
+
+
+def _num_there(tracked: Tracked, seen: SeenWindow) -> int:
+    """Windows that had the cause, with this new one; of pauses those in a row."""
+    if seen.seen != "there":
+        return tracked.num_there
+    is_in_row = not tracked.windows or tracked.windows[-1].seen == "there"
+    return tracked.num_there + 1 if is_in_row or tracked.sign.kind != "pauses" else 1
 
 
 def advance_all(tracked: Sequence[Tracked], window: FollowedWindow) -> list[Tracked]:
@@ -196,14 +207,22 @@ def _noticed(tracked: Tracked) -> Tracked:
             tracked, state="not-comparable", windows=(),
             note="the job has other sizes or another number of micro-batches now",
         )  # fmt: skip
+    if last.seen == "other-work":
+        return replace(
+            tracked, state="not-comparable", windows=(),
+            note="micro-batches compute for another time than the fix explains: is it other work?",
+        )  # fmt: skip
     if last.seen == "applied":
         return _applied(tracked, last)
-    recent = tracked.windows[-_NUM_GONE:]
-    if len(recent) == _NUM_GONE and all(each.seen in ("gone", "recovered") for each in recent):
+    num_gone = _NUM_GONE_PAUSES if tracked.sign.kind == "pauses" else _NUM_GONE
+    recent = tracked.windows[-num_gone:]
+    if len(recent) == num_gone and all(each.seen in ("gone", "recovered") for each in recent):
         is_fix = all(each.seen == "gone" for each in recent) and tracked.num_there >= _NUM_GONE
         if is_fix:
             return _applied(tracked, recent[0])
-        return replace(tracked, state="gone", windows=(), note="the cause went away by itself")
+        is_link = tracked.sign.kind == "link"
+        note = "no longer found: repaired, or quiet" if is_link else "the cause went away by itself"
+        return replace(tracked, state="gone", windows=(), note=note)
     return replace(tracked, windows=recent)
 
 
@@ -222,7 +241,7 @@ def _applied(tracked: Tracked, since: SeenWindow) -> Tracked:
 
 def _measured(tracked: Tracked) -> Tracked:
     """A prediction that is applied, with what its windows so far have achieved."""
-    comparable = tuple(each for each in tracked.windows if each.seen != "other-shape")
+    comparable = tuple(each for each in tracked.windows if not each.seen.startswith("other-"))
     is_over = len(comparable) < len(tracked.windows) or len(comparable) >= NUM_MEASURED
     tracked = replace(tracked, windows=comparable[:NUM_MEASURED])
     if not comparable:
@@ -252,7 +271,6 @@ def _noted(tracked: Tracked, note: str) -> Tracked:
 _DONE = {
     "replace-worker": "worker replaced",
     "resplit-stages": "re-split",
-    "move-microbatches": "micro-batches moved",
     "other-schedule": "schedule changed",
     "planned-gc": "garbage collection planned",
     "balance-sequences": "sequences balanced",

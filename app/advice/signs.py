@@ -4,7 +4,8 @@ Each kind of fix leaves its own sign: another host, other shares of the stages, 
 operations, or a cause that is no longer found. A fix without a sign cannot be noticed.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -15,32 +16,27 @@ import numpy as np
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Window
 
-SignKind = Literal["host", "shares", "counts", "structure", "balance", "cause"]
+SignKind = Literal["host", "shares", "structure", "balance", "pauses", "link"]
 # What a window shows of a fix. "recovered": the cause is gone, and the fix was certainly not made.
-Seen = Literal["applied", "gone", "recovered", "there", "unknown", "other-shape"]
+# "other-work": computations take another time than the fix explains, as of another model.
+Seen = Literal[
+    "applied", "gone", "recovered", "there", "unknown", "other-shape", "other-work"
+]  # fmt: skip
 
 # For each fix that can be noticed: by what, and the causes that it is for.
 SIGNS: Mapping[str, tuple[SignKind, tuple[str, ...]]] = {
     "replace-worker": ("host", ("slow-worker",)),
     "resplit-stages": ("shares", ("stage-imbalance",)),
-    "move-microbatches": ("counts", ("slow-worker",)),
     "other-schedule": ("structure", ()),
-    "planned-gc": ("cause", ("gc-pause",)),
+    "planned-gc": ("pauses", ("gc-pause",)),
     "balance-sequences": ("balance", ("sequence-imbalance",)),
     "pack-sequences": ("balance", ("sequence-imbalance",)),
-    "repair-link": ("cause", ("slow-link", "flapping-link")),
+    "repair-link": ("link", ("slow-link", "flapping-link")),
 }
 # More culprits are not taken down: one of their hosts is proof enough.
 MAX_WORKERS = 64
-# Mean numbers of micro-batches that differ by less are the same.
-_SAME_MICROBATCHES = 0.02
-# Another split moves the stages at least half of the way to the predicted shares, and by more than
-# shares vary between windows of the same job.
-_MIN_WAY, _MIN_SHIFT = 0.5, 0.005
-# Without a prediction of the shares: a layer is at least so much of the job.
-_MIN_UNPREDICTED_SHIFT = 0.01
-# Of the imbalance over dp ranks, no more than this is left.
-_MAX_LEFT = 0.5
+# So many of the job's other hosts are taken down: they tell a new host from new names for all.
+MAX_OTHER_HOSTS = 64
 _TINY = np.finfo(float).tiny
 _COMPUTE = (
     *("forward-compute", "backward-compute"),
@@ -85,8 +81,10 @@ def _order_digest(window: Window) -> str:
     codes = [OP_CODES[name] for name in _COMPUTE]
     rows = rows[np.isin(trace.optype[rows], codes)]
     rows = rows[np.lexsort((trace.start_s[rows], trace.stage[rows]))]
-    columns = (trace.stage, trace.optype, trace.mc, trace.mb_id)
-    listed = np.stack([each[rows].astype(np.int64) for each in columns])
+    # Some jobs number micro-batches on from step to step: only their order counts.
+    number = np.unique(trace.mb_id[rows], return_inverse=True)[1]
+    columns = (*(each[rows] for each in (trace.stage, trace.optype, trace.mc)), number)
+    listed = np.stack([each.astype(np.int64) for each in columns])
     return blake2b(listed.tobytes(), digest_size=8).hexdigest()
 
 
@@ -101,6 +99,35 @@ def work_by_rank(window: Window) -> Floats:
     size = len(window.steps) * dp_size
     total_s: Floats = np.bincount(place, trace.duration_s[rows], size).astype(np.float64)
     return total_s.reshape(-1, dp_size)
+
+
+def stage_seconds(window: Window, without: Collection[tuple[int, int]] = ()) -> Floats:
+    """[2, pp], seconds that a stage computes a micro-batch forwards and backwards.
+
+    Medians over micro-batches, so that pauses do not count, of the median replica (of two: the
+    faster), so that a slow worker does not. Workers (dp rank, stage) in `without` are left out; 0
+    for a stage that has no others.
+    """
+    sizes, trace = window.job.parallelism, window.trace
+    codes = np.array([OP_CODES[name] for name in _COMPUTE])
+    rows = np.flatnonzero(np.isin(trace.optype, codes))
+    worker = trace.dp_rank[rows].astype(np.int64) * sizes.pp_size + trace.stage[rows]
+    part = worker * (int(trace.optype.max()) + 1) + trace.optype[rows]
+    part = part * (int(trace.mc.max()) + 2) + trace.mc[rows] + 1
+    order = np.lexsort((trace.duration_s[rows], part))
+    _, first, number = np.unique(part[order], return_index=True, return_counts=True)
+    rows = rows[order[first + (number - 1) // 2]]
+    total_s = np.zeros((2, sizes.dp_size, sizes.pp_size))
+    way = (trace.optype[rows] != OP_CODES["forward-compute"]).astype(np.int64)
+    np.add.at(total_s, (way, trace.dp_rank[rows], trace.stage[rows]), trace.duration_s[rows])
+    found: Floats = np.zeros((2, sizes.pp_size))
+    for stage in range(sizes.pp_size):
+        kept = [at for at in range(sizes.dp_size) if (at, stage) not in without]
+        if kept:
+            of_replicas = total_s[:, kept, stage]
+            median = np.argsort(of_replicas.sum(axis=0), kind="stable")[(len(kept) - 1) // 2]
+            found[:, stage] = of_replicas[:, median]
+    return found
 
 
 def work_imbalance(work_s: Floats) -> float:
@@ -154,12 +181,19 @@ class FollowedWindow:
         """Causes that are found, each once, in the order of their names."""
         return tuple(sorted({each["cause"] for each in self.result["findings"] or ()}))
 
+    @cached_property
+    def stage_s(self) -> Floats:
+        """[2, pp], seconds forwards and backwards of a micro-batch on the median replica."""
+        return stage_seconds(self.window)
+
     @property
     def shares(self) -> tuple[float, ...]:
         """[pp], each stage's part of the time that all compute for a micro-batch."""
-        of_stage = self.result["stage_compute_s"]
-        total = np.add(of_stage["forward"], of_stage["backward"])
-        return tuple((total / total.sum()).tolist())
+        return _shares(self.stage_s.sum(axis=0))
+
+
+def _shares(stage_s: Floats) -> tuple[float, ...]:
+    return tuple((stage_s / stage_s.sum()).tolist())
 
 
 def followed_window(
@@ -182,7 +216,10 @@ class Sign:
     causes found then; `workers` (dp rank, stage, host) those that are to be replaced; `shares` [pp]
     the stages' shares and `predicted_shares` those with the fix, empty where they are not known;
     where a fix is to lower it, `imbalance` is that of the work over the dp ranks, and `work_s` all
-    work of a step in seconds.
+    work of a step in seconds. `hosts` are others of the job than those of `workers`; `stage_s` [pp]
+    seconds that other workers compute for a micro-batch, 0 for a stage without others, empty where
+    it is not to be compared; `predicted_microbatches` those of a step with the fix, None where it
+    leaves them alone.
     """
 
     kind: SignKind
@@ -196,6 +233,14 @@ class Sign:
     predicted_shares: tuple[float, ...] = ()
     imbalance: float | None = None
     work_s: float | None = None
+    hosts: tuple[str, ...] = ()
+    stage_s: tuple[float, ...] = ()
+    predicted_microbatches: int | None = None
+
+    @property
+    def places(self) -> frozenset[tuple[int, int]]:
+        """(dp rank, stage) of `workers`."""
+        return frozenset((dp_rank, stage) for dp_rank, stage, _ in self.workers)
 
 
 def sign_of(fix: Mapping[str, Any], window: FollowedWindow) -> Sign | None:
@@ -208,11 +253,13 @@ def sign_of(fix: Mapping[str, Any], window: FollowedWindow) -> Sign | None:
         return None
     kind, causes = known
     workers: tuple[tuple[int, int, str | None], ...] = ()
-    if kind == "host":
+    if kind in ("host", "link"):
         workers = _workers(window, causes)
-        if not workers:
+        if kind == "host" and not workers:
             return None
     is_split = kind == "shares"
+    # A slow link does not slow its worker's computations.
+    without = {worker[:2] for worker in workers} if kind == "host" else set()
     return Sign(
         kind,
         causes,
@@ -225,25 +272,57 @@ def sign_of(fix: Mapping[str, Any], window: FollowedWindow) -> Sign | None:
         window.shares if is_split else (),
         _predicted_shares(fix["what_if"] or (), window) if is_split else (),
         work_imbalance(window.work_s) if kind == "balance" else None,
-        _total_s(window.work_s) if kind == "balance" else None,
+        total_s(window.work_s) if kind == "balance" else None,
+        _other_hosts(window, workers),
+        _compared_stage_s(kind, window, without),
+        _predicted_microbatches(fix) if kind == "structure" else None,
     )
+
+
+def _other_hosts(
+    window: FollowedWindow, workers: Sequence[tuple[int, int, str | None]]
+) -> tuple[str, ...]:
+    mine = {host for _, _, host in workers}
+    return tuple(sorted(set(window.hosts.values()) - mine)[:MAX_OTHER_HOSTS]) if mine else ()
+
+
+def _compared_stage_s(
+    kind: SignKind, window: FollowedWindow, without: Collection[tuple[int, int]]
+) -> tuple[float, ...]:
+    """[pp]; empty where the times of micro-batches differ by their documents."""
+    if kind == "balance" or "sequence-imbalance" in window.causes:
+        return ()
+    return tuple(stage_seconds(window.window, without).sum(axis=0).tolist())
+
+
+def _predicted_microbatches(fix: Mapping[str, Any]) -> int | None:
+    """Micro-batches of a step with the fix, which only its title has."""
+    found = re.match(r"Compute (\d+) micro-batches ", fix["title"])
+    return None if found is None else int(found[1])
+
+
+def total_s(work_s: Floats) -> float:
+    """Work [steps, dp] of a mean step, seconds."""
+    return float(work_s.sum(axis=1).mean())
 
 
 def _workers(
     window: FollowedWindow, causes: Sequence[str]
 ) -> tuple[tuple[int, int, str | None], ...]:
-    found = _findings(window, causes)
+    found = findings_of(window, causes)
     if not found:
         return ()
-    named = sorted(_named_workers(window, found[0]))[:MAX_WORKERS]
+    named = sorted(named_workers(window, found[0]))[:MAX_WORKERS]
     return tuple((*worker, window.hosts.get(worker)) for worker in named)
 
 
-def _findings(window: FollowedWindow, causes: Sequence[str]) -> list[Mapping[str, Any]]:
+def findings_of(window: FollowedWindow, causes: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Findings of these causes, as the result has them."""
     return [each for each in window.result["findings"] or () if each["cause"] in causes]
 
 
-def _named_workers(window: FollowedWindow, finding: Mapping[str, Any]) -> set[tuple[int, int]]:
+def named_workers(window: FollowedWindow, finding: Mapping[str, Any]) -> set[tuple[int, int]]:
+    """(dp rank, stage) of all workers that are culprits of the finding."""
     found: set[tuple[int, int]] = set()
     dp_size, pp_size = window.shape.sizes[:2]
     for culprit in finding["culprits"]:
@@ -262,7 +341,7 @@ def _predicted_shares(
     edits: Sequence[Mapping[str, Any]], window: FollowedWindow
 ) -> tuple[float, ...]:
     """[pp], the shares with these edits: factors of the passes of single stages."""
-    factors = np.ones((2, len(window.shares)))
+    factors = np.ones_like(window.stage_s)
     for edit in edits:
         select, change = edit["select"], edit["change"]
         if change["kind"] != "factor" or set(select) != {"op_types", "stages"}:
@@ -273,124 +352,4 @@ def _predicted_shares(
         at = 0 if "forward-compute" in names else 1
         for stage in select["stages"]:
             factors[at, stage] *= change["value"] ** (0.5 if is_half else 1.0)
-    of_stage = window.result["stage_compute_s"]
-    total = factors[0] * of_stage["forward"] + factors[1] * of_stage["backward"]
-    return tuple((total / total.sum()).tolist()) if edits else ()
-
-
-def comparable_step_s(sign: Sign, window: FollowedWindow) -> float:
-    """T, seconds: the mean simulated step; of uneven sequences at the work of the prediction.
-
-    Their work differs from step to step, by the documents and not by the fix.
-    """
-    work_s = _total_s(window.work_s) if sign.work_s is not None else 0.0
-    return window.step_s * (sign.work_s / work_s if sign.work_s and work_s else 1.0)
-
-
-def _total_s(work_s: Floats) -> float:
-    """Work of a mean step, seconds."""
-    return float(work_s.sum(axis=1).mean())
-
-
-def seen_in(sign: Sign, window: FollowedWindow) -> Seen:
-    """What a window after the prediction shows of the fix."""
-    if not _is_comparable(sign, window.shape):
-        return "other-shape"
-    if sign.kind == "host":
-        return _host_seen(sign, window)
-    if sign.kind == "balance":
-        return _balance_seen(sign, window)
-    if _is_proven(sign, window):
-        return "applied"
-    seen = _cause_seen(sign, window, _findings(window, sign.causes))
-    # Of the other kinds there would be a proof.
-    return "recovered" if seen == "gone" and sign.kind != "cause" else seen
-
-
-def _is_proven(sign: Sign, window: FollowedWindow) -> bool:
-    """Whether the window can only look like this with the fix."""
-    if sign.kind == "shares":
-        return window.epoch > sign.epoch and _is_moved(sign, window.shares)
-    if sign.kind == "counts":
-        return not _has_same_microbatches(sign.shape, window.shape)
-    if sign.kind == "structure":
-        before, now = sign.shape, window.shape
-        is_same = (before.sizes, before.order) == (now.sizes, now.order)
-        return not is_same or not _has_same_microbatches(before, now)
-    planned = (each["evidence"].get("planned") for each in _findings(window, sign.causes))
-    return any(planned)
-
-
-def _is_comparable(sign: Sign, now: Shape) -> bool:
-    before = sign.shape
-    if sign.kind == "counts":
-        return before.sizes == now.sizes and _is_same_total(before, now)
-    if sign.kind == "structure":
-        # Chunks (vpp) and micro-batches, of all dp ranks alike, are what such a fix changes.
-        is_same = (*before.sizes[:3], *before.sizes[4:]) == (*now.sizes[:3], *now.sizes[4:])
-        return is_same and len(before.microbatches) == len(now.microbatches)
-    return before.sizes == now.sizes and _has_same_microbatches(before, now)
-
-
-def _has_same_microbatches(before: Shape, now: Shape) -> bool:
-    if len(before.microbatches) != len(now.microbatches):
-        return False
-    return bool(np.allclose(before.microbatches, now.microbatches, rtol=_SAME_MICROBATCHES))
-
-
-def _is_same_total(before: Shape, now: Shape) -> bool:
-    """Whether all dp ranks together have as many micro-batches."""
-    means = [sum(each.microbatches) / len(each.microbatches) for each in (before, now)]
-    return abs(means[1] - means[0]) <= _SAME_MICROBATCHES * means[0]
-
-
-def _balance_seen(sign: Sign, window: FollowedWindow) -> Seen:
-    """Whether the dp ranks have even work now; micro-batches may differ in length all the same."""
-    left = work_imbalance(window.work_s) - 1
-    if sign.imbalance is None or left > _MAX_LEFT * (sign.imbalance - 1):
-        return "there"
-    return "recovered" if sign.needs_restart and window.epoch == sign.epoch else "gone"
-
-
-def _host_seen(sign: Sign, window: FollowedWindow) -> Seen:
-    known = [
-        (host, window.hosts.get((dp_rank, stage)))
-        for dp_rank, stage, host in sign.workers
-        if host is not None
-    ]
-    known = [pair for pair in known if pair[1] is not None]
-    # A host that now runs another worker of the job was not replaced.
-    present = set(window.hosts.values())
-    if known and all(now != host and host not in present for host, now in known):
-        return "applied"
-    mine = {(dp_rank, stage) for dp_rank, stage, _ in sign.workers}
-    named = [
-        each
-        for each in _findings(window, sign.causes)
-        if known or _named_workers(window, each) & mine
-    ]
-    seen = _cause_seen(sign, window, named)
-    return "recovered" if seen == "gone" and known else seen
-
-
-def _cause_seen(sign: Sign, window: FollowedWindow, found: Sequence[Mapping[str, Any]]) -> Seen:
-    """Whether the cause is still found; one that a window cannot show is not gone."""
-    if found:
-        return "there"
-    result = window.result
-    if result["findings"] is None or any(
-        each["cause"] in sign.causes and each["insufficient_evidence"]
-        for each in result["ruled_out"] or ()
-    ):
-        return "unknown"
-    return "recovered" if sign.needs_restart and window.epoch == sign.epoch else "gone"
-
-
-def _is_moved(sign: Sign, shares: Sequence[float]) -> bool:
-    """Whether the shares have moved as predicted, at least half of the way."""
-    moved = np.subtract(shares, sign.shares)
-    if not sign.predicted_shares:
-        return bool(np.abs(moved).max() >= _MIN_UNPREDICTED_SHIFT)
-    wanted = np.subtract(sign.predicted_shares, sign.shares)
-    way = float(moved @ wanted) / float(wanted @ wanted)
-    return way >= _MIN_WAY and bool(np.abs(moved).max() >= _MIN_SHIFT)
+    return _shares((factors * window.stage_s).sum(axis=0)) if edits else ()

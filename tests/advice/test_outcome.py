@@ -1,13 +1,13 @@
 from dataclasses import replace
-from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from app.advice.advise import fix_as_json
 from app.advice.balance_sequences import balance_sequences
 from app.advice.fix import Facts
-from app.advice.move_microbatches import move_microbatches
+from app.advice.other_schedule import other_schedule
 from app.advice.outcome import (
     NUM_MEASURED,
     Prediction,
@@ -23,12 +23,13 @@ from app.advice.planned_gc import planned_gc
 from app.advice.repair_link import repair_link
 from app.advice.replace_worker import replace_worker
 from app.advice.resplit_stages import resplit_stages
-from app.advice.signs import FollowedWindow, Sign, work_imbalance
+from app.advice.seen import seen_in
+from app.advice.signs import FollowedWindow, Sign, shape_of, work_imbalance
 from app.synth.costs import OperationCosts
-from app.synth.faults.interruptions import GcPauses
+from app.synth.faults.interruptions import GcPauses, PlannedGc
 from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
-from app.synth.faults.slow_network import SlowNic
+from app.synth.faults.slow_network import FlappingNic, SlowNic
 from app.synth.job import SimulatedJob
 from app.synth.schedules import OneFOneB, ZeroBubble
 from app.trace.job import Parallelism
@@ -191,6 +192,45 @@ def test_new_cause_after_the_fix_is_noted(replacing, other_hosts):
     assert after(replacing.tracked, *windows).note == "found since: slow-link"
 
 
+def renamed(hosts):
+    return {worker: f"{host}-xk2p" for worker, host in hosts.items()}
+
+
+def test_new_names_for_all_hosts_replace_no_worker(replacing, slow_case):
+    hosts = renamed(slow_case.replay.window.hosts)
+    assert after(replacing.tracked, *in_row(SLOW, epoch=2, hosts=hosts)).state == "open"
+
+
+def test_all_hosts_are_new_and_the_finding_is_gone_replaces_the_worker(replacing, slow_case):
+    persisted = advance(replacing.tracked, window_at(SLOW, 8))
+    hosts = renamed(slow_case.replay.window.hosts)
+    windows = in_row(BETTER, 16, epoch=2, hosts=hosts)
+    assert advance(persisted, windows[0]).state == "open", "one window only"
+    assert after(persisted, *windows).state == "measured"
+
+
+def test_worker_whose_host_is_not_known_any_more_tells_nothing(replacing, other_hosts):
+    hosts = {worker: host for worker, host in other_hosts.items() if worker != (2, 1)}
+    window = window_at(BETTER, 8, 2, hosts=hosts)
+    assert seen_in(replacing.tracked.sign, window) == "unknown"
+    unnamed = replace(window, window=replace(window.window, hosts={}))
+    assert seen_in(replacing.tracked.sign, unnamed) == "unknown"
+
+
+def test_other_model_under_the_same_job_name_is_not_compared(replacing, other_hosts):
+    for factor in (0.5, 1.3):
+        base = OperationCosts()
+        costs = OperationCosts(
+            forward_s=base.forward_s * factor, backward_s=base.backward_s * factor
+        )
+        window = window_at(replace(BETTER, costs=costs), 4, 2, hosts=other_hosts)
+        found = advance(replacing.tracked, window)
+        assert (found.state, found.achieved) == ("not-comparable", None)
+        assert "other work" in (found.note or "")
+    same_run = window_at(replace(BETTER, costs=costs), 8)
+    assert advance(replacing.tracked, same_run).state == "open"
+
+
 # Pipeline stages: a loss that costs as much as five layers, as in test_resplit_stages.py.
 def with_layers(*counts: int, seed: int = 1) -> SimulatedJob:
     work = [number / 8 for number in counts]
@@ -225,6 +265,22 @@ def test_layers_moved_the_other_way_are_not_the_predicted_split(splitting):
     assert found.state == "open"
 
 
+def test_slow_worker_of_the_long_part_is_no_other_split():
+    job = SimulatedJob(Parallelism(2, 2, 1), 4, costs=OperationCosts(stage_factors=(1.0, 1.3)))
+    splitting = predicted(resplit_stages, case_at(job, facts=Facts(layers=24)))
+    for factor in (1.2, 1.6):
+        slow = window_at(replace(job, seed=3, faults=(SlowWorker(0, 0, factor),)), 4, 2)
+        assert advance(splitting.tracked, slow).state == "open"
+
+
+def test_split_with_a_new_slow_worker_is_not_accepted(splitting):
+    window = window_at(with_layers(10, 9, 9, 4, seed=4), 8, 2)
+    assert seen_in(splitting.tracked.sign, window) == "applied"
+    found = [*window.result["findings"], {"cause": "slow-worker", "culprits": []}]
+    window = replace(window, result={**window.result, "findings": found})
+    assert seen_in(splitting.tracked.sign, window) == "unknown"
+
+
 # Garbage collection.
 PAUSES = replace(HEALTHY, faults=(GcPauses(rate=0.1, pause_s=0.3),))
 
@@ -234,29 +290,72 @@ def collecting() -> Prediction:
     return predicted(planned_gc, case_at(PAUSES))
 
 
-def test_pauses_that_are_gone_for_two_windows_of_a_new_run_were_planned(collecting):
+def test_pauses_that_are_gone_for_three_windows_of_a_new_run_were_planned(collecting):
     persisted = advance(collecting.tracked, window_at(PAUSES, 8))
-    found = after(persisted, *in_row(BETTER, 16, epoch=2))
+    windows = in_row(BETTER, 16, epoch=2)
+    assert after(persisted, *windows[:2]).state == "open"
+    found = after(persisted, *windows)
     assert (found.state, found.applied_step) == ("measured", 16)
     assert found.achieved == pytest.approx(collecting.speed_up, rel=0.03)
 
 
 def test_pauses_seen_in_one_window_only_are_ignored(collecting):
-    assert after(collecting.tracked, *in_row(BETTER, 8, 2, epoch=2)).state == "gone"
+    assert after(collecting.tracked, *in_row(BETTER, 8, epoch=2)).state == "gone"
 
 
 def test_pauses_that_stop_without_a_restart_went_away_by_themselves(collecting):
     persisted = advance(collecting.tracked, window_at(PAUSES, 8))
-    assert after(persisted, *in_row(BETTER, 16, 2)).state == "gone"
+    assert after(persisted, *in_row(BETTER, 16)).state == "gone"
 
 
-def test_repaired_link_needs_no_restart():
-    job = replace(HEALTHY, faults=(SlowNic(2, 0, 8.0),))
-    prediction = predicted(repair_link, case_at(job))
-    persisted = advance(prediction.tracked, window_at(job, 8))
-    found = after(persisted, *in_row(BETTER, 16))
-    assert (found.state, found.applied_epoch, found.applied_step) == ("measured", 1, 16)
+def test_pauses_that_come_and_go_were_not_planned(collecting):
+    windows = [
+        *(window_at(PAUSES, 8), window_at(BETTER, 16), window_at(PAUSES, 24)),
+        *in_row(BETTER, 32, epoch=2),
+    ]
+    found = after(collecting.tracked, *windows)
+    assert (found.state, found.achieved) == ("gone", None)
+
+
+def test_collections_found_as_planned_are_proof(collecting):
+    planned = replace(HEALTHY, seed=5, faults=(PlannedGc(every_steps=4, pause_s=0.3),))
+    window = window_at(planned, 8, 2)
+    assert "gc-pause" in window.causes
+    assert advance(collecting.tracked, window).applied_at == (2, 8)
+
+
+# Links.
+SLOW_LINK = replace(HEALTHY, faults=(SlowNic(2, 0, 8.0),))
+
+
+def test_link_of_another_host_is_repaired():
+    case = case_at(SLOW_LINK)
+    prediction = predicted(repair_link, case)
+    old = {host for _, _, host in prediction.tracked.sign.workers}
+    now = {
+        at: f"spare-{host}" if host in old else host
+        for at, host in case.replay.window.hosts.items()
+    }
+    found = after(prediction.tracked, *in_row(BETTER, 8, epoch=2, hosts=now))
+    assert (found.state, found.applied_epoch, found.applied_step) == ("measured", 2, 8)
     assert found.achieved == pytest.approx(prediction.speed_up, rel=0.03)
+
+
+def test_quiet_link_on_the_same_host_is_not_called_repaired():
+    prediction = predicted(repair_link, case_at(SLOW_LINK))
+    persisted = advance(prediction.tracked, window_at(SLOW_LINK, 8))
+    for epoch in (1, 2):
+        found = after(persisted, *in_row(BETTER, 16, 2, epoch=epoch))
+        assert (found.state, found.achieved) == ("gone", None)
+        assert found.note == "no longer found: repaired, or quiet"
+
+
+def test_flapping_link_is_never_called_repaired():
+    job = replace(HEALTHY, faults=(FlappingNic(2, 0, 8.0, 0.2),))
+    windows = in_row(job, 0, 8)
+    at = next(at for at, each in enumerate(windows) if "flapping-link" in each.causes)
+    tracked = predicted(repair_link, case_at(job, 8 * at)).tracked
+    assert after(tracked, *windows[at + 1 :]).state in ("open", "gone")
 
 
 # Several fixes of one job.
@@ -296,7 +395,10 @@ def test_second_fix_ends_the_measurement_of_the_first(two, other_hosts):
     first, *rest = in_row(PAUSES, epoch=2, hosts=other_hosts)
     replaced, _ = followed(two, first)
     again = predicted(planned_gc, case_at(PAUSES, 8, 2, hosts=other_hosts)).tracked
-    sign = replace(again.sign, kind="structure", shape=replace(again.sign.shape, order="other"))
+    # As if it had been predicted in the run before.
+    sign = replace(
+        again.sign, kind="structure", epoch=1, shape=replace(again.sign.shape, order="other")
+    )
     found = followed([replaced, replace(again, sign=sign)], rest[0])
     assert [each.state for each in found] == ["measured", "applied"]
     assert [each.first_step for each in found[0].windows] == [8]
@@ -348,28 +450,69 @@ def test_slow_rank_does_not_make_the_work_uneven():
     assert work_imbalance(window_at(UNEVEN, 0).work_s) > 1.1
 
 
-def with_shape(window: FollowedWindow, **changes: Any) -> FollowedWindow:
-    found = replace(window)
-    object.__setattr__(found, "shape", replace(window.shape, **changes))
-    return found
+# Schedules.
+ONE_F_ONE_B = replace(HEALTHY, schedule=OneFOneB())
 
 
-def test_moved_micro_batches_are_noticed_by_the_counts_of_the_ranks(slow_case):
-    tracked = predicted(move_microbatches, slow_case).tracked
-    same, moved, more = window_at(SLOW, 8), (5.0, 5.0, 1.0, 5.0), (5.0, 5.0, 5.0, 5.0)
-    assert advance(tracked, same).state == "open"
-    assert advance(tracked, with_shape(same, microbatches=moved)).state == "applied"
-    assert advance(tracked, with_shape(same, microbatches=more[:1])).state == "not-comparable"
+@pytest.fixture(scope="module")
+def scheduling() -> Prediction:
+    """Of the zero-bubble schedule: its gain is larger than that of smaller micro-batches."""
+    found = predicted(other_schedule, case_at(ONE_F_ONE_B))
+    sign = replace(found.tracked.sign, predicted_microbatches=None)
+    return replace(found, tracked=replace(found.tracked, sign=sign))
 
 
-def test_other_schedule_is_noticed_by_the_order_of_computations():
-    slow = replace(HEALTHY, schedule=OneFOneB())
-    sign = Sign("structure", (), True, 1, window_at(slow, 0).shape)
-    tracked = Tracked("other-schedule", sign, 1, 0, 1.0)
-    assert advance(tracked, window_at(replace(slow, seed=8), 8, 2)).state == "open"
-    for job in (
-        replace(HEALTHY, schedule=ZeroBubble()),
-        replace(HEALTHY, num_microbatches=8),
-    ):
-        found = advance(tracked, window_at(job, 8, 2))
-        assert (found.state, found.applied_step) == ("applied", 8)
+@pytest.fixture(scope="module")
+def doubling(scheduling: Prediction) -> Tracked:
+    sign = replace(scheduling.tracked.sign, predicted_microbatches=8)
+    return replace(scheduling.tracked, sign=sign)
+
+
+def test_other_schedule_is_noticed_after_any_number_of_unchanged_windows(scheduling):
+    unchanged = after(scheduling.tracked, *in_row(ONE_F_ONE_B, number=5))
+    assert (unchanged.state, unchanged.num_there) == ("open", 6)
+    other = replace(ONE_F_ONE_B, schedule=ZeroBubble(), seed=8)
+    found = after(unchanged, *in_row(other, 48, epoch=2))
+    assert (found.state, found.applied_step) == ("measured", 48)
+
+
+def test_same_schedule_in_a_new_run_is_no_other_one(scheduling):
+    assert (
+        advance(scheduling.tracked, window_at(replace(ONE_F_ONE_B, seed=8), 8, 2)).state == "open"
+    )
+
+
+def test_more_micro_batches_count_only_as_predicted(scheduling, doubling):
+    base = OperationCosts()
+    halves = OperationCosts(forward_s=base.forward_s / 2, backward_s=base.backward_s / 2)
+    half_size = replace(ONE_F_ONE_B, num_microbatches=8, costs=halves)
+    ramp_up = replace(ONE_F_ONE_B, num_microbatches=8)
+    window = window_at(half_size, 8, 2)
+    assert advance(doubling, window).state == "applied"
+    assert advance(scheduling.tracked, window).state == "not-comparable"
+    assert advance(doubling, window_at(half_size, 8)).state == "open", "in the same run"
+    larger_batch = advance(doubling, window_at(ramp_up, 8, 2))
+    assert larger_batch.state == "not-comparable"
+    assert advance(doubling, window_at(ONE_F_ONE_B, 8, 2)).state == "open"
+
+
+def test_predicted_micro_batches_are_those_of_the_title():
+    case = case_at(ONE_F_ONE_B)
+    fix = fix_as_json(fix_of(other_schedule(case)))
+    titled = fix | {"title": "Compute 8 micro-batches of half the size, not 4"}
+    of_titles = [prediction_of(each, seen_window(case)) for each in (fix, titled)]
+    assert [each and each.tracked.sign.predicted_microbatches for each in of_titles] == [None, 8]
+
+
+def test_micro_batches_numbered_on_from_step_to_step_have_the_same_order():
+    window = ONE_F_ONE_B.record(range(8, 16)).window()
+    trace = window.trace
+    number = np.where(trace.mb_id >= 0, trace.mb_id.astype(np.int64) + 4 * trace.step, trace.mb_id)
+    on = replace(window, trace=replace(trace, mb_id=number.astype(trace.mb_id.dtype)))
+    assert shape_of(on) == shape_of(window)
+
+
+def test_moved_micro_batches_are_not_followed(slow_case):
+    # Steps with other numbers of micro-batches on each dp rank cannot be replayed.
+    fix = fix_as_json(fix_of(replace_worker(slow_case)))
+    assert prediction_of(fix | {"fix": "move-microbatches"}, seen_window(slow_case)) is None

@@ -15,7 +15,7 @@ const FACTS = [
       placeholder: "9,9,9,6",
       pattern: "\\s*\\d{1,4}(\\s*,\\s*\\d{1,4})*\\s*",
       title: "A whole number for each stage: 9,9,9,6",
-      maxlength: 4096,
+      maxlength: 2048,
     },
   },
   {
@@ -36,7 +36,7 @@ const FACTS = [
   {
     name: "expert_loads",
     label: "Tokens of each expert",
-    input: { placeholder: "812,40,95,120", maxlength: 6000 },
+    input: { placeholder: "812,40,95,120", maxlength: 4096 },
   },
   {
     name: "expert_share",
@@ -46,7 +46,7 @@ const FACTS = [
   {
     name: "document_lengths",
     label: "Tokens of each document",
-    input: { placeholder: "4096,312,78", maxlength: 6000 },
+    input: { placeholder: "4096,312,78", maxlength: 4096 },
   },
   { name: "max_tokens", label: "Most tokens of a micro-batch", input: number(1, 1e9, 1) },
 ]
