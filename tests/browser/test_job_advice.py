@@ -205,7 +205,7 @@ def test_old_advice_cannot_be_copied_or_tracked_until_the_new_one_comes(stocked,
 
     page, card = shown(stocked, open_page, "slow-worker", "?restart_minutes=10")
     held = []
-    page.route(ADVICE, lambda route: held.append(route))  # noqa: PLW0108
+    page.route(ADVICE, lambda route: held.append(route))
     copy = card.get_by_role("button", name="Copy, ").first
     track = card.get_by_role("button", name="Track this fix").first
     expect(track).to_be_enabled()
