@@ -18,6 +18,7 @@ from app.advice import (
     straggl_ar,
 )
 from app.advice.fix import AdviceCase, Facts, Fix, Method, Need, NotOffered
+from app.advice.signs import SIGNS
 from app.advice.together import FixSet, best_together
 from app.engine.questions.edits import edits_as_json
 
@@ -166,6 +167,7 @@ def fix_as_json(fix: Fix) -> dict[str, Any]:
         "paste": [{"label": each.label, "text": each.text} for each in fix.paste],
         "needs": _needs(fix.needs),
         "what_if": edits_as_json(fix.change.edits) if fix.change.is_question else None,
+        "can_be_tracked": fix.name in SIGNS,
     }
 
 

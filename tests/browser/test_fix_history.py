@@ -60,8 +60,30 @@ def test_job_page_shows_predicted_and_achieved_and_deletes_a_prediction(served, 
     expect(rows.last).to_contain_text("Worker replaced at step 4,120")
     expect(rows.last).to_contain_text(f"predicted 1.20{TIMES}, achieved 1.16{TIMES}")
     expect(rows.last).to_contain_text("<b>gc-pause</b>")
-    rows.first.get_by_role("button").click()
+    rows.first.get_by_role("button", name="Delete the prediction").click()
     expect(rows).to_have_count(1)
+    expect(page.locator("#announcer")).to_have_text("Prediction deleted.")
+    expect(card.get_by_role("heading")).to_be_focused()
+
+
+def test_measured_prediction_is_deleted_after_a_question_and_a_failure_is_said(served, open_page):
+    from playwright.sync_api import expect
+
+    watched = open_page(f"{served}/jobs/llm-70b#token={TOKEN}")
+    page = watched.page
+    row = page.locator(".fix-history li").filter(has_text="Worker replaced")
+    row.get_by_role("button", name="Delete the prediction").click()
+    row.get_by_role("button", name="Keep the prediction").click()
+    expect(row.get_by_role("button", name="Delete the prediction")).to_be_focused()
+    problem = {"status": 503, "json": {"detail": "the database is read-only"}}
+    page.route("**/api/v1/jobs/*/fixes/*", lambda route: route.fulfill(**problem))
+    row.get_by_role("button", name="Delete the prediction").click()
+    row.get_by_role("button", name="Delete for good").click()
+    said = "Not deleted: the database is read-only"
+    expect(row.get_by_role("alert")).to_have_text(said)
+    expect(page.locator("#announcer")).to_have_text(said)
+    expect(row).to_have_count(1)
+    watched.forgive("503")
 
 
 def test_fleet_page_shows_outcomes_of_all_jobs(served, open_page):
@@ -77,17 +99,16 @@ def test_fleet_page_shows_outcomes_of_all_jobs(served, open_page):
 def test_fix_that_is_tracked_from_the_page_gets_a_card(served, open_page):
     from playwright.sync_api import expect
 
-    page = open_page(f"{served}/jobs/bare#token={TOKEN}").page
+    query = "?scheduler=slurm&restart_minutes=10"
+    page = open_page(f"{served}/jobs/bare{query}#token={TOKEN}").page
     expect(page.get_by_label("Findings", exact=True)).to_be_visible()
     card = page.get_by_label("Fixes: predicted and achieved", exact=True)
     expect(card).to_have_count(0)
-    found = page.evaluate(
-        """async () => {
-          const { trackFix } = await import("/static/js/components/fix-history.js")
-          const facts = { layers: "", scheduler: "slurm", restart_minutes: "10" }
-          return trackFix("bare", "1-0", "replace-worker", facts)
-        }"""
-    )
-    assert (found["fix"], found["state"]) == ("replace-worker", "open")
+    row = page.locator(".advice [data-key=replace-worker]").first
+    with page.expect_request(lambda each: each.method == "POST") as asked:
+        row.get_by_role("button", name="Track this fix").click()
+    facts = {"scheduler": "slurm", "restart_minutes": 10}
+    assert asked.value.post_data_json == {"window": "1-0", "fix": "replace-worker", **facts}
+    expect(card).to_contain_text("not applied so far")
     page.reload()
     expect(card).to_contain_text("not applied so far")

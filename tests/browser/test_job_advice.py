@@ -128,7 +128,7 @@ def test_facts_that_contradict_each_other_are_refused_beside_the_fields(stocked,
     card.get_by_label("or layers of each stage").fill("")
     watched.page.keyboard.press("Enter")
     expect(card.get_by_role("heading", name="not 9/9/9/9")).to_be_visible()
-    expect(card.locator(".refused")).to_be_empty()
+    expect(card.locator("form .refused")).to_be_empty()
     watched.forgive("422")
 
 
@@ -187,11 +187,85 @@ def test_tracked_fix_is_listed_with_its_prediction(stocked, open_page):
     page, card = shown(stocked, open_page, "slow-worker")
     fix = fix_of(advice(stocked, "slow-worker"), "move-microbatches")
     row = card.get_by_role("listitem").filter(has_text=fix["title"])
-    row.get_by_role("button", name="Track whether it was made").click()
-    expect(row.get_by_role("button", name="Track whether it was made")).to_have_text("Tracked")
+    row.get_by_role("button", name=f"Track this fix: {fix['title']}").click()
+    expect(row.get_by_role("button", name="Tracked: ")).to_have_text("Tracked")
     history = page.get_by_role("region", name="Fixes: predicted and achieved")
     tracked = history.get_by_role("listitem").filter(has_text=fix["title"])
     expect(tracked).to_contain_text(f"predicted {fix['speed_up']:.2f}\u00d7")
     expect(tracked).to_contain_text("not applied so far")
     tracked.get_by_role("button", name="Delete the prediction").click()
     expect(tracked).to_have_count(0)
+
+
+ADVICE = re.compile(r"/advice\?")
+
+
+def test_old_advice_cannot_be_copied_or_tracked_until_the_new_one_comes(stocked, open_page):
+    from playwright.sync_api import expect
+
+    page, card = shown(stocked, open_page, "slow-worker", "?restart_minutes=10")
+    held = []
+    page.route(ADVICE, lambda route: held.append(route))
+    copy = card.get_by_role("button", name="Copy, ").first
+    track = card.get_by_role("button", name="Track this fix").first
+    expect(track).to_be_enabled()
+    card.get_by_label("Restart, minutes").fill("20")
+    page.keyboard.press("Enter")
+    expect(card).to_have_attribute("aria-busy", "true")
+    expect(copy).to_be_disabled()
+    expect(track).to_be_disabled()
+    held[0].continue_()
+    expect(card).to_have_attribute("aria-busy", "false")
+    expect(copy).to_be_enabled()
+    expect(track).to_be_enabled()
+
+
+def test_nothing_old_stands_under_an_error(stocked, open_page):
+    from playwright.sync_api import expect
+
+    watched = open_page(stocked.link("/jobs/slow-worker?restart_minutes=10"))
+    page, card = watched.page, card_of(watched.page)
+    expect(card.get_by_role("listitem").first).to_be_visible()
+    problem = {"status": 503, "json": {"detail": "too many simulations"}}
+    page.route(ADVICE, lambda route: route.fulfill(**problem))
+    card.get_by_label("Restart, minutes").fill("20")
+    page.keyboard.press("Enter")
+    expect(card.get_by_role("alert").first).to_have_text("Too many simulations.")
+    expect(card.get_by_role("listitem")).to_have_count(0)
+    expect(card.locator("details")).to_have_count(0)
+    expect(card.locator(".explanation")).not_to_contain_text("steps")
+    page.unroute(ADVICE)
+    card.get_by_role("button", name="Try again").click()
+    expect(card.get_by_role("listitem").first).to_be_visible()
+    watched.forgive("503")
+
+
+def test_only_what_can_be_noticed_is_tracked_and_a_refusal_has_its_reason(stocked, open_page):
+    from playwright.sync_api import expect
+
+    found = advice(stocked, "slow-worker")
+    first, *others = found["fixes"]
+    assert first["can_be_tracked"]
+    assert others
+    answer = {**found, "fixes": [first, *({**each, "can_be_tracked": False} for each in others)]}
+    watched = open_page(stocked.link("/jobs/healthy"))
+    page = watched.page
+    page.route(ADVICE, lambda route: route.fulfill(json=answer))
+    refusal = {"status": 409, "json": {"detail": "ranks are missing in it"}}
+    page.route("**/api/v1/jobs/*/fixes", lambda route: route.fulfill(**refusal))
+    page.goto(stocked.link("/jobs/slow-worker"))
+    track = card_of(page).get_by_role("button", name="Track this fix: ")
+    expect(track).to_have_count(1)
+    row = card_of(page).get_by_role("listitem").first
+    track.click()
+    expect(row.get_by_role("alert")).to_have_text("Not tracked: ranks are missing in it")
+    expect(track).to_be_enabled()
+    watched.forgive("409")
+
+
+def test_chosen_steps_have_nothing_to_track(stocked, open_page):
+    from playwright.sync_api import expect
+
+    _, card = shown(stocked, open_page, "slow-worker", "?window=1-24&steps=26-28")
+    expect(card.get_by_role("button", name="Copy, ").first).to_be_enabled()
+    expect(card.get_by_role("button", name="Track this fix")).to_have_count(0)

@@ -1,7 +1,7 @@
 /** Predicted fixes against what they achieved: of one job, or the newest of all jobs. */
 
 import { getJson, getJsonOrNull, send } from "../lib/api.js"
-import { announce, h, patch } from "../lib/dom.js"
+import { announce, h, patch, place } from "../lib/dom.js"
 import { capitalized, contained, ratio, tidy } from "../lib/formatting.js"
 import { may } from "../lib/session.js"
 
@@ -30,32 +30,45 @@ function trackFix(base, window, fix, facts) {
   return send("POST", `${base}/fixes`, { window, fix, ...Object.fromEntries(given) })
 }
 
-/** A button that follows the fix; it says aloud and on itself what came of it. */
-export function trackButton({ base, window, fix, title, facts, onTracked }) {
+/**
+ * A button that follows the fix, and a line beside it for the reason of a refusal.
+ *
+ * `facts` are those that the fix was predicted with; null where the reader may not write.
+ */
+export function trackButton({ base, window, fix, title, facts, isStale, onTracked }) {
   if (!may("write")) return null
+  const words = "Track this fix"
+  const refusal = h("span", { class: "refused", role: "alert" })
   const track = async ({ currentTarget: button }) => {
+    const line = button.parentNode.querySelector(".refused")
+    line.textContent = ""
     button.disabled = true
     try {
-      await trackFix(base, window, fix, facts())
+      await trackFix(base, window, fix, facts)
       button.textContent = "Tracked"
+      button.setAttribute("aria-label", `Tracked: ${contained(title)}`)
       announce(`Tracked: later windows are compared with this prediction. ${contained(title)}.`)
       onTracked()
     } catch (error) {
       button.disabled = false
-      button.textContent = "Not tracked"
-      announce(`Not tracked: ${error.message}`)
-      button.title = error.message
+      line.textContent = tidy(`Not tracked: ${contained(error.message)}`)
     }
   }
   return h(
-    "button",
-    {
-      class: "text-button",
-      type: "button",
-      "aria-label": `Track whether it was made, and what it achieved: ${contained(title)}`,
-      onclick: track,
-    },
-    "Track this fix",
+    "span",
+    { class: "track", "data-key": "track" },
+    h(
+      "button",
+      {
+        class: "text-button",
+        type: "button",
+        "aria-label": `${words}: ${contained(title)}`,
+        disabled: isStale,
+        onclick: track,
+      },
+      words,
+    ),
+    refusal,
   )
 }
 
@@ -65,13 +78,14 @@ export async function loadFixes(base) {
   return answer?.items.length ? answer : null
 }
 
-/** The card of a job; `known` as `loadFixes` gives it, `onChange` is called after one was deleted. */
+/** The card of a job; `known` as `loadFixes` gives it, `onChange` is awaited after one was deleted. */
 export function fixHistoryCard(known, onChange) {
   if (!known) return null
+  forgetOthers(known.items)
   return h(
     "section",
     { class: "card fix-history", "data-key": "fix-history", "aria-label": "Fixes: predicted and achieved" },
-    h("header", {}, h("h2", {}, "Fixes: predicted and achieved")),
+    h("header", {}, h("h2", { tabindex: "-1" }, "Fixes: predicted and achieved")),
     h(
       "ul",
       {},
@@ -120,7 +134,7 @@ function row(fix, { ofJob = false, onChange = null }) {
     h("span", { class: "what" }, ofJob && [h("a", { href: jobHref(fix) }, contained(job_id)), ": "], what(fix)),
     h("span", { class: "number" }, figures(fix)),
     h("small", {}, [...rest, note && contained(note)].filter(Boolean).join("; ")),
-    onChange && may("write") && deleteButton(fix, job_id, onChange),
+    onChange && may("write") && place(deletionOf(fix, onChange).node),
   )
 }
 
@@ -139,20 +153,86 @@ function jobHref({ job_id, windows }) {
   return windows.length ? `${page}?window=${encodeURIComponent(windows[0])}` : page
 }
 
-function deleteButton({ fix_id, title }, jobId, onChange) {
-  const remove = async () => {
-    await send("DELETE", `/jobs/${encodeURIComponent(jobId)}/fixes/${fix_id}`).catch(() => null)
-    announce("Prediction deleted.")
-    onChange()
+// Kept over redraws of the card, so that a question and the reason of a failure stay.
+const deletions = new Map()
+
+function deletionOf(fix, onChange) {
+  const found = deletions.get(fix.fix_id) ?? new Deletion()
+  deletions.set(fix.fix_id, found)
+  found.show(fix, onChange)
+  return found
+}
+
+function forgetOthers(fixes) {
+  const ids = new Set(fixes.map(({ fix_id }) => fix_id))
+  for (const id of deletions.keys()) if (!ids.has(id)) deletions.delete(id)
+}
+
+/** Deletes a prediction; one that is measured, whose outcome is lost with it, after a question. */
+class Deletion {
+  constructor() {
+    Object.assign(this, { isAsking: false, isBusy: false, refusal: "" })
+    this.node = h("span", { class: "deletion", "data-own": true })
   }
-  return h(
-    "button",
-    {
-      class: "text-button",
-      type: "button",
-      "aria-label": `Delete the prediction: ${contained(title)}`,
-      onclick: remove,
-    },
-    "Delete",
-  )
+
+  show(fix, onChange) {
+    Object.assign(this, { fix, onChange })
+    this.draw()
+  }
+
+  set(changes) {
+    Object.assign(this, changes)
+    this.draw()
+  }
+
+  draw() {
+    const { isAsking, isBusy, refusal } = this
+    const title = contained(this.fix.title)
+    const button = (key, look, words, label, onclick) =>
+      h(
+        "button",
+        { class: look, type: "button", "data-key": key, "aria-label": label, disabled: isBusy, onclick },
+        words,
+      )
+    const first = isAsking
+      ? button("delete", "button is-risky", "Delete for good", `Delete for good: ${title}`, () => this.remove())
+      : button("delete", "text-button", "Delete", `Delete the prediction: ${title}`, () => this.begin())
+    patch(
+      this.node,
+      first,
+      isAsking && button("no", "text-button", "Keep", `Keep the prediction: ${title}`, () => this.keep()),
+      h("span", { class: "refused", role: "alert", "data-key": "refused" }, refusal),
+    )
+  }
+
+  begin() {
+    if (this.fix.state === "measured") this.set({ isAsking: true, refusal: "" })
+    else this.remove()
+  }
+
+  keep() {
+    this.set({ isAsking: false, refusal: "" })
+    this.node.querySelector("[data-key=delete]").focus()
+  }
+
+  async remove() {
+    const { job_id, fix_id } = this.fix
+    this.set({ isBusy: true, refusal: "" })
+    try {
+      await send("DELETE", `/jobs/${encodeURIComponent(job_id)}/fixes/${fix_id}`)
+    } catch (error) {
+      const refusal = tidy(`Not deleted: ${contained(error.message)}`)
+      announce(refusal)
+      this.set({ isBusy: false, isAsking: false, refusal })
+      this.node.querySelector("[data-key=delete]").focus()
+      return
+    }
+    announce("Prediction deleted.")
+    const heading = this.node.closest("section").querySelector("h2")
+    await this.onChange()
+    // With the last prediction the card is gone, too.
+    const focused = heading.isConnected ? heading : document.querySelector("main h1")
+    focused?.setAttribute("tabindex", "-1")
+    focused?.focus()
+  }
 }

@@ -99,6 +99,10 @@ class FixOut(ResponseModel):
     what_if: list[EditIn] | None = Field(
         description="The fix as edits of a what-if question; null where edits cannot express it."
     )
+    can_be_tracked: bool = Field(
+        description="Whether later windows can show that the fix was made, so that its prediction "
+        "can be followed."
+    )
 
 
 class FixesTogetherOut(ResponseModel):

@@ -12,10 +12,15 @@ import { endsOf } from "./load.js"
 const NO_CLOSED_WINDOW = "Fixes are simulated with the steps of a closed window; none of this run has closed yet."
 const UNPROCESSABLE = 422
 
-/** The card; `isShown` says whether the page has it. */
+/**
+ * The card; `isShown` says whether the page has it.
+ *
+ * `asked` is the newest question: its address (`key`), steps and facts. `shown` is the question of
+ * the answer that is drawn, with the `answer`; null where there is none.
+ */
 export class AdviceCard {
   constructor({ base, onTracked }) {
-    Object.assign(this, { base, onTracked, isShown: false, key: null, answer: null, error: null })
+    Object.assign(this, { base, onTracked, isShown: false, asked: null, shown: null, error: null })
     this.node = h("section", { class: "card advice", "data-own": true, "aria-label": "What to do" })
     this.form = new FactForm({ onChange: () => this.askWithFacts() })
   }
@@ -24,79 +29,99 @@ export class AdviceCard {
   show(seen, { steps }) {
     this.isShown = isWanted(seen)
     if (!this.isShown) return
-    this.window = closedWindow(seen)
-    this.steps = steps
-    this.isOther = this.window !== endsOf(seen.window, seen.result)[1]
+    const newest = newestClosedWindow(seen.ribbon)
+    const isOther = closedWindow(seen) !== endsOf(seen.window, seen.result)[1]
+    const isMoved = newest !== this.newest || isOther !== this.isOther
+    Object.assign(this, { window: closedWindow(seen), steps, newest, isOther })
+    if (isMoved && this.asked) this.draw()
     this.ask()
   }
 
-  /** Ask the server, where window, steps or facts have changed; the answer before stays meanwhile. */
+  /** Ask the server, where window, steps or facts have changed; the old answer is dimmed meanwhile. */
   async ask() {
     if (!this.window) {
-      Object.assign(this, { key: null, answer: null, error: null })
+      Object.assign(this, { asked: null, shown: null, error: null })
       return this.draw()
     }
     const { window, steps } = this
-    const query = new URLSearchParams(known({ steps, ...readAddress(...FACT_NAMES) }))
+    const facts = readAddress(...FACT_NAMES)
+    const query = new URLSearchParams(known({ steps, ...facts }))
     const key = `${this.base}/windows/${encodeURIComponent(window)}/advice?${query}`
-    if (this.key === key) return
-    this.key = key
+    if (this.asked?.key === key) return
+    const asked = { key, steps, facts }
+    Object.assign(this, { asked, error: null })
     this.draw()
     const found = await getJson(key).catch((error) => error)
-    if (this.key !== key) return
-    if (found instanceof Error) this.error = found
-    else Object.assign(this, { error: null, answer: found })
+    if (this.asked !== asked) return
+    if (!(found instanceof Error)) this.shown = { ...asked, answer: found }
+    else {
+      this.error = found
+      // A refused fact is corrected in the fields that the old answer asked for.
+      if (found.status !== UNPROCESSABLE) this.shown = null
+    }
     this.draw()
   }
 
   /** Ask with what was typed; said aloud, as the change is above the fields. */
   async askWithFacts() {
     await this.ask()
-    const best = this.answer?.fixes[0]
-    if (best && !this.error) announce(`Best fix: ${contained(best.title)}, ${ratio(best.speed_up)} as fast.`)
+    const best = this.shown?.answer.fixes[0]
+    if (best && !this.isStale) announce(`Best fix: ${contained(best.title)}, ${ratio(best.speed_up)} as fast.`)
   }
 
   askAgain() {
-    this.key = null
+    this.asked = null
     this.ask()
   }
 
   /** Leave the page: answers to come are not drawn. */
   remove() {
-    this.key = null
+    this.asked = null
   }
 
   draw() {
-    const { answer, error } = this
+    const { error } = this
     const isRefused = error?.status === UNPROCESSABLE
+    const answer = this.shown?.answer ?? null
+    const current = error ? null : answer
     this.form.draw({ answer, refusal: isRefused ? sentence(error.message) : "" })
     this.node.setAttribute("aria-busy", String(this.isWaiting))
+    this.node.classList.toggle("is-stale", this.isStale)
     // The same nodes in the same order: a field that is moved loses its focus.
     patch(
       this.node,
-      adviceHeader(answer, this.isOther),
+      adviceHeader(current, this.isOther),
       h("div", { "data-key": "fixes" }, isRefused ? null : this.words()),
       this.form.node,
-      answer && notAdvised(answer),
+      current && notAdvised(current),
     )
   }
 
+  /** Whether an answer is to come; an older one may be shown meanwhile. */
   get isWaiting() {
-    return Boolean(this.window) && !this.answer && !this.error
+    return Boolean(this.window) && this.shown?.key !== this.asked?.key && !this.error
   }
 
-  track({ fix, title }, window) {
-    const { base, onTracked } = this
-    return trackButton({ base, window, fix, title, facts: () => readAddress(...FACT_NAMES), onTracked })
+  /** Whether the answer shown is not that of the newest question. */
+  get isStale() {
+    return this.shown !== null && this.shown.key !== this.asked?.key
+  }
+
+  /** The button that follows a fix; null where the prediction shown cannot be stored. */
+  track({ fix, title, can_be_tracked }) {
+    const { base, onTracked, isStale } = this
+    const { answer, steps, facts } = this.shown
+    // Whole windows are followed, from the newest closed one on.
+    if (!can_be_tracked || steps || answer.window !== this.newest) return null
+    return trackButton({ base, window: answer.window, fix, title, facts, isStale, onTracked })
   }
 
   words() {
-    const { answer, error } = this
+    const { shown, error, isStale } = this
     if (!this.window) return h("p", { class: "quiet" }, NO_CLOSED_WINDOW)
-    if (this.isWaiting) return h("p", { class: "waiting-fixes quiet" }, "Simulating the job with each fix.")
-    return error
-      ? failed(error, () => this.askAgain())
-      : adviceWords(answer, this.base, (fix, window) => this.track(fix, window))
+    if (error) return failed(error, () => this.askAgain())
+    if (!shown) return h("p", { class: "waiting-fixes quiet" }, "Simulating the job with each fix.")
+    return adviceWords(shown.answer, { base: this.base, isStale, track: (fix) => this.track(fix) })
   }
 }
 
@@ -111,8 +136,17 @@ function closedWindow({ ribbon, result, window }) {
   const last = endsOf(window, result)[1]
   const open = ribbon.bins.find((bin) => bin.is_open && bin.to === last)
   if (!open) return last
-  const closed = ribbon.bins.filter((bin) => !bin.is_open && bin.epoch === open.epoch && bin.slowdown !== null)
-  return closed.at(-1)?.to ?? null
+  return closedWindowOfRun(ribbon, open.epoch)
+}
+
+/** The newest closed window of the newest run, or null. */
+function newestClosedWindow(ribbon) {
+  return closedWindowOfRun(ribbon, ribbon.bins.at(-1)?.epoch)
+}
+
+/** The newest closed window with figures of a run, or null. */
+function closedWindowOfRun({ bins }, epoch) {
+  return bins.findLast((bin) => !bin.is_open && bin.epoch === epoch && bin.slowdown !== null)?.to ?? null
 }
 
 const known = (values) => Object.entries(values).filter(([, value]) => value)

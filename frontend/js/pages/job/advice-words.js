@@ -33,8 +33,13 @@ export function adviceHeader(answer, isOther) {
   )
 }
 
-/** The fixes, the one that wins most first, and the best set of them; or why there are none. */
-export function adviceWords({ window, withheld, fixes, together, not_offered }, base, track) {
+/**
+ * The fixes, the one that wins most first, and the best set of them; or why there are none.
+ *
+ * `options` are the job's `base` address, `track(fix)` for the button that follows a fix, and
+ * `isStale` where another answer is to come: then no text of this one can be copied.
+ */
+export function adviceWords({ window, withheld, fixes, together, not_offered }, options) {
   if (withheld) return h("p", { class: "none" }, tidy(`${capitalized(contained(withheld))}.`))
   if (!fixes.length) {
     const lacksFact = not_offered.some(({ needs }) => needs.length)
@@ -44,7 +49,7 @@ export function adviceWords({ window, withheld, fixes, together, not_offered }, 
     h(
       "ol",
       {},
-      fixes.map((fix) => fixRow(fix, window, base, track)),
+      fixes.map((fix) => fixRow(fix, window, options)),
     ),
     together && h("p", { class: "together" }, togetherWords(together, fixes)),
   ]
@@ -68,7 +73,7 @@ export function notAdvised({ not_offered }) {
   )
 }
 
-function fixRow(fix, window, base, track) {
+function fixRow(fix, window, { base, track, isStale }) {
   const lacks = fix.needs.filter((need) => !isAsked(need))
   const [bars, sure] = confidenceBars(fix.confidence)
   const href = whatIfHref(base, window, fix.what_if)
@@ -89,14 +94,19 @@ function fixRow(fix, window, base, track) {
         h("span", {}, bars, tidy(`${sure}, ${roundedPercent(fix.confidence)} %`)),
         h("span", { class: "pays" }, paysWords(fix)),
         href && h("a", { href }, "Open in what-if"),
-        track(fix, window),
+        track(fix),
       ),
     ),
-    fix.paste.length > 0 && h("div", { class: "pastes" }, fix.paste.map(paste)),
+    fix.paste.length > 0 &&
+      h(
+        "div",
+        { class: "pastes" },
+        fix.paste.map((each, at) => paste(each, at, isStale)),
+      ),
   )
 }
 
-function paste({ label, text }, at) {
+function paste({ label, text }, at, isStale) {
   const words = contained(label)
   return h(
     "div",
@@ -105,6 +115,7 @@ function paste({ label, text }, at) {
     copyOrSelectButton((button) => button.closest(".paste").querySelector("code"), {
       class: "text-button",
       "aria-label": `Copy, ${words}`,
+      disabled: isStale,
     }),
     h("pre", { tabindex: "0", "aria-label": words }, h("code", {}, text)),
   )

@@ -142,7 +142,7 @@ async def test_layers_that_do_not_fit_the_job_have_a_reason(api):
         ({"layers": 1001}, "less than or equal to 1000"),
         ({"layout": "8,x"}, "a whole number of layers for each stage"),
         ({"layout": "0,0,0,0"}, "at least 1 and at most 1000"),
-        ({"layout": "1," * 3000 + "1"}, "at most 4096 characters"),
+        ({"layout": "1," * 3000 + "1"}, "at most 2048 characters"),
         ({"scheduler": "cron"}, "'slurm' or 'kubernetes'"),
         ({"restart_minutes": -1}, "greater than or equal to 0"),
         ({"restart_minutes": "nan"}, "less than or equal to 10080"),
