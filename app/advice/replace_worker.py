@@ -19,6 +19,9 @@ from app.trace.window import Floats
 NAME = "replace-worker"
 CAUSES = ("slow-worker",)
 
+# Types that take less of a worker's computing time are left as they are.
+_MIN_SHARE = 0.01
+
 Worker = tuple[int, int]  # dp rank, stage
 
 
@@ -154,8 +157,11 @@ def _paces(
             by_lane = group.durations.recorded_s[ops].reshape(len(ops), -1, num_steps)
             own_s.setdefault(name, []).append(by_lane[:, dp_rank, is_affected].ravel())
             peer_s.setdefault(name, []).append(by_lane[:, peer, is_affected].ravel())
+    total_s = {name: float(sum(each.sum() for each in parts)) for name, parts in own_s.items()}
     found = {}
     for name, parts in own_s.items():
+        if total_s[name] <= _MIN_SHARE * sum(total_s.values()):
+            continue
         mine, theirs = (float(np.median(np.concatenate(each))) for each in (parts, peer_s[name]))
         if mine > 0:
             found[name] = theirs / mine

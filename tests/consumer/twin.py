@@ -38,7 +38,7 @@ _PASSING_TABLES = {"shards", "consumers"}
 _PASSING_COLUMNS = {
     *("registered_s", "ended_s", "superseded_s", "last_data_s", "updated_s", "at_s"),
     *("delivery_id", "created_s", "next_at_s", "payload"),
-    *("fix_id", "predicted_s"),
+    *("fix_id", "predicted_s", "renewed_s"),
 }
 
 
