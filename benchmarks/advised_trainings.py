@@ -42,7 +42,7 @@ _POLL_S = 0.5
 class Trial:
     """A training of the example, what its owner knows, and the fix to be advised.
 
-    `pasted_as` is the field of the example's plan that takes the text labelled `label`. It trains
+    `pasted_as` is the field of the example's plan that takes the text whose label begins with `label`. It trains
     `steps` steps at a time, the first of which is not analysed.
     """
 
@@ -254,7 +254,7 @@ def _advised(trial: Trial, case: AdviceCase) -> Fix | None:
 
 
 def _text(trial: Trial, fix: Fix) -> str:
-    return next(each.text for each in fix.paste if each.label == trial.label)
+    return next(each.text for each in fix.paste if each.label.startswith(trial.label))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
