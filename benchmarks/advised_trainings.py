@@ -42,8 +42,8 @@ _POLL_S = 0.5
 class Trial:
     """A training of the example, what its owner knows, and the fix to be advised.
 
-    `pasted_as` is the field of the example's plan that takes the text whose label begins with `label`. It trains
-    `steps` steps at a time, the first of which is not analysed.
+    `pasted_as` is the field of the example's plan that takes the text whose label begins with
+    `label`. It trains `steps` steps at a time, the first of which is not analysed.
     """
 
     training: str
