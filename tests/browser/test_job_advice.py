@@ -185,7 +185,7 @@ def test_tracked_fix_is_listed_with_its_prediction(stocked, open_page):
     from playwright.sync_api import expect
 
     page, card = shown(stocked, open_page, "slow-worker")
-    fix = fix_of(advice(stocked, "slow-worker"), "move-microbatches")
+    fix = fix_of(advice(stocked, "slow-worker"), "other-schedule")
     row = card.get_by_role("listitem").filter(has_text=fix["title"])
     row.get_by_role("button", name=f"Track this fix: {fix['title']}").click()
     expect(row.get_by_role("button", name="Tracked: ")).to_have_text("Tracked")
