@@ -3,6 +3,8 @@
 from app.advice.fix import Facts, Scheduler
 from app.errors import InvalidRequest
 
+# Characters of lists as text: all of them fit into one request line.
+MAX_LAYOUT_CHARS, MAX_LIST_CHARS = 2048, 4096
 MAX_LAYERS = 1000  # the search moves them one by one
 MAX_MINUTES = 7 * 24 * 60.0  # a week
 MAX_MTBF_HOURS = 1e5

@@ -50,6 +50,8 @@ MAX_OTHER_LENGTHS = 1.25
 # Thresholds are chosen on so many micro-batches and steps: a queue fills as fast with more of both.
 _SAMPLE_MICROBATCHES, _SAMPLE_STEPS = 8, 24
 _WARM_UP_STEPS = 8
+# Documents that a prediction packs, at most; more take longer than a request may.
+MAX_PACKED = 2_000_000
 LENGTHS_NEEDED = Need(
     "document lengths of the data set, in tokens, in the order of loading", "document_lengths"
 )
@@ -119,6 +121,11 @@ class _Job:
         dp_size, number, _ = self.works[0][1].factor.shape
         return int(dp_size * number)
 
+    @property
+    def num_steps(self) -> int:
+        """Steps that are packed, each group's warm-up included."""
+        return sum(work.factor.shape[2] + _WARM_UP_STEPS for _, work in self.works)
+
     def perfect_step_s(self, case: AdviceCase) -> float:
         """Seconds: the mean step if all micro-batches of a step had the same work."""
         return case.step_s_with(Change(reassign=self._even_out))
@@ -180,6 +187,13 @@ def _refusal(
             f"these documents are not those of the job: their squares per token are {ratio:.2f} "
             "times as large",
             (LENGTHS_NEEDED,),
+        )
+    packed = job.num_steps * job.num_microbatches * job.window_tokens / float(cut.mean())
+    if packed > MAX_PACKED:
+        return (
+            f"{packed:,.0f} documents of these lengths would have to be packed for the window's "
+            f"steps, and at most {MAX_PACKED:,} are: choose fewer steps",
+            (),
         )
     return None
 

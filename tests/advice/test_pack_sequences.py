@@ -149,3 +149,9 @@ def test_lengths_that_were_not_sent_are_asked_for():
 
 def test_even_lengths_need_no_packing():
     assert "not found" in refusal_of(pack_sequences(case_of(replace(JOB, faults=())))).reason
+
+
+def test_more_documents_than_a_request_may_pack_are_refused(case, documents, monkeypatch):
+    monkeypatch.setattr("app.advice.pack_sequences.MAX_PACKED", 10_000)
+    found = refusal_of(with_lengths(case, documents, LIMIT))
+    assert "at most 10,000 are" in found.reason

@@ -12,6 +12,8 @@ from pydantic import Field
 from app.advice.advise import METHODS, fix_as_json, withheld_because
 from app.advice.facts import (
     MAX_LAYERS,
+    MAX_LAYOUT_CHARS,
+    MAX_LIST_CHARS,
     MAX_MINUTES,
     MAX_MTBF_HOURS,
     MAX_TOKENS,
@@ -33,11 +35,6 @@ from app.store.database import Connection
 from app.store.fixes import FixRecord
 from app.trace.job import job_of
 
-# Longer than any that `MAX_LAYERS` allows on thousands of stages.
-MAX_LAYOUT_CHARS = 4096
-MAX_LOADS_CHARS = 16_384
-MAX_LENGTHS_CHARS = 16_384
-
 router = APIRouter(tags=["jobs"])
 
 
@@ -51,11 +48,9 @@ class FactsIn(RequestModel):
     checkpoint_minutes: float | None = Field(None, ge=0, le=MAX_MINUTES)
     checkpoint_save_minutes: float | None = Field(None, ge=MIN_POSITIVE, le=MAX_MINUTES)
     mtbf_hours: float | None = Field(None, ge=MIN_POSITIVE, le=MAX_MTBF_HOURS)
-    expert_loads: str | None = Field(None, max_length=MAX_LOADS_CHARS, examples=["812,40,95.5,120"])
+    expert_loads: str | None = Field(None, max_length=MAX_LIST_CHARS, examples=["812,40,95.5,120"])
     expert_share: float | None = Field(None, ge=0, le=1)
-    document_lengths: str | None = Field(
-        None, max_length=MAX_LENGTHS_CHARS, examples=["4096,312,78"]
-    )
+    document_lengths: str | None = Field(None, max_length=MAX_LIST_CHARS, examples=["4096,312,78"])
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
 
 

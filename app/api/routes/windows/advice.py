@@ -9,6 +9,8 @@ from pydantic import Field
 from app.advice.advise import Advice, advice_as_json, advise
 from app.advice.facts import (
     MAX_LAYERS,
+    MAX_LAYOUT_CHARS,
+    MAX_LIST_CHARS,
     MAX_MINUTES,
     MAX_MTBF_HOURS,
     MAX_TOKENS,
@@ -23,10 +25,6 @@ from app.api.service.replays import WindowKey, window_key
 from app.engine.replays import WindowReplay, prepare
 from app.monitor import advice_case
 from app.trace.window import parse_step_ranges
-
-# Enough for thousands of stages; for hundreds of experts or documents.
-MAX_LAYOUT_CHARS = 2048
-MAX_LIST_CHARS = 4096  # request line and headers have 16 KiB
 
 router = APIRouter(tags=["windows"])
 
