@@ -32,7 +32,7 @@ from app.api.service.registrations import RegistrationCache
 from app.api.service.replays import ReplayCache, StepViewCache
 from app.api.service.service import GpuPrice, PublicSettings, Service
 from app.api.service.status import LossWarnings, ServiceStatus
-from app.diagnosis.warm_up import warm_up
+from app.diagnosis.warm_up import start_warm_up
 from app.engine.memory import release_large_blocks
 from app.errors import StartUpFailed, Unavailable
 from app.ingest.queue import Announcer, Listener, QueueWriter
@@ -190,8 +190,8 @@ def run(settings: Settings) -> None:
     release_large_blocks()
     app = create_app(settings)
     _refuse_lossy(settings, app.state.service.store)
-    # In a thread: a probe must not wait for it.
-    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+    stop = threading.Event()
+    start_warm_up(stop)  # in a thread: a probe must not wait for it
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -206,7 +206,11 @@ def run(settings: Settings) -> None:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-    _Server(config, on_stop=app.state.service.hub.close).run()
+    server = _Server(config, on_stop=app.state.service.hub.close)
+    try:
+        server.run()
+    finally:
+        stop.set()
 
 
 def _check_certificate(settings: Settings) -> None:

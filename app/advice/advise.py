@@ -158,6 +158,7 @@ def fix_as_json(fix: Fix) -> dict[str, Any]:
         "gpu_hours_per_day_range": _list(fix.gpu_hours_per_day_range),
         "confidence": fix.confidence,
         "risk": fix.risk,
+        "microbatches": fix.microbatches,
         "stops_job": fix.stops_job,
         "stop_minutes": fix.stop_minutes,
         "pays_after_minutes": fix.pays_after_minutes,

@@ -23,7 +23,7 @@ MIN_IMBALANCE = 1.05
 
 
 def balance_experts(case: AdviceCase) -> Fix | NotOffered:
-    """Place the experts by their told loads, with at most one copy on each rank."""
+    """Place the experts by their recorded loads, with at most one copy on each rank."""
     facts, ep_size = case.facts, case.replay.window.job.parallelism.ep_size
     if ep_size < 2:
         return NotOffered(NAME, "the job has no expert parallelism")

@@ -175,7 +175,8 @@ class Fix:
     `cause` is that of the finding that it removes, None where it removes none. `change` is what the
     fix does to the job, for simulations of several fixes together. `needs` are
     facts that would make the fix complete. `stops_job` says whether it takes a restart, which
-    costs `stop_minutes`. `elapsed` is the time since the cause's onset, None without a cause.
+    costs `stop_minutes`. `microbatches` are those of a replica's step with the fix, None where it
+    leaves their number. `elapsed` is the time since the cause's onset, None without a cause.
     """
 
     name: str
@@ -193,6 +194,7 @@ class Fix:
     needs: tuple[Need, ...] = ()
     stop_minutes: float | None = None
     elapsed: Elapsed | None = None
+    microbatches: int | None = None
 
     @property
     def speed_up(self) -> float:

@@ -64,6 +64,7 @@ class Option:
     risk: str
     paste: tuple[Paste, ...]
     needs: tuple[Need, ...] = ()
+    microbatches: int | None = None
 
 
 def other_schedule(case: AdviceCase) -> Fix | NotOffered:
@@ -130,6 +131,7 @@ def fix_of_option(case: AdviceCase, model: RebuiltPipeline, option: Option) -> F
         stop_minutes=case.facts.stop_minutes,
         paste=option.paste,
         needs=(*option.needs, *_needs(case), *restart_needs(case)),
+        microbatches=option.microbatches,
     )
 
 
@@ -236,4 +238,5 @@ def _smaller_microbatches(model: RebuiltPipeline) -> Option:
             ),
         ),
         needs=(Need("how many sequences a micro-batch has: at least 2"),),
+        microbatches=count,
     )

@@ -4,7 +4,6 @@ Each kind of fix leaves its own sign: another host, other shares of the stages, 
 operations, or a cause that is no longer found. A fix without a sign cannot be noticed.
 """
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -275,7 +274,7 @@ def sign_of(fix: Mapping[str, Any], window: FollowedWindow) -> Sign | None:
         total_s(window.work_s) if kind == "balance" else None,
         _other_hosts(window, workers),
         _compared_stage_s(kind, window, without),
-        _predicted_microbatches(fix) if kind == "structure" else None,
+        fix.get("microbatches") if kind == "structure" else None,
     )
 
 
@@ -293,12 +292,6 @@ def _compared_stage_s(
     if kind == "balance" or "sequence-imbalance" in window.causes:
         return ()
     return tuple(stage_seconds(window.window, without).sum(axis=0).tolist())
-
-
-def _predicted_microbatches(fix: Mapping[str, Any]) -> int | None:
-    """Micro-batches of a step with the fix, which only its title has."""
-    found = re.match(r"Compute (\d+) micro-batches ", fix["title"])
-    return None if found is None else int(found[1])
 
 
 def total_s(work_s: Floats) -> float:

@@ -60,5 +60,5 @@ class Rule:
 
 
 def outcome_rule(rules: Iterable[Rule], job: str) -> Rule | None:
-    """The rule by which receivers are told what a fix of this job has achieved; None: nobody is."""
+    """The rule that notifies of what a fix of this job has achieved; None: there is none."""
     return next((rule for rule in rules if rule.on == "fix-outcome" and rule.is_for(job)), None)

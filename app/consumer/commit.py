@@ -213,7 +213,7 @@ def save_turns(
 
 
 def _follow_fixes(conn: Connection, context: ConsumerContext, turn: Turn) -> list[GroupKey]:
-    """What the closed windows show of predicted fixes; the groups in which outcomes are told."""
+    """What the closed windows show of predicted fixes; the groups whose outcomes are due."""
     closed = [
         (each.change.window, each.observation)
         for each in turn.outcomes

@@ -25,7 +25,7 @@ from app.trace.window import Window
 
 log = structlog.get_logger()
 
-# Of a top fix; a smaller gain could not be told from what steps differ between windows anyway.
+# Of a top fix; a smaller gain drowns in how windows differ anyway.
 MIN_SPEED_UP = 1.02
 # A bug in the comparison must stop neither the job's windows nor its alerts.
 _BUGS = (ArithmeticError, LookupError, TypeError, ValueError)
@@ -41,12 +41,12 @@ def follow_fixes(
     """Save what closed windows and `ended` runs (epochs) show of the job's predicted fixes.
 
     The top fix of a straggling window is followed from then on. Returns the alert group (job, rule)
-    in which a new outcome is to be told, if there is one.
+    in which a new outcome is to be notified, if there is one.
     """
     if not closed and not ended:
         return []
     records = fixes.live(conn, job_id, now_s=context.unix_time())
-    num_told = 0
+    num_due = 0
     for window, observation in closed:
         live = [each for each in records if each.tracked.is_live]
         has_top = _advice(observation) is not None
@@ -55,14 +55,14 @@ def follow_fixes(
             newest = fixes.newest_place(conn, job_id) if has_top else None
             tracked, top = _after_window([each.tracked for each in live], window, observation)
             records = _saved(conn, context, live, tracked)
-            num_told += _num_due(records)
+            num_due += _num_due(records)
             if top is not None and _is_news(top.tracked, records, newest):
                 records = _with_new(conn, context, job_id, records, top)
     for epoch in ended:
         live = [each for each in records if each.tracked.is_live]
         records = _saved(conn, context, live, [finish_run(each.tracked, epoch) for each in live])
-        num_told += _num_due(records)
-    rule = _rule_of(conn, context, job_id) if num_told else None
+        num_due += _num_due(records)
+    rule = _rule_of(conn, context, job_id) if num_due else None
     return [] if rule is None else [(job_id, rule)]
 
 
@@ -111,7 +111,7 @@ def _saved(
     records: Sequence[FixRecord],
     after: Sequence[Tracked],
 ) -> list[FixRecord]:
-    """The records with what became of them; an outcome is due to be told if a rule says so."""
+    """The records with what became of them; its notification is due if a rule says so."""
     found = []
     for record, tracked in zip(records, after, strict=True):
         if tracked == record.tracked:

@@ -21,7 +21,7 @@ from app.consumer.loop import (
     stop_watchdog,
 )
 from app.consumer.sender import OutboxSender
-from app.diagnosis.warm_up import warm_up
+from app.diagnosis.warm_up import start_warm_up
 from app.engine.memory import keep_freed_memory
 from app.errors import StartUpFailed, Unavailable
 from app.ingest.assembly.assembler import WindowRules
@@ -46,7 +46,7 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
     set_up_logging(settings.log_format)
     _check_notify_settings(settings)
     keep_freed_memory()
-    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+    start_warm_up(stop)
     with ExitStack() as stack:
         context = _wait_for_context(settings, stack, stop)
         if context is None:

@@ -1,9 +1,9 @@
-"""Receivers are told once what a fix has achieved: predicted against achieved, in one sentence.
+"""Notify receivers once of what a fix has achieved: predicted against achieved, in one sentence.
 
 An outcome is no alert: nothing fires or resolves. Its message passes the rule, silences and
-receivers as an alert of the rule would. It is marked as told in the transaction that writes it.
+receivers as an alert of the rule would. It is marked as notified in the transaction that writes it.
 Where its rule is gone by then, the job's next rule on outcomes takes it over; without one, nobody
-is told.
+is notified.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ def write_outcomes(
             conn, group, next_at_s=None, last_at_s=None, refreshed_at_s=refreshed_at_s
         )
         return 0
-    due = fixes.due_to_tell(conn, group.job_id)
+    due = fixes.due_notices(conn, group.job_id)
     name, of_job = jobs.name_and_labels(conn, group.job_id)
     labels = {
         each.fix_id: labels_of(rule, group.job_id, each.tracked.fix, culprit={}, of_job=of_job)
@@ -65,16 +65,16 @@ def write_outcomes(
     }
     active = silences.active(conn, project_of(group.job_id), now_s=now_s)
     until_s = silenced_until(labels, active, now_s)
-    told = [each for each in due if each.fix_id not in until_s]
+    notified = [each for each in due if each.fix_id not in until_s]
     addressee = NoticeGroup(group.job_id, name, group.rule, context.base_url)
     num_messages = sum(
-        _tell(conn, _notice(each, addressee, rule, now_s), receiver)
-        for each in told
+        _notify(conn, _notice(each, addressee, rule, now_s), receiver)
+        for each in notified
         for receiver in receivers
         if is_for(receiver, rule.severity, labels[each.fix_id])
         and format_takes(receiver.format, KIND)
     )
-    fixes.mark_told(conn, [each.fix_id for each in told])
+    fixes.mark_notified(conn, [each.fix_id for each in notified])
     next_at_s = min(until_s.values(), default=None)
     notifications.release(
         conn,
@@ -87,9 +87,9 @@ def write_outcomes(
 
 
 def hand_over(conn: Connection, context: NotifyContext, group: AlertGroup, now_s: float) -> None:
-    """Wake the group of the rule by which the job's outcomes are told now, which is not this one.
+    """Wake the group of the rule that notifies of the job's outcomes now, which is not this one.
 
-    Without such a rule, nobody is told of those that are due, not even later.
+    Without such a rule the due notifications are dropped.
     """
     if not fixes.has_due(conn, group.job_id):
         return
@@ -98,10 +98,10 @@ def hand_over(conn: Connection, context: NotifyContext, group: AlertGroup, now_s
     if rule is not None:
         notifications.wake_beside(conn, group, rule.name, at_s=now_s)
     elif number := fixes.drop_due(conn, group.job_id):
-        log.info("outcomes not told: no rule", job=group.job_id, number=number)
+        log.info("outcomes not notified: no rule", job=group.job_id, number=number)
 
 
-def _tell(conn: Connection, notice: Notice, receiver: Receiver) -> bool:
+def _notify(conn: Connection, notice: Notice, receiver: Receiver) -> bool:
     try:
         message = render_notice(notice, receiver)
     except Exception:

@@ -3,6 +3,7 @@
 Compiled kernels are cached on disk.
 """
 
+import threading
 from functools import cache
 
 import numpy as np
@@ -71,13 +72,31 @@ _ONE_BY_ONE = (
 _AT_END = ("grads-reduce-scatter", "optimizer")
 
 
+def start_warm_up(stop: threading.Event) -> None:
+    """Warm up in a thread that ends early, between two parts, once `stop` is set.
+
+    The process waits for it at its end: a daemon thread would be ended inside of the compiler,
+    whose C++ frames do not survive that and abort the whole process.
+    """
+    threading.Thread(target=warm_up, args=(stop,), name="warm-up").start()
+
+
+def warm_up(stop: threading.Event | None = None) -> None:
+    """Returns once every kernel can be called without being compiled, or `stop` is set."""
+    for part in (warm_up_engine, _warm_up_diagnosis, _warm_up_change_points):
+        if stop is not None and stop.is_set():
+            return
+        part()
+
+
 @cache
-def warm_up() -> None:
-    """Returns once every kernel can be called without being compiled."""
-    warm_up_engine()
-    window = _window()
-    replay = prepare(window)
+def _warm_up_diagnosis() -> None:
+    replay = prepare(_window())
     diagnose(replay, analyse_replay(replay), History())
+
+
+@cache
+def _warm_up_change_points() -> None:
     level_changes(1 + np.clip(np.arange(40) / 20 - 0.5, 0.0, 1.0))
 
 

@@ -41,7 +41,7 @@ log = structlog.get_logger()
 
 # An open prediction that was not renewed for so long says nothing of the job any more.
 EXPIRES_AFTER_S = 30 * 86_400.0
-Notice = Literal["due", "told"]
+Notice = Literal["due", "notified"]
 
 _ID_BYTES = 12
 _MAX_TEXT = 500
@@ -59,7 +59,7 @@ class FixRecord:
 
     It was predicted first at `predicted_s` and last at `renewed_s`; `updated_s` is its last change.
     `tracked_by` is the person who wants it followed, None for the top fix of a window. `notice`
-    says whether receivers are to be told of the outcome, or were.
+    says whether receivers are still to be notified of the outcome, or were.
     """
 
     fix_id: str
@@ -173,8 +173,8 @@ def save(conn: Connection, record: FixRecord, *, now_s: float) -> FixRecord:
     return record
 
 
-def due_to_tell(conn: Connection, job_id: str) -> list[FixRecord]:
-    """Outcomes of a job that receivers are to be told of, the oldest first."""
+def due_notices(conn: Connection, job_id: str) -> list[FixRecord]:
+    """Outcomes of a job that receivers are to be notified of, the oldest first."""
     query = select(*_COLUMNS).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
     query = query.order_by(_TABLE.c.updated_s, _TABLE.c.fix_id).with_for_update()
     found, unreadable = _records(conn.execute(query))
@@ -183,23 +183,23 @@ def due_to_tell(conn: Connection, job_id: str) -> list[FixRecord]:
 
 
 def drop_due(conn: Connection, job_id: str) -> int:
-    """Note that nobody is to be told of the outcomes of a job that are due; returns their number.
+    """Drop the due notifications of the outcomes of a job; returns their number.
 
-    The rule by which they were to be told is gone.
+    The rule that would have sent them is gone.
     """
     due = update(_TABLE).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
     return conn.execute(due.values(notice=None)).rowcount
 
 
 def has_due(conn: Connection, job_id: str) -> bool:
-    """Whether receivers are to be told of an outcome of this job."""
+    """Whether receivers are to be notified of an outcome of this job."""
     due = select(_TABLE.c.fix_id).where(_TABLE.c.job_id == job_id, _TABLE.c.notice == "due")
     return conn.execute(due.limit(1)).one_or_none() is not None
 
 
-def mark_told(conn: Connection, fix_ids: Sequence[str]) -> None:
-    """Note that receivers were told of these outcomes, or that there are none to tell."""
-    _set(conn, fix_ids, notice="told")
+def mark_notified(conn: Connection, fix_ids: Sequence[str]) -> None:
+    """Note that receivers were notified of these outcomes, or that there are none to notify."""
+    _set(conn, fix_ids, notice="notified")
 
 
 def page(

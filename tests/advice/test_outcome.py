@@ -496,12 +496,13 @@ def test_more_micro_batches_count_only_as_predicted(scheduling, doubling):
     assert advance(doubling, window_at(ONE_F_ONE_B, 8, 2)).state == "open"
 
 
-def test_predicted_micro_batches_are_those_of_the_title():
+def test_predicted_micro_batches_are_those_of_the_fix():
     case = case_at(ONE_F_ONE_B)
     fix = fix_as_json(fix_of(other_schedule(case)))
-    titled = fix | {"title": "Compute 8 micro-batches of half the size, not 4"}
-    of_titles = [prediction_of(each, seen_window(case)) for each in (fix, titled)]
-    assert [each and each.tracked.sign.predicted_microbatches for each in of_titles] == [None, 8]
+    of_fixes = [
+        prediction_of(fix | count, seen_window(case)) for count in ({}, {"microbatches": 8})
+    ]
+    assert [each and each.tracked.sign.predicted_microbatches for each in of_fixes] == [None, 8]
 
 
 def test_micro_batches_numbered_on_from_step_to_step_have_the_same_order():

@@ -1,4 +1,4 @@
-"""Predicted fixes through real turns of the consumer: noticed, measured, and told once."""
+"""Predicted fixes through real turns of the consumer: noticed, measured, and notified once."""
 
 import json
 import shutil
@@ -93,7 +93,7 @@ def outcome_messages(twin):
     return [row for row in twin.rows("outbox", "kind", "rule", "state") if row[0] == "fix-outcome"]
 
 
-def told(hook):
+def messages(hook):
     bodies = [json.loads(body) for _, _, body in hook.requests]
     return [body["data"]["sentence"] for body in bodies if body["type"] == "fix.measured"]
 
@@ -103,7 +103,7 @@ def dispatch(notifier, twin):
     notifier.dispatch()
 
 
-def test_replaced_host_is_measured_against_its_prediction_and_told_once(twin, notifier, hook):
+def test_replaced_host_is_measured_against_its_prediction_and_notified_once(twin, notifier, hook):
     run_all(twin)
     [record] = records(twin)
     tracked = record.tracked
@@ -115,12 +115,12 @@ def test_replaced_host_is_measured_against_its_prediction_and_told_once(twin, no
     for _ in range(3):
         dispatch(notifier, twin)
         twin.pass_time(300)
-    [sentence] = told(hook)
+    [sentence] = messages(hook)
     assert sentence == f"job: {record.prediction.sentence}."
     assert sentence.endswith("step 3: predicted 1.31\u00d7, achieved 1.31\u00d7.")
     assert outcome_messages(twin) == [("fix-outcome", "fix-outcome", "delivered")]
     [record] = records(twin)
-    assert record.notice == "told"
+    assert record.notice == "notified"
 
 
 def test_crash_at_any_point_leaves_one_outcome_and_one_message(migrated_file, tmp_path, hook):
@@ -138,7 +138,7 @@ def test_crash_at_any_point_leaves_one_outcome_and_one_message(migrated_file, tm
             dispatch(notifier, twin)
         passed = twin.crash_points.passed
         twin.store.close()
-        return found, told(hook), passed
+        return found, messages(hook), passed
 
     known, sentences, passed = run("whole")
     assert len(sentences) == 1
@@ -147,7 +147,7 @@ def test_crash_at_any_point_leaves_one_outcome_and_one_message(migrated_file, tm
         assert run(f"crash-{at}", at)[:2] == (known, sentences), passed[at]
 
 
-def test_crash_while_the_message_is_written_tells_it_once(twin, notifier, hook):
+def test_crash_while_the_message_is_written_notifies_once(twin, notifier, hook):
     run_all(twin)
     for at in range(3):
         notifier.crash_points.raise_at(at, Crash())
@@ -159,7 +159,7 @@ def test_crash_while_the_message_is_written_tells_it_once(twin, notifier, hook):
     assert outcome_messages(twin) == [("fix-outcome", "fix-outcome", "delivered")]
 
 
-def test_without_the_rule_nobody_is_told_not_even_later(twin, notifier, hook):
+def test_without_the_rule_nobody_is_notified_later(twin, notifier, hook):
     with Store.write(twin.store) as conn:
         alert_rules.replace_all(conn, "default", [Rule("slow", "slowdown", 1.5)], text="", now_s=1)
     run_all(twin)
@@ -167,21 +167,21 @@ def test_without_the_rule_nobody_is_told_not_even_later(twin, notifier, hook):
     assert (record.tracked.state, record.notice) == ("measured", None)
     notifier.set_rules(*default_rules())
     dispatch(notifier, twin)
-    assert told(hook) == []
+    assert messages(hook) == []
 
 
-def test_silenced_outcome_is_told_after_the_silence(twin, notifier, hook):
+def test_silenced_outcome_is_notified_after_the_silence(twin, notifier, hook):
     run_all(twin)
     notifier.clock.now_s = twin.unix_clock()
     notifier.silence(pattern="replace-*", ends_s=twin.unix_clock() + 600)
     dispatch(notifier, twin)
-    assert told(hook) == []
+    assert messages(hook) == []
     twin.pass_time(601)
     dispatch(notifier, twin)
-    assert len(told(hook)) == 1
+    assert len(messages(hook)) == 1
 
 
-def test_outcome_is_told_as_soon_as_its_silence_is_ended(twin, notifier, hook):
+def test_outcome_is_notified_as_soon_as_its_silence_is_ended(twin, notifier, hook):
     run_all(twin)
     notifier.clock.now_s = twin.unix_clock()
     notifier.silence(pattern="replace-*", ends_s=twin.unix_clock() + 5 * 86_400)
@@ -192,7 +192,7 @@ def test_outcome_is_told_as_soon_as_its_silence_is_ended(twin, notifier, hook):
         silences.end(conn, "default", silence.silence_id, now_s=twin.unix_clock())
         notifications.wake_project(conn, "default", twin.unix_clock())
     dispatch(notifier, twin)
-    assert len(told(hook)) == 1
+    assert len(messages(hook)) == 1
 
 
 def outcome_rule_of(name, jobs="*"):
@@ -201,14 +201,14 @@ def outcome_rule_of(name, jobs="*"):
 
 @pytest.mark.parametrize("name", ["a-new-name", "the-new-name"])
 @pytest.mark.parametrize("narrowed", [False, True], ids=["renamed", "narrowed"])
-def test_outcome_is_told_by_the_rule_that_takes_its_place(twin, notifier, hook, name, narrowed):
+def test_outcome_is_notified_by_the_rule_that_takes_its_place(twin, notifier, hook, name, narrowed):
     run_all(twin)
     rest = [outcome_rule_of("fix-outcome", "other-*")] if narrowed else []
     notifier.clock.now_s = twin.unix_clock()
     notifier.set_rules(*rest, outcome_rule_of(name))
     for _ in range(2):
         dispatch(notifier, twin)
-    assert len(told(hook)) == 1
+    assert len(messages(hook)) == 1
     assert outcome_messages(twin) == [("fix-outcome", name, "delivered")]
 
 
@@ -221,7 +221,7 @@ def test_outcome_is_told_by_the_rule_that_takes_its_place(twin, notifier, hook, 
     ],
     ids=["removed", "of-something-else", "of-other-jobs"],
 )
-def test_outcome_whose_rule_is_gone_is_never_told(twin, notifier, hook, rule):
+def test_outcome_whose_rule_is_gone_is_never_notified(twin, notifier, hook, rule):
     run_all(twin)
     notifier.clock.now_s = twin.unix_clock()
     notifier.set_rules(rule)
@@ -230,7 +230,7 @@ def test_outcome_whose_rule_is_gone_is_never_told(twin, notifier, hook, rule):
     assert record.notice is None
     notifier.set_rules(*default_rules())
     dispatch(notifier, twin)
-    assert told(hook) == []
+    assert messages(hook) == []
 
 
 def test_late_revision_of_a_window_before_the_fix_predicts_nothing(twin):
@@ -275,7 +275,7 @@ def test_unreadable_prediction_stops_no_window(twin):
     assert (record.tracked.first_step, record.tracked.state) == (3, "open")
 
 
-def test_receiver_of_warnings_and_pagers_are_not_told(twin, notifier, hook):
+def test_receiver_of_warnings_and_pagers_are_not_notified(twin, notifier, hook):
     notifier.add_receiver("warnings", hook.url, min_severity="warning")
     notifier.add_receiver("pager", hook.url, format="pagerduty")
     run_all(twin)

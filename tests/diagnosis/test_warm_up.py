@@ -40,3 +40,20 @@ def test_warm_up_compiles_every_kernel():
         [sys.executable, "-c", USES], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_warm_up_that_is_stopped_compiles_nothing_more():
+    used = "import threading\nfrom app.engine.kernels import KERNELS\n"
+    used += "from app.diagnosis.warm_up import start_warm_up\n"
+    used += "stop = threading.Event()\nstop.set()\nstart_warm_up(stop)\n"
+    used += "[thread.join() for thread in threading.enumerate() if thread.name == 'warm-up']\n"
+    used += "assert not any(each.signatures for each in KERNELS)\n"
+    subprocess.run([sys.executable, "-c", used], check=True)
+
+
+def test_process_waits_for_its_warm_up():
+    # A daemon thread that ends inside of the compiler aborts the process.
+    used = "import threading\nfrom app.diagnosis.warm_up import start_warm_up\n"
+    used += "start_warm_up(threading.Event())\n"
+    used += "assert not any(thread.daemon for thread in threading.enumerate())\n"
+    subprocess.run([sys.executable, "-c", used], check=True)

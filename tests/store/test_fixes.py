@@ -203,13 +203,13 @@ def test_page_after_an_unreadable_row_goes_on(job):
     )
 
 
-def test_unreadable_outcome_is_not_to_be_told(job):
+def test_unreadable_outcome_is_not_to_be_notified(job):
     record = update(job, save(job), state="measured")
     with job.write() as conn:
         fixes.save(conn, replace(record, notice="due"), now_s=3.0)
     damage(job, record, sign="{}")
     with job.write() as conn:
-        assert fixes.due_to_tell(conn, JOB) == []
+        assert fixes.due_notices(conn, JOB) == []
         assert not fixes.has_due(conn, JOB)
 
 
@@ -229,14 +229,14 @@ def test_page_has_the_newest_first_and_no_other_project(job):
         listed(job, cursor=to_cursor("x"))
 
 
-def test_outcomes_to_tell_are_told_once(job):
+def test_due_outcomes_are_notified_once(job):
     record = update(job, save(job), state="measured")
     with job.write() as conn:
-        assert fixes.due_to_tell(conn, JOB) == []
+        assert fixes.due_notices(conn, JOB) == []
         fixes.save(conn, replace(record, notice="due"), now_s=3.0)
-        [due] = fixes.due_to_tell(conn, JOB)
-        fixes.mark_told(conn, [due.fix_id])
-        assert fixes.due_to_tell(conn, JOB) == []
+        [due] = fixes.due_notices(conn, JOB)
+        fixes.mark_notified(conn, [due.fix_id])
+        assert fixes.due_notices(conn, JOB) == []
 
 
 def test_deleted_prediction_is_gone(job):

@@ -106,7 +106,7 @@ class TrackedFixOut(ResponseModel):
     windows: list[str] = Field(description="Ids of the windows that are measured, at most three.")
     note: str | None = Field(description="What limits the comparison; null if nothing does.")
     notified: bool | None = Field(
-        description="Whether receivers were told; null if they are not to be."
+        description="Whether receivers were notified; null if they are not to be."
     )
     predicted_at: datetime = Field(description="When it was predicted first.")
     updated_at: datetime
@@ -154,7 +154,7 @@ def _fix_out(record: FixRecord, now_s: float) -> dict[str, Any]:
         "achieved_speed_up": tracked.achieved,
         "windows": [each.window_id for each in tracked.windows] if is_applied else [],
         "note": tracked.note,
-        "notified": None if record.notice is None else record.notice == "told",
+        "notified": None if record.notice is None else record.notice == "notified",
         "predicted_at": timestamp(record.predicted_s),
         "updated_at": timestamp(record.updated_s),
     }

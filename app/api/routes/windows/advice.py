@@ -73,6 +73,9 @@ class FixOut(ResponseModel):
         "replay differs from the record."
     )
     risk: str = Field(description="What the fix costs or may break.")
+    microbatches: int | None = Field(
+        description="Micro-batches of a replica's step with the fix; null: as before."
+    )
     stops_job: bool = Field(description="Whether the fix takes a restart.")
     stop_minutes: float | None = Field(
         description="Minutes of training that a restart costs; null if they were not given."

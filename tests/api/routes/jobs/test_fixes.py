@@ -91,7 +91,7 @@ async def test_outcome_is_shown(job):
         tracked = replace(
             record.tracked, state="measured", applied_epoch=2, applied_step=4120, achieved=1.1649
         )
-        fixes.save(conn, replace(record.with_tracked(tracked), notice="told"), now_s=1.0)
+        fixes.save(conn, replace(record.with_tracked(tracked), notice="notified"), now_s=1.0)
     [found] = (await job.client.get(PATH)).json()["items"]
     assert found["sentence"].startswith("worker replaced at step 4,120: predicted ")
     assert found["sentence"].endswith(", achieved 1.16\u00d7")
