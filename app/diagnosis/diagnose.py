@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from app.diagnosis.case import Case
+from app.diagnosis.culprit_costs import drop_cheap_culprits
 from app.diagnosis.detector import CostFigures, Detector, Suspicion, percent
 from app.diagnosis.detectors.allocator_stall import AllocatorStall
 from app.diagnosis.detectors.data_loading import DataLoading
@@ -173,7 +174,11 @@ def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut
     suspicions, explained = drop_explained(case, suspicions)
     ruled_out = [*ruled_out, *explained]
     doubts = [doubted_by_clocks(case, each) for each in suspicions]
-    suspicions = [each for each, doubt in zip(suspicions, doubts, strict=True) if doubt is None]
+    suspicions = [
+        drop_cheap_culprits(case, each)
+        for each, doubt in zip(suspicions, doubts, strict=True)
+        if doubt is None
+    ]
     ruled_out += [doubt for doubt in doubts if doubt is not None]
     cost = suspicion_costs(case, suspicions)
     usual = case.usual_steps

@@ -109,6 +109,11 @@ def _step_times(
     return replay.joined(lambda group: _of_group(group, added, repairs))
 
 
+def repaired_step_s(replay: WindowReplay, repair: Repair) -> Floats:
+    """[steps], seconds with one repair applied and no launch delays."""
+    return _step_times(replay, [], repair)
+
+
 def _of_group(group: Replayer, delays: list[Repair], repairs: list[Repair]) -> Floats:
     edited = _EditedDurations(group)
     for repair in repairs:

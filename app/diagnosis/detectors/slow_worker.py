@@ -5,6 +5,7 @@ waits, or inside a worker, only waiting for late ranks shows it (`SlowWorkerByAr
 evidence includes clock, temperature and power of the GPU and of its peers'.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from app.diagnosis.detector import (
     ENOUGH_STEPS,
     MAX_CONFIDENCE,
     MIN_CLEAR_RATIO,
+    CulpritParts,
     Detector,
     Suspicion,
     as_ratio,
@@ -42,7 +44,15 @@ from app.diagnosis.evidence.slowness import (
     against_own_history,
     ratios_to_peers,
 )
-from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, Worker, confidence, scores
+from app.diagnosis.finding import (
+    MIN_SCORE,
+    Culprit,
+    RuledOut,
+    Worker,
+    confidence,
+    culprit_of_each,
+    scores,
+)
 from app.diagnosis.repair import ShortenedComputations, stretch_slice
 from app.trace.window import Floats, Ints, Trace
 
@@ -146,6 +156,16 @@ class SlowWorker(Detector):
     ) -> Suspicion:
         order = np.argsort(-of_workers * found.stretches.mean, kind="stable")
         hit = _worth_naming(found, [int(at) for at in order if of_workers[at] >= MIN_SCORE])
+        return self._of_workers(case, found, of_workers, has_support, hit)
+
+    def _of_workers(
+        self,
+        case: Case,
+        found: Slowness,
+        of_workers: Floats,
+        has_support: NDArray[np.bool_],
+        hit: list[int],
+    ) -> Suspicion:
         sure = confidence(float(found.stretches.standard_errors[hit[0]]), MIN_DEVIATIONS)
         workers = [divmod(at, case.parallelism.pp_size) for at in hit]
         late = case.cached(late_workers)
@@ -159,13 +179,40 @@ class SlowWorker(Detector):
 
         return Suspicion(
             self.cause,
-            float(of_workers.max()),
+            float(of_workers[hit].max()),
             sure if has_support[hit[0]] else min(sure, MAX_CONFIDENCE),
             culprits,
             partial(finding_sentence, fact),
             repair=_repair(case, found, hit),
             badness=_badness(case, found, workers),
             evidence={**_evidence(case, found, hit, workers), **_arrivals(case, workers)},
+            parts=self._parts(case, found, of_workers, has_support, hit),
+        )
+
+    def _parts(
+        self,
+        case: Case,
+        found: Slowness,
+        of_workers: Floats,
+        has_support: NDArray[np.bool_],
+        hit: list[int],
+    ) -> CulpritParts:
+        """By culprit: the workers of a host, a dp rank or a stage stand or fall together."""
+        workers = {divmod(at, case.parallelism.pp_size): at for at in hit}
+        of_culprits: dict[Culprit, list[int]] = {}
+        named = culprit_of_each(workers, case.replay.window.hosts, case.parallelism)
+        for worker, culprit in named.items():
+            of_culprits.setdefault(culprit, []).append(workers[worker])
+        groups = list(of_culprits.values())
+
+        def of(chosen: Sequence[int]) -> list[int]:
+            kept = {at for group in chosen for at in groups[group]}
+            return [at for at in hit if at in kept]
+
+        return CulpritParts(
+            len(groups),
+            lambda chosen: _repair(case, found, of(chosen)),
+            lambda chosen: self._of_workers(case, found, of_workers, has_support, of(chosen)),
         )
 
 
