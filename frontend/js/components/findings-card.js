@@ -158,7 +158,7 @@ function share({ cost, cost_range }) {
   )
 }
 
-/** Three bars and their words, as "high confidence". */
+/** Three bars, and words with the number, as "high confidence, 95 %". */
 export function confidenceBars(confidence) {
   const [, steps, words] = CONFIDENCES.find(([from]) => confidence >= from)
   const bar = (at) =>
@@ -170,7 +170,10 @@ export function confidenceBars(confidence) {
       fill: "currentColor",
       opacity: at < steps ? 1 : 0.2,
     })
-  return [h("svg", { class: "confidence", viewBox: "0 0 14 12", "aria-hidden": "true" }, [0, 1, 2].map(bar)), words]
+  return [
+    h("svg", { class: "confidence", viewBox: "0 0 14 12", "aria-hidden": "true" }, [0, 1, 2].map(bar)),
+    tidy(`${words}, ${roundedPercent(confidence)} %`),
+  ]
 }
 
 function details(found) {
