@@ -35,6 +35,7 @@ from app.diagnosis.evidence.late_workers import (
     gpu_culprit,
     late_workers,
 )
+from app.diagnosis.evidence.slow_steps import slow_in_turn, slow_parts
 from app.diagnosis.evidence.slowness import (
     MIN_DEVIATIONS,
     NO_COMPUTATIONS,
@@ -44,6 +45,7 @@ from app.diagnosis.evidence.slowness import (
 )
 from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, Worker, confidence, scores
 from app.diagnosis.repair import ShortenedComputations, stretch_slice
+from app.diagnosis.statistics.persistence import rotation
 from app.trace.window import Floats, Ints, Trace
 
 _DEVICE_FIGURES = ("sm_clock_mhz", "temperature_c", "power_w")
@@ -165,6 +167,7 @@ class SlowWorker(Detector):
             partial(finding_sentence, fact),
             repair=_repair(case, found, hit),
             badness=_badness(case, found, workers),
+            persistence=rotation(slow_in_turn(case, found, hit)),
             evidence={**_evidence(case, found, hit, workers), **_arrivals(case, workers)},
         )
 
@@ -299,6 +302,12 @@ def _repair(case: Case, found: Slowness, hit: list[int]) -> ShortenedComputation
         dp_rank, stage = divmod(at, shape[2])
         first, end = int(found.stretches.first[at]), int(found.stretches.end[at])
         stretch = stretch_slice(found.usual, first, end, shape[0])
+        parts = slow_parts(found, at)
+        if parts is not None:
+            # It comes and goes: each slow step by its own ratio, the others as they are.
+            for side, factor in zip((found.forward, found.backward), factors, strict=True):
+                factor[parts, dp_rank, stage] = np.maximum(side[parts, dp_rank, stage], 1.0)
+            continue
         for side, factor in zip((found.forward, found.backward), factors, strict=True):
             own, usual = side[stretch, dp_rank, stage], found.usual[first:end]
             factor[stretch, dp_rank, stage] = (
