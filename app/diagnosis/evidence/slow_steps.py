@@ -4,7 +4,6 @@ import numpy as np
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.slowness import Slowness
-from app.diagnosis.finding import Worker
 from app.diagnosis.statistics.episodes import episodes_of
 from app.trace.window import Ints
 
@@ -27,26 +26,20 @@ def slow_parts(found: Slowness, worker: int) -> Ints | None:
 def slow_in_turn(case: Case, found: Slowness, workers: list[int]) -> Ints:
     """[usual steps], which culprit is slow in each, -1 for none; empty where several are at once.
 
-    Workers of one host are one culprit.
+    Where several workers are slow at once, those of one host are one culprit.
     """
-    dp_ranks, stages = zip(*(divmod(each, found.ratio.shape[2]) for each in workers), strict=True)
+    places = [divmod(each, found.ratio.shape[2]) for each in workers]
+    dp_ranks, stages = zip(*places, strict=True)
     ratio = found.ratio[found.usual][:, dp_ranks, stages]
     is_slow = ratio - 1 >= (found.stretches.mean[workers] - 1) / 2
-    culprit_of = _culprits(case, list(zip(dp_ranks, stages, strict=True)))
-    of_culprit = np.stack(
-        [is_slow[:, culprit_of == each].any(axis=1) for each in np.unique(culprit_of)], axis=1
-    )
-    at_once = of_culprit.sum(axis=1)
-    if not at_once.any() or at_once[at_once > 0].mean() > MAX_AT_ONCE:
-        return np.empty(0, np.int64)
-    worst = culprit_of[np.where(is_slow, ratio, 0.0).argmax(axis=1)]
-    return np.where(at_once > 0, worst, -1)
-
-
-def _culprits(case: Case, workers: list[Worker]) -> Ints:
-    """[workers], the same number for workers of one host."""
     hosts = case.replay.window.hosts
-    named: dict[object, int] = {}
-    return np.array(
-        [named.setdefault(hosts.get(each, each), len(named)) for each in workers], np.int64
-    )
+    for of_worker in (places, [hosts.get(each, each) for each in places]):
+        named = list(dict.fromkeys(of_worker))
+        culprit = np.array([named.index(each) for each in of_worker], np.int64)
+        at_once = np.stack(
+            [is_slow[:, culprit == each].any(axis=1) for each in range(len(named))]
+        ).sum(axis=0)
+        if at_once.any() and at_once[at_once > 0].mean() <= MAX_AT_ONCE:
+            worst = culprit[np.where(is_slow, ratio, 0.0).argmax(axis=1)]
+            return np.where(at_once > 0, worst, -1)
+    return np.empty(0, np.int64)
