@@ -35,7 +35,8 @@ class Blame:
     """A finding of the diagnosis in short.
 
     `culprits` have those of dp_rank, stage, host, rank and local_rank (the GPU) that apply; `cost`
-    is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset.
+    is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset,
+    `end_step` its end, None while it lasts.
     """
 
     cause: str
@@ -45,6 +46,7 @@ class Blame:
     culprits: Sequence[Mapping[str, Any]] = ()
     num_culprits: int = 0
     since_step: int | None = None
+    end_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,6 +313,10 @@ def _window_result() -> dict[str, Any]:
         "confidence": share,
         "culprits": {"type": "array", "items": culprit},
         "onset_step": {"type": ["integer", "null"]},
+        "end_step": {
+            "type": ["integer", "null"],
+            "description": "The last step with the cause; null while it lasts.",
+        },
         "persistence": {"enum": ["transient", "chronic", "rotating", "progressive", None]},
         "cost": {
             **number,

@@ -5,7 +5,7 @@ Read `diagnose` first. To add a detector, add a file to app/diagnosis/detectors 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,12 @@ from app.diagnosis.evidence.fingerprint import (
 from app.diagnosis.evidence.job_changes import JobChange, job_changes
 from app.diagnosis.evidence.late_workers import LateWorker, late_workers, wait_cost
 from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
-from app.diagnosis.job_history import History, onset_in_history
+from app.diagnosis.job_history import (
+    History,
+    Suspected,
+    onset_by_earlier_windows,
+    onset_in_history,
+)
 from app.diagnosis.repair import Repair
 from app.diagnosis.statistics.persistence import Onset
 from app.diagnosis.suspicions import (
@@ -226,6 +231,7 @@ def _diagnosis(
     ruled_out: Iterable[RuledOut],
     suspicions: Iterable[Suspicion],
 ) -> Diagnosis:
+    suspicions = list(suspicions)
     found = {each.cause for each in findings or ()}
     changes = job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
     return Diagnosis(
@@ -233,7 +239,7 @@ def _diagnosis(
         tuple(ruled_out),
         fingerprint(case),
         changes,
-        case.new_history,
+        replace(case.new_history, suspected=_suspected_steps(case, suspicions)),
         arrivals=arrivals_block(case),
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
@@ -312,7 +318,9 @@ def _judged(
             )
         share = max(share, 0.0)
     onset = _onset(case, suspicion)
-    costs = CostFigures(share, onset.onset_step, onset.persistence, later, cost_range)
+    costs = CostFigures(
+        share, onset.onset_step, onset.persistence, later, cost_range, onset.end_step
+    )
     return Finding(
         cause=suspicion.cause,
         score=suspicion.score,
@@ -329,6 +337,7 @@ def _judged(
         },
         sentence=suspicion.wording(costs),
         cost_range=cost_range,
+        end_step=costs.end_step,
     )
 
 
@@ -384,14 +393,27 @@ def _cost_after_others(case: Case, suspicions: Sequence[Suspicion], index: int) 
 
 def _onset(case: Case, suspicion: Suspicion) -> Onset:
     """Onset and persistence given by the detector, else read from its badness."""
-    given = Onset(suspicion.onset_step, suspicion.persistence)
-    if suspicion.badness is None:
-        return given
-    shown = onset_in_history(case.extended_history, suspicion.badness)
-    return Onset(
-        shown.onset_step if given.onset_step is None else given.onset_step,
-        given.persistence or shown.persistence,
-    )
+    history, badness = case.extended_history, suspicion.badness
+    shown = Onset(None, None) if badness is None else onset_in_history(history, badness)
+    onset_step = shown.onset_step if suspicion.onset_step is None else suspicion.onset_step
+    is_known = badness is not None and np.isfinite(badness[: history.num_before]).any()
+    if onset_step is None and not is_known and suspicion.cause != SILENT:
+        first = next(iter(suspicion.evidence.get("steps", ())), int(case.steps[0]))
+        onset_step = onset_by_earlier_windows(history, suspicion.cause, first)
+    end_step = shown.end_step if suspicion.end_step is None else suspicion.end_step
+    return Onset(onset_step, suspicion.persistence or shown.persistence, end_step)
+
+
+def _suspected_steps(case: Case, suspicions: Iterable[Suspicion]) -> dict[str, Suspected]:
+    """What later windows have to know of the causes that this one shows."""
+    newest = int(case.steps[-1])
+    found: dict[str, Suspected] = {}
+    for each in suspicions:
+        onset = _onset(case, each)
+        last = newest if onset.end_step is None else onset.end_step
+        steps = each.evidence.get("steps") or (last,)
+        found[each.cause] = onset.onset_step, min(last, int(steps[-1]))
+    return found
 
 
 def _share_of_loss(case: Case, cost: SuspicionCosts, index: int) -> float | None:

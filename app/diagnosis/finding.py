@@ -63,7 +63,8 @@ class Finding:
 
     `score` and `confidence` are within 0..1. `cost` is the share of the job's GPU time that a
     repair wins back, None where unknown; `cost_range` are its bounds where replay and waits
-    disagree. `onset_step` is None where the cause began before the known steps.
+    disagree. `onset_step` is None where the cause began before the known steps, `end_step`, the
+    last step with it, while it lasts.
     """
 
     cause: str
@@ -76,6 +77,7 @@ class Finding:
     evidence: Mapping[str, Any]
     sentence: str
     cost_range: tuple[float, float] | None = None
+    end_step: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The finding in a result."""
@@ -85,6 +87,7 @@ class Finding:
             "confidence": self.confidence,
             "culprits": [culprit.as_json() for culprit in self.culprits],
             "onset_step": self.onset_step,
+            "end_step": self.end_step,
             "persistence": self.persistence,
             "cost": self.cost,
             "cost_range": None if self.cost_range is None else list(self.cost_range),

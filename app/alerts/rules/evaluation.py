@@ -175,6 +175,7 @@ def blame_of(finding: Mapping[str, Any]) -> Blame:
         culprits=tuple(culprits[:_MAX_CULPRITS]),
         num_culprits=len(culprits),
         since_step=finding["onset_step"],
+        end_step=finding.get("end_step"),
     )
 
 

@@ -74,6 +74,7 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
         delays=delays_repair(_delays_by_group(case, found)),
         badness=launch_lateness(case, _workers(found.waits)),
         onset_step=onset.onset_step,
+        end_step=onset.end_step,
         persistence=onset.persistence,
         evidence={
             "workers": np.argwhere(found.waits)[:_MAX_LISTED].tolist(),

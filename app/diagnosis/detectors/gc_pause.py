@@ -131,6 +131,7 @@ def _suspicion(case: Case, found: Pauses) -> Suspicion:
         wording=partial(finding_sentence, fact),
         repair=durations_repair(all_pauses.blamed_ops(case, all_pauses.least_s)),
         onset_step=onset.onset_step,
+        end_step=onset.end_step,
         persistence=persistence,
         evidence=_evidence(case, found, every_steps),
     )

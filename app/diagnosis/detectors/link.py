@@ -141,6 +141,7 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
         # The mean of bursts shows no onset.
         badness=signal_against_others(case, _signal(worst), worst.workers) if steady else None,
         onset_step=onset.onset_step,
+        end_step=onset.end_step,
         persistence=onset.persistence,
         evidence={
             "workers": [list(worker) for worker in workers[:_MAX_LISTED]],

@@ -46,6 +46,7 @@ from app.diagnosis.evidence.slow_operations import (
     SlowOperation,
     slow_operations,
 )
+from app.diagnosis.evidence.slow_steps import slow_in_turn
 from app.diagnosis.evidence.slowness import (
     MIN_DEVIATIONS,
     NO_COMPUTATIONS,
@@ -71,6 +72,7 @@ from app.diagnosis.repair import (
     joint_repair,
     stretch_slice,
 )
+from app.diagnosis.statistics.persistence import rotation
 from app.trace.window import Floats, Ints, Trace
 
 _DEVICE_FIGURES = ("sm_clock_mhz", "temperature_c", "power_w")
@@ -212,6 +214,7 @@ class SlowWorker(Detector):
             partial(finding_sentence, _fact(case, found, hits, late)),
             repair=_repair(case, found, hits),
             badness=_badness(case, found, hits),
+            persistence=rotation(slow_in_turn(case, found, [hit.at for hit in hits])),
             evidence={**_evidence(case, found, hits, workers), **_arrivals(case, workers)},
             parts=self._parts(case, found, hits),
         )

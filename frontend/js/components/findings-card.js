@@ -107,13 +107,19 @@ function finding(found, page) {
 }
 
 /** How much longer, compared with what, since when; the title names the culprit, the bar the cost. */
-function against({ cause, evidence, onset_step, culprits }) {
+function against({ cause, evidence, onset_step, end_step, persistence, culprits }) {
   const others = OTHERS[cause]?.(evidence)
   const { forward_slowdown: forward, backward_slowdown: backward } = evidence
   if (!others || !Number.isFinite(forward) || !Number.isFinite(backward)) return null
   const whose = culprits.length > 1 ? "The slowest of them: forward" : "Forward"
-  const since = onset_step === null ? "in every recorded step" : `since step ${whole(onset_step)}`
+  const since = onsetWords(onset_step, end_step, persistence)
   return `${whose} ${ratio(forward)} and backward ${ratio(backward)} ${others}, ${since}.`
+}
+
+function onsetWords(onset, end, persistence) {
+  const always = persistence === "transient" ? "in some of the recorded steps" : "in every recorded step"
+  if (!isKnown(end)) return isKnown(onset) ? `since step ${whole(onset)}` : always
+  return isKnown(onset) ? `from step ${whole(onset)} to step ${whole(end)}` : `until step ${whole(end)}`
 }
 
 /** The evidence of uneven sequence lengths; title and bar have the rest. */
@@ -319,7 +325,7 @@ const REASONS = {
 }
 
 const LASTING = {
-  transient: "a few steps",
+  transient: "some of the steps",
   chronic: "most steps",
   rotating: "a different one each time",
   progressive: "growing",
@@ -329,12 +335,13 @@ const LASTING = {
 export const KNOWN_KEYS = Object.keys(ROWS)
 
 /** Rows `[label, value]` of a finding, the most important first; unknown values are skipped. */
-export function evidenceRows({ evidence, onset_step, persistence }) {
+export function evidenceRows({ evidence, onset_step, end_step, persistence }) {
   const since = onset_step === null || onset_step === undefined ? "before recording began" : `step ${whole(onset_step)}`
   const known = KNOWN_KEYS.filter((name) => hasValue(evidence[name]))
   const others = Object.keys(evidence).filter((name) => !(name in ROWS) && hasValue(evidence[name]))
   return [
     ["Since", since],
+    isKnown(end_step) && ["Until", `step ${whole(end_step)}`],
     LASTING[persistence] && ["Lasts", LASTING[persistence]],
     ...known.map((name) => [ROWS[name][0], ROWS[name][1](evidence[name])]),
     // A newer server may know more than this page.

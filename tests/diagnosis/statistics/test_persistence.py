@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from app.diagnosis.job_history import ExtendedHistory, median_over_workers, onset_in_history
-from app.diagnosis.statistics.persistence import bad_steps, persistence, rotation
+from app.diagnosis.statistics.episodes import bad_steps
+from app.diagnosis.statistics.persistence import persistence, rotation
 
 
 def course(*parts):
