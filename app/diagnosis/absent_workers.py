@@ -29,10 +29,8 @@ def doubted_by_absence(case: Case, suspicion: Suspicion) -> RuledOut | None:
     """The reason against a suspicion that absent workers may explain; None where they do not."""
     if case.replay.window.imputed is None or suspicion.cause == "silent-worker":
         return None
-    absent = absent_from_most(case)
-    if not absent.any():
-        return None
     workers = [(dp_rank, stage) for dp_rank, stage in suspicion.evidence.get("workers", ())]
+    absent = absent_from_most(case)
     if workers and all(absent[worker] for worker in workers):
         reason = f"it blames only {_named(case, absent)}, of which nothing was recorded"
         return _withheld(suspicion, reason)
@@ -43,8 +41,11 @@ def doubted_by_absence(case: Case, suspicion: Suspicion) -> RuledOut | None:
             f"{_is(absent)} missing: a long stage and a slow GPU there look alike",
         )
     if suspicion.evidence.get("only_collectives"):
-        stages = {stage for _, stage in workers}
-        if any(absent[:, stage].any() for stage in stages):
+        ever = case.report.is_absent.any(axis=2)
+        stages = sorted({stage for _, stage in workers})
+        absent = np.zeros_like(ever)
+        absent[:, stages] = ever[:, stages]
+        if absent.any():
             return _withheld(
                 suspicion,
                 f"all ranks of the group may be waiting for {_named(case, absent)}, which "

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.graph import StepGraph
-from app.engine.grid import Grid
+from app.engine.grid import ABSENT, Grid
 from app.engine.kernels import all_of, in_parallel, kernel
 from app.engine.template import Template
 from app.trace.window import Floats, Ints
@@ -30,7 +30,7 @@ def own_durations(grid: Grid, graph: StepGraph) -> Floats:
     own_s = np.empty((graph.num_rows, grid.start_s.shape[1]))
     start_s = grid.start_s
     if grid.imputed is not None:  # the last arrival is one that was recorded
-        start_s = np.where(grid.imputed, -np.inf, start_s)
+        start_s = np.where(grid.imputed == ABSENT, -np.inf, start_s)
     block = np.arange(grid.template.parallelism.dp_size) // grid.template.parallelism.ep_size
     in_parallel(
         grid.start_s.size,
@@ -50,9 +50,11 @@ def own_durations(grid: Grid, graph: StepGraph) -> Floats:
 
 
 def impute_transfers(
-    graph: StepGraph, own_s: Floats, of_grid: NDArray[np.bool_], num_steps: int
+    graph: StepGraph, own_s: Floats, of_grid: NDArray[np.int8], num_steps: int
 ) -> None:
-    """Correct `own_s` where a member of a unit was not recorded, so that its arrival is unknown.
+    """Correct `own_s` [rows, lanes] where a member of a unit was not recorded.
+
+    `of_grid` is `Grid.imputed`. When an absent worker arrived is unknown.
 
     The transfer is the median of the same operation's on the dp ranks where all members are
     known, or over all steps where there is none. That of a member that was recorded is at most what
@@ -64,10 +66,11 @@ def impute_transfers(
         rows = rows[rows < graph.num_ops]
         if not rows.size or not of_grid[rows].any():
             continue
-        imputed = of_grid[rows]
-        # Where dp ranks meet, the others know when the unit's last recorded member arrived.
-        is_alone = graph.meets[unit] == 0
-        unknown = np.broadcast_to(imputed.any(axis=0), imputed.shape) if is_alone else imputed
+        imputed = of_grid[rows] > 0
+        unknown = imputed
+        # Where dp ranks meet, the others know when the last recorded member arrived.
+        if graph.meets[unit] == 0:
+            unknown = imputed | (of_grid[rows] == ABSENT).any(axis=0)
         known_s = np.where(unknown, np.nan, own_s[rows])
         usual_s = _medians_of_steps(known_s, num_steps)
         seems_s = np.where(imputed, np.inf, own_s[rows])

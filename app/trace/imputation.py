@@ -41,6 +41,8 @@ MAX_LONE_SHARE = 0.05
 MIN_PRESENT_SHARE = 0.5
 # So many peers give a median as good as all of them.
 MAX_PEERS = 64
+# An operation that ended less than this after another's start had ended before it.
+_AT_ONCE_S = 50e-6
 
 
 def impute(window: Window) -> Window:
@@ -353,7 +355,7 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
 
 
 def _start_of_lone(peers: _Peers, cell: Ints, source: int) -> float:
-    """As long after the worker's operation nearest before it as on the worker of row `source`."""
+    """As long after the end of the operation before it as on the worker of row `source`."""
     step, dp_rank, stage, _, _ = cell.tolist()
     trace = peers.trace
     mine = peers.worker_rows(step, dp_rank, stage)
@@ -363,9 +365,14 @@ def _start_of_lone(peers: _Peers, cell: Ints, source: int) -> float:
     mine, theirs = mine[both], theirs[both]
     if not mine.size:
         return float(trace.start_s[source])
-    later_s = trace.start_s[source] - trace.start_s[theirs]
-    nearest = int(np.where(later_s >= 0, later_s, 1e9 - later_s).argmin())
-    return float(trace.start_s[mine[nearest]] + later_s[nearest])
+    # The last one that had ended on theirs; before the first, the one that starts next.
+    later_s = trace.start_s[source] - (trace.start_s[theirs] + trace.duration_s[theirs])
+    if (before := later_s >= -_AT_ONCE_S).any():
+        nearest = int(np.where(before, later_s, np.inf).argmin())
+        ended_s = trace.start_s[mine[nearest]] + trace.duration_s[mine[nearest]]
+        return float(ended_s + later_s[nearest])
+    next_ = int(trace.start_s[theirs].argmin())
+    return float(trace.start_s[mine[next_]] + trace.start_s[source] - trace.start_s[theirs[next_]])
 
 
 def _clock_shift_s(window: Window, worker: WorkerPlace, donor: WorkerPlace) -> float | None:

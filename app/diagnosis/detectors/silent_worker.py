@@ -1,6 +1,7 @@
 """silent-worker: a worker stopped reporting while the others go on."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from typing_extensions import override
