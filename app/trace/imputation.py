@@ -287,7 +287,8 @@ def _new_rows(
         mine = slice(first, end)
         if peers.losses.is_present[step, dp_rank, stage]:
             for at in range(first, end):
-                start_s[at] = _start_of_lone(peers, cells[at], int(source[at]))
+                start_s[at], room_s = _place_of_lone(peers, cells[at], int(source[at]))
+                took_s[at] = min(took_s[at], room_s)
             continue
         donor = donors.of(step, (dp_rank, stage))
         donated = peers.worker_rows(step, donor, stage)
@@ -354,8 +355,12 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
     return list(zip(bounds[:-1], bounds[1:], strict=True))
 
 
-def _start_of_lone(peers: _Peers, cell: Ints, source: int) -> float:
-    """As long after the end of the operation before it as on the worker of row `source`."""
+def _place_of_lone(peers: _Peers, cell: Ints, source: int) -> tuple[float, float]:
+    """Start of a lone operation, and the seconds until the worker's next one; infinite without.
+
+    The order is that on the worker of row `source`: it starts as long after the end of the
+    operation before it as there.
+    """
     step, dp_rank, stage, _, _ = cell.tolist()
     trace = peers.trace
     mine = peers.worker_rows(step, dp_rank, stage)
@@ -364,15 +369,19 @@ def _start_of_lone(peers: _Peers, cell: Ints, source: int) -> float:
     both = (mine >= 0) & (theirs >= 0)
     mine, theirs = mine[both], theirs[both]
     if not mine.size:
-        return float(trace.start_s[source])
-    # The last one that had ended on theirs; before the first, the one that starts next.
-    later_s = trace.start_s[source] - (trace.start_s[theirs] + trace.duration_s[theirs])
+        return float(trace.start_s[source]), np.inf
+    begins_s = trace.start_s[theirs]
+    later_s = trace.start_s[source] - (begins_s + trace.duration_s[theirs])
     if (before := later_s >= -_AT_ONCE_S).any():
-        nearest = int(np.where(before, later_s, np.inf).argmin())
-        ended_s = trace.start_s[mine[nearest]] + trace.duration_s[mine[nearest]]
-        return float(ended_s + later_s[nearest])
-    next_ = int(trace.start_s[theirs].argmin())
-    return float(trace.start_s[mine[next_]] + trace.start_s[source] - trace.start_s[theirs[next_]])
+        last = int(np.where(before, later_s, np.inf).argmin())
+        start_s = trace.start_s[mine[last]] + trace.duration_s[mine[last]] + later_s[last]
+    else:  # before the first, the one that starts next
+        first = int(begins_s.argmin())
+        start_s = trace.start_s[mine[first]] + trace.start_s[source] - begins_s[first]
+    ended_s = trace.start_s[source] + trace.duration_s[source]
+    follow = mine[begins_s >= ended_s - _AT_ONCE_S]
+    room_s = float(trace.start_s[follow].min() - start_s) if follow.size else np.inf
+    return float(start_s), max(room_s, 0.0)
 
 
 def _clock_shift_s(window: Window, worker: WorkerPlace, donor: WorkerPlace) -> float | None:
