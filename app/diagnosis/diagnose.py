@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from app.diagnosis.absent_workers import doubted_by_absence
 from app.diagnosis.case import Case
 from app.diagnosis.culprit_costs import drop_cheap_culprits
 from app.diagnosis.detector import CostFigures, Detector, Suspicion, percent
@@ -178,7 +179,9 @@ def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut
     """Findings, most costly first (None where withheld), and causes ruled out."""
     suspicions, explained = drop_explained(case, suspicions)
     ruled_out = [*ruled_out, *explained]
-    doubts = [doubted_by_clocks(case, each) for each in suspicions]
+    doubts = [
+        doubted_by_absence(case, each) or doubted_by_clocks(case, each) for each in suspicions
+    ]
     suspicions = [
         drop_cheap_culprits(case, each)
         for each, doubt in zip(suspicions, doubts, strict=True)
@@ -425,5 +428,10 @@ def _share_of_loss(case: Case, cost: SuspicionCosts, index: int) -> float | None
 
 
 def _by_cost(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Most costly first; unknown costs count as 0."""
-    return tuple(sorted(findings, key=lambda each: (-(each.cost or 0.0), -each.score, each.cause)))
+    """Silent workers, of which all else is unknown, then most costly first; unknown costs are 0."""
+    return tuple(
+        sorted(
+            findings,
+            key=lambda each: (each.cause != SILENT, -(each.cost or 0.0), -each.score, each.cause),
+        )
+    )

@@ -18,6 +18,7 @@ from app.engine.grid import Grid, OtherStructure, has_chunk, is_simulated, lay_o
 from app.engine.steady_state import with_step_begins
 from app.engine.what_if import Replayer, ReplayGroups, replayer
 from app.errors import InvalidTrace
+from app.trace.imputation import impute
 from app.trace.ops import NUM_CODES
 from app.trace.window import Ints, SkippedStep, Window
 
@@ -131,6 +132,7 @@ def prepare(window: Window) -> WindowReplay:
     Raises:
         InvalidTrace: no step can be replayed; the message names the operations.
     """
+    window = impute(window)
     try:
         drafts = [_draft(window, window.steps)]
     except OtherStructure:

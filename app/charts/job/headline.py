@@ -23,6 +23,9 @@ JobState = Literal[
 ]
 
 
+_SILENT = "silent-worker"
+
+
 @dataclass(frozen=True, slots=True)
 class Headline:
     """A job's state, the sentence and the line under it; `sub` may be empty."""
@@ -92,7 +95,12 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
 
 
 def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
-    """The most costly cause in its own words, and how many more there are."""
+    """The most costly cause in its own words, and how many more there are.
+
+    Workers that are missing are said before it.
+    """
+    if findings[0]["cause"] == _SILENT and len(findings) > 1:
+        return f"{_leading_cause(findings[:1])} {_leading_cause(findings[1:])}"
     first = formatting.bidi_isolated(findings[0]["sentence"]).removesuffix(".")
     # "dp 3" and hosts stay as they are written.
     if first.startswith(("every", "stage", "data", "rank ")):
@@ -104,8 +112,9 @@ def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _remedy_of_leading(result: Mapping[str, Any], seen: JobFacts) -> str:
+    first, *others = result["findings"]
     return remedy(
-        result["findings"][0],
+        others[0] if others and first["cause"] == _SILENT else first,
         pp_size=len(result.get("stage_share") or ()),
         num_gpus=seen.num_gpus,
         slowdown=result["slowdown"],
@@ -157,8 +166,13 @@ def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]
     )
     sentence = f"{_who_is_silent(seen)} {have} been silent{_since(seen)}; {others} on."
     if result is None:
-        return sentence, "No step is complete without every worker, so there are no figures."
-    return sentence, "No step is complete without every worker: the figures are those of before."
+        return sentence, "Too few of its stage's workers are left to have figures without it."
+    if not (result.get("imputed") or {}).get("workers"):
+        return sentence, "The figures are those of before."
+    others_at = f"The others run at {formatting.ratio(result['slowdown'])} of their ideal"
+    sub = f"{others_at}; the medians of its peers stand in for what is missing."
+    found = [each for each in result.get("findings") or () if each["cause"] != _SILENT]
+    return sentence, f"{_leading_cause(found)} {sub}" if found else sub
 
 
 def _who_is_silent(seen: JobFacts) -> str:
