@@ -13,9 +13,11 @@ import numpy as np
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion, percent, plural
+from app.diagnosis.evidence.features import Features
 from app.diagnosis.finding import Finding, RuledOut
 from app.diagnosis.suspicions import SuspicionCosts
 from app.engine.metrics import MAX_DISCREPANCY, discrepancy
+from app.engine.steady_state import before_first_s
 from app.trace.window import Floats, Ints
 
 # Cheaper causes are not named.
@@ -50,7 +52,8 @@ class Fidelity:
 
 def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
     """The fidelity of step times [steps] with the delays of all suspicions."""
-    usual, recorded_s = case.usual_steps, case.report.recorded_s
+    usual = case.usual_steps
+    recorded_s = case.report.recorded_s - case.joined(_before_first_s)
     # Gaps between steps are launch delay, which a suspicion may have added already.
     at_most_s = np.maximum(blamed_s, np.minimum(blamed_s + case.report.between_s, recorded_s))
     either = (blamed_s, at_most_s)
@@ -60,12 +63,17 @@ def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
     return Fidelity(away, near, usual.size, np.maximum(0.0, recorded_s - at_most_s))
 
 
+def _before_first_s(group: Features) -> Floats:
+    return before_first_s(group.replayer.grid)
+
+
 def doubted_by_fidelity(
     case: Case, suspicion: Suspicion, cost: SuspicionCosts, index: int, seen: Fidelity
 ) -> RuledOut | None:
     """The reason against a suspicion that depends on what the replay leaves out."""
     repaired_s = cost.repaired_s[index]
-    if "arrivals" in suspicion.evidence and (repaired_s is None or suspicion.repair is None):
+    is_late = repaired_s is None or suspicion.delays is not None
+    if "arrivals" in suspicion.evidence and is_late:
         return None
     if repaired_s is None:
         return _withheld(suspicion, seen, "what it costs cannot be replayed")

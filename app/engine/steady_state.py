@@ -21,6 +21,9 @@ from app.trace.window import Floats, Ints, Window
 # (an evaluation, a checkpoint): the step then begins at its earliest start.
 _LARGE_GAP_RATIO = 5.0
 _LARGE_GAP = 0.2
+# Before a larger share of the steps, and more than so many, large gaps are no evaluations.
+_MAX_SHARE_LARGE = 0.3
+_MAX_FEW_LARGE = 2
 # Shorter periods, as a share of the step's span, are invalid: clocks were set back, or the origins
 # do not give the distance between steps.
 _MIN_PERIOD = 0.5
@@ -111,6 +114,18 @@ def between_s(grid: Grid) -> Floats:
     return np.asarray(np.maximum(0.0, first_s - grid.began_s))
 
 
+def before_first_s(grid: Grid) -> Floats:
+    """[steps], seconds from the first receive of a step to its first other operation.
+
+    Without origins a step seems to begin with the first receive, which a stage posts while others
+    are still in the step before. 0 with origins.
+    """
+    if grid.origin_s is not None or grid.steady_began_s is not None:
+        return np.zeros(grid.num_steps)
+    first_s = grid.start_s[_first_rows(grid)].reshape(-1, grid.num_steps).min(axis=0)
+    return np.asarray(np.maximum(0.0, first_s - grid.began_s))
+
+
 def _steps(at: int, grid: Grid, waited_s: Floats) -> list[_Step]:
     _, latest_s = grid.spans_s
     origin_s = np.zeros(grid.num_steps) if grid.origin_s is None else grid.origin_s
@@ -158,6 +173,12 @@ def _begins(steps: Sequence[_Step]) -> list[float]:
             if gap_s is not None
         ]
     )
+    large = [
+        _is_outlier(gap_s - step.waited_s, usual_s, step.end_s - step.own_s)
+        for gap_s, step in zip(gaps_s, steps[1:], strict=True)
+        if gap_s is not None
+    ]
+    may_be_odd = sum(large) <= max(_MAX_FEW_LARGE, _MAX_SHARE_LARGE * len(large))
     found = []
     for at, step in enumerate(steps):
         own_s = step.own_s
@@ -165,7 +186,9 @@ def _begins(steps: Sequence[_Step]) -> list[float]:
         next_gap_s = gaps_s[at] if at + 1 < len(steps) else None
         began_s = own_s
         waited_s = step.waited_s
-        if gap_s is not None and not _is_outlier(gap_s - waited_s, usual_s, step.end_s - own_s):
+        if gap_s is not None and not (
+            may_be_odd and _is_outlier(gap_s - waited_s, usual_s, step.end_s - own_s)
+        ):
             began_s = own_s - gap_s
         elif next_gap_s is not None:
             # From start to start on the same workers; the gap belongs to the next step.

@@ -70,8 +70,12 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
     is_hit = np.asarray(found.is_late.any(axis=(1, 2)))
     onset = onset_of_hits(case.steps, is_hit)
     delays_s = found.wait_s[found.is_late]
-    waits = found.is_late.any(axis=0)
-    mean_s = float(delays_s.mean())
+    waits = np.asarray(found.is_late.any(axis=0))
+    # Later stages show only what outlasts the arrival of their input.
+    mean_s = max(
+        float(found.wait_s[..., stage][found.is_late[..., stage]].mean())
+        for stage in np.flatnonzero(found.is_late.any(axis=(0, 1)))
+    )
     score = 0.98 if found.is_annotated else float(1 - 0.5 ** min(int(is_hit.sum()), 10))
     who = _who(found, culprits)
 

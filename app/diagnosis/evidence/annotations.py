@@ -15,6 +15,9 @@ from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Ints, Trace, Window
 
+# Clocks of a host and its GPU agree this well.
+_TOLERANCE_S = 50e-6
+
 
 def annotations_of(window: Window, name: str) -> Trace | None:
     """The annotations of one type; None where there are none."""
@@ -53,6 +56,34 @@ def begin_delays_s(group: Features) -> Floats:
     stages, first = np.unique(template.stage[rows], return_index=True)
     found[stages] = launch_delays_s(replayer, rows[first])
     return found
+
+
+def receive_delays_s(group: Features) -> Floats:
+    """[pp, lanes], how much later than its data were sent a stage posts its first receive, or 0.
+
+    A stage that waits for its own data posts it late. Of jobs with one chunk a stage.
+    """
+    replayer, template = group.replayer, group.replayer.template
+    start_s = replayer.grid.start_s
+    found = np.zeros((replayer.pp_size, start_s.shape[1]))
+    if template.parallelism.vpp_size > 1:
+        return found
+    first = {
+        name: _first_of_stages(template.stage, template.optype == OP_CODES[name])
+        for name in ("forward-send", "forward-recv")
+    }
+    for stage, row in first["forward-recv"].items():
+        if (sent := first["forward-send"].get(stage - 1)) is not None:
+            own_s = launch_delays_s(replayer, np.array([row]))[0]
+            found[stage] = np.clip(start_s[row] - start_s[sent], 0.0, own_s)
+    return found
+
+
+def _first_of_stages(stage: Ints, chosen: NDArray[np.bool_]) -> dict[int, int]:
+    """By stage, the first chosen row; a worker's are numbered in recorded order."""
+    rows = np.flatnonzero(chosen)
+    stages, first = np.unique(stage[rows], return_index=True)
+    return dict(zip(stages.tolist(), rows[first].tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +130,8 @@ def annotated_delays(
     noted_s = np.bincount(of_note, notes.duration_s[known], keys.size)
     at, lane = np.divmod(keys, num_lanes)
     delay_s = late.delay_s[at, lane]
-    delay_s = delay_s + np.where(late.is_first[at], begin_delays_s(group)[late.stage[at], lane], 0)
+    before_s = (begin_delays_s(group) + receive_delays_s(group))[late.stage[at], lane]
+    delay_s = delay_s + np.where(late.is_first[at], before_s, 0.0)
     return AnnotatedDelays(late.rows[at], lane, at, np.minimum(noted_s, delay_s))
 
 
@@ -125,5 +157,5 @@ def _next_computation(
         before = order[np.maximum(num_before - 1, 0), np.arange(lane.size)]
         own_s = replayer.grid.duration_s[late.rows[of_stage[before]], lane]
         ends_s = start_s[before, np.arange(lane.size)] + own_s
-        found = np.where((num_before > 0) & (begins_s < ends_s), -1, found)
+        found = np.where((num_before > 0) & (begins_s < ends_s - _TOLERANCE_S), -1, found)
     return np.asarray(found)

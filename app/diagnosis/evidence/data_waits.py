@@ -12,10 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.annotations import annotated_seconds, begin_delays_s
+from app.diagnosis.evidence.annotations import (
+    annotated_seconds,
+    begin_delays_s,
+    receive_delays_s,
+)
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import stalls
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, densest_stretch
+from app.engine.steady_state import before_first_s
 from app.trace.window import Floats
 
 # A wait for data takes at least this share of the step,
@@ -33,6 +38,9 @@ MIN_RATE_OF_STALLED = 0.9
 # The first forward is late more often than the worker's other computations, by so much and
 # MIN_TIMES_OTHERS times.
 MIN_BEYOND_OTHERS = 0.2
+# Shorter means than this share of the longest are all the same.
+_LEAST_SHARE = 0.05
+_NO_TIME_S = 1e-9
 # Longer waits than so many times the usual one have another reason.
 MAX_TIMES_USUAL = 2.5
 # Late steps are one stretch if it has this share of them.
@@ -42,10 +50,14 @@ MIN_TIMES_OTHERS = 3.0
 MIN_SHARE_OF_LONGEST = 0.4
 # Where all workers wait: a share of the steps' time. Less is what loaders and hosts take anyway.
 MIN_SHARE_OF_ALL = 0.05
-# Waiting workers have at least this share of the long waits of the one that waits most often, and
-# together nearly all; else the waits wander.
-MIN_SHARE_OF_MOST = 0.5
+# Some workers wait, and not all: each on average so many times as long as any of the others, each
+# long in this share of the steps with long waits, and together nearly all the time waited long.
+MIN_TIMES_LONGER = 2.0
+MIN_TIMES_LONGER_THAN_SHORTEST = 4.0
+MIN_SHARE_OF_STEPS = 0.5
 MIN_SHARE_OF_FEW = 0.8
+# Waits wander if no more than this share of the workers waits long in a typical step.
+MAX_SHARE_WANDERING = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +91,82 @@ def _annotated(case: Case, noted_s: Floats) -> DataWaits:
     delay_s, late_by_s = _first_delays(case), case.late_by_s("data-wait")
     least_s = np.asarray(MIN_SHARE * case.report.recorded_s)
     matters = np.asarray(late_by_s.max(axis=(1, 2)) > least_s)
-    is_long = (noted_s >= _long_from_s(noted_s[matters])) & matters[:, None, None]
-    counts = is_long.sum(axis=0)
-    waits = (counts >= MIN_STEPS) & (counts >= MIN_SHARE_OF_MOST * counts.max())
-    long_s = np.where(is_long, noted_s, 0.0)
-    wanders = bool(matters.sum() >= MIN_STEPS) and not (
-        long_s[:, waits].sum() >= MIN_SHARE_OF_FEW * long_s.sum()
-    )
     has_loader = (noted_s > 0).any(axis=(0, 1))  # [pp]
-    if wanders:
-        waits = counts > 0
-    of_all = wanders or bool(waits[:, has_loader].all())
-    wait_s = np.where(is_long & waits, late_by_s, 0.0)
-    if not of_all:
-        # The others' waits delay this worker's step as well.
-        wait_s = np.minimum(wait_s, np.maximum(0.0, delay_s - delay_s.min(axis=1, keepdims=True)))
+    of_loaders = np.where(matters[:, None], noted_s[:, :, has_loader].reshape(matters.size, -1), 0)
+    found = _waiting(of_loaders, _long_from_s(of_loaders[matters]))
+    waits = np.zeros(noted_s.shape[1:], np.bool_)
+    waits[:, has_loader] = found.waits.reshape(-1, int(has_loader.sum()))
+    wait_s = np.where(found.in_step[:, None, None] & waits, late_by_s, 0.0)
+    if not found.of_all:
+        wait_s = np.minimum(wait_s, _beyond_others_s(delay_s))
     elif _joint_s(wait_s) < MIN_SHARE_OF_ALL * case.report.recorded_s.sum():
-        waits = np.zeros_like(waits)
         wait_s = np.zeros_like(wait_s)
-    return DataWaits(delay_s, wait_s, wait_s > 0, least_s, waits, of_all, wanders, True)
+    is_late = wait_s > 0
+    waits &= is_late.any(axis=0).any()
+    return DataWaits(
+        delay_s, wait_s, is_late, least_s, waits, found.of_all, found.wanders, is_annotated=True
+    )
 
 
-def _long_from_s(noted_s: Floats) -> float:
-    """The least long wait, by the step's longest ones [steps, dp, pp].
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Who of some workers waits.
 
-    Half of the time waited is waited in steps whose longest wait is at least typical; a few
-    single waits, as at the beginning of an epoch, do not say what is typical.
+    `in_step` [steps] are the steps with long waits, `waits` [workers] those who wait.
+    `of_all`: all of them, with nobody far ahead of the others.
     """
-    longest_s = -np.sort(-noted_s.max(axis=(1, 2)))
-    while longest_s.size >= MIN_STEPS:
-        half = np.searchsorted(np.cumsum(longest_s), longest_s.sum() / 2)
+
+    in_step: NDArray[np.bool_]
+    waits: NDArray[np.bool_]
+    of_all: bool
+    wanders: bool
+
+
+def _waiting(amount_s: Floats, long_from_s: float, *, is_whole: bool = True) -> _Waiting:
+    """Divide workers by their waits [steps, workers] at the widest gap between their means.
+
+    With `is_whole` amounts are the whole waits, else what they are longer than the step's shortest:
+    then one worker seems not to wait at all, and only a minority far ahead of it can be told.
+    """
+    is_long = np.asarray(amount_s >= long_from_s)
+    in_step = np.asarray(is_long.any(axis=1))
+    num_workers = amount_s.shape[1]
+    if in_step.sum() < MIN_STEPS:
+        none = np.zeros(num_workers, np.bool_)
+        return _Waiting(np.zeros_like(in_step), none, of_all=False, wanders=False)
+    mean_s = amount_s[in_step].mean(axis=0)
+    in_order = np.argsort(-mean_s, kind="stable")
+    sorted_s = mean_s[in_order]
+    least_s = max(_LEAST_SHARE * float(sorted_s[0]), _NO_TIME_S)
+    times = sorted_s[:-1] / np.maximum(sorted_s[1:], least_s)
+    if not is_whole:
+        times = times[: num_workers // 2]
+    cut = int(times.argmax()) + 1 if times.size else num_workers
+    waits = np.zeros(num_workers, np.bool_)
+    waits[in_order[:cut]] = True
+    long_s = np.where(is_long, amount_s, 0.0)
+    is_some = (
+        cut < num_workers
+        and times[cut - 1] >= (MIN_TIMES_LONGER if is_whole else MIN_TIMES_LONGER_THAN_SHORTEST)
+        and bool((is_long[in_step][:, waits].mean(axis=0) >= MIN_SHARE_OF_STEPS).all())
+        and long_s[:, waits].sum() >= MIN_SHARE_OF_FEW * long_s.sum()
+    )
+    if is_some:
+        return _Waiting(in_step, waits, of_all=False, wanders=False)
+    num_long = float(np.median(is_long[in_step].sum(axis=1)))
+    wanders = num_workers > 1 and num_long <= max(1.0, MAX_SHARE_WANDERING * num_workers)
+    return _Waiting(in_step, np.ones(num_workers, np.bool_), of_all=True, wanders=wanders)
+
+
+def _long_from_s(amount_s: Floats) -> float:
+    """The least long wait, by the longest one of each step [steps, workers].
+
+    Half of the time is waited in steps whose longest wait is at least typical. A few single waits,
+    as at the beginning of an epoch, do not say what is typical.
+    """
+    longest_s = -np.sort(-amount_s.max(axis=1, initial=0.0))
+    while longest_s.size >= MIN_STEPS and longest_s[0] > 0:
+        half = int(np.searchsorted(np.cumsum(longest_s), longest_s.sum() / 2))
         least_s = MIN_SHARE_OF_LONGEST * float(longest_s[half])
         if (longest_s >= least_s).sum() >= MIN_STEPS:
             return least_s
@@ -121,39 +179,47 @@ def _joint_s(wait_s: Floats) -> float:
     return float(wait_s.max(axis=1).sum(axis=1).sum())
 
 
+def _beyond_others_s(delay_s: Floats) -> Floats:
+    """[steps, dp, pp], delays beyond the least of the stage, which holds up everybody."""
+    return np.asarray(np.maximum(0.0, delay_s - delay_s.min(axis=1, keepdims=True)))
+
+
 def _inferred(case: Case) -> DataWaits:
     """First forwards launched late in the usual steps: evaluations delay them as well."""
     delay_s, least_s = _first_delays(case), _least_s(case)
     # Pauses that the client reports are no waits for data.
     delay_s = np.maximum(0.0, delay_s - case.late_by_s("gc-pause"))
-    is_late = (delay_s > least_s[:, None, None]) & case.is_usual[:, None, None]
-    again = is_late.sum(axis=0) >= MIN_STEPS
-    if not again.any():
-        nothing = np.zeros(delay_s.shape)
-        return DataWaits(delay_s, nothing, nothing > 0, least_s, again, False, False, False)
-    rate, others = _rate(is_late), _others(case, least_s)
-    again &= rate >= np.maximum(MIN_RATE_OF_FEW, MIN_TIMES_OTHERS * others + MIN_BEYOND_OTHERS)
+    counts_s = np.where(
+        (delay_s > least_s[:, None, None]) & case.is_usual[:, None, None], delay_s, 0.0
+    )
+    others, is_stalled = _others(case, least_s), case.cached(stalls).is_stalled
+    least_rate = np.maximum(MIN_RATE_OF_FEW, MIN_TIMES_OTHERS * others + MIN_BEYOND_OTHERS)
     # A stalled worker is late before its first forward as well.
-    again &= ~case.cached(stalls).is_stalled | (rate >= MIN_RATE_OF_STALLED)
-    again &= _longer_than_others(delay_s, is_late & again)
-    of_all = bool(again[:, 0].all())
-    if of_all:
-        waited_s = np.where(is_late & again, delay_s, 0.0)
-        of_all = bool((rate[:, 0] >= MIN_RATE_OF_ALL).all())
-        of_all &= _joint_s(waited_s) >= MIN_SHARE_OF_ALL * case.report.recorded_s.sum()
-        again &= of_all
-    is_late = _longest_stretch(is_late & again, case.is_usual)
+    least_rate = np.where(is_stalled, np.maximum(least_rate, MIN_RATE_OF_STALLED), least_rate)
+    is_late = np.zeros(delay_s.shape, np.bool_)
+    of_all, is_whole = False, all(map(_has_origins, case.groups))
+    for stage in range(delay_s.shape[2]):
+        own_s = counts_s[:, :, stage]
+        found = _waiting(own_s, _long_from_s(own_s), is_whole=is_whole or stage > 0)
+        mine = found.in_step[:, None] & found.waits & (own_s > 0)
+        rate = _rate(found.in_step[:, None] if found.of_all else mine)
+        enough = rate >= least_rate[:, stage]
+        if found.of_all:
+            enough &= (rate >= MIN_RATE_OF_ALL) & (mine.sum(axis=0) > 0)
+        if stage == 0 and found.of_all:
+            of_all = bool(enough.all()) and (
+                _joint_s(own_s[:, :, None]) >= MIN_SHARE_OF_ALL * case.report.recorded_s.sum()
+            )
+            enough &= of_all
+        is_late[:, :, stage] = mine & enough
+    is_late = _longest_stretch(is_late, case.is_usual)
     wait_s = _waits_s(case, delay_s, is_late)
     if not of_all:
-        wait_s = np.minimum(wait_s, np.maximum(0.0, delay_s - delay_s.min(axis=1, keepdims=True)))
-    return DataWaits(delay_s, wait_s, wait_s > 0, least_s, again, of_all, False, False)
-
-
-def _longer_than_others(delay_s: Floats, is_late: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """[dp, pp], workers whose late first forwards are long beside the stage's longest."""
-    num_late = is_late.sum(axis=0)
-    mean_s = np.where(is_late, delay_s, 0.0).sum(axis=0) / np.maximum(num_late, 1)
-    return np.asarray(mean_s >= MIN_SHARE_OF_LONGEST * mean_s.max(axis=0))
+        wait_s = np.minimum(wait_s, _beyond_others_s(delay_s))
+    waits = np.asarray(is_late.any(axis=0))
+    return DataWaits(
+        delay_s, wait_s, wait_s > 0, least_s, waits, of_all, wanders=False, is_annotated=False
+    )
 
 
 def _longest_stretch(is_late: NDArray[np.bool_], is_usual: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -208,33 +274,30 @@ def _least_s(case: Case) -> Floats:
 
 
 def _first_delays(case: Case) -> Floats:
-    """[steps, dp, pp], launch delays of first forwards, and of gathers before them."""
+    """[steps, dp, pp], launch delays of first forwards, of gathers and receives before them."""
     sizes = (case.steps.size, case.parallelism.dp_size, case.parallelism.pp_size)
     first_s = np.zeros(sizes)
     for group, late in zip(case.groups, case.delays, strict=True):
-        at, begin_s = group.positions, begin_delays_s(group)
+        at, begin_s = group.positions, _begin_delays_s(group)
         for first in np.flatnonzero(late.is_first)[::-1]:
-            stage, row = late.stage[first], late.rows[first]
+            stage = late.stage[first]
             own_s = late.delay_s[first] + begin_s[stage]
-            depends_on_nothing = np.diff(group.replayer.graph.pred_ptr[row : row + 2])[0] == 0
-            if begin_s[stage].any() or depends_on_nothing:
-                own_s = np.maximum(0.0, own_s - _before_first_s(group))
-            first_s[at, :, stage] = own_s.reshape(-1, at.size).T
+            if stage == 0:
+                # Without origins the first receive is no begin.
+                own_s = own_s - np.tile(before_first_s(group.replayer.grid), sizes[1])
+            first_s[at, :, stage] = np.maximum(0.0, own_s).reshape(-1, at.size).T
     return first_s
 
 
-def _before_first_s(group: Features) -> Floats:
-    """[lanes], seconds of a step before its first operation that is no receive.
+def _begin_delays_s(group: Features) -> Floats:
+    """[pp, lanes], how late stages begin their gathers and, where steps have origins, receives."""
+    if not _has_origins(group):
+        return begin_delays_s(group)
+    return begin_delays_s(group) + receive_delays_s(group)
 
-    Without origins a step seems to begin with the first receive, which a stage posts while others
-    are still in the step before.
-    """
-    grid, template = group.replayer.grid, group.replayer.template
-    if grid.origin_s is not None:
-        return np.zeros(grid.start_s.shape[1])
-    rows = np.flatnonzero(~template.op_types.is_receive[template.optype])
-    first_s = grid.start_s[rows].min(axis=0).reshape(-1, grid.num_steps).min(axis=0)
-    return np.tile(np.maximum(0.0, first_s - grid.began_s), group.replayer.dp_size)
+
+def _has_origins(group: Features) -> bool:
+    return group.replayer.grid.origin_s is not None
 
 
 def _others(case: Case, least_s: Floats) -> Floats:

@@ -213,9 +213,8 @@ def _launched(
 ) -> ComputationEvents:
     found = annotated_delays(group, late, notes, is_between=name == "gc-pause")
     kept = np.flatnonzero(found.seconds > 0)
-    row, lane, at, seconds = (
-        each[kept] for each in (found.row, found.lane, found.at, found.seconds)
-    )
+    row, lane, at = (each[kept] for each in (found.row, found.lane, found.at))
+    seconds = found.seconds[kept]
     dp_rank, step = np.divmod(lane, len(group.steps))
     took_s = group.replayer.durations.recorded_s[row, lane]
     return ComputationEvents(
