@@ -33,6 +33,14 @@ from app.diagnosis.evidence.fingerprint import (
 )
 from app.diagnosis.evidence.job_changes import JobChange, job_changes
 from app.diagnosis.evidence.late_workers import LateWorker, late_workers, wait_cost
+from app.diagnosis.fidelity import (
+    MIN_COST,
+    Fidelity,
+    as_independent,
+    doubted_by_fidelity,
+    fidelity_of,
+    with_unexplained,
+)
 from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
 from app.diagnosis.job_history import (
     History,
@@ -49,7 +57,6 @@ from app.diagnosis.suspicions import (
     drop_explained,
     suspicion_costs,
 )
-from app.engine.metrics import MAX_DISCREPANCY, discrepancy
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.trace.window import Window
@@ -73,9 +80,7 @@ ARRIVALS_DETECTORS: tuple[Detector, ...] = (LateHost(), SlowWorkerByArrivals())
 
 SILENT = "silent-worker"
 LATE_HOST = "late-host"
-# Cheaper causes are not named,
-MIN_COST = 0.02
-# nor those that cost less after the repair of a cause that hides them.
+# Causes that another one hides are named if they cost this after its repair.
 MIN_HIDDEN_COST = 0.05
 # Unexplained waiting, as a share of the step, from which ARRIVALS_DETECTORS are used.
 MIN_UNEXPLAINED = 0.05
@@ -189,17 +194,9 @@ def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut
     ]
     ruled_out += [doubt for doubt in doubts if doubt is not None]
     cost = suspicion_costs(case, suspicions)
-    usual = case.usual_steps
-    between_s = case.report.between_s[usual]
-    blamed_s = cost.blamed_s[usual]
-    # Gaps between steps are launch delay, which a suspicion may have added already.
-    least_s = np.maximum(blamed_s, np.minimum(blamed_s + between_s, case.report.recorded_s[usual]))
-    away = min(
-        discrepancy(blamed_s, case.report.recorded_s[usual]),
-        discrepancy(least_s, case.report.recorded_s[usual]),
-    )
-    if away > MAX_DISCREPANCY:
-        return _withhold_all_but_silence(case, suspicions, ruled_out, cost, away)
+    seen = fidelity_of(case, cost.blamed_s)
+    if seen.is_low:
+        return _confirmed(case, suspicions, ruled_out, cost, seen)
     findings = []
     for index in range(len(suspicions)):
         answer = _judged(case, suspicions, cost, index)
@@ -210,22 +207,25 @@ def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut
     return _by_cost(findings), ruled_out
 
 
-def _withhold_all_but_silence(
+def _confirmed(
     case: Case,
     suspicions: Sequence[Suspicion],
     ruled_out: Sequence[RuledOut],
     cost: SuspicionCosts,
-    away: float,
+    seen: Fidelity,
 ) -> Conclusion:
-    """Withhold all causes but silent workers, which do not depend on times."""
-    silent = [
-        _judged(case, suspicions, cost, index)
-        for index, each in enumerate(suspicions)
-        if each.cause == SILENT
-    ]
-    findings = tuple(each for each in silent if isinstance(each, Finding))
-    withheld = [each for each in suspicions if each.cause != SILENT or not findings]
-    return findings or None, list(_withheld([*withheld, *ruled_out], away))
+    """Causes that do not depend on what the replay leaves out; None where there is none."""
+    findings, left, of_record = [], list(ruled_out), with_unexplained(cost, seen)
+    for index, each in enumerate(suspicions):
+        is_silent = each.cause == SILENT
+        doubt = None if is_silent else doubted_by_fidelity(case, each, cost, index, seen)
+        answer = doubt or _judged(case, suspicions, of_record, index)
+        if isinstance(answer, RuledOut):
+            left.append(answer)
+        else:
+            recorded_s = case.report.recorded_s
+            findings.append(answer if is_silent else as_independent(answer, seen, recorded_s))
+    return _by_cost(findings) or None, left
 
 
 def _diagnosis(
@@ -292,15 +292,6 @@ def _suspected(case: Case, detectors: Sequence[Detector]) -> tuple[list[Suspicio
         else:
             suspicions.append(answer)
     return suspicions, ruled_out
-
-
-def _withheld(causes: Iterable[Suspicion | RuledOut], away: float) -> Iterable[RuledOut]:
-    reason = (
-        f"simulated and recorded step time differ by {percent(away)}, late launches that could "
-        f"be explained left out, and above {percent(MAX_DISCREPANCY)} no culprit is named"
-    )
-    figures = {"discrepancy": away}
-    return (RuledOut(each.cause, reason, True, each.score, figures) for each in causes)
 
 
 def _judged(

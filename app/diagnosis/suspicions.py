@@ -23,7 +23,6 @@ import numpy as np
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
-from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.finding import RuledOut
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
@@ -217,8 +216,7 @@ def drop_explained(
 def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops late-host or the cause behind it, so that one fault is named once.
 
-    Data waits are data-loading. Garbage collection is late-host where most pauses are on its
-    workers, else gc-pause.
+    Data waits are data-loading, and garbage collection is gc-pause.
     """
     by_cause = {each.cause: each for each in suspicions}
     late = by_cause.get("late-host")
@@ -229,11 +227,8 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     # A data wait without annotation is a late launch of the first computation.
     if loading is not None and (not loading.culprits or _names_all(loading, workers)):
         return _explained(late, "data-loading")
-    if because == "gc" and (pauses := by_cause.get("gc-pause")):
-        pauses_s = annotated_s(case, "gc-pause")
-        mine_s = sum(float(pauses_s[:, dp_rank, stage].sum()) for dp_rank, stage in workers)
-        is_its_own = mine_s >= _MIN_SHARED * float(pauses_s.sum())
-        return _explained(pauses, "late-host") if is_its_own else _explained(late, "gc-pause")
+    if because == "gc" and "gc-pause" in by_cause:
+        return _explained(late, "gc-pause")
     return {}
 
 

@@ -69,7 +69,8 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         case "low-fidelity":
             text = _low_fidelity(result)
             if result and result.get("findings"):
-                text = _leading_cause(result["findings"]), _explained_by_launches(text[0])
+                leading = result["findings"][0]
+                text = _leading_cause(result["findings"]), _explained(text[0], leading)
         case "finished":
             text = _finished(known)
         case _:
@@ -129,8 +130,12 @@ def _no_cause(result: Mapping[str, Any]) -> str:
     return f"Paceline cannot say where; not enough data to judge: {', '.join(unjudged)}."
 
 
-def _explained_by_launches(discrepancy: str) -> str:
-    return f"{discrepancy.removesuffix('.')}; late launches explain that."
+def _explained(discrepancy: str, leading: Mapping[str, Any]) -> str:
+    is_independent = "steps_near_record" in leading.get("evidence", {})
+    because = (
+        "this cause does not depend on that" if is_independent else ("late launches explain that")
+    )
+    return f"{discrepancy.removesuffix('.')}; {because}."
 
 
 def _not_analysed(seen: JobFacts) -> tuple[str, str]:

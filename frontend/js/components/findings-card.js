@@ -316,6 +316,7 @@ const ROWS = {
   compute_before_s: ["Typical computation before", seconds],
   compute_after_s: ["Typical computation after", seconds],
   slowdown: ["Slowdown of the job", times],
+  steps_near_record: ["Steps that the replay explains", whole],
 }
 
 const REASONS = {
