@@ -13,8 +13,12 @@ import numpy as np
 from app.diagnosis.case import Case
 from app.diagnosis.detector import CostFigures, Detector, Suspicion, percent
 from app.diagnosis.detectors.allocator_stall import AllocatorStall
+from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
+from app.diagnosis.detectors.cpu_contention import CpuContention
 from app.diagnosis.detectors.data_loading import DataLoading
+from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
 from app.diagnosis.detectors.gc_pause import GcPause
+from app.diagnosis.detectors.job_stop import JobStop
 from app.diagnosis.detectors.late_host import LateHost
 from app.diagnosis.detectors.link import FlappingLink, SlowLink
 from app.diagnosis.detectors.sequence_imbalance import SequenceImbalance
@@ -42,6 +46,7 @@ from app.diagnosis.suspicions import (
     drop_explained,
     suspicion_costs,
 )
+from app.diagnosis.unexplained import UnexplainedLoss, unexplained_loss
 from app.engine.metrics import MAX_DISCREPANCY, discrepancy
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
@@ -51,11 +56,15 @@ DETECTORS: tuple[Detector, ...] = (
     SlowWorker(),
     StageImbalance(),
     SequenceImbalance(),
+    ExpertImbalance(),
     GcPause(),
     SlowLink(),
     FlappingLink(),
     DataLoading(),
     AllocatorStall(),
+    CpuContention(),
+    CheckpointStall(),
+    JobStop(),
     SilentWorker(),
     UniformSlowdown(),
 )
@@ -88,7 +97,8 @@ class Diagnosis:
     no worker is silent. `changes` are those of the extended history, `new_history` is what the
     window adds to it. `arrivals` is that block of the result (docs/arrivals.md).
     `unexplained_share` is waiting that no finding explains, `coverage` the time with operations,
-    both as shares of the step; None where unknown. `repairs` are those of the findings that can be
+    both as shares of the step; None where unknown. `unexplained` is the loss that is left after the
+    repairs of all findings; None where causes are withheld. `repairs` are those of the findings that can be
     replayed, by cause; they take only groups of the diagnosed replay.
     """
 
@@ -100,6 +110,7 @@ class Diagnosis:
     arrivals: dict[str, Any] | None
     unexplained_share: float | None
     coverage: float | None
+    unexplained: UnexplainedLoss | None
     repairs: Mapping[str, Repair]
 
     def as_json(self) -> dict[str, Any]:
@@ -113,6 +124,7 @@ class Diagnosis:
             "arrivals": self.arrivals,
             "unexplained_share": self.unexplained_share,
             "coverage": self.coverage,
+            "unexplained": None if self.unexplained is None else self.unexplained.as_json(),
         }
 
 
@@ -222,6 +234,7 @@ def _diagnosis(
     suspicions: Iterable[Suspicion],
 ) -> Diagnosis:
     found = {each.cause for each in findings or ()}
+    named = [each for each in suspicions if each.cause in found]
     changes = job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
     return Diagnosis(
         findings,
@@ -232,11 +245,8 @@ def _diagnosis(
         arrivals=arrivals_block(case),
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
-        repairs={
-            each.cause: each.repair
-            for each in suspicions
-            if each.repair is not None and each.cause in found
-        },
+        unexplained=None if findings is None else unexplained_loss(case, named, findings),
+        repairs={each.cause: each.repair for each in named if each.repair is not None},
     )
 
 
