@@ -98,8 +98,8 @@ class Diagnosis:
     window adds to it. `arrivals` is that block of the result (docs/arrivals.md).
     `unexplained_share` is waiting that no finding explains, `coverage` the time with operations,
     both as shares of the step; None where unknown. `unexplained` is the loss that is left after the
-    repairs of all findings; None where causes are withheld. `repairs` are those of the findings that can be
-    replayed, by cause; they take only groups of the diagnosed replay.
+    repairs of all findings; None where causes are withheld. `repairs` are those of the findings
+    that can be replayed, by cause; they take only groups of the diagnosed replay.
     """
 
     findings: tuple[Finding, ...] | None

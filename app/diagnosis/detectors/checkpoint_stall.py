@@ -15,8 +15,8 @@ from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, percent
 from app.diagnosis.evidence.stops import (
-    Stop,
     StepGaps,
+    Stop,
     blamed_stops,
     gaps_between,
     long_stops,

@@ -1,4 +1,4 @@
-"""cpu-contention: something else uses a host's CPUs, and all of its workers are held up irregularly.
+"""cpu-contention: something else uses a host's CPUs, which holds up all of its workers.
 
 Launches come late now and then and computations take longer, forward and backward, on every worker
 of the host. The memory allocator stops single workers, and only computations; a busy CPU delays
