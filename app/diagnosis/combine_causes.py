@@ -206,7 +206,7 @@ def _fingerprint(results: Sequence[Result], figures: Result) -> dict[str, Any] |
     }
 
 
-_SHARES = ("share", "share_of_loss", "late_launch_share")
+_SHARES = ("share", "share_of_loss", "late_launch_share", "stop_share")
 
 
 def _unexplained(results: Sequence[Result]) -> dict[str, Any] | None:

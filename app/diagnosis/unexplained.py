@@ -16,6 +16,7 @@ import numpy as np
 from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
+from app.diagnosis.evidence.stops import Stop, long_stops
 from app.diagnosis.finding import Finding
 from app.diagnosis.suspicions import blamed_step_times_s, repaired_together_s
 from app.engine.what_if import Replayer
@@ -35,7 +36,8 @@ class UnexplainedLoss:
 
     `optype` and `stage` win back the shares `optype_share` and `stage_share` of it; None where no
     one stands out or `share` is small. `late_launch_share` is the part of it that is no operation:
-    launches are late in single steps, as before an evaluation.
+    launches are late in single steps, as before an evaluation. `stop_share` is the part in stops of
+    all workers, in or before the steps `stop_steps`, which raise the ideal or lie between steps.
     """
 
     share: float
@@ -45,16 +47,19 @@ class UnexplainedLoss:
     stage: int | None = None
     stage_share: float | None = None
     late_launch_share: float = 0.0
+    stop_share: float = 0.0
+    stop_steps: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The result's `unexplained`, with its sentence."""
         block: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
+        block["stop_steps"] = list(self.stop_steps)
         return {**block, "sentence": unexplained_sentence(block)}
 
 
 _NAMES = (
     *("share", "share_of_loss", "optype", "optype_share", "stage", "stage_share"),
-    "late_launch_share",
+    *("late_launch_share", "stop_share"),
 )
 
 
@@ -73,6 +78,10 @@ def unexplained_sentence(block: Mapping[str, Any]) -> str | None:
 
 
 def _place_in_words(block: Mapping[str, Any]) -> str:
+    if block["stop_share"] > 0.5 * block["share"]:
+        steps = block["stop_steps"]
+        listed = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, first {steps[0]}"
+        return f"stops of all workers (in or before {listed})"
     if block["late_launch_share"] > 0.5 * block["share"]:
         return "late launches of single steps"
     on = "" if block["stage"] is None else f" on stage {block['stage']}"
@@ -99,11 +108,18 @@ def unexplained_loss(
     rest_s = float((repaired_s + late_s)[steps].mean()) - ideal_s
     rest_s -= total_s * _cost_beside_replays(case, named, findings)
     loss_s = total_s - ideal_s
+    stops = _unnamed_stops(case, findings)
+    # Per step, as all other times here.
+    stop_s = sum(stop.seconds for stop in stops) / steps.size
+    gap_s = sum(stop.seconds for stop in stops if stop.place == "between") / steps.size
+    total_s, rest_s, loss_s = total_s + gap_s, rest_s + stop_s, loss_s + stop_s
     share = max(0.0, rest_s / total_s)
-    of_loss = min(1.0, share * total_s / loss_s) if loss_s > 0 else None
+    of_loss = min(1.0, rest_s / loss_s) if loss_s > 0 else None
     late_share = max(0.0, min(share, float(late_s[steps].mean()) / total_s))
+    stop_steps = tuple(int(case.steps[stop.at]) for stop in stops)
+    stopped = (late_share, min(share, stop_s / total_s), stop_steps)
     if share < MIN_SHARE:
-        return UnexplainedLoss(share, of_loss, late_launch_share=late_share)
+        return UnexplainedLoss(share, of_loss, None, None, None, None, *stopped)
     left_s = repaired_s[steps].mean() - ideal_s
     optype, optype_share = _most(_by_optype(case, named, steps, repaired_s), left_s)
     stage, stage_share = _most(_by_stage(case, named, steps, repaired_s), left_s)
@@ -116,8 +132,29 @@ def unexplained_loss(
         optype_share,
         int(stage) if stage is not None and stands_out and pp_size > 1 else None,
         stage_share if stands_out and pp_size > 1 else None,
-        late_share,
+        *stopped,
     )
+
+
+# Findings whose steps name stops.
+_STOP_CAUSES = ("checkpoint-stall", "job-stop", "gc-pause")
+
+
+def _unnamed_stops(case: Case, findings: Sequence[Finding]) -> list[Stop]:
+    """Stops of all workers that no finding has, and that are no late launches of odd steps."""
+    named = {
+        step
+        for each in findings
+        if each.cause in _STOP_CAUSES
+        for step in each.evidence.get("steps", ())
+    }
+    return [
+        stop
+        for stop in case.cached(long_stops)
+        if stop.is_all
+        and (stop.is_inside or stop.place == "between")
+        and int(case.steps[stop.at]) not in named
+    ]
 
 
 def _counted_steps(case: Case) -> Ints:

@@ -138,12 +138,15 @@ def _none(case: Case, stops: list[Stop]) -> RuledOut:
         )
     lost_s = sum(each.seconds for each in stops)
     share = lost_s / _total_s(case)
-    steps = ", ".join(str(case.steps[each.at]) for each in stops[:4])
+    longest = max(stops, key=lambda stop: stop.seconds)
+    who = "all workers" if longest.is_all else "some workers"
+    where = "before step" if longest.place == "between" else "at the end of step"
+    times = "once" if len(stops) == 1 else f"{len(stops)} times, {percent(share)} of the time"
     return RuledOut(
         CheckpointStall.cause,
-        f"workers stop for {formatting.seconds(stops[0].seconds)} where step {steps} "
-        f"{'ends' if stops[0].place == 'end' else 'begins'}, {percent(share)} of the time, but "
-        "at no interval that the window shows",
+        f"{who} stop {times}, for {formatting.seconds(longest.seconds)} {where} "
+        f"{case.steps[longest.at]}: {MIN_STOPS} stops at one interval are needed to see a "
+        "checkpoint",
         insufficient=True,
         figures={"cost": share, "stops": len(stops)},
     )

@@ -48,6 +48,9 @@ MAX_CHANCE = 1e-6
 # With late starts of other operations, and without.
 CONFIDENCE = 0.9
 CONFIDENCE_OF_COMPUTATIONS = 0.75
+# Without, on a host that holds one stage and nothing else.
+CONFIDENCE_OF_STAGE = 0.6
+_OR_MEMORY = ", or its stage has too little memory"
 
 
 class CpuContention(Detector):
@@ -69,12 +72,12 @@ class CpuContention(Detector):
             return RuledOut(self.cause, "no host has irregular stops on all of its workers")
         others = _others_late(case)
         sure = {name: any(others[worker] for worker in hosts[name]) for name in held_up}
-        held_up = [name for name in held_up if sure[name] or _is_told_apart(case, hosts[name])]
+        held_up = [name for name in held_up if sure[name] or len(hosts[name]) >= MIN_WORKERS]
         if not held_up:
             return RuledOut(
                 self.cause,
-                "a host's workers stop irregularly, but only in and before computations, which "
-                "its memory or its part of the model would explain as well",
+                "the only worker of a host stops irregularly, but only in and before computations: "
+                "its memory allocator does the same",
                 insufficient=True,
             )
         stops = _on_hosts(found.stops, hosts, held_up)
@@ -109,14 +112,11 @@ def _held_up(hosts: dict[str, list[Worker]], stopped: NDArray[np.bool_]) -> list
     ]
 
 
-def _is_told_apart(case: Case, workers: list[Worker]) -> bool:
-    """Whether stops of computations alone show the host: several workers, not of one stage only.
-
-    Workers of one stage have the same part of the model, and the same memory to allocate.
-    """
+def _is_stage(case: Case, workers: list[Worker]) -> bool:
+    """Whether a host holds one stage and nothing else: the same memory to allocate on each."""
     stages = {stage for _, stage in workers}
-    is_stage = len(stages) == 1 and len(workers) == case.parallelism.dp_size
-    return len(workers) >= MIN_WORKERS and (case.parallelism.pp_size == 1 or not is_stage)
+    is_one = len(stages) == 1 and len(workers) == case.parallelism.dp_size
+    return is_one and case.parallelism.pp_size > 1
 
 
 def _others_late(case: Case) -> NDArray[np.bool_]:
@@ -210,13 +210,17 @@ def _joined(one: BlamedByGroup, other: BlamedByGroup) -> BlamedByGroup:
 
 
 def _other_rows(group: Features) -> Ints:
-    """Operations that are neither computations of micro-batches nor receives."""
-    template = group.replayer.template
+    """Operations that are neither computations of micro-batches nor receives.
+
+    Those with which a step begins are left out: what they wait for is the step before.
+    """
+    template, graph = group.replayer.template, group.replayer.graph
+    follows = np.diff(graph.pred_ptr)[: template.num_ops] > 0
     specs = template.op_types.by_code
     is_pass = np.isin(np.arange(template.num_ops), group.item_rows)
     is_receive = template.op_types.is_receive[template.optype]
     annotated = np.array([specs[code].kind is OpKind.ANNOTATION for code in template.optype])
-    return np.flatnonzero(~is_pass & ~is_receive & ~annotated)
+    return np.flatnonzero(~is_pass & ~is_receive & ~annotated & follows)
 
 
 def _forward_s(group: Features) -> float:
@@ -258,6 +262,8 @@ def _suspicion(
     is_hit[stops.step] = True
     onset = onset_of_hits(case.steps, is_hit)
     confidence = CONFIDENCE if all(sure[name] for name in names) else CONFIDENCE_OF_COMPUTATIONS
+    or_memory = any(not sure[name] and _is_stage(case, hosts[name]) for name in names)
+    confidence = CONFIDENCE_OF_STAGE if or_memory else confidence
     trials = sum(int(found.trials[worker]) for worker in workers)
 
     return Suspicion(
@@ -265,7 +271,7 @@ def _suspicion(
         score=confidence,
         confidence=confidence,
         culprits=culprits,
-        wording=partial(finding_sentence, _fact(hosts, stops.size, sure)),
+        wording=partial(finding_sentence, _fact(hosts, stops.size, sure) + _OR_MEMORY * or_memory),
         repair=durations_repair(longer.blamed_ops(case, longer.least_s)),
         delays=delays_repair(
             _joined(later.blamed_ops(case, later.excess_s), _other_delays(case, workers))

@@ -312,8 +312,33 @@ def _ops(group: Features, stops: Sequence[Stop], *, is_inside: bool) -> BlamedOp
                 continue
             lane = each.worker[0] * num_steps + position_of[stop.at]
             seconds_of[row, lane] = each.usual_s if is_inside else each.seconds
+        if stop.is_all and is_inside:
+            seconds_of |= _stretched(group, position_of[stop.at], stop.seconds)
     keys = np.array(list(seconds_of), np.int64).reshape(-1, 2)
     return BlamedOps(keys[:, 0], keys[:, 1], np.array(list(seconds_of.values()), np.float64))
+
+
+def _stretched(group: Features, position: int, stop_s: float) -> dict[tuple[int, int], float]:
+    """{(row, lane): usual seconds} of operations that a stop of all workers made longer.
+
+    Those who were sending or met others when all stopped have no stop of their own.
+    """
+    replayer = group.replayer
+    own_s = replayer.durations.recorded_s[: replayer.template.num_ops]
+    by_step = own_s.reshape(own_s.shape[0], replayer.dp_size, -1)
+    rows, dp_ranks = np.nonzero(by_step[:, :, position] >= MIN_SHARE_OF_EXCESS * stop_s)
+    usual_s = np.median(by_step[rows, dp_ranks], axis=1)
+    is_longer = by_step[rows, dp_ranks, position] - usual_s >= MIN_SHARE_OF_EXCESS * stop_s
+    lanes = dp_ranks * by_step.shape[2] + position
+    return {
+        (row, lane): seconds
+        for row, lane, seconds in zip(
+            rows[is_longer].tolist(),
+            lanes[is_longer].tolist(),
+            usual_s[is_longer].tolist(),
+            strict=True,
+        )
+    }
 
 
 def _delayed_row(template: Template, row: int) -> int | None:
