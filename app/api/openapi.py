@@ -453,6 +453,12 @@ def _window_result() -> dict[str, Any]:
                 **number,
                 "description": "Share of the step spent waiting that no finding explains.",
             },
+            "unexplained": {
+                "type": ["object", "null"],
+                "description": "Loss that is left after the repairs of all findings, as a share of "
+                "the step time and of the loss, and the op type and stage with most of it; null "
+                "where causes are withheld.",
+            },
             "coverage": {
                 **number,
                 "description": "Share of the step covered by recorded operations, mean over "

@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 
 from app.diagnosis.absent_workers import doubted_by_absence
+from app.diagnosis.calibration import calibrated
 from app.diagnosis.case import Case
 from app.diagnosis.culprit_costs import drop_cheap_culprits
 from app.diagnosis.detector import CostFigures, Detector, Suspicion, percent
 from app.diagnosis.detectors.allocator_stall import AllocatorStall
+from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
+from app.diagnosis.detectors.cpu_contention import CpuContention
 from app.diagnosis.detectors.data_loading import DataLoading
+from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
 from app.diagnosis.detectors.gc_pause import GcPause
+from app.diagnosis.detectors.job_stop import JobStop
 from app.diagnosis.detectors.late_host import LateHost
 from app.diagnosis.detectors.link import FlappingLink, SlowLink
 from app.diagnosis.detectors.sequence_imbalance import SequenceImbalance
@@ -57,6 +62,7 @@ from app.diagnosis.suspicions import (
     drop_explained,
     suspicion_costs,
 )
+from app.diagnosis.unexplained import UnexplainedLoss, unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.trace.window import Window
@@ -65,11 +71,15 @@ DETECTORS: tuple[Detector, ...] = (
     SlowWorker(),
     StageImbalance(),
     SequenceImbalance(),
+    ExpertImbalance(),
     GcPause(),
     SlowLink(),
     FlappingLink(),
     DataLoading(),
     AllocatorStall(),
+    CpuContention(),
+    CheckpointStall(),
+    JobStop(),
     SilentWorker(),
     UniformSlowdown(),
 )
@@ -100,8 +110,9 @@ class Diagnosis:
     no worker is silent. `changes` are those of the extended history, `new_history` is what the
     window adds to it. `arrivals` is that block of the result (docs/arrivals.md).
     `unexplained_share` is waiting that no finding explains, `coverage` the time with operations,
-    both as shares of the step; None where unknown. `repairs` are those of the findings that can be
-    replayed, by cause; they take only groups of the diagnosed replay.
+    both as shares of the step; None where unknown. `unexplained` is the loss that is left after the
+    repairs of all findings; None where causes are withheld. `repairs` are those of the findings
+    that can be replayed, by cause; they take only groups of the diagnosed replay.
     """
 
     findings: tuple[Finding, ...] | None
@@ -112,6 +123,7 @@ class Diagnosis:
     arrivals: dict[str, Any] | None
     unexplained_share: float | None
     coverage: float | None
+    unexplained: UnexplainedLoss | None
     repairs: Mapping[str, Repair]
 
     def as_json(self) -> dict[str, Any]:
@@ -125,6 +137,7 @@ class Diagnosis:
             "arrivals": self.arrivals,
             "unexplained_share": self.unexplained_share,
             "coverage": self.coverage,
+            "unexplained": None if self.unexplained is None else self.unexplained.as_json(),
         }
 
 
@@ -187,11 +200,7 @@ def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut
     doubts = [
         doubted_by_absence(case, each) or doubted_by_clocks(case, each) for each in suspicions
     ]
-    suspicions = [
-        drop_cheap_culprits(case, each)
-        for each, doubt in zip(suspicions, doubts, strict=True)
-        if doubt is None
-    ]
+    suspicions = [each for each, doubt in zip(suspicions, doubts, strict=True) if doubt is None]
     ruled_out += [doubt for doubt in doubts if doubt is not None]
     cost = suspicion_costs(case, suspicions)
     seen = fidelity_of(case, cost.blamed_s)
@@ -236,6 +245,7 @@ def _diagnosis(
 ) -> Diagnosis:
     suspicions = list(suspicions)
     found = {each.cause for each in findings or ()}
+    named = [each for each in suspicions if each.cause in found]
     changes = job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
     return Diagnosis(
         findings,
@@ -246,11 +256,8 @@ def _diagnosis(
         arrivals=arrivals_block(case),
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
-        repairs={
-            each.cause: each.repair
-            for each in suspicions
-            if each.repair is not None and each.cause in found
-        },
+        unexplained=None if findings is None else unexplained_loss(case, named, findings),
+        repairs={each.cause: each.repair for each in named if each.repair is not None},
     )
 
 
@@ -290,7 +297,7 @@ def _suspected(case: Case, detectors: Sequence[Detector]) -> tuple[list[Suspicio
             reason = f"its score of {answer.score:.2f} is below {MIN_SCORE}"
             ruled_out.append(RuledOut(answer.cause, reason, score=answer.score))
         else:
-            suspicions.append(answer)
+            suspicions.append(drop_cheap_culprits(case, answer))
     return suspicions, ruled_out
 
 
@@ -318,7 +325,7 @@ def _judged(
     return Finding(
         cause=suspicion.cause,
         score=suspicion.score,
-        confidence=suspicion.confidence,
+        confidence=calibrated(suspicion.cause, suspicion.confidence),
         culprits=suspicion.culprits,
         onset_step=costs.onset_step,
         persistence=costs.persistence,

@@ -233,6 +233,7 @@ _NOT_MEASURED = (
     "changes",
     "arrivals",
     "unexplained_share",
+    "unexplained",
     "coverage",
     "advice",
     "per_step",
@@ -398,6 +399,7 @@ def _figures(report: Report) -> dict[str, Any]:
         "changes": None,
         "arrivals": None,
         "unexplained_share": None,
+        "unexplained": None,
         "coverage": None,
         "advice": None,
     }

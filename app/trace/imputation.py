@@ -9,6 +9,7 @@ times of a typical peer, its donor. A step stays skipped where a stage has too f
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -146,7 +147,7 @@ class _Peers:
 
     def rows(self, cells: Ints) -> Ints:
         """[cells, peers], the rows of a cell's peers, -1 where one has none."""
-        step, dp_rank, stage, type_at, seq_id = cells.T
+        step, _, stage, type_at, seq_id = cells.T
         dp_size = self._row.shape[1]
         if dp_size == 1:
             steps = _evenly_spaced(self._row.shape[0])
@@ -351,7 +352,7 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
         return []
     new = np.flatnonzero((np.diff(keys, axis=0) != 0).any(axis=1)) + 1
     bounds = [0, *new.tolist(), len(keys)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))
 
 
 def _place_of_lone(peers: _Peers, cell: Ints, source: int) -> tuple[float, float]:

@@ -369,14 +369,16 @@ class Stalls:
     """Stopped computations, and the workers that stall.
 
     `stops` are those of all workers, `late` the ones among them that were launched late. [dp, pp]:
-    `trials`, the worker's computations in the usual steps; `is_stalled`; `log_chance`, the natural
-    logarithm of the probability of its stops if it were typical. `usual_share` is the typical
-    worker's share of stopped computations.
+    `trials`, the worker's computations in the usual steps; `is_frequent`, stopped far more often
+    than the typical worker, and `is_stalled`, the same where such workers are few; `log_chance`,
+    the natural logarithm of the probability of its stops if it were typical. `usual_share` is the
+    typical worker's share of stopped computations.
     """
 
     stops: ComputationEvents
     late: ComputationEvents
     trials: Ints
+    is_frequent: NDArray[np.bool_]
     is_stalled: NDArray[np.bool_]
     usual_share: float
     log_chance: Floats
@@ -395,10 +397,10 @@ def stalls(case: Case) -> Stalls:
     hits = stops.counts(case)
     log_all = _log_chance(hits, 2 * trials, _typical(hits / (2 * trials)))
     often = log_all + np.log(trials.size) < np.log(MAX_STALL_CHANCE)
-    is_stalled = _both_ways(case, stops, late, trials, often)
-    few = is_stalled.sum() <= max(1.0, MAX_SHARE_OF_FEW * trials.size)
+    is_frequent = _both_ways(case, stops, late, trials, often)
+    few = is_frequent.sum() <= max(1.0, MAX_SHARE_OF_FEW * trials.size)
     share = _typical(hits / (2 * trials))
-    return Stalls(stops, late, 2 * trials, is_stalled & few, share, log_all)
+    return Stalls(stops, late, 2 * trials, is_frequent, is_frequent & few, share, log_all)
 
 
 def _both_ways(

@@ -58,20 +58,34 @@ def launch_delays(group: Features) -> LaunchDelays:
     )
 
 
-def launch_delays_s(replayer: Replayer, rows: Ints) -> Floats:
-    """[rows, lanes], seconds from the latest end of an operation's predecessors to its start."""
+def launch_delays_s(replayer: Replayer, rows: Ints, steps: Ints | None = None) -> Floats:
+    """[rows, lanes], seconds from the latest end of an operation's predecessors to its start.
+
+    With `steps` (positions in the group), lanes are of these steps only: dp_rank * steps + step.
+    """
     graph, grid = replayer.graph, replayer.grid
-    delay_s = np.empty((rows.size, grid.start_s.shape[1]))
-    earliest_s = grid.began_s
+    start_s, duration_s, earliest_s = grid.start_s, grid.duration_s, grid.began_s
+    if steps is not None:
+        start_s, duration_s = (
+            _in_steps(each, grid.num_steps, steps) for each in (start_s, duration_s)
+        )
+        earliest_s = np.ascontiguousarray(earliest_s[steps])
+    delay_s = np.empty((rows.size, start_s.shape[1]))
     in_parallel(
         delay_s.size * 2,
         rows.size,
         lambda first, end: _fill_delays(
             rows, graph.pred_ptr, graph.preds, graph.milestone_of, graph.milestone_share,
-            grid.start_s, grid.duration_s, earliest_s, first, end, delay_s,
+            start_s, duration_s, earliest_s, first, end, delay_s,
         ),
     )  # fmt: skip
     return delay_s
+
+
+def _in_steps(values: Floats, num_steps: int, steps: Ints) -> Floats:
+    """[rows, lanes of some steps] of [rows, lanes]."""
+    by_step = values.reshape(values.shape[0], -1, num_steps)[:, :, steps]
+    return np.ascontiguousarray(by_step.reshape(values.shape[0], -1))
 
 
 # Larger medians are sampled.
