@@ -1,5 +1,6 @@
 """slow-link and flapping-link: a link, network card or dp group is slow, always or in bursts."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -7,31 +8,47 @@ from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import (
+    CostFigures,
     Detector,
     Suspicion,
     as_ratio,
     finding_sentence,
     names_of,
+    percent,
 )
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.job_changes import signal_against_others
 from app.diagnosis.evidence.links import SLOW_RATIO, DpGroups, Links
 from app.diagnosis.evidence.network import (
-    NetworkSuspect,
+    MAX_WARM_UP_STEPS,
     NetworkTransfers,
-    drop_minor_suspects,
-    network_suspects,
     network_transfers,
 )
+from app.diagnosis.evidence.network_suspects import (
+    NetworkSuspect,
+    drop_minor_suspects,
+    is_network_wide,
+    network_suspects,
+)
 from app.diagnosis.finding import Culprit, RuledOut
-from app.diagnosis.repair import BlamedByGroup, BlamedOps, durations_repair
+from app.diagnosis.repair import BlamedByGroup, BlamedOps, Repair, Repaired, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
+from app.diagnosis.suspicions import clock_doubt, step_times_with
+from app.engine.what_if import Replayer
+from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints
 
 _MAX_LISTED = 64
 
+# From this share of the step on, a network that is slow everywhere is worth mentioning.
+MIN_NETWORK_SHARE = 0.3
 # Fewest slow steps.
 MIN_STEPS = 2
+# A culprit whose own repair wins back less than this share of GPU time, or of the worst one's cost,
+# is not named beside others; so many culprits are judged, the rest is left out.
+MIN_OWN_COST = 0.01
+MIN_SHARE_OF_WORST = 0.05
+MAX_JUDGED = 8
 # The only link is compared with itself, so it must be so many times slower.
 MIN_RATIO_ALONE = 5.0
 # The only dp group is compared with itself, so it must cost this share of GPU time.
@@ -51,17 +68,35 @@ def slow_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | Ruled
     lasting = [each for each in found if each.shows_in.sum() >= MIN_STEPS]
     if not lasting:
         return RuledOut(cause, _too_few(found), insufficient=True)
-    significant = [each for each in lasting if _is_beyond_clocks(case, each)]
+    after_begin = [each for each in lasting if not _is_warm_up(case, each)]
+    if not after_begin:
+        reason = "transfers were slow in the first steps only, in which connections are set up"
+        return RuledOut(cause, reason, insufficient=True)
+    significant = [each for each in after_begin if _is_beyond_clocks(case, each)]
     if not significant:
-        residual_s = case.replay.clocks.residual_s or 0.0
         return RuledOut(
             cause,
-            f"transfers take longer by less than the {1e3 * residual_s:.2f} ms by which hosts' "
-            "clocks may differ",
+            f"cannot tell: transfers take longer by less than clocks may be wrong, as "
+            f"{clock_doubt(case)}",
             insufficient=True,
-            figures={"clock_residual_s": residual_s},
+            figures={"clock_residual_s": case.replay.clocks.error_s or 0.0},
         )
-    return _suspicion(case, cause, significant, steady=steady)
+    judged = _with_own_cost(case, drop_minor_suspects(case, significant))
+    if is_network_wide(judged):
+        slow = np.any([each.links for each in judged], axis=0).mean()
+        reason = (
+            f"cannot tell: {percent(float(slow))} of all links are slow, the worst take "
+            f"{as_ratio(judged[0].ratio)} as long as expected, and no one worker or host has all "
+            "of them"
+        )
+        return RuledOut(cause, reason, insufficient=True, figures={"share_of_links_slow": slow})
+    return _suspicion(case, cause, judged, steady=steady)
+
+
+def _is_warm_up(case: Case, suspect: NetworkSuspect) -> bool:
+    """Whether only the first steps of a run show it."""
+    begins = case.extended_history.num_before == 0
+    return begins and not suspect.shows_in[MAX_WARM_UP_STEPS:].any()
 
 
 def _suspects(case: Case) -> list[NetworkSuspect]:
@@ -79,18 +114,20 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
 
     A transfer may begin by one clock and end by another.
     """
-    residual_s = case.replay.clocks.residual_s
-    if residual_s is None:
+    error_s = case.replay.clocks.error_s
+    if error_s is None:
         return True
     if suspect.links.any():
         usual_s = [float(np.median(each.usual_s)) for each in case.links if each is not None]
     else:
         usual_s = [float(np.median(each.usual_s)) for each in case.dp_groups if each is not None]
-    return (suspect.ratio - 1) * max(usual_s, default=np.inf) > residual_s
+    return (suspect.ratio - 1) * max(usual_s, default=np.inf) > error_s
 
 
 def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> RuledOut:
     figures = {"typical_share_slow": net.typical_share}
+    if steady and (slow := _slow_everywhere(case)):
+        return slow
     alone = "in this window it is as fast all the time, and there is no other to compare it with"
     if len(net.pairs) * case.parallelism.dp_size == 1:
         return RuledOut(cause, f"of the only link: {alone}", True, figures=figures)
@@ -110,10 +147,55 @@ def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> Rul
     return RuledOut(cause, reason, figures=figures)
 
 
+def _slow_everywhere(case: Case) -> RuledOut | None:
+    """The reason where the network takes much of the step and no part of it stands out.
+
+    Without anything faster to compare it with, it may be slow everywhere, or be no better.
+    """
+    total_s = float(case.replay.simulated_s.mean())
+    # One after the other, all transfers of a replica take longer than they can cost.
+    if case.joined(_transferred_s).mean() < MIN_NETWORK_SHARE * total_s:
+        return None
+    [without_s] = step_times_with(case, [_without_network])
+    share = 1 - without_s / total_s
+    if share < MIN_NETWORK_SHARE:
+        return None
+    if case.parallelism.pp_size == 1:
+        what, unknown = "collectives among dp ranks take", "which worker's network is slow, if any,"
+    else:
+        what = "transfers between stages and collectives among dp ranks take"
+        unknown = "whether all of them are slow"
+    reason = (
+        f"{what} {percent(share)} of the step, alike in all steps of this window; {unknown} "
+        "cannot be told"
+    )
+    return RuledOut("slow-link", reason, insufficient=True, figures={"network_share": share})
+
+
+def _transferred_s(group: Features) -> Floats:
+    """[steps], seconds of all transfers and collectives of a mean replica."""
+    own_s = group.replayer.durations.recorded_s[_network_rows(group.replayer)]
+    return np.asarray(own_s.sum(axis=0).reshape(-1, len(group.steps)).mean(axis=0))
+
+
+def _network_rows(group: Replayer) -> Ints:
+    """Operations between stages and among dp ranks."""
+    wanted = group.template.op_types.flags(
+        lambda spec: (
+            spec.kind is OpKind.P2P or (spec.kind is OpKind.COLLECTIVE and spec.axis is Axis.DP)
+        )
+    )
+    return np.flatnonzero(wanted[group.template.optype])
+
+
+def _without_network(group: Replayer) -> Repaired:
+    rows = _network_rows(group)
+    return Repaired(rows, np.zeros((rows.size, group.grid.start_s.shape[1])))
+
+
 def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: bool) -> Suspicion:
     """One suspicion for all culprits of the cause, the worst first."""
     verb = "take" if steady else "now and then take"
-    found = drop_minor_suspects(case, found)
     worst = found[0]
     is_hit = np.any([each.shows_in for each in found], axis=0)
     onset = onset_of_hits(case.steps, is_hit)
@@ -129,7 +211,7 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
         score=score,
         confidence=0.97 * score,
         culprits=culprits,
-        wording=partial(finding_sentence, fact),
+        wording=partial(finding_sentence if steady else _burst_sentence, fact),
         repair=durations_repair(_slow_transfers(case, found)),
         min_cost=MIN_COST_ALONE if only_group and case.parallelism.pp_size == 1 else 0.0,
         # The mean of bursts shows no onset.
@@ -146,6 +228,30 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
             "only_collectives": only_group,
         },
     )
+
+
+def _with_own_cost(case: Case, found: list[NetworkSuspect]) -> list[NetworkSuspect]:
+    """The suspects whose own repair wins back time, the worst first.
+
+    Its own repair alone, or after that of all others, which may hide it.
+    """
+    if len(found) == 1:
+        return found
+    judged, repair_of = found[:MAX_JUDGED], partial(_repair, case)
+    repairs = [repair_of([each]) for each in judged]
+    without = [repair_of([each for each in found if each is not mine]) for mine in judged]
+    times_s = step_times_with(case, [repair_of(found), *repairs, *without])
+    total_s, none_s = case.replay.simulated_s.mean(), times_s[0]
+    own = [total_s - each for each in times_s[1 : len(judged) + 1]]
+    left = [each - none_s for each in times_s[len(judged) + 1 :]]
+    costs = [max(one, other) / total_s for one, other in zip(own, left, strict=True)]
+    least = max(MIN_OWN_COST, MIN_SHARE_OF_WORST * max(costs))
+    kept = [each for each, cost in zip(judged, costs, strict=True) if cost >= least]
+    return kept or judged[:1]
+
+
+def _repair(case: Case, found: list[NetworkSuspect]) -> Repair:
+    return durations_repair(_slow_transfers(case, found))
 
 
 def _signal(worst: NetworkSuspect) -> str:
@@ -174,6 +280,12 @@ def _fact(case: Case, worst: NetworkSuspect, culprits: tuple[Culprit, ...], verb
         f"{as_ratio(worst.ratio)} as long as usual, and its pairs of stages do not, so that no one "
         "worker can be named"
     )
+
+
+def _burst_sentence(fact: str, costs: CostFigures) -> str:
+    """Bursts have a first step; "since" would say that they never pause."""
+    first = "" if costs.onset_step is None else f", first in step {costs.onset_step}"
+    return finding_sentence(f"{fact}{first}", replace(costs, onset_step=None))
 
 
 def _op_types(case: Case, found: list[NetworkSuspect]) -> list[str]:
@@ -210,12 +322,13 @@ def _of_links(
     mine = np.array([network.pairs.index(pair) for pair in links.pairs])
     at, dp_rank = np.nonzero(blamed[mine][links.link])
     num_steps = len(group.steps)
+    counted = np.flatnonzero(~network.is_warm_up[group.positions])
     own_s = group.replayer.durations.recorded_s
-    lane = (dp_rank[:, None] * num_steps + np.arange(num_steps)).ravel()
-    usual_s = np.repeat(links.usual_s[at, dp_rank], num_steps)
+    lane = (dp_rank[:, None] * num_steps + counted).ravel()
+    usual_s = np.repeat(links.usual_s[at, dp_rank], counted.size)
     parts = []
     for end in (links.low, links.high):
-        row = np.repeat(end[at], num_steps)
+        row = np.repeat(end[at], counted.size)
         slow = own_s[row, lane] > SLOW_RATIO * usual_s
         parts.append((row[slow], lane[slow], usual_s[slow]))
     row, lane, usual = (np.concatenate(each) for each in zip(*parts, strict=True))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.evidence.features import Features, ops_of
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
-from app.diagnosis.statistics.robust import kth_smallest, median
+from app.diagnosis.statistics.robust import kth_smallest, median, medians
 from app.engine.kernels import in_parallel, kernel
 from app.trace.job import Parallelism
 from app.trace.ops import Axis, OpKind
@@ -25,6 +25,11 @@ StagePair = tuple[int, int]  # two stages, the lower one first
 SLOW_RATIO = 1.25
 # Beyond healthy noise, which reaches 3 times the median.
 FAR_RATIO = 3.5
+# Links between hosts are of one kind: where the faster ones are a group of their own, apart from
+# the rest by this ratio, most links are slow and the faster ones show the expected time.
+MIN_GAP_RATIO = 1.5
+# Rows by which the typical transfer of a step is judged.
+MAX_SAMPLED = 32
 # So few links are compared with their own faster transfers.
 MAX_FEW_LINKS = 3
 
@@ -38,7 +43,9 @@ class Links:
     each link and step, [links, dp, steps]: `num` transfers and `num_slow`, those slow at either end
     (both with a last axis of 2: to the lower stage, to the higher), `num_far`, those beyond healthy
     noise, and `excess`, the sum of ratio - 1 of the slow ones. `ends_slow` [links, dp, 2] counts
-    slow ends at the lower and the higher stage.
+    slow ends at the lower and the higher stage. `is_fast` [links, dp]: False where the faster links
+    are a minority (`MIN_GAP_RATIO`) and this one is not among them. `has_shift`: in part of the
+    steps the typical transfer takes far longer, so the expected time is that of the faster steps.
     """
 
     pairs: tuple[StagePair, ...]
@@ -51,6 +58,8 @@ class Links:
     num_far: Ints
     excess: Floats
     ends_slow: Ints
+    is_fast: NDArray[np.bool_]
+    has_shift: bool
 
 
 def same_host(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
@@ -79,8 +88,9 @@ def find_links(group: Features, where: Ints) -> Links | None:
     pairs, link = _distinct(template.stage[low], template.stage[high])
     kinds, of_kind = _distinct(link, template.optype[low])
     median_s = np.empty((len(kinds), replayer.dp_size))
-    # Most of so few links may be slow part of the time.
-    share = 0.5 if len(pairs) * replayer.dp_size > MAX_FEW_LINKS else 0.25
+    # Most of so few links, or most of the steps, may be slow.
+    has_shift = _has_shift(own_s, low, high, num_steps)
+    share = 0.25 if has_shift or len(pairs) * replayer.dp_size <= MAX_FEW_LINKS else 0.5
     in_parallel(
         2 * low.size * own_s.shape[1],
         replayer.dp_size,
@@ -89,7 +99,10 @@ def find_links(group: Features, where: Ints) -> Links | None:
             median_s,
         ),
     )  # fmt: skip
-    usual_s = _usual(median_s, kinds, pairs, where)[of_kind]
+    kind_s, is_fast_kind = _usual(median_s, kinds, pairs, where)
+    usual_s = kind_s[of_kind]
+    is_fast = np.ones((len(pairs), replayer.dp_size), np.bool_)
+    np.logical_and.at(is_fast, kinds[:, 0], is_fast_kind)
     shape = (len(pairs), replayer.dp_size, num_steps)
     num_slow, num_far = np.zeros((*shape, 2), np.int64), np.zeros(shape, np.int64)
     excess, ends_slow = np.zeros(shape), np.zeros((*shape[:2], 2), np.int64)
@@ -105,7 +118,20 @@ def find_links(group: Features, where: Ints) -> Links | None:
     each_way = np.bincount(2 * link + upwards, minlength=2 * len(pairs)).reshape(-1, 1, 1, 2)
     num = np.broadcast_to(each_way, (*shape, 2))
     named = tuple((int(one), int(other)) for one, other in pairs)
-    return Links(named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow)
+    return Links(
+        named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow, is_fast,
+        has_shift,
+    )  # fmt: skip
+
+
+def _has_shift(own_s: Floats, low: Ints, high: Ints, num_steps: int) -> bool:
+    """Whether the typical transfer of a step takes far longer in part of the steps."""
+    every = 1 + low.size // MAX_SAMPLED
+    took_s = np.maximum(own_s[low[::every]], own_s[high[::every]])
+    by_step_s = took_s.reshape(len(took_s), -1, num_steps).transpose(2, 0, 1)
+    typical_s = medians(by_step_s.reshape(num_steps, -1))
+    fast_s, slow_s = np.quantile(typical_s, [0.25, 0.85])
+    return bool(slow_s > MIN_GAP_RATIO * fast_s > 0)
 
 
 def _ends(group: Features) -> tuple[Ints, Ints]:
@@ -136,12 +162,30 @@ def _distinct(one: Ints, other: Ints) -> tuple[Ints, Ints]:
     return np.stack(np.divmod(found, width), axis=1), at
 
 
-def _usual(median_s: Floats, kinds: Ints, pairs: Ints, where: Ints) -> Floats:
-    """[kinds of link and type, dp], the lower median over links of the same type and kind."""
+def _usual(
+    median_s: Floats, kinds: Ints, pairs: Ints, where: Ints
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """[kinds of link and type, dp], the lower median over links of the same type and kind.
+
+    Also whether each is among the faster links, or these are the majority. Where hosts are unknown,
+    links may be of different kinds, so a minority of faster ones shows nothing.
+    """
     link, optype = kinds.T
     place = where[:, pairs[link, 0], pairs[link, 1]].T
     key = (optype[:, None] * (int(where.max()) + 1) + place).ravel()
-    return lower_medians(median_s.ravel(), key).reshape(median_s.shape)
+    values = median_s.ravel()
+    usual_s, is_fast = lower_medians(values, key), np.ones(values.size, np.bool_)
+    between_hosts = place.ravel() == 0
+    for each in np.unique(key[between_hosts]).tolist():
+        mine = np.flatnonzero(key == each)
+        of_kind_s = np.sort(values[mine])
+        middle = (mine.size - 1) // 2
+        apart = of_kind_s[1 : middle + 1] > MIN_GAP_RATIO * of_kind_s[:middle]
+        if apart.any():
+            num_fast = int(np.flatnonzero(apart)[-1]) + 1
+            usual_s[mine] = of_kind_s[(num_fast - 1) // 2]
+            is_fast[mine] = values[mine] <= of_kind_s[num_fast - 1]
+    return usual_s.reshape(median_s.shape), is_fast.reshape(median_s.shape)
 
 
 def lower_medians(values: Floats, key: Ints) -> Floats:

@@ -47,6 +47,16 @@ class Clocks:
     apart_s: float | None = None
 
     @property
+    def error_s(self) -> float | None:
+        """How wrong the time between two workers may be; None where nothing shows it.
+
+        Of clocks that were not corrected, both ends may be off.
+        """
+        if self.residual_s is not None:
+            return self.residual_s
+        return None if self.apart_s is None else 2 * self.apart_s
+
+    @property
     def offset_s(self) -> dict[str, float]:
         """How far each host's clock was ahead in the middle of the window."""
         return {name: clock.offset_s for name, clock in self.hosts.items()}
