@@ -126,19 +126,20 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
 
 def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> RuledOut:
     figures = {"typical_share_slow": net.typical_share}
-    if steady and (slow := _slow_everywhere(case)):
-        return slow
     alone = "in this window it is as fast all the time, and there is no other to compare it with"
     if len(net.pairs) * case.parallelism.dp_size == 1:
         return RuledOut(cause, f"of the only link: {alone}", True, figures=figures)
     if not net.pairs:
-        return RuledOut(cause, f"of the only dp group: {alone}", True, figures=figures)
+        only = RuledOut(cause, f"of the only dp group: {alone}", True, figures=figures)
+        return (_slow_everywhere(case) if steady else None) or only
     if steady and net.is_one_workers and not net.is_slow.any():
         theirs = (
             "all links of a kind are one worker's: in this window they are as fast all the time"
         )
         reason = f"{theirs}, and there is no other to compare them with"
         return RuledOut(cause, reason, True, figures=figures)
+    if steady and (slow := _slow_everywhere(case)):
+        return slow
     reason = (
         "no link and no dp group is far slower than the others"
         if steady
