@@ -26,6 +26,7 @@ from app.diagnosis.evidence.network import (
 )
 from app.diagnosis.evidence.network_suspects import (
     NetworkSuspect,
+    common_hosts,
     drop_minor_suspects,
     is_network_wide,
     network_suspects,
@@ -82,15 +83,32 @@ def slow_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | Ruled
             figures={"clock_residual_s": case.replay.clocks.error_s or 0.0},
         )
     judged = _with_own_cost(case, drop_minor_suspects(case, significant))
-    if is_network_wide(judged):
-        slow = np.any([each.links for each in judged], axis=0).mean()
+    if not judged:
+        none = _none(case, cause, net, steady=steady)
+        if none.insufficient:
+            return none
+        judged = significant[:1]
+    return _undecided(cause, judged) or _suspicion(case, cause, judged, steady=steady)
+
+
+def _undecided(cause: str, found: list[NetworkSuspect]) -> RuledOut | None:
+    """The reason where slow links are clear, and whose network it is is not."""
+    ratio = as_ratio(found[0].ratio)
+    slow = float(np.any([each.links for each in found], axis=0).mean())
+    figures = {"share_of_links_slow": slow, "times_as_long": found[0].ratio}
+    if hosts := common_hosts(found):
         reason = (
-            f"cannot tell: {percent(float(slow))} of all links are slow, the worst take "
-            f"{as_ratio(judged[0].ratio)} as long as expected, and no one worker or host has all "
-            "of them"
+            f"all links between {hosts[0]} and {hosts[1]} take {ratio} as long as expected: which "
+            "of the two hosts' network is slow cannot be told"
         )
-        return RuledOut(cause, reason, insufficient=True, figures={"share_of_links_slow": slow})
-    return _suspicion(case, cause, judged, steady=steady)
+    elif is_network_wide(found):
+        reason = (
+            f"{percent(slow)} of all links are slow, the worst take {ratio} as long as expected, "
+            "and no one worker or host has all of them: whose network is slow cannot be told"
+        )
+    else:
+        return None
+    return RuledOut(cause, reason, insufficient=True, figures=figures)
 
 
 def _is_warm_up(case: Case, suspect: NetworkSuspect) -> bool:
@@ -125,7 +143,8 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
 
 
 def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> RuledOut:
-    figures = {"typical_share_slow": net.typical_share}
+    typical = float(np.median(net.typical_share)) if net.typical_share.size else 0.0
+    figures = {"typical_share_slow": typical}
     alone = "in this window it is as fast all the time, and there is no other to compare it with"
     if len(net.pairs) * case.parallelism.dp_size == 1:
         return RuledOut(cause, f"of the only link: {alone}", True, figures=figures)
@@ -140,6 +159,12 @@ def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> Rul
         return RuledOut(cause, reason, True, figures=figures)
     if steady and (slow := _slow_everywhere(case)):
         return slow
+    if steady and net.host_of_all is not None and not net.is_slow.any():
+        reason = (
+            f"all links between hosts end at {net.host_of_all}: in this window they are as fast "
+            "all the time, and there is no other to compare them with"
+        )
+        return RuledOut(cause, reason, True, figures=figures)
     reason = (
         "no link and no dp group is far slower than the others"
         if steady
@@ -236,19 +261,21 @@ def _with_own_cost(case: Case, found: list[NetworkSuspect]) -> list[NetworkSuspe
 
     Its own repair alone, or after that of all others, which may hide it.
     """
-    if len(found) == 1:
-        return found
     judged, repair_of = found[:MAX_JUDGED], partial(_repair, case)
     repairs = [repair_of([each]) for each in judged]
-    without = [repair_of([each for each in found if each is not mine]) for mine in judged]
-    times_s = step_times_with(case, [repair_of(found), *repairs, *without])
-    total_s, none_s = case.replay.simulated_s.mean(), times_s[0]
-    own = [total_s - each for each in times_s[1 : len(judged) + 1]]
-    left = [each - none_s for each in times_s[len(judged) + 1 :]]
-    costs = [max(one, other) / total_s for one, other in zip(own, left, strict=True)]
+    without = [
+        repair_of([each for each in found if each is not mine]) for mine in judged if len(found) > 1
+    ]
+    total_s = float(case.replay.simulated_s.mean())
+    if len(found) == 1:
+        costs = [1 - each / total_s for each in step_times_with(case, repairs)]
+    else:
+        times_s = step_times_with(case, [repair_of(found), *repairs, *without])
+        own_s = [total_s - each for each in times_s[1 : len(judged) + 1]]
+        left_s = [each - times_s[0] for each in times_s[len(judged) + 1 :]]
+        costs = [max(one, other) / total_s for one, other in zip(own_s, left_s, strict=True)]
     least = max(MIN_OWN_COST, MIN_SHARE_OF_WORST * max(costs))
-    kept = [each for each, cost in zip(judged, costs, strict=True) if cost >= least]
-    return kept or judged[:1]
+    return [each for each, cost in zip(judged, costs, strict=True) if cost >= least]
 
 
 def _repair(case: Case, found: list[NetworkSuspect]) -> Repair:

@@ -4,19 +4,31 @@
 who is to blame.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.links import MAX_FEW_LINKS, SLOW_RATIO, StagePair, same_host
+from app.diagnosis.evidence.links import (
+    BETWEEN_HOSTS,
+    FAST_STEP_QUANTILE,
+    MAX_FEW_LINKS,
+    NUM_PLACES,
+    SLOW_RATIO,
+    StagePair,
+    same_host,
+)
 from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
 from app.trace.window import Floats, Ints
 
 # Probability that chance makes any of all links look slow.
 MAX_CHANCE = 1e-6
+# A slow link loses at least this share of what the worst one loses.
+MIN_SHARE_OF_WORST = 0.05
 # Share of slow transfers that a healthy link may have.
 MAX_STRAY_SHARE = 0.05
 # A link is slow all the time if this share of its transfers is.
@@ -30,8 +42,6 @@ MAX_END_STAGE_RATIO = 2.5
 GROUP_SLOW_RATIO = 1.5
 GROUP_CHANCE = 0.02
 MAX_GROUP_CHANCE = 1e-3
-# A stage's collectives are compared with its own faster steps.
-FAST_STEP_QUANTILE = 0.25
 # Fewer slow steps show nothing.
 MIN_STEPS = 2
 # The only group's slow steps are so many times further from the others than these differ among
@@ -45,9 +55,10 @@ class NetworkTransfers:
     """All transfers of a case, of all groups together.
 
     Shapes: `num` and `num_slow` [links, dp, steps, 2], `num_far` and `excess`
-    [links, dp, steps], `ends_slow` [links, dp, 2] and `is_fast` [links, dp] as of `Links`;
-    `group_pace` [pp, steps], 1.0 where there is no dp group. `is_warm_up` [steps]: no slow transfer
-    counts there (`_warm_up`). `has_shift` as of `Links`.
+    [links, dp, steps], `ends_slow` [links, dp, 2], `is_fast` and `has_shift` [links, dp] as of
+    `Links`; `place` [links, dp], the kind of each link (`same_host`), as only links of a kind are
+    compared; `group_pace` [pp, steps], 1.0 where there is no dp group. `is_warm_up` [steps]: no
+    slow transfer counts there (`_warm_up`).
     """
 
     case: Case
@@ -58,39 +69,61 @@ class NetworkTransfers:
     excess: Floats
     ends_slow: Ints
     is_fast: NDArray[np.bool_]
+    has_shift: NDArray[np.bool_]
+    place: Ints
     group_pace: Floats
     is_warm_up: NDArray[np.bool_]
-    has_shift: bool
 
     @cached_property
-    def typical_share(self) -> float:
-        """Share of slow transfers on the typical link in the usual steps.
+    def typical_share(self) -> Floats:
+        """[links, dp], share of slow transfers on the typical link of a kind in the usual steps.
 
         With few links, at least the best link's share, up to MAX_STRAY_SHARE.
         """
         num_slow = self.num_slow.sum(axis=-1)
-        typical, shares = self._typical(num_slow), self._shares(num_slow)
-        if not 1 < shares.size <= MAX_FEW_LINKS:
-            return typical
-        return max(typical, min(MAX_STRAY_SHARE, float(shares.min())))
+        typical, best = self._typical(num_slow), self._best(num_slow)
+        at_least = np.where(self._has_few & ~self._is_alone, np.minimum(MAX_STRAY_SHARE, best), 0.0)
+        return np.maximum(typical, at_least)
 
     @cached_property
     def is_slow(self) -> NDArray[np.bool_]:
-        """[links, dp], links with far more slow transfers than the typical one."""
+        """[links, dp], links with far more slow transfers than the typical one of their kind."""
         slow = self._is_more(self.num_slow.sum(axis=-1), self.typical_share)
         slow |= self._is_more(self.num_far, self._typical(self.num_far))
-        if 1 < slow.size <= MAX_FEW_LINKS and (self.case.replay.window.hosts or slow.shape[1] > 1):
-            slow |= self._is_far
-        return slow & ~self._is_topology if slow.any() else slow
+        if self.case.replay.window.hosts or slow.shape[1] > 1:
+            # Of few links, those with far more extreme transfers than the best one.
+            is_far = self._is_more(self.num_far, self._best(self.num_far))
+            slow |= is_far & self._has_few & ~self._is_alone
+        if not slow.any():
+            return slow
+        # Many transfers make a tiny difference significant: beside the worst link it is none.
+        lost = self._of_usual_steps(self.excess)
+        return np.asarray(
+            slow & ~self._is_topology & (lost >= MIN_SHARE_OF_WORST * lost[slow].max())
+        )
 
-    def healthy_share(self, num_hits: Ints) -> float:
-        """Share of hits [links, dp, steps] on the typical healthy link."""
-        healthy = ~self.is_slow
+    def healthy_share(self, num_hits: Ints, links: NDArray[np.bool_]) -> float:
+        """Share of hits [links, dp, steps] on the typical healthy link of the kinds of `links`."""
+        of_kind = np.isin(self.place, self.place[links])
+        healthy = of_kind & ~self.is_slow
         if not healthy.any():
-            return self._typical(num_hits)
+            return float(self._typical(num_hits)[links].max())
         hits, trials = self._of_usual_steps(num_hits)[healthy], self._trials[healthy]
         shares = np.sort(hits / np.maximum(trials, 1))
         return float(shares[(shares.size - 1) // 2])
+
+    @cached_property
+    def _num_of_kind(self) -> Ints:
+        """[links, dp], number of links of each one's kind."""
+        return np.asarray(np.bincount(self.place.ravel(), minlength=NUM_PLACES)[self.place])
+
+    @property
+    def _has_few(self) -> NDArray[np.bool_]:
+        return np.asarray(self._num_of_kind <= MAX_FEW_LINKS)
+
+    @property
+    def _is_alone(self) -> NDArray[np.bool_]:
+        return np.asarray(self._num_of_kind == 1)
 
     @property
     def is_one_workers(self) -> bool:
@@ -105,9 +138,14 @@ class NetworkTransfers:
         return any(set.intersection(*of_kind) for of_kind in ends.values())
 
     @property
-    def _is_far(self) -> NDArray[np.bool_]:
-        """[links, dp], of few links, those with far more extreme transfers than the best one."""
-        return self._is_more(self.num_far, float(self._shares(self.num_far).min()))
+    def host_of_all(self) -> str | None:
+        """A host where all links between hosts end, which may slow all of them; None without."""
+        hosts = self.case.replay.window.hosts
+        ends = [
+            {hosts[dp_rank, stage] for stage in self.pairs[link]}
+            for link, dp_rank in np.argwhere(self.place == BETWEEN_HOSTS).tolist()
+        ]
+        return min(set.intersection(*ends), default=None) if ends else None
 
     @cached_property
     def _trials(self) -> Ints:
@@ -118,26 +156,43 @@ class NetworkTransfers:
         """[links, dp], hits as a share of the transfers in the usual steps."""
         return np.asarray(self._of_usual_steps(num_hits) / np.maximum(self._trials, 1))
 
-    def _is_more(self, num_hits: Ints, typical_share: float) -> NDArray[np.bool_]:
+    def _is_more(self, num_hits: Ints, typical_share: Floats) -> NDArray[np.bool_]:
         hits, trials = self._of_usual_steps(num_hits), self._trials
         if not hits.any():
             return np.zeros(hits.shape, np.bool_)
         return _is_unlikely(hits, np.maximum(trials, 1), typical_share)
 
-    def _typical(self, num_hits: Ints) -> float:
-        """Lower median of the share over links; of few links, or after a shift, that of good steps.
+    def _best(self, num_hits: Ints) -> Floats:
+        """[links, dp], share of the best link of each one's kind."""
+        shares = self._shares(num_hits)
+        return self._of_kinds(lambda mine: float(shares[mine].min()))
 
-        Where most links are slow, over the faster ones.
+    def _typical(self, num_hits: Ints) -> Floats:
+        """[links, dp], lower median of the share over the links of a kind.
+
+        Of few links, or after a shift, the share in good steps; where most links are slow, that of
+        the faster ones.
         """
-        hits, trials = self._of_usual_steps(num_hits), self._trials
-        if not hits.size:
-            return 0.0
-        if (hits.size <= MAX_FEW_LINKS or self.has_shift) and self.is_fast.all():
-            by_step = num_hits.sum(axis=(0, 1)) / np.maximum(self.num.sum(axis=(0, 1, 3)), 1)
-            return float(np.quantile(by_step, FAST_STEP_QUANTILE))
-        is_fast = self.is_fast if self.is_fast.any() else np.ones_like(self.is_fast)
-        shares = np.sort((hits / np.maximum(trials, 1))[is_fast])
-        return float(shares[(shares.size - 1) // 2])
+        shares = self._shares(num_hits)
+
+        def typical(mine: NDArray[np.bool_]) -> float:
+            is_few = mine.sum() <= MAX_FEW_LINKS or bool(self.has_shift[mine].any())
+            fast = mine & self.is_fast
+            if is_few and (fast == mine).all():
+                hits, num = num_hits[mine].sum(axis=0), self.num[mine].sum(axis=(0, 2))
+                return float(np.quantile(hits / np.maximum(num, 1), FAST_STEP_QUANTILE))
+            ordered = np.sort(shares[fast if fast.any() else mine])
+            return float(ordered[(ordered.size - 1) // 2])
+
+        return self._of_kinds(typical)
+
+    def _of_kinds(self, of_kind: Callable[[NDArray[np.bool_]], float]) -> Floats:
+        """[links, dp], a figure of each kind from the mask [links, dp] of its links."""
+        found = np.zeros(self.place.shape)
+        for kind in np.unique(self.place).tolist():
+            mine = self.place == kind
+            found[mine] = of_kind(mine)
+        return found
 
     @cached_property
     def is_group_slow(self) -> NDArray[np.bool_]:
@@ -178,7 +233,7 @@ class NetworkTransfers:
             > MIN_TIMES_APART * max(spread, MIN_DIFFERENCE * float(inner[0]))
         )
 
-    def _of_usual_steps(self, counts: Ints) -> Ints:
+    def _of_usual_steps(self, counts: NDArray[Any]) -> NDArray[Any]:
         """[links, dp], summed over the usual steps."""
         return np.asarray(counts[..., self.case.is_usual & ~self.is_warm_up].sum(axis=-1))
 
@@ -197,12 +252,14 @@ def hit_chance(typical_share: float) -> float:
     return min(0.5, max(CHANCE_MARGIN * typical_share, MIN_CHANCE))
 
 
-def _is_unlikely(hits: Ints, trials: Ints, typical_share: float) -> NDArray[np.bool_]:
+def _is_unlikely(hits: Ints, trials: Ints, typical_share: Floats) -> NDArray[np.bool_]:
     """Whether so many hits on any of these links are beyond chance."""
-    log_chance = log_binomial_tail(hits, trials, hit_chance(typical_share)) + np.log(
-        max(1, hits.size)
-    )
-    return np.asarray(log_chance < np.log(MAX_CHANCE))
+    found = np.zeros(hits.shape, np.bool_)
+    for share in np.unique(typical_share).tolist():
+        mine = typical_share == share
+        log_chance = log_binomial_tail(hits[mine], trials[mine], hit_chance(share))
+        found[mine] = log_chance + np.log(max(1, hits.size)) < np.log(MAX_CHANCE)
+    return found
 
 
 def network_transfers(case: Case) -> NetworkTransfers:
@@ -215,7 +272,9 @@ def network_transfers(case: Case) -> NetworkTransfers:
     num_far = np.zeros(shape, np.int64)
     excess = np.zeros(shape)
     ends_slow = np.zeros((len(pairs), sizes.dp_size, 2), np.int64)
-    is_fast = np.ones(shape[:2], np.bool_)
+    is_fast, has_shift = np.ones(shape[:2], np.bool_), np.zeros(shape[:2], np.bool_)
+    where = same_host(case.replay.window.hosts, sizes)
+    place = np.array([where[:, low, high] for low, high in pairs], np.int64).reshape(shape[:2])
     for group, each in found:
         mine = np.array([pairs.index(pair) for pair in each.pairs])
         cells = np.ix_(mine, np.arange(sizes.dp_size), group.positions)
@@ -223,14 +282,15 @@ def network_transfers(case: Case) -> NetworkTransfers:
         num_far[cells], excess[cells] = each.num_far, each.excess
         ends_slow[mine] += each.ends_slow
         is_fast[mine] &= each.is_fast
+        has_shift[mine] |= each.has_shift
     group_pace = _group_pace(case)
     is_warm_up = _warm_up(case, num, num_slow, group_pace)
     num_slow[..., is_warm_up, :] = 0
     num_far[..., is_warm_up], excess[..., is_warm_up] = 0, 0.0
     group_pace[:, is_warm_up] = group_pace.min(axis=1, keepdims=True)
     return NetworkTransfers(
-        case, pairs, num, num_slow, num_far, excess, ends_slow, is_fast, group_pace, is_warm_up,
-        any(each.has_shift for _, each in found),
+        case, pairs, num, num_slow, num_far, excess, ends_slow, is_fast, has_shift, place,
+        group_pace, is_warm_up,
     )  # fmt: skip
 
 

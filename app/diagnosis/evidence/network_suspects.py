@@ -70,7 +70,8 @@ class NetworkSuspect:
     def _stretch(self) -> "_SlowStretch":
         num_slow, num = self._counts
         net = self.network
-        healthy = net.healthy_share(net.num_slow.sum(axis=-1)) if self.links.any() else 0.0
+        of_links = net.num_slow.sum(axis=-1)
+        healthy = net.healthy_share(of_links, self.links) if self.links.any() else 0.0
         return _slow_stretch(num_slow, num, healthy)
 
     @property
@@ -92,15 +93,14 @@ class NetworkSuspect:
         if not self.links.any():
             return np.asarray(self.share > MIN_SHOWN_SHARE)
         net = self.network
-        typical = net.healthy_share(net.num_slow.sum(axis=-1))
+        typical = net.healthy_share(net.num_slow.sum(axis=-1), self.links)
         num, num_slow = (each[self.links].sum(axis=0) for each in (net.num, net.num_slow))
         num_far = net.num_far[self.links].sum(axis=0)
         is_hit = self.share > max(MIN_SHOWN_SHARE, MIN_TIMES_TYPICAL * typical)
         # With many stray transfers no share is so many times the typical one: probability decides.
         is_hit |= _is_beyond_chance(num_slow, num, typical).any(axis=-1)
-        return np.asarray(
-            is_hit | _is_beyond_chance(num_far, num.sum(axis=-1), net.healthy_share(net.num_far))
-        )
+        usually_far = net.healthy_share(net.num_far, self.links)
+        return np.asarray(is_hit | _is_beyond_chance(num_far, num.sum(axis=-1), usually_far))
 
     @property
     def is_steady(self) -> bool:
@@ -350,6 +350,26 @@ def is_network_wide(found: list[NetworkSuspect]) -> bool:
     """Whether most links are slow and no one worker or host explains them."""
     links = [each.links for each in found if each.links.any()]
     return len(links) > 1 and bool(np.any(links, axis=0).mean() > MAX_SLOW_LINKS)
+
+
+def common_hosts(found: list[NetworkSuspect]) -> tuple[str, str] | None:
+    """The two hosts that all of several slow links join; None where there are others.
+
+    Which of the two has the slow network is then unknown, unless a single suspect has them all.
+    """
+    if len(found) < 2:
+        return None
+    links = np.any([each.links for each in found], axis=0)
+    if links.sum() < 2:
+        return None
+    net = found[0].network
+    hosts = net.case.replay.window.hosts
+    joined = {
+        frozenset(hosts.get((dp_rank, stage)) for stage in net.pairs[link])
+        for link, dp_rank in np.argwhere(links).tolist()
+    }
+    both = sorted(str(host) for host in joined.pop() if host is not None)
+    return (both[0], both[1]) if not joined and len(both) == 2 else None
 
 
 # A dp group that loses less than this share of the worst suspect's loss is dropped.
