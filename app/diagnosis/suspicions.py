@@ -325,7 +325,7 @@ def clock_doubt(case: Case) -> str:
     clocks = case.replay.clocks
     error_ms = f"{1e3 * (clocks.error_s or 0.0):.3g} ms"
     if clocks.residual_s is None:
-        return f"the workers' clocks are not known: ends that belong together are {error_ms} apart"
+        return f"the workers' clocks are unknown: ends that belong together are {error_ms} apart"
     return f"the hosts' clocks are known to {error_ms} only"
 
 

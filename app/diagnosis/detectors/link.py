@@ -43,6 +43,8 @@ _MAX_LISTED = 64
 
 # From this share of the step on, a network that is slow everywhere is worth mentioning.
 MIN_NETWORK_SHARE = 0.3
+# So is a smaller share where all links between hosts have an end in common.
+MIN_SHARE_OF_HOSTS = 0.1
 # Fewest slow steps.
 MIN_STEPS = 2
 # A culprit whose own repair wins back less than this share of GPU time, or of the worst one's cost,
@@ -50,8 +52,6 @@ MIN_STEPS = 2
 MIN_OWN_COST = 0.01
 MIN_SHARE_OF_WORST = 0.05
 MAX_JUDGED = 8
-# The only link is compared with itself, so it must be so many times slower.
-MIN_RATIO_ALONE = 5.0
 # The only dp group is compared with itself, so it must cost this share of GPU time.
 MIN_COST_ALONE = 0.05
 
@@ -62,8 +62,6 @@ def slow_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | Ruled
         return RuledOut(cause, "the only worker exchanges nothing with others")
     net = case.cached(network_transfers)
     found = [each for each in case.cached(_suspects) if each.is_steady == steady]
-    if len(net.pairs) * case.parallelism.dp_size == 1:
-        found = [each for each in found if not each.links.any() or each.ratio >= MIN_RATIO_ALONE]
     if not found:
         return _none(case, cause, net, steady=steady)
     lasting = [each for each in found if each.shows_in.sum() >= MIN_STEPS]
@@ -77,22 +75,23 @@ def slow_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | Ruled
     if not significant:
         return RuledOut(
             cause,
-            f"cannot tell: transfers take longer by less than clocks may be wrong, as "
+            f"cannot tell: transfers take longer by less than the clocks' error, as "
             f"{clock_doubt(case)}",
             insufficient=True,
             figures={"clock_residual_s": case.replay.clocks.error_s or 0.0},
         )
     judged = _with_own_cost(case, drop_minor_suspects(case, significant))
     if not judged:
-        none = _none(case, cause, net, steady=steady)
-        if none.insufficient:
-            return none
+        if steady and (nothing_faster := _slow_everywhere(case, net)):
+            return nothing_faster
         judged = significant[:1]
     return _undecided(cause, judged) or _suspicion(case, cause, judged, steady=steady)
 
 
 def _undecided(cause: str, found: list[NetworkSuspect]) -> RuledOut | None:
     """The reason where slow links are clear, and whose network it is is not."""
+    if not any(each.links.any() for each in found):
+        return None
     ratio = as_ratio(found[0].ratio)
     slow = float(np.any([each.links for each in found], axis=0).mean())
     figures = {"share_of_links_slow": slow, "times_as_long": found[0].ratio}
@@ -150,21 +149,15 @@ def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> Rul
         return RuledOut(cause, f"of the only link: {alone}", True, figures=figures)
     if not net.pairs:
         only = RuledOut(cause, f"of the only dp group: {alone}", True, figures=figures)
-        return (_slow_everywhere(case) if steady else None) or only
+        return (_slow_everywhere(case, net) if steady else None) or only
     if steady and net.is_one_workers and not net.is_slow.any():
         theirs = (
             "all links of a kind are one worker's: in this window they are as fast all the time"
         )
         reason = f"{theirs}, and there is no other to compare them with"
         return RuledOut(cause, reason, True, figures=figures)
-    if steady and (slow := _slow_everywhere(case)):
+    if steady and (slow := _slow_everywhere(case, net)):
         return slow
-    if steady and net.host_of_all is not None and not net.is_slow.any():
-        reason = (
-            f"all links between hosts end at {net.host_of_all}: in this window they are as fast "
-            "all the time, and there is no other to compare them with"
-        )
-        return RuledOut(cause, reason, True, figures=figures)
     reason = (
         "no link and no dp group is far slower than the others"
         if steady
@@ -173,28 +166,37 @@ def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> Rul
     return RuledOut(cause, reason, figures=figures)
 
 
-def _slow_everywhere(case: Case) -> RuledOut | None:
+def _slow_everywhere(case: Case, net: NetworkTransfers) -> RuledOut | None:
     """The reason where the network takes much of the step and no part of it stands out.
 
     Without anything faster to compare it with, it may be slow everywhere, or be no better.
     """
+    hosts = net.hosts_of_all
+    least = MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE
     total_s = float(case.replay.simulated_s.mean())
     # One after the other, all transfers of a replica take longer than they can cost.
-    if case.joined(_transferred_s).mean() < MIN_NETWORK_SHARE * total_s:
+    if case.joined(_transferred_s).mean() < least * total_s:
         return None
     [without_s] = step_times_with(case, [_without_network])
     share = 1 - without_s / total_s
-    if share < MIN_NETWORK_SHARE:
+    if share < least:
         return None
+    takes = f"{percent(share)} of the step, alike in all steps of this window"
     if case.parallelism.pp_size == 1:
-        what, unknown = "collectives among dp ranks take", "which worker's network is slow, if any,"
+        reason = (
+            f"collectives among dp ranks take {takes}; which worker's network is slow, if any, "
+            "cannot be told"
+        )
+    elif hosts:
+        reason = (
+            f"transfers between stages and collectives among dp ranks take {takes}; all links "
+            f"between hosts end at {' and '.join(hosts)}, so whether they are slow cannot be told"
+        )
     else:
-        what = "transfers between stages and collectives among dp ranks take"
-        unknown = "whether all of them are slow"
-    reason = (
-        f"{what} {percent(share)} of the step, alike in all steps of this window; {unknown} "
-        "cannot be told"
-    )
+        reason = (
+            f"transfers between stages and collectives among dp ranks take {takes}; whether all "
+            "of them are slow cannot be told"
+        )
     return RuledOut("slow-link", reason, insufficient=True, figures={"network_share": share})
 
 

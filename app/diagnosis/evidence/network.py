@@ -27,6 +27,10 @@ from app.trace.window import Floats, Ints
 
 # Probability that chance makes any of all links look slow.
 MAX_CHANCE = 1e-6
+# The only link, or the only one of its kind, is compared with itself, so it must be so many times
+# slower.
+MIN_RATIO_ALONE = 5.0
+MIN_RATIO_OF_KIND = 2.5
 # A slow link loses at least this share of what the worst one loses.
 MIN_SHARE_OF_WORST = 0.05
 # Share of slow transfers that a healthy link may have.
@@ -94,6 +98,8 @@ class NetworkTransfers:
             # Of few links, those with far more extreme transfers than the best one.
             is_far = self._is_more(self.num_far, self._best(self.num_far))
             slow |= is_far & self._has_few & ~self._is_alone
+        least = MIN_RATIO_ALONE if slow.size == 1 else MIN_RATIO_OF_KIND
+        slow &= ~self._is_alone | (self.ratios >= least)
         if not slow.any():
             return slow
         # Many transfers make a tiny difference significant: beside the worst link it is none.
@@ -101,6 +107,12 @@ class NetworkTransfers:
         return np.asarray(
             slow & ~self._is_topology & (lost >= MIN_SHARE_OF_WORST * lost[slow].max())
         )
+
+    @property
+    def ratios(self) -> Floats:
+        """[links, dp], mean duration of the slow transfers of each link over the expected one."""
+        num_slow = self.num_slow.sum(axis=(2, 3))
+        return np.asarray(1 + self.excess.sum(axis=-1) / np.maximum(num_slow, 1))
 
     def healthy_share(self, num_hits: Ints, links: NDArray[np.bool_]) -> float:
         """Share of hits [links, dp, steps] on the typical healthy link of the kinds of `links`."""
@@ -138,14 +150,14 @@ class NetworkTransfers:
         return any(set.intersection(*of_kind) for of_kind in ends.values())
 
     @property
-    def host_of_all(self) -> str | None:
-        """A host where all links between hosts end, which may slow all of them; None without."""
+    def hosts_of_all(self) -> list[str]:
+        """Hosts where all links between hosts end, which may slow all of them; at most two."""
         hosts = self.case.replay.window.hosts
         ends = [
             {hosts[dp_rank, stage] for stage in self.pairs[link]}
             for link, dp_rank in np.argwhere(self.place == BETWEEN_HOSTS).tolist()
         ]
-        return min(set.intersection(*ends), default=None) if ends else None
+        return sorted(set.intersection(*ends)) if ends else []
 
     @cached_property
     def _trials(self) -> Ints:

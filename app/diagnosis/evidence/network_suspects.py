@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.links import SLOW_RATIO
-from app.diagnosis.evidence.network import NetworkTransfers, hit_chance
+from app.diagnosis.evidence.links import SLOW_RATIO, spans_hosts
+from app.diagnosis.evidence.network import MIN_SLOW_SHARE, NetworkTransfers, hit_chance
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, Worker, worker_culprit
-from app.diagnosis.statistics.persistence import best_stretch
+from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, best_stretch
 from app.diagnosis.statistics.robust import log_binomial_tail
 from app.trace.window import Floats, Ints
 
+# A dp group is explained by slow links that show in this share of its slow steps.
+MIN_EXPLAINED = 0.5
 # A link is slow at one end if the other end has at most this share of its slow transfers.
 MAX_OTHER_END = 0.2
 # A dp group is slow with a worker's links if its excess is this share of theirs.
@@ -33,6 +35,8 @@ MIN_STEADY_SHARE = 0.85
 # A stretch's share of slow transfers is first taken from its worst steps, then estimated again.
 LEVEL_QUANTILE = 0.9
 STRETCH_TURNS = 3
+# A link that takes so many times as long all the time has nearly all of its transfers slow.
+MIN_BURST_RATIO = 2.0
 # A step so far below the stretch's share, and by no chance, is a pause between bursts.
 MIN_LESS_SLOW = 0.25
 # The direction with less than this of the other one's share is not slow.
@@ -108,8 +112,11 @@ class NetworkSuspect:
         stretch = self._stretch
         inside = stretch.excess[stretch.first : stretch.end]
         is_slow = stretch.is_slow[stretch.first : stretch.end]
+        # What makes some transfers far longer, and others not, comes in bursts within the steps.
+        is_partial = stretch.level < MIN_SLOW_SHARE and self.ratio >= MIN_BURST_RATIO
         return bool(
-            is_slow.mean() >= MIN_STEADY_SHARE
+            not is_partial
+            and is_slow.mean() >= MIN_STEADY_SHARE
             and inside.sum() >= MIN_SHARE_OF_HOST * stretch.excess.sum()
         )
 
@@ -125,12 +132,13 @@ class NetworkSuspect:
 class _SlowStretch:
     """The steps `first` to `end`, excluded, in which a suspect is slow most likely.
 
-    `is_slow` [steps]: steps of the stretch that are as slow as it is; `excess` [steps]: slow
-    transfers beyond those that a healthy link has.
+    `level` is its share of slow transfers. `is_slow` [steps]: steps of the stretch that are as slow
+    as it is; `excess` [steps]: slow transfers beyond those that a healthy link has.
     """
 
     first: int
     end: int
+    level: float
     is_slow: NDArray[np.bool_]
     excess: Floats
 
@@ -158,7 +166,7 @@ def _slow_stretch(num_slow: Ints, num: Ints, healthy: float) -> _SlowStretch:
         level = float(num_slow[first:end].sum() / max(1, int(num[first:end].sum())))
     is_slow = np.zeros(share.size, np.bool_)
     is_slow[first:end] = ~_is_quiet(num_slow, num, gain, level)[first:end]
-    return _SlowStretch(first, end, is_slow, np.maximum(num_slow - healthy * num, 0.0))
+    return _SlowStretch(first, end, level, is_slow, np.maximum(num_slow - healthy * num, 0.0))
 
 
 def _is_quiet(num_slow: Ints, num: Ints, gain: Floats, level: float) -> NDArray[np.bool_]:
@@ -180,9 +188,13 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
             if finder is _pairs:
                 groups[:] = False
             suspect = NetworkSuspect(network, culprits, workers, links, groups)
-            found.append(suspect if suspect.is_steady else _with_one_end(suspect))
-            left &= ~links
-            groups_left[groups.any(axis=1)] = False
+            suspect = suspect if suspect.is_steady else _with_one_end(suspect)
+            found.append(suspect)
+            left &= ~suspect.links
+            # Stray links that show in few steps do not explain a group that is slow in many.
+            explained = (groups & suspect.shows_in).sum(axis=1)
+            enough = np.maximum(1, MIN_EXPLAINED * groups_left.sum(axis=1))
+            groups_left[explained >= enough] = False
     for stage in np.flatnonzero(groups_left.any(axis=1)).tolist():
         mine = np.zeros_like(groups_left)
         mine[stage] = groups_left[stage]
@@ -193,12 +205,38 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
 
 
 def _with_one_end(pair: NetworkSuspect) -> NetworkSuspect:
-    """Blames the end without other links: bursts come from network cards rather than cables."""
+    """Blames one end of a pair with bursts, which come from network cards rather than cables.
+
+    The end whose other links are slow in the same steps too, else the end without other links.
+    """
     network = pair.network
-    ends = [worker for worker in pair.workers if len(_touching(network, worker[1])) == 1]
-    if len(pair.culprits) != 2 or len(ends) != 1:
+    if len(pair.culprits) != 2:
         return pair
-    return replace(pair, culprits=(_culprit(network, ends[0]),), workers=(ends[0],))
+    links = pair.links.copy()
+    ends = [worker for worker in pair.workers if _bursts_elsewhere(pair, worker)]
+    if len(ends) == 1:
+        links[_touching(network, ends[0][1]), ends[0][0]] = True
+    elif not ends:
+        ends = [worker for worker in pair.workers if len(_touching(network, worker[1])) == 1]
+    if len(ends) != 1:
+        return pair
+    culprits = (_culprit(network, ends[0]),)
+    return replace(pair, culprits=culprits, workers=(ends[0],), links=links)
+
+
+def _bursts_elsewhere(pair: NetworkSuspect, worker: Worker) -> bool:
+    """Whether all other links of a worker of a pair are slower in the pair's steps than else."""
+    net, dp_rank = pair.network, worker[0]
+    shown = pair.shows_in & ~net.is_warm_up
+    others = [link for link in _touching(net, worker[1]) if not pair.links[link, dp_rank]]
+    if not others or not shown.any() or shown.all():
+        return False
+    num, num_slow = (each[others, dp_rank].sum(axis=-1) for each in (net.num, net.num_slow))
+    else_share = num_slow[:, ~shown].sum(axis=1) / np.maximum(num[:, ~shown].sum(axis=1), 1)
+    return all(
+        _is_beyond_chance(num_slow[at, shown].sum(), num[at, shown].sum(), float(share))
+        for at, share in enumerate(else_share)
+    )
 
 
 _Blame = tuple[tuple[Culprit, ...], tuple[Worker, ...], NDArray[np.bool_]]
@@ -256,16 +294,31 @@ def _hosts(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blam
         )
         if len(hit) >= 2 and slow.sum() >= max(2, MIN_SHARE_OF_HOST * links.sum()):
             found.append((int(slow.sum()), host, hit, slow))
-    # Two hosts with the same slow links cannot be told apart.
+    # Of two hosts with the same slow links, the one with a slow dp group; else nobody knows.
+    shares = [_is_shared_outside(network, slow, hit) for _, _, hit, slow in found]
     found = [
         mine
-        for mine in found
-        if not any(mine is not other and (mine[3] == other[3]).all() for other in found)
+        for mine, share in zip(found, shares, strict=True)
+        if not any(
+            mine is not other and (mine[3] == other[3]).all() and others_share >= share
+            for other, others_share in zip(found, shares, strict=True)
+        )
     ]
     # The host with most slow links first: the neighbours share its links.
     for _, host, hit, slow in sorted(found, key=lambda each: (-each[0], each[1])):
         if (slow & left).sum() >= max(2, MIN_SHARE_OF_HOST * slow.sum()):
             yield (Culprit(host=host),), hit, slow
+
+
+def _is_shared_outside(
+    network: NetworkTransfers, links: NDArray[np.bool_], workers: tuple[Worker, ...]
+) -> bool:
+    """Whether a dp group of these workers on several hosts is slow in most steps of the links."""
+    groups = _shared_groups(network, links, workers)
+    is_hit = (network.num_slow[links] > 0).any(axis=(0, 2))
+    shares = groups[:, is_hit].mean(axis=1)
+    spans = spans_hosts(network.case.replay.window.hosts, network.case.parallelism) == 1
+    return bool((shares[spans] > MIN_HIT_SHARE).any())
 
 
 def _workers(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blame]:

@@ -47,7 +47,8 @@ def test_skewed_workers_of_unknown_hosts_have_the_figures_of_right_clocks(dp_siz
 def test_drift_between_steps_without_absolute_times_is_corrected():
     job = simulated_pipeline(3, 4, num_steps=8)
     wrong = analyse(skewed(job, 5e-3, drift_ppm=200))
-    assert wrong.clocks.residual_s == pytest.approx(0.0, abs=20e-6)
+    # Within a step a clock gains less than from step to step, if there is time between them.
+    assert wrong.clocks.residual_s == pytest.approx(0.0, abs=60e-6)
     assert wrong.slowdown == pytest.approx(analyse(job).slowdown, rel=1e-3)
 
 
