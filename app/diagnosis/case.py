@@ -19,7 +19,14 @@ from app.diagnosis.evidence.features import (
     work_s,
     work_signals,
 )
-from app.diagnosis.evidence.links import DpGroups, Links, find_dp_groups, find_links, same_host
+from app.diagnosis.evidence.links import (
+    DpGroups,
+    Links,
+    find_dp_groups,
+    find_links,
+    same_host,
+    spans_hosts,
+)
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
 from app.diagnosis.evidence.slowness import Slowness, slowness_by_history, slowness_to_peers
 from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits
@@ -172,7 +179,8 @@ class Case:
     @cached_property
     def dp_groups(self) -> tuple[DpGroups | None, ...]:
         """Collectives of dp ranks by stage, of each group; None where there are none."""
-        return tuple(find_dp_groups(group) for group in self.groups)
+        spans = spans_hosts(self.replay.window.hosts, self.parallelism)
+        return tuple(find_dp_groups(group, spans) for group in self.groups)
 
     @cached_property
     def signals(self) -> dict[str, Floats]:

@@ -127,6 +127,13 @@ def _all_repaired(
     return edited.step_times()
 
 
+def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[float]:
+    """Mean replayed step time in seconds with each of these repairs alone."""
+    replay = case.replay
+    found = all_of(replay.size, [partial(_step_times, replay, [], each) for each in repairs])
+    return [float(each.mean()) for each in found]
+
+
 def _is_replayed(suspicion: Suspicion) -> bool:
     return suspicion.repair is not None or suspicion.delays is not None
 
@@ -145,11 +152,6 @@ def _step_times(
         return replay.simulated_s
     repairs = [] if repair is None else [repair]
     return replay.joined(lambda group: _of_group(group, added, repairs))
-
-
-def repaired_step_s(replay: WindowReplay, repair: Repair) -> Floats:
-    """[steps], seconds with one repair applied and no launch delays."""
-    return _step_times(replay, [], repair)
 
 
 def _of_group(group: Replayer, delays: list[Repair], repairs: list[Repair]) -> Floats:
@@ -379,20 +381,28 @@ _TRANSFER_CAUSES = frozenset({"slow-link", "flapping-link"})
 
 def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
     """The reason against a suspicion whose excess is below the clocks' error."""
-    residual_s = case.replay.clocks.residual_s
-    if suspicion.cause not in _TRANSFER_CAUSES or residual_s is None or suspicion.repair is None:
+    error_s = case.replay.clocks.error_s
+    if suspicion.cause not in _TRANSFER_CAUSES or error_s is None or suspicion.repair is None:
         return None
     effect_s = _effect_s(case, suspicion.repair)
-    if effect_s is None or effect_s >= residual_s:
+    if effect_s is None or effect_s >= error_s:
         return None
     return RuledOut(
         suspicion.cause,
-        f"its transfers take {1e3 * effect_s:.3g} ms too long, and the hosts' clocks are known to "
-        f"{1e3 * residual_s:.3g} ms only",
+        f"its transfers take {1e3 * effect_s:.3g} ms too long, and {clock_doubt(case)}",
         insufficient=True,
         score=suspicion.score,
-        figures={"effect_s": effect_s, "clock_residual_s": residual_s},
+        figures={"effect_s": effect_s, "clock_residual_s": error_s},
     )
+
+
+def clock_doubt(case: Case) -> str:
+    """How wrong times between workers may be, in words."""
+    clocks = case.replay.clocks
+    error_ms = f"{1e3 * (clocks.error_s or 0.0):.3g} ms"
+    if clocks.residual_s is None:
+        return f"the workers' clocks are unknown: ends that belong together are {error_ms} apart"
+    return f"the hosts' clocks are known to {error_ms} only"
 
 
 def _effect_s(case: Case, repair: Repair) -> float | None:

@@ -151,15 +151,20 @@ def onset_of_hits(steps: Ints, is_hit: NDArray[np.bool_]) -> Onset:
 
 
 def densest_stretch(share: Floats) -> tuple[int, int]:
-    """First and end of the stretch with the largest sum of share - 1/2 (Kadane).
+    """First and end of the stretch with the largest sum of share - 1/2.
 
     `share` [steps] is within 0..1.
     """
-    best, found, total, began = -np.inf, (0, share.size), 0.0, 0
-    for position, gain in enumerate((share - MIN_HIT_SHARE).tolist()):
+    return best_stretch(share - MIN_HIT_SHARE)
+
+
+def best_stretch(gain: Floats) -> tuple[int, int]:
+    """First and end of the stretch with the largest sum of `gain` [steps] (Kadane)."""
+    best, found, total, began = -np.inf, (0, gain.size), 0.0, 0
+    for position, each in enumerate(gain.tolist()):
         if total <= 0.0:
             total, began = 0.0, position
-        total += gain
+        total += each
         if total > best:
             best, found = total, (began, position + 1)
     return found
