@@ -16,7 +16,9 @@ from app.monitor import observe
 from benchmarks.measuring import logs_on_stderr, map_processes
 from benchmarks.strangers.drawn_jobs import Group, JobNumber, draw_job
 from benchmarks.strangers.faults.kinds import KINDS, PAIRS
-from benchmarks.strangers.figures import figures_of
+from benchmarks.strangers.figures import figures_of, kind_lines
+from benchmarks.strangers.measure import measure
+from benchmarks.strangers.published import NAMES, Published
 from benchmarks.strangers.scoring import Verdict, judge
 
 DEVELOPMENT_SEED = 1
@@ -28,6 +30,10 @@ FINAL_JOBS: dict[Group, int] = {"single": 800, "pair": 200, "healthy": 300, "apa
 def main(arguments: Sequence[str]) -> int:
     """Print the figures as JSON; 1 while a bar is missed."""
     options = _parser().parse_args(arguments)
+    if options.measure_noise:
+        table = measure([Published.read(name) for name in NAMES])
+        print(json.dumps(asdict(table), indent=1))
+        return 0
     if options.final and (options.show or options.kind or options.seed != DEVELOPMENT_SEED):
         print(
             "--final takes no --show, --kind or --seed: its jobs are not for eyes", file=sys.stderr
@@ -41,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     for each in verdicts:
         if options.show and (options.show == "all" or options.show in (*each.kinds, each.group)):
             _show(each)
+    print("\n".join(kind_lines(found["per_kind"])), file=sys.stderr)
     print(json.dumps(found, indent=1))
     return 1 if found["missed_bars"] else 0
 
@@ -56,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--show", metavar="KIND", help="list misjudged jobs of a kind; or all")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="figures, and each finding's confidence"
+    )
+    parser.add_argument(
+        "--measure-noise", action="store_true", help="print the noise of the published traces"
     )
     parser.add_argument("--processes", type=int, default=2)
     return parser
@@ -99,7 +109,10 @@ def judged_job(number: JobNumber) -> Verdict:
     """Draw, diagnose and judge one job."""
     job = draw_job(number)
     started_s = time.perf_counter()
-    result = observe(job.window).result
+    if job.window is None:
+        result: dict[str, Any] = {"findings": None, "ruled_out": [], "refusal": job.refusal}
+    else:
+        result = observe(job.window).result
     return judge(job, result, round(time.perf_counter() - started_s, 4))
 
 

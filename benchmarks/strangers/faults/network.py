@@ -156,3 +156,31 @@ def link_factor(job: JobUnderway) -> float:
 slow_link = link("slow-link", chronic, LINK)
 slow_link_since = link("slow-link-since", since, LINK)
 flapping_link = link("flapping-link", come_and_go, ANY_LINK)
+
+
+def host_nic(kind: str) -> Draw:
+    """Draws a host whose card is slow: all transfers of its workers that leave the host."""
+
+    def draw(job: JobUnderway) -> Fault:
+        shape = job.shape
+        host = int(job.rng.integers(shape.num_hosts))
+        workers = shape.workers_of_host(host)
+        factor, course = card_factor(job), chronic(job.num_steps, job.rng)
+        # At the ends of the pipeline the other side of all its links looks the same.
+        beside = frozenset(
+            (d, p + side)
+            for d, p in workers
+            for side in (-1, 1)
+            if 0 <= p + side < shape.pp and (d, p + side) not in workers
+        )
+        is_at_end = shape.pp > 1 and workers == frozenset(
+            (d, p) for p in {p for _, p in workers} for d in range(shape.dp)
+        )
+        also = (workers | beside, beside) if is_at_end and len(beside) <= shape.dp else ()
+        truth = truth_of(
+            kind, LINK, workers, course, area="network", also=also, may_abstain=shape.pp == 1
+        )
+        change = slow_transfers(job, workers, factor, course, host=host)
+        return Fault(truth, change, f"{factor:.1f}x, {len(workers)} workers")
+
+    return draw
