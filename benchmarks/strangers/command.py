@@ -4,10 +4,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -17,10 +17,18 @@ from benchmarks.measuring import logs_on_stderr, map_processes
 from benchmarks.strangers.drawn_jobs import Group, JobNumber, draw_job
 from benchmarks.strangers.faults.kinds import KINDS, PAIRS
 from benchmarks.strangers.figures import figures_of, kind_lines
+from benchmarks.strangers.injected import (
+    injected_figures,
+    injections,
+    judged_injection,
+    missed_injected_bars,
+)
 from benchmarks.strangers.measure import measure
 from benchmarks.strangers.published import NAMES, Published
 from benchmarks.strangers.scoring import Verdict, judge
 
+A = TypeVar("A")
+R = TypeVar("R")
 DEVELOPMENT_SEED = 1
 # Fixed before the work on the detectors; jobs of it are never shown one by one.
 FINAL_SEED = 77_231_120
@@ -40,8 +48,13 @@ def main(arguments: Sequence[str]) -> int:
         )
         return 2
     numbers = numbers_of(options)
-    verdicts = _judged(numbers, options.processes)
+    verdicts = _mapped(judged_job, numbers, options.processes)
     found = figures_of(verdicts)
+    num_injected = None if options.final else options.injected
+    if num_injected != 0:
+        injected = _mapped(judged_injection, injections(num_injected), options.processes)
+        found["injected"] = injected_figures(injected)
+        found["missed_bars"] += missed_injected_bars(found["injected"])
     if options.json:
         options.json.write_text(json.dumps(found | {"findings": _findings(verdicts)}, indent=1))
     for each in verdicts:
@@ -60,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=300, help="jobs of all groups together")
     parser.add_argument("--seed", type=int, default=DEVELOPMENT_SEED)
     parser.add_argument("--kind", action="append", help="only this kind of fault, or group")
+    parser.add_argument(
+        "--injected",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also judge N faults injected into published traces (--final: all)",
+    )
     parser.add_argument("--show", metavar="KIND", help="list misjudged jobs of a kind; or all")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="figures, and each finding's confidence"
@@ -99,10 +119,10 @@ def _number(seed: int, group: Any, index: int) -> JobNumber:
     return JobNumber(seed, group, index, kinds)
 
 
-def _judged(numbers: list[JobNumber], processes: int) -> list[Verdict]:
-    with logs_on_stderr(), map_processes(judged_job, numbers, processes) as verdicts:
-        console = Console(stderr=True)
-        return list(track(verdicts, "Diagnosing", len(numbers), console=console))
+def _mapped(call: Callable[[A], R], items: Sequence[A], processes: int) -> list[R]:
+    """What the call returns of each, with a progress bar."""
+    with logs_on_stderr(), map_processes(call, items, processes) as found:
+        return list(track(found, "Diagnosing", len(items), console=Console(stderr=True)))
 
 
 def judged_job(number: JobNumber) -> Verdict:

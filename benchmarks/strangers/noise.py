@@ -57,7 +57,7 @@ class Base:
         return cls(
             forward_s,
             ratio,
-            forward_s * rng.uniform(0.005, 0.06),
+            forward_s / shape.chunks * rng.uniform(0.003, 0.03),
             step_s * rng.uniform(0.003, 0.02),
             step_s * rng.uniform(0.005, 0.04),
             forward_s * rng.uniform(0.005, 0.04),

@@ -1,5 +1,7 @@
 """Faults that no worker is to blame for: data of different lengths, and slowdowns of all alike."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from benchmarks.strangers.faults.compute import log_uniform, scale, slowdown, truth_of
@@ -68,7 +70,8 @@ def sequence_imbalance(kind: str, *, sends_lengths: bool) -> Draw:
                 extras.tokens[:, of_compute] = CONTEXT
                 extras.seq_len_sq[:, of_compute] = squares[:, microbatch]
 
-        truth = nobody(kind, "sequence-imbalance", job, whole(job.num_steps))
+        course = replace(whole(job.num_steps), persistence=CHRONIC | {"rotating"})
+        truth = nobody(kind, "sequence-imbalance", job, course)
         return Fault(truth, change, f"attention {attention:.2f}, documents of {mean:.0f}")
 
     return draw
