@@ -15,7 +15,7 @@ from rich.progress import track
 from app.monitor import observe
 from benchmarks.measuring import logs_on_stderr, map_processes
 from benchmarks.strangers.drawn_jobs import Group, JobNumber, draw_job
-from benchmarks.strangers.faults.kinds import KINDS, PAIRS
+from benchmarks.strangers.faults.kinds import KINDS, NETWORK_KINDS, PAIRS
 from benchmarks.strangers.figures import figures_of, kind_lines
 from benchmarks.strangers.injected import (
     injected_figures,
@@ -112,8 +112,12 @@ def numbers_of(options: argparse.Namespace) -> list[JobNumber]:
 def _number(seed: int, group: Any, index: int) -> JobNumber:
     names = list(KINDS)
     kinds: tuple[str, ...] = ()
-    if group == "single" or (group == "apart" and index % 2):
-        kinds = (names[(index if group == "single" else index // 2) % len(names)],)
+    if group == "single":
+        kinds = (names[index % len(names)],)
+    elif group == "apart" and index % 4 == 1:
+        kinds = (names[index // 4 % len(names)],)
+    elif group == "apart" and index % 2:
+        kinds = (NETWORK_KINDS[index // 4 % len(NETWORK_KINDS)],)  # where clocks matter most
     elif group == "pair":
         kinds = PAIRS[index % len(PAIRS)]
     return JobNumber(seed, group, index, kinds)

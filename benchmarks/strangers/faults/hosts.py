@@ -13,9 +13,11 @@ from benchmarks.strangers.faults.fault import (
     Fault,
     JobUnderway,
     Workers,
+    all_workers,
 )
 from benchmarks.strangers.graph import BACKWARD, FORWARD
 from benchmarks.strangers.recording import Annotation, Extras
+from benchmarks.strangers.shape import Shape
 from benchmarks.strangers.simulation import Durations
 
 IRREGULAR = CHRONIC | {"transient", "rotating"}
@@ -26,6 +28,12 @@ def usual_step_s(job: JobUnderway) -> float:
     base = job.base
     computes = (job.shape.microbatches + job.shape.pp - 1) * base.forward_s
     return computes * (1 + base.backward_ratio) + base.gather_s + base.reduce_s
+
+
+def whole_hosts(shape: Shape, workers: Workers) -> Workers:
+    """All workers of the hosts of these."""
+    hosts = {shape.host(*each) for each in workers}
+    return frozenset[tuple[int, int]]().union(*(shape.workers_of_host(each) for each in hosts))
 
 
 def first_forward(job: JobUnderway, stage: int) -> int:
@@ -129,10 +137,11 @@ def data_loading(kind: str, *, of_all: bool, every: int = 1) -> Draw:
         most = CHRONIC if every == 1 else CHRONIC | {"transient"}
         course = Course(on, None, None, most)
         workers: Workers = frozenset((d, 0) for d in dp_ranks)
-        everyone = (frozenset[tuple[int, int]](),) if len(dp_ranks) == shape.dp else ()
-        truth = truth_of(
-            kind, frozenset({"data-loading"}), workers, course, area="host", also=everyone
-        )
+        also: tuple[Workers, ...] = ()
+        if len(dp_ranks) == shape.dp:
+            # Nobody in particular, or the hosts of those that load, whoever else is there.
+            also = (frozenset(), whole_hosts(shape, workers), all_workers(shape))
+        truth = truth_of(kind, frozenset({"data-loading"}), workers, course, area="host", also=also)
         return Fault(truth, change, f"{wait_s:.3f} s on {len(dp_ranks)}")
 
     return draw

@@ -140,6 +140,8 @@ KINDS: Mapping[str, Kind] = {
     ),
 }
 
+NETWORK_KINDS = tuple(name for name in KINDS if name.partition("-")[2].startswith(("nic", "link")))
+
 # Faults of different causes that may befall one job together.
 PAIRS: tuple[tuple[str, str], ...] = (
     ("slow-gpu", "slow-nic"),

@@ -64,9 +64,8 @@ def heavier_stages(job: JobUnderway) -> Fault:
         for p in range(1, shape.pp)
     ]
     causes = STAGE | (SLOW_WORKER if shape.dp == 1 else frozenset())
-    # Which stages are "the long ones" is a matter of taste; the lightest half is not.
-    heavy = [p for p in range(shape.pp) if p >= shape.pp / 2]
-    guilty = frozenset((d, p) for d, p in shape.workers() if p in heavy)
+    # Which of them are "the long ones" is a matter of taste; the lightest is not.
+    guilty = frozenset((d, p) for d, p in shape.workers() if p)
     truth = truth_of("heavier-stages", causes, guilty, course, may_abstain=shape.dp == 1)
     return Fault(truth.without_culprits(), combined(steps), f"up to {most:.2f}x")
 
