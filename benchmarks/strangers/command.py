@@ -4,10 +4,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
@@ -15,10 +15,20 @@ from rich.progress import track
 from app.monitor import observe
 from benchmarks.measuring import logs_on_stderr, map_processes
 from benchmarks.strangers.drawn_jobs import Group, JobNumber, draw_job
-from benchmarks.strangers.faults.kinds import KINDS, PAIRS
-from benchmarks.strangers.figures import figures_of
+from benchmarks.strangers.faults.kinds import KINDS, NETWORK_KINDS, PAIRS
+from benchmarks.strangers.figures import figures_of, kind_lines
+from benchmarks.strangers.injected import (
+    injected_figures,
+    injections,
+    judged_injection,
+    missed_injected_bars,
+)
+from benchmarks.strangers.measure import measure
+from benchmarks.strangers.published import NAMES, Published
 from benchmarks.strangers.scoring import Verdict, judge
 
+A = TypeVar("A")
+R = TypeVar("R")
 DEVELOPMENT_SEED = 1
 # Fixed before the work on the detectors; jobs of it are never shown one by one.
 FINAL_SEED = 77_231_120
@@ -28,19 +38,29 @@ FINAL_JOBS: dict[Group, int] = {"single": 800, "pair": 200, "healthy": 300, "apa
 def main(arguments: Sequence[str]) -> int:
     """Print the figures as JSON; 1 while a bar is missed."""
     options = _parser().parse_args(arguments)
+    if options.measure_noise:
+        table = measure([Published.read(name) for name in NAMES])
+        print(json.dumps(asdict(table), indent=1))
+        return 0
     if options.final and (options.show or options.kind or options.seed != DEVELOPMENT_SEED):
         print(
             "--final takes no --show, --kind or --seed: its jobs are not for eyes", file=sys.stderr
         )
         return 2
     numbers = numbers_of(options)
-    verdicts = _judged(numbers, options.processes)
+    verdicts = _mapped(judged_job, numbers, options.processes)
     found = figures_of(verdicts)
+    num_injected = None if options.final else options.injected
+    if num_injected != 0:
+        injected = _mapped(judged_injection, injections(num_injected), options.processes)
+        found["injected"] = injected_figures(injected)
+        found["missed_bars"] += missed_injected_bars(found["injected"])
     if options.json:
         options.json.write_text(json.dumps(found | {"findings": _findings(verdicts)}, indent=1))
     for each in verdicts:
         if options.show and (options.show == "all" or options.show in (*each.kinds, each.group)):
             _show(each)
+    print("\n".join(kind_lines(found["per_kind"])), file=sys.stderr)
     print(json.dumps(found, indent=1))
     return 1 if found["missed_bars"] else 0
 
@@ -53,9 +73,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=300, help="jobs of all groups together")
     parser.add_argument("--seed", type=int, default=DEVELOPMENT_SEED)
     parser.add_argument("--kind", action="append", help="only this kind of fault, or group")
+    parser.add_argument(
+        "--injected",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also judge N faults injected into published traces (--final: all)",
+    )
     parser.add_argument("--show", metavar="KIND", help="list misjudged jobs of a kind; or all")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="figures, and each finding's confidence"
+    )
+    parser.add_argument(
+        "--measure-noise", action="store_true", help="print the noise of the published traces"
     )
     parser.add_argument("--processes", type=int, default=2)
     return parser
@@ -82,24 +112,31 @@ def numbers_of(options: argparse.Namespace) -> list[JobNumber]:
 def _number(seed: int, group: Any, index: int) -> JobNumber:
     names = list(KINDS)
     kinds: tuple[str, ...] = ()
-    if group == "single" or (group == "apart" and index % 2):
-        kinds = (names[(index if group == "single" else index // 2) % len(names)],)
+    if group == "single":
+        kinds = (names[index % len(names)],)
+    elif group == "apart" and index % 4 == 1:
+        kinds = (names[index // 4 % len(names)],)
+    elif group == "apart" and index % 2:
+        kinds = (NETWORK_KINDS[index // 4 % len(NETWORK_KINDS)],)  # where clocks matter most
     elif group == "pair":
         kinds = PAIRS[index % len(PAIRS)]
     return JobNumber(seed, group, index, kinds)
 
 
-def _judged(numbers: list[JobNumber], processes: int) -> list[Verdict]:
-    with logs_on_stderr(), map_processes(judged_job, numbers, processes) as verdicts:
-        console = Console(stderr=True)
-        return list(track(verdicts, "Diagnosing", len(numbers), console=console))
+def _mapped(call: Callable[[A], R], items: Sequence[A], processes: int) -> list[R]:
+    """What the call returns of each, with a progress bar."""
+    with logs_on_stderr(), map_processes(call, items, processes) as found:
+        return list(track(found, "Diagnosing", len(items), console=Console(stderr=True)))
 
 
 def judged_job(number: JobNumber) -> Verdict:
     """Draw, diagnose and judge one job."""
     job = draw_job(number)
     started_s = time.perf_counter()
-    result = observe(job.window).result
+    if job.window is None:
+        result: dict[str, Any] = {"findings": None, "ruled_out": [], "refusal": job.refusal}
+    else:
+        result = observe(job.window).result
     return judge(job, result, round(time.perf_counter() - started_s, 4))
 
 

@@ -1,7 +1,7 @@
 """Figures over all verdicts, and the bars that they are held against."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,17 @@ def per_kind(verdicts: Sequence[Verdict]) -> dict[str, Any]:
             "said_beside": dict(Counter(e for each in counted for e in each.false_beside)),
         }
     return found
+
+
+def kind_lines(of_kinds: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The same as lines of a table, for people."""
+    names = ("counted", "right", "wrong", "abstained", "missed", "culprits", "onset", "persistence")
+    lines = [" ".join([f"{'kind':30}", *(f"{name[:9]:>9}" for name in names)])]
+    for kind, each in of_kinds.items():
+        said = {name: count for name, count in each["said_first"].items() if name}
+        cells = ("-" if each[name] is None else str(each[name]) for name in names)
+        lines.append(" ".join([f"{kind:30}", *(f"{cell[:9]:>9}" for cell in cells), f" {said}"]))
+    return lines
 
 
 def calibration(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:

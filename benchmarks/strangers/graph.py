@@ -148,16 +148,22 @@ class GraphBuilder:
         return found
 
 
-def build_graph(shape: Shape) -> StepGraph:
-    """The graph of a job of this shape."""
+def build_graph(shape: Shape, *, posts_late: bool = False) -> StepGraph:
+    """The graph of a job of this shape.
+
+    With `posts_late` a receive is posted once the computation before its own has ended, as where
+    one thread makes all calls in the order of the schedule; else as early as the model has it.
+    """
     builder = GraphBuilder()
-    last_computes = [_add_stage(builder, shape, stage) for stage in range(shape.pp)]
+    last_computes = [_add_stage(builder, shape, stage, posts_late) for stage in range(shape.pp)]
     for stage, (last, last_backwards) in enumerate(last_computes):
         _add_end(builder, shape, stage, last, last_backwards)
     return builder.build()
 
 
-def _add_stage(builder: GraphBuilder, shape: Shape, stage: int) -> tuple[int, dict[int, int]]:
+def _add_stage(
+    builder: GraphBuilder, shape: Shape, stage: int, posts_late: bool
+) -> tuple[int, dict[int, int]]:
     """Computations and transfers; the last computation, and the last backward of each chunk."""
     gathers = _add_gathers(builder, shape, stage)
     order = shape.order(stage)
@@ -167,7 +173,7 @@ def _add_stage(builder: GraphBuilder, shape: Shape, stage: int) -> tuple[int, di
     computes: list[int] = []
     last_backwards: dict[int, int] = {}
     for k, each in enumerate(order):
-        early = -1
+        early = computes[-1] if posts_late and computes else -1
         if not each.is_forward and last[False] < 0 and first_backward >= 2:
             early = computes[first_backward - 2]
         received = _add_transfer(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.trace.ops import OP_CODES
 from benchmarks.strangers.graph import BACKWARD, FORWARD, OPTIMIZER, P2P, StepGraph
-from benchmarks.strangers.measured import MEASURED, NoiseTable
+from benchmarks.strangers.measured import MEASURED, Measure, NoiseTable
 from benchmarks.strangers.shape import Shape
 from benchmarks.strangers.simulation import Durations
 
@@ -17,6 +17,14 @@ Level = Literal["quiet", "low", "usual", "high", "storm"]
 # Noise of each level, as a multiple of what the published traces show.
 LEVELS: dict[Level, float] = {"quiet": 0.4, "low": 0.7, "usual": 1.0, "high": 1.8, "storm": 3.5}
 MAX_TAIL = 30.0
+MAX_TAIL_SHARE = 0.2
+# The traces show no correlation within hosts, with two workers a host in one of them. Jobs have
+# some, so that nothing may rely on independence.
+ASSUMED_HOST_SHARE = 0.7
+LARGE_COLLECTIVES = tuple(
+    OP_CODES[name]
+    for name in ("params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce")
+)
 LAUNCH_SIGMA = 0.7
 
 
@@ -49,7 +57,7 @@ class Base:
         return cls(
             forward_s,
             ratio,
-            forward_s * rng.uniform(0.005, 0.06),
+            forward_s / shape.chunks * rng.uniform(0.003, 0.03),
             step_s * rng.uniform(0.003, 0.02),
             step_s * rng.uniform(0.005, 0.04),
             forward_s * rng.uniform(0.005, 0.04),
@@ -57,7 +65,7 @@ class Base:
             forward_s * rng.uniform(0.002, 0.03),
             min(forward_s * 0.01, float(rng.uniform(2e-5, 1e-4))),
             tuple(rng.uniform(0.996, 1.004, shape.pp)),
-            rng.uniform(0.01, 0.03),
+            rng.uniform(MEASURED.spread, 0.03),
         )
 
     def of_ops(self, graph: StepGraph, chunks: int) -> Floats:
@@ -118,26 +126,51 @@ class Noise:
         """[steps, ops, dp ranks], factors of computations."""
         hosts = np.array([[shape.host(d, p) for d in range(shape.dp)] for p in range(shape.pp)])
         of_gpu = 1 + base.spread * (rng.beta(2, 2, hosts.shape) - 0.5)
-        of_host = np.exp(
-            self.scale * self.table.host_cv * rng.standard_normal((num_steps, shape.num_hosts))
+        of_step = self._factors(self.table.step_cv, (num_steps, 1, 1), rng)
+        of_host = self._factors(
+            max(self.table.host_cv, ASSUMED_HOST_SHARE * self.table.worker_cv),
+            (num_steps, shape.num_hosts),
+            rng,
         )
-        of_worker = of_gpu[None] * of_host[:, hosts]
-        cv = np.full(graph.num_ops, self.table.compute_cv)
-        cv[graph.of(OPTIMIZER, OP_CODES["gc"])] = self.table.optimizer_cv
-        single = rng.standard_normal((num_steps, graph.num_ops, shape.dp))
-        return np.exp(self.scale * cv[None, :, None] * single) * of_worker[:, graph.stage]
+        of_worker = of_gpu * of_step * of_host[:, hosts]
+        of_worker *= self._factors(self.table.worker_cv, (num_steps, *hosts.shape), rng)
+        found = np.ones((num_steps, graph.num_ops, shape.dp))
+        for optypes, measure in (
+            ((FORWARD,), self.table.forward),
+            ((BACKWARD,), self.table.backward),
+            ((OPTIMIZER, OP_CODES["gc"]), self.table.optimizer),
+        ):
+            ops = np.flatnonzero(graph.of(*optypes))
+            single = self._single(measure, (num_steps, ops.size, shape.dp), rng)
+            found[:, ops] = single * of_worker[:, graph.stage[ops]]
+        return found
 
     def _communicating(
         self, shape: Shape, graph: StepGraph, num_steps: int, rng: np.random.Generator
     ) -> Floats:
         """[steps, ops, dp ranks], factors of transfers: those of one unit are one transfer."""
-        num_units = graph.is_synced.size
-        size = (num_steps, num_units, shape.dp)
-        cv = np.full(num_units, self.table.collective_cv)
-        cv[graph.unit_of[graph.of(*P2P)]] = self.table.transfer_cv
-        factor = np.exp(self.scale * cv[None, :, None] * rng.standard_normal(size))
-        has_tail = rng.random(size) < self.table.tail_share * self.scale
-        tail = np.minimum(1 + rng.pareto(self.table.tail_index, size), MAX_TAIL)
-        factor = np.where(has_tail, factor * tail, factor)
+        factor = np.ones((num_steps, graph.is_synced.size, shape.dp))
+        large = graph.of(*LARGE_COLLECTIVES)
+        for ops, measure in (
+            (graph.of(*P2P), self.table.transfer),
+            (large, self.table.collective),
+            (graph.is_communication & ~graph.of(*P2P) & ~large, self.table.small),
+        ):
+            units = np.unique(graph.unit_of[ops])
+            factor[:, units] = self._single(measure, (num_steps, units.size, shape.dp), rng)
         factor[:, graph.is_synced] = factor[:, graph.is_synced, :1]
-        return factor[:, graph.unit_of]
+        found: Floats = factor[:, graph.unit_of]
+        return found
+
+    def _factors(self, cv: float, size: tuple[int, ...], rng: np.random.Generator) -> Floats:
+        found: Floats = np.exp(self.scale * cv * rng.standard_normal(size))
+        return found
+
+    def _single(self, measure: Measure, size: tuple[int, ...], rng: np.random.Generator) -> Floats:
+        """Factors of single operations; the more noise, the more and the longer the tails."""
+        factor = self._factors(measure.cv, size, rng)
+        is_tail = rng.random(size) < min(measure.tail_share * self.scale, MAX_TAIL_SHARE)
+        index = max(measure.tail_index / max(self.scale, 1.0), 1.2)
+        tail = np.exp(5 * measure.cv * self.scale) * (1 + rng.pareto(index, size))
+        found: Floats = np.where(is_tail, np.minimum(tail, MAX_TAIL), factor)
+        return found

@@ -1,7 +1,7 @@
 """What workers record of a simulated job: a window in the published or the client's format."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +33,25 @@ class Recorder:
     drift: tuple[float, ...]
 
 
-@dataclass(slots=True)
-class Extras:
-    """What else is recorded: annotations, and columns of single operations.
+class Annotation(NamedTuple):
+    """A wait or pause that a worker notes, beside one of its operations.
 
-    `annotations` are (op type, step, dp rank, stage, start, duration), true seconds.
+    `step` and `op` are positions, `after_s` is from the operation's start to its own.
     """
 
-    annotations: list[tuple[str, int, int, int, float, float]] = field(default_factory=list)
+    name: str
+    step: int
+    op: int
+    dp_rank: int
+    after_s: float
+    duration_s: float
+
+
+@dataclass(slots=True)
+class Extras:
+    """What else is recorded: annotations, and columns [steps, ops, dp ranks] of operations."""
+
+    annotations: list[Annotation] = field(default_factory=list)
     tokens: NDArray[np.int64] | None = None
     seq_len_sq: NDArray[np.int64] | None = None
 
@@ -110,7 +121,7 @@ def _columns(
     }
     starts, ends = simulated.start_s.ravel(), end_s.ravel()
     if extras.annotations:
-        columns, starts, ends = _with_annotations(columns, starts, ends, extras)
+        columns, starts, ends = _with_annotations(graph, simulated, columns, ends, extras)
     for name in ("tokens", "seq_len_sq"):
         values = getattr(extras, name)
         if values is not None:
@@ -135,24 +146,34 @@ def _rounded(seconds: Floats) -> Floats:
 
 
 def _with_annotations(
-    columns: dict[str, NDArray[Any]], starts: Floats, ends: Floats, extras: Extras
+    graph: StepGraph,
+    simulated: Simulated,
+    columns: dict[str, NDArray[Any]],
+    ends: Floats,
+    extras: Extras,
 ) -> tuple[dict[str, NDArray[Any]], Floats, Floats]:
-    names, steps, dp_ranks, stages, begun, lasted = zip(*extras.annotations, strict=True)
+    """Columns, starts and ends with annotations, which a client numbers by start."""
+    noted = sorted(
+        (simulated.start_s[e.step, e.op, e.dp_rank] + e.after_s, e) for e in extras.annotations
+    )
     seen: dict[tuple[Any, ...], int] = {}
     seq_ids = []
-    for key in zip(names, steps, dp_ranks, stages, strict=True):
+    for _, each in noted:
+        key = (each.name, each.step, each.dp_rank, int(graph.stage[each.op]))
         seq_ids.append(seen.get(key, 0))
         seen[key] = seq_ids[-1] + 1
-    none = np.full(len(names), -1)
+    none = [-1] * len(noted)
     more = {
-        "optype": np.array([OP_CODES[name] for name in names]), "stage": np.array(stages),
-        "seq_id": np.array(seq_ids), "mc": none, "mb_id": none, "step": np.array(steps),
-        "dp_rank": np.array(dp_ranks),
-    }  # fmt: skip
+        "optype": [OP_CODES[each.name] for _, each in noted],
+        "stage": [int(graph.stage[each.op]) for _, each in noted],
+        "seq_id": seq_ids,
+        "mc": none,
+        "mb_id": none,
+        "step": [each.step for _, each in noted],
+        "dp_rank": [each.dp_rank for _, each in noted],
+    }
     both = {name: np.concatenate([values, more[name]]) for name, values in columns.items()}
-    first = np.array(begun)
-    return (
-        both,
-        np.concatenate([starts, first]),
-        np.concatenate([ends, first + np.array(lasted)]),
-    )
+    begun = np.array([start for start, _ in noted])
+    lasted = np.array([each.duration_s for _, each in noted])
+    starts = np.concatenate([simulated.start_s.ravel(), begun])
+    return both, starts, np.concatenate([ends, begun + lasted])

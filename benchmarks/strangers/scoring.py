@@ -59,7 +59,12 @@ class Verdict:
 
 def judge(job: DrawnJob, result: Mapping[str, Any], took_s: float) -> Verdict:
     """The verdict on the result of `app.monitor.observe`."""
-    findings: Sequence[Mapping[str, Any]] = result.get("findings") or []
+    findings = [
+        each
+        for each in result.get("findings") or []
+        # That a rank is silent is right, and said beside what is judged here.
+        if not (each["cause"] == "silent-worker" and _is_of(job, each, job.silent))
+    ]
     named = tuple(_named(job, each) for each in findings)
     found: dict[str, Any] = {
         "group": job.number.group,
@@ -80,7 +85,7 @@ def judge(job: DrawnJob, result: Mapping[str, Any], took_s: float) -> Verdict:
             if each.get("insufficient_evidence")
         ),
         "took_s": took_s,
-        "shape": asdict(job.shape) | {"steps": len(job.window.steps)},
+        "shape": asdict(job.shape) | {"steps": job.num_steps},
     }
     if job.faults:
         causes = frozenset().union(*(each.truth.causes for each in job.faults))
@@ -96,6 +101,10 @@ def judge(job: DrawnJob, result: Mapping[str, Any], took_s: float) -> Verdict:
     if len(job.faults) == 1 and pairs[0] is not None:
         found |= _details(job, job.faults[0], pairs[0])
     return Verdict(**found)
+
+
+def _is_of(job: DrawnJob, finding: Mapping[str, Any], workers: Workers) -> bool:
+    return bool(workers) and culprits_of(job.shape, finding["culprits"]) <= workers
 
 
 def _named(job: DrawnJob, finding: Mapping[str, Any]) -> Named:
@@ -180,7 +189,7 @@ def _details(job: DrawnJob, fault: FaultTruth, finding: Mapping[str, Any]) -> di
     if truth.culprits:
         found["are_culprits_exact"] = culprits_of(job.shape, finding["culprits"]) in truth.culprits
     if truth.onset is not None:
-        said, first = finding.get("onset_step"), job.window.steps[0]
+        said, first = finding.get("onset_step"), job.recorder.first_step
         found["is_onset_right"] = (
             said is not None and abs(said - first - truth.onset) <= MAX_ONSET_STEPS
         )

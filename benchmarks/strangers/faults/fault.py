@@ -1,7 +1,7 @@
 """A fault of a simulated job: what it does to the times, and what a diagnosis should say of it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,7 +28,7 @@ class JobUnderway:
     base: Base
     num_steps: int
     rng: np.random.Generator
-    names_hosts: bool
+    has_loader: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,22 @@ class Truth:
     end: int | None = None
     may_abstain: bool = False
 
+    def without_culprits(self) -> "Truth":
+        """The same where no exact set of workers is expected."""
+        return replace(self, culprits=())
+
+
+def combined(
+    changes: Sequence[Callable[[Durations, Extras], None]],
+) -> Callable[[Durations, Extras], None]:
+    """All changes, one after the other."""
+
+    def change(durations: Durations, extras: Extras) -> None:
+        for each in changes:
+            each(durations, extras)
+
+    return change
+
 
 @dataclass(slots=True)
 class Fault:
@@ -59,7 +75,6 @@ class Fault:
     truth: Truth
     change: Callable[[Durations, Extras], None]
     words: str = ""
-    columns: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
 Draw = Callable[[JobUnderway], Fault]

@@ -88,11 +88,17 @@ def nic(kind: str, drawn_course: DrawCourse, causes: frozenset[str]) -> Draw:
         also: tuple[Workers, ...] = ()
         shape = job.shape
         if shape.dp == 1 and shape.pp > 1 and place[1] in (0, shape.pp - 1):
-            # Its only link: which end is bad is not known.
-            other = (0, 1 if place[1] == 0 else shape.pp - 2)
-            also = (frozenset({place, other}), frozenset({other}))
+            # Its only link: card and link are the same.
+            also = (frozenset({place, (0, 1 if place[1] == 0 else shape.pp - 2)}),)
         truth = truth_of(
-            kind, causes, worker, course, area="network", also=also, may_abstain=shape.pp == 1
+            kind,
+            causes,
+            worker,
+            course,
+            area="network",
+            also=also,
+            # One group of collectives, or one link: there is no other to compare it with.
+            may_abstain=shape.pp == 1 or (shape.dp == 1 and shape.pp == 2),
         )
         return Fault(truth, slow_transfers(job, worker, factor, course), f"{factor:.1f}x")
 
@@ -118,16 +124,16 @@ def link(kind: str, drawn_course: DrawCourse, causes: frozenset[str]) -> Draw:
             for op in pair_ops(job, stage):
                 durations.own[:, op, dp_rank] *= 1 + (factor - 1) * course.strength
 
-        either = tuple(frozenset({each}) for each in pair)
         alone = job.shape.dp == 1
-        # With dp = 1 no collective shows that a card is healthy.
+        # With dp = 1 no collective shows that a card at the ends of the pipeline is healthy.
+        ends = tuple(frozenset({each}) for each in pair if each[1] in (0, job.shape.pp - 1))
         truth = truth_of(
             kind,
             causes,
             pair,
             course,
             area="network",
-            also=either if alone else (),
+            also=ends if alone else (),
             may_abstain=alone and job.shape.pp == 2 and course.onset is None,
         )
         return Fault(truth, change, f"{factor:.1f}x, stages {stage} and {stage + 1}")
@@ -156,3 +162,38 @@ def link_factor(job: JobUnderway) -> float:
 slow_link = link("slow-link", chronic, LINK)
 slow_link_since = link("slow-link-since", since, LINK)
 flapping_link = link("flapping-link", come_and_go, ANY_LINK)
+
+
+def host_nic(kind: str) -> Draw:
+    """Draws a host whose card is slow: all transfers of its workers that leave the host."""
+
+    def draw(job: JobUnderway) -> Fault:
+        shape = job.shape
+        host = int(job.rng.integers(shape.num_hosts))
+        workers = shape.workers_of_host(host)
+        factor, course = card_factor(job), chronic(job.num_steps, job.rng)
+        # At the ends of the pipeline the other side of all its links looks the same.
+        beside = frozenset(
+            (d, p + side)
+            for d, p in workers
+            for side in (-1, 1)
+            if 0 <= p + side < shape.pp and (d, p + side) not in workers
+        )
+        is_at_end = shape.pp > 1 and workers == frozenset(
+            (d, p) for p in {p for _, p in workers} for d in range(shape.dp)
+        )
+        also = (workers | beside, beside) if is_at_end and len(beside) <= shape.dp else ()
+        truth = truth_of(
+            kind,
+            LINK,
+            workers,
+            course,
+            area="network",
+            also=also,
+            # All transfers of the job are slow, always.
+            may_abstain=is_at_end and shape.pp == 2,
+        )
+        change = slow_transfers(job, workers, factor, course, host=host)
+        return Fault(truth, change, f"{factor:.1f}x, {len(workers)} workers")
+
+    return draw

@@ -15,10 +15,12 @@ from benchmarks.strangers.shape import Shape
 def test_a_kind_of_fault_costs_time_and_is_drawn_the_same_again(kind):
     number = JobNumber(5, "single", 3, (kind,))
     job, again = draw_job(number), draw_job(number)
-    assert np.array_equal(job.window.trace.duration_s, again.window.trace.duration_s)
     assert job.faults == again.faults
+    assert job.step_s == again.step_s
     assert 0 < job.faults[0].cost < 0.95
-    assert 8 <= len(job.window.steps) <= 40
+    assert 8 <= job.num_steps <= 40
+    if job.window is not None and again.window is not None:
+        assert np.array_equal(job.window.trace.duration_s, again.window.trace.duration_s)
 
 
 def test_other_numbers_are_other_jobs():
@@ -29,6 +31,7 @@ def test_other_numbers_are_other_jobs():
 def test_a_healthy_job_is_recorded_as_long_as_simulated():
     for index in range(4):
         job = draw_job(JobNumber(6, "healthy", index))
+        assert job.window is not None
         found = observe(job.window).result
         recorded = float(np.mean(found["step_time_s"]["recorded"]))
         assert recorded == pytest.approx(job.step_s, rel=0.03)
