@@ -291,7 +291,7 @@ def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]
     """Drops sequence-imbalance where experts were told apart from it, and workers they slow."""
     by_cause = {each.cause: each for each in suspicions}
     lengths, slow = by_cause.get("sequence-imbalance"), by_cause.get("slow-worker")
-    found = {}
+    found: dict[str, RuledOut] = {}
     if lengths is not None and "expert-imbalance" in by_cause:
         found |= _explained(lengths, "expert-imbalance")
     if slow is not None and _are_hot(case, slow):

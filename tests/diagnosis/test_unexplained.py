@@ -1,15 +1,18 @@
 """The loss that no cause explains, and its place."""
 
+from typing import Any
+
 import pytest
 
 from app.diagnosis.unexplained import unexplained_sentence
+from app.engine.report import analyse
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from tests.diagnosis.jobs import diagnosed, findings_of, made, window_of
 from tests.diagnosis.stopped_windows import longer_gaps
 
 QUIET = OperationCosts(noise=0.0, transfer_noise=0.0)
-EVEN = {
+EVEN: dict[str, Any] = {
     "share": 0.0,
     "share_of_loss": None,
     "optype": None,
@@ -57,15 +60,9 @@ def test_stops_between_steps_are_a_loss_too():
     window = longer_gaps(window_of(made(costs=QUIET)), every=9, gap_s=5.0)
     seen = diagnosed(window)
     assert findings_of(seen) == ()
-    total_s = sum(window_s(window)) + 5.0
+    total_s = sum(analyse(window).recorded_s) + 5.0
     assert rest_of(seen).share == pytest.approx(5.0 / total_s, abs=0.01)
     assert "stops of all workers (in or before step 9)" in rest_of(seen).as_json()["sentence"]
-
-
-def window_s(window):
-    from app.engine.report import analyse
-
-    return analyse(window).recorded_s
 
 
 def test_a_small_rest_has_no_sentence_and_a_place_needs_most_of_it():
