@@ -23,6 +23,7 @@ import numpy as np
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
+from app.diagnosis.evidence.expert_load import hot_by_routing
 from app.diagnosis.finding import RuledOut
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
@@ -87,7 +88,7 @@ def cost_after_other_repairs(
 ) -> float | None:
     """Cost of a suspicion with all others repaired; None where it is not replayed.
 
-    Where two repair the same operation, this one's duration counts.
+    An operation that several repair is shortened by each of them.
     """
     mine, others = suspicions[index], [*suspicions[:index], *suspicions[index + 1 :]]
     if not _is_replayed(mine):
@@ -109,7 +110,7 @@ def repaired_together_s(
 ) -> Floats:
     """[steps], seconds with all repairs at once and no late launches.
 
-    Where two repair one operation, the shorter duration counts. `ideal_rows` chooses rows of the
+    Where two repair one operation, it is shortened by both. `ideal_rows` chooses rows of the
     template that take their ideal durations instead.
     """
     repairs = [each.repair for each in suspicions if each.repair is not None]
@@ -121,7 +122,7 @@ def _all_repaired(
 ) -> Floats:
     edited = _EditedDurations(group)
     for repair in repairs:
-        edited.take_shorter(repair(group))
+        edited.take_too(repair(group))
     if ideal_rows is not None:
         edited.idealise(ideal_rows(group))
     return edited.step_times()
@@ -157,7 +158,7 @@ def _step_times(
 def _of_group(group: Replayer, delays: list[Repair], repairs: list[Repair]) -> Floats:
     edited = _EditedDurations(group)
     for repair in repairs:
-        edited.take(repair(group))
+        edited.take_too(repair(group))
     for each in delays:
         edited.add(each(group))
     return edited.step_times()
@@ -180,14 +181,23 @@ class _EditedDurations:
         self._append(repaired.rows, repaired.duration_s)
         self._append(self._group.graph.num_ops + inside, milestones_s)
 
-    def take_shorter(self, repaired: Repaired) -> None:
-        """New durations, except where an earlier repair gave shorter ones."""
-        duration_s, known = repaired.duration_s, self._source[repaired.rows] >= 0
-        if known.any():
-            duration_s = duration_s.copy()
-            before_s = self._edited_s[self._source[repaired.rows[known]]]
-            duration_s[known] = np.minimum(duration_s[known], before_s)
-        self.take(Repaired(repaired.rows, duration_s))
+    def take_too(self, repaired: Repaired) -> None:
+        """New durations; an operation that was repaired before is shortened by both factors.
+
+        It gets no shorter than its ideal and both repairs: two may take away the same excess.
+        """
+        duration_s, rows = repaired.duration_s, repaired.rows
+        known = np.flatnonzero(self._source[rows] >= 0)
+        if known.size:
+            duration_s, durations = duration_s.copy(), self._group.durations
+            mine_s, recorded_s = duration_s[known], durations.recorded_s[rows[known]]
+            before_s = self._edited_s[self._source[rows[known]]]
+            both_s = mine_s * np.divide(
+                before_s, recorded_s, out=np.ones(mine_s.shape), where=recorded_s > 0
+            )
+            least_s = np.minimum(np.minimum(mine_s, before_s), durations.ideal_s[rows[known], None])
+            duration_s[known] = np.maximum(both_s, least_s)
+        self.take(Repaired(rows, duration_s))
 
     def idealise(self, rows: Ints) -> None:
         """These operations, and the milestones inside them, take their ideal durations."""
@@ -249,7 +259,6 @@ _CONFUSABLE = frozenset(
         ("gc-pause", "cpu-contention"),
         ("data-loading", "cpu-contention"),
         ("late-host", "cpu-contention"),
-        ("slow-worker", "expert-imbalance"),
         ("gc-pause", "job-stop"),
         ("allocator-stall", "job-stop"),
         ("data-loading", "job-stop"),
@@ -266,7 +275,7 @@ def drop_explained(
     case: Case, suspicions: Sequence[Suspicion]
 ) -> tuple[list[Suspicion], list[RuledOut]]:
     """The suspicions that remain, and those that another one explains."""
-    explained: dict[str, RuledOut] = _late_hosts(case, suspicions) | _experts(suspicions)
+    explained: dict[str, RuledOut] = _late_hosts(case, suspicions) | _experts(case, suspicions)
     suspicions = [each for each in suspicions if each.cause not in explained]
     for one, other in combinations(suspicions, 2):
         if frozenset((one.cause, other.cause)) not in _CONFUSABLE:
@@ -284,13 +293,29 @@ def drop_explained(
     return left, list(explained.values())
 
 
-def _experts(suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
-    """Drops sequence-imbalance where experts were told apart from it (expert_imbalance.py)."""
+def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+    """Drops sequence-imbalance where experts were told apart from it, and workers they slow."""
     by_cause = {each.cause: each for each in suspicions}
-    lengths = by_cause.get("sequence-imbalance")
-    if lengths is None or "expert-imbalance" not in by_cause:
-        return {}
-    return _explained(lengths, "expert-imbalance")
+    lengths, slow = by_cause.get("sequence-imbalance"), by_cause.get("slow-worker")
+    found: dict[str, RuledOut] = {}
+    if lengths is not None and "expert-imbalance" in by_cause:
+        found |= _explained(lengths, "expert-imbalance")
+    if slow is not None and _are_hot(case, slow):
+        found[slow.cause] = RuledOut(
+            slow.cause,
+            "the same place of every expert-parallel block is slow, or gets more tokens: that is "
+            "the load of its experts, not its GPU",
+            insufficient=True,
+            score=slow.score,
+        )
+    return found
+
+
+def _are_hot(case: Case, slow: Suspicion) -> bool:
+    """Whether routing explains each of the slow workers."""
+    workers = slow.evidence.get("workers", ())
+    hot = case.cached(hot_by_routing)
+    return bool(workers) and all(hot[dp_rank, stage] for dp_rank, stage in workers)
 
 
 def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:

@@ -178,7 +178,13 @@ def _cost_beside_replays(
 def _by_optype(
     case: Case, named: Sequence[Suspicion], steps: Ints, repaired_s: Floats
 ) -> dict[str, float]:
-    """{op type: mean seconds won back}, sends and receives of a direction as one."""
+    """{op type: mean seconds that it holds}, sends and receives of a direction as one.
+
+    Without a repair the report's own replays answer: what is lost with only this type as recorded.
+    """
+    if not any(each.repair is not None for each in named):
+        kept_s = case.report.optype_step_s
+        return {name: _above_ideal_s(case, each_s, steps) for name, each_s in kept_s.items()}
     by_code = case.replay.window.job.op_types.by_code
     present = sorted({code for group in case.replay.groups for code in group.template.present})
     codes: dict[str, list[int]] = {}
@@ -197,13 +203,21 @@ def _rows_of_types(group: Replayer, codes: Sequence[int]) -> Ints:
 def _by_stage(
     case: Case, named: Sequence[Suspicion], steps: Ints, repaired_s: Floats
 ) -> dict[str, float]:
-    """{stage: mean seconds won back}."""
+    """{stage: mean seconds that it holds}."""
     if case.parallelism.pp_size == 1:
         return {}
+    if not any(each.repair is not None for each in named):
+        lost_s = float((repaired_s - case.report.ideal_s).mean())
+        shares = enumerate(case.report.stage_share)
+        return {str(at): (share or 0.0) * lost_s for at, share in shares}
     return {
         str(stage): _won_s(case, named, steps, repaired_s, partial(_rows_of_stage, stage=stage))
         for stage in range(case.parallelism.pp_size)
     }
+
+
+def _above_ideal_s(case: Case, step_s: Floats, steps: Ints) -> float:
+    return float((step_s - case.report.ideal_s)[steps].mean())
 
 
 def _rows_of_stage(group: Replayer, stage: int) -> Ints:

@@ -19,7 +19,7 @@ from app.synth.faults.slow_compute import (
     UniformSlowdown,
 )
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
-from app.synth.faults.stops import CheckpointStalls, CpuContention, ExpertImbalance, JobStop
+from app.synth.faults.stops import CheckpointStalls, CpuContention, JobStop
 
 FAULTS: dict[str, type[Fault]] = {
     fault.name: fault
@@ -42,7 +42,6 @@ FAULTS: dict[str, type[Fault]] = {
         CpuContention,
         CheckpointStalls,
         JobStop,
-        ExpertImbalance,
         UniformSlowdown,
         SilentWorker,
     )

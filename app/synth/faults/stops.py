@@ -161,7 +161,8 @@ class ExpertImbalance(Fault):
     """Experts get uneven numbers of tokens, so ranks of a block compute longer or shorter.
 
     The loads of a block's ranks are drawn for every stage and micro-batch, with a standard
-    deviation of `spread` around a mean of 1.
+    deviation of `spread` around a mean of 1. Not a fault of the command line, whose jobs have no
+    experts.
     """
 
     name = "expert-imbalance"

@@ -21,7 +21,7 @@ const CAUSE_NAMES = {
   "flapping-link": "Flapping link",
   "data-loading": "Data loading",
   "allocator-stall": "Allocator stalls",
-  "cpu-contention": "Busy CPUs",
+  "cpu-contention": "Busy host",
   "checkpoint-stall": "Checkpoints",
   "job-stop": "Single stop",
   "uniform-slowdown": "Everything is slower",
