@@ -45,6 +45,8 @@ _MAX_LISTED = 64
 MIN_NETWORK_SHARE = 0.3
 # So is a smaller share where all links between hosts have an end in common.
 MIN_SHARE_OF_HOSTS = 0.1
+# Links of unknown hosts so far apart may be slow.
+MIN_RATIO_APART = 2.0
 # Fewest slow steps.
 MIN_STEPS = 2
 # A culprit whose own repair wins back less than this share of GPU time, or of the worst one's cost,
@@ -156,7 +158,7 @@ def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> Rul
         )
         reason = f"{theirs}, and there is no other to compare them with"
         return RuledOut(cause, reason, True, figures=figures)
-    if steady and (slow := _slow_everywhere(case, net)):
+    if steady and (slow := _slow_everywhere(case, net) or _topology(case)):
         return slow
     reason = (
         "no link and no dp group is far slower than the others"
@@ -198,6 +200,18 @@ def _slow_everywhere(case: Case, net: NetworkTransfers) -> RuledOut | None:
             "of them are slow cannot be told"
         )
     return RuledOut("slow-link", reason, insufficient=True, figures={"network_share": share})
+
+
+def _topology(case: Case) -> RuledOut | None:
+    """The reason where links of unknown hosts differ as those within and between hosts may."""
+    apart = max((each.apart for each in case.links if each is not None), default=1.0)
+    if len(case.replay.window.hosts) == case.num_workers or apart < MIN_RATIO_APART:
+        return None
+    reason = (
+        f"some links take {as_ratio(apart)} as long as the fastest ones; without the names of "
+        "hosts, slow links and links between hosts look alike"
+    )
+    return RuledOut("slow-link", reason, insufficient=True, figures={"times_as_long": apart})
 
 
 def _transferred_s(group: Features) -> Floats:

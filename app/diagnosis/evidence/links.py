@@ -52,7 +52,8 @@ class Links:
     slow ends at the lower and the higher stage. `is_fast` [links, dp]: False where the faster links
     are a minority (`MIN_GAP_RATIO`) and this one is not among them. `has_shift` [links, dp]: in
     part of the steps the typical transfer of its kind takes far longer, so the expected time is
-    that of the faster steps.
+    that of the faster steps. `apart`: how many times as long as on the fastest link the typical
+    transfer takes on the slowest one, of a type and kind.
     """
 
     pairs: tuple[StagePair, ...]
@@ -67,6 +68,7 @@ class Links:
     ends_slow: Ints
     is_fast: NDArray[np.bool_]
     has_shift: NDArray[np.bool_]
+    apart: float
 
 
 def same_host(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
@@ -129,8 +131,16 @@ def find_links(group: Features, where: Ints) -> Links | None:
     named = tuple((int(one), int(other)) for one, other in pairs)
     return Links(
         named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow, is_fast,
-        has_shift,
+        has_shift, _apart(median_s, kinds, place),
     )  # fmt: skip
+
+
+def _apart(median_s: Floats, kinds: Ints, place: Ints) -> float:
+    """Largest ratio of medians [kinds of link and type, dp] of links of one type and kind."""
+    link, optype = kinds.T
+    key = optype[:, None] * NUM_PLACES + place[link]
+    groups = [median_s[key == each] for each in np.unique(key)]
+    return max(float(each.max() / each.min()) if each.min() > 0 else 1.0 for each in groups)
 
 
 def _has_shift(own_s: Floats, low: Ints, high: Ints, place: Ints, num_steps: int) -> Any:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.links import (
     BETWEEN_HOSTS,
+    FAR_RATIO,
     FAST_STEP_QUANTILE,
     MAX_FEW_LINKS,
     NUM_PLACES,
@@ -214,20 +215,27 @@ class NetworkTransfers:
             return np.zeros(pace.shape, np.bool_)
         faster = np.quantile(pace, FAST_STEP_QUANTILE, axis=1, keepdims=True)
         slower: NDArray[np.bool_] = pace > GROUP_SLOW_RATIO * faster
-        hits = slower.sum(axis=1)
-        trials = np.full(hits.size, pace.shape[1])
-        typical = np.sort(hits)[(hits.size - 1) // 2] / pace.shape[1] if hits.size > 1 else 0.0
-        by_chance = min(0.5, max(CHANCE_MARGIN * typical, GROUP_CHANCE))
-        more = log_binomial_tail(hits, trials, by_chance) + np.log(hits.size) < np.log(
-            MAX_GROUP_CHANCE
-        )
-        limit = np.full(hits.size, MAX_INNER_STAGE_RATIO)
+        limit = np.full(len(pace), MAX_INNER_STAGE_RATIO)
         limit[[0, -1]] = MAX_END_STAGE_RATIO
         always = np.median(pace, axis=1) >= limit
-        if hits.size == 1:
-            more &= self._is_bimodal(pace[0], slower[0])
-        now_and_then = slower & (more & (hits >= MIN_STEPS))[:, None]
+        if len(pace) == 1:
+            more = self._is_more_often(slower) & self._is_bimodal(pace[0], slower[0])
+            return np.asarray((slower & more) | ((pace > SLOW_RATIO) & always[:, None]))
+        # Where all stages have slow steps by chance, those beyond healthy noise show.
+        far = pace > FAR_RATIO * faster
+        now_and_then = slower & self._is_more_often(slower)
+        now_and_then |= slower & self._is_more_often(far)
         return np.asarray(now_and_then | ((pace > SLOW_RATIO) & always[:, None]))
+
+    @staticmethod
+    def _is_more_often(is_hit: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[pp, 1], whether a stage has more hits [pp, steps] than chance and other stages allow."""
+        hits, num_steps = is_hit.sum(axis=1), is_hit.shape[1]
+        typical = np.sort(hits)[(hits.size - 1) // 2] / num_steps if hits.size > 1 else 0.0
+        by_chance = min(0.5, max(CHANCE_MARGIN * typical, GROUP_CHANCE))
+        log_chance = log_binomial_tail(hits, np.full(hits.size, num_steps), by_chance)
+        more = log_chance + np.log(hits.size) < np.log(MAX_GROUP_CHANCE)
+        return np.asarray(more & (hits >= MIN_STEPS))[:, None]
 
     @staticmethod
     def _is_bimodal(pace: Floats, slower: NDArray[np.bool_]) -> bool:

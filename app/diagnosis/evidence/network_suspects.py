@@ -7,6 +7,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,8 @@ from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, best_stretch
 from app.diagnosis.statistics.robust import log_binomial_tail
 from app.trace.window import Floats, Ints
 
-# A dp group is explained by slow links that show in this share of its slow steps.
-MIN_EXPLAINED = 0.5
+# A dp group is explained by slow links that show in so many, and this share, of its slow steps.
+MIN_EXPLAINED_STEPS, MIN_EXPLAINED = 2, 0.2
 # A link is slow at one end if the other end has at most this share of its slow transfers.
 MAX_OTHER_END = 0.2
 # A dp group is slow with a worker's links if its excess is this share of theirs.
@@ -76,7 +77,8 @@ class NetworkSuspect:
         net = self.network
         of_links = net.num_slow.sum(axis=-1)
         healthy = net.healthy_share(of_links, self.links) if self.links.any() else 0.0
-        return _slow_stretch(num_slow, num, healthy)
+        excess = net.excess[self.links].sum(axis=0) if self.links.any() else num_slow
+        return _slow_stretch(num_slow, num, healthy, excess)
 
     @property
     def _counts(self) -> tuple[Ints, Ints]:
@@ -133,7 +135,7 @@ class _SlowStretch:
     """The steps `first` to `end`, excluded, in which a suspect is slow most likely.
 
     `level` is its share of slow transfers. `is_slow` [steps]: steps of the stretch that are as slow
-    as it is; `excess` [steps]: slow transfers beyond those that a healthy link has.
+    as it is; `excess` [steps]: by how much its transfers take longer.
     """
 
     first: int
@@ -143,7 +145,7 @@ class _SlowStretch:
     excess: Floats
 
 
-def _slow_stretch(num_slow: Ints, num: Ints, healthy: float) -> _SlowStretch:
+def _slow_stretch(num_slow: Ints, num: Ints, healthy: float, excess: NDArray[Any]) -> _SlowStretch:
     """The stretch with the largest likelihood of one share of slow transfers, and its steps.
 
     Outside of the stretch the share is the healthy one. Whether a suspect is slow all the time is
@@ -153,6 +155,7 @@ def _slow_stretch(num_slow: Ints, num: Ints, healthy: float) -> _SlowStretch:
         num_slow: [steps], slow transfers.
         num: [steps], all transfers.
         healthy: share of slow transfers on a healthy link.
+        excess: [steps], by how much the transfers take longer.
     """
     share = num_slow / np.maximum(num, 1)
     healthy = min(max(healthy, MIN_SHOWN_SHARE), 0.5)
@@ -166,7 +169,7 @@ def _slow_stretch(num_slow: Ints, num: Ints, healthy: float) -> _SlowStretch:
         level = float(num_slow[first:end].sum() / max(1, int(num[first:end].sum())))
     is_slow = np.zeros(share.size, np.bool_)
     is_slow[first:end] = ~_is_quiet(num_slow, num, gain, level)[first:end]
-    return _SlowStretch(first, end, level, is_slow, np.maximum(num_slow - healthy * num, 0.0))
+    return _SlowStretch(first, end, level, is_slow, np.asarray(excess, np.float64))
 
 
 def _is_quiet(num_slow: Ints, num: Ints, gain: Floats, level: float) -> NDArray[np.bool_]:
@@ -193,8 +196,9 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
             left &= ~suspect.links
             # Stray links that show in few steps do not explain a group that is slow in many.
             explained = (groups & suspect.shows_in).sum(axis=1)
-            enough = np.maximum(1, MIN_EXPLAINED * groups_left.sum(axis=1))
+            enough = np.maximum(MIN_EXPLAINED_STEPS, MIN_EXPLAINED * groups_left.sum(axis=1))
             groups_left[explained >= enough] = False
+    found = _with_own_groups(found)
     for stage in np.flatnonzero(groups_left.any(axis=1)).tolist():
         mine = np.zeros_like(groups_left)
         mine[stage] = groups_left[stage]
@@ -202,6 +206,19 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
         none = np.zeros_like(left)
         found.append(NetworkSuspect(network, (Culprit(stage=stage),), members, none, mine))
     return found
+
+
+def _with_own_groups(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
+    """The suspects, each dp group with the one whose links lose most: it has one slow member."""
+    by_loss = sorted(found, key=lambda each: -float(each.network.excess[each.links].sum()))
+    taken: set[int] = set()
+    own = {}
+    for each in by_loss:
+        groups = each.groups.copy()
+        groups[sorted(taken)] = False
+        taken |= set(np.flatnonzero(groups.any(axis=1)).tolist())
+        own[id(each)] = replace(each, groups=groups)
+    return [own[id(each)] for each in found]
 
 
 def _with_one_end(pair: NetworkSuspect) -> NetworkSuspect:
@@ -324,18 +341,19 @@ def _is_shared_outside(
 def _workers(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blame]:
     """Workers with all links slow: two or more links, or one and a slow dp group.
 
-    Workers with a slow dp group come first, as they are the likelier culprits among neighbours.
+    Workers whose dp group is slow with the links most often come first, as they are the likelier
+    culprits among neighbours.
     """
-    able: list[tuple[bool, int, Worker]] = []
+    able: list[tuple[int, int, Worker]] = []
     for worker in _at_ends_of(network, left):
         touching = _touching(network, worker[1])
         links = np.zeros_like(left)
         links[touching, worker[0]] = True
         if not left[links].all():
             continue
-        shares = _shared_groups(network, links, (worker,)).any()
-        if len(touching) >= 2 or shares:
-            able.append((not shares, -len(touching), worker))
+        num_shared = int(_shared_groups(network, links, (worker,)).sum())
+        if len(touching) >= 2 or num_shared:
+            able.append((-num_shared, -len(touching), worker))
     for _, _, worker in sorted(able):
         links = np.zeros_like(left)
         links[_touching(network, worker[1]), worker[0]] = True
