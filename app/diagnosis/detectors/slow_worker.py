@@ -26,6 +26,7 @@ from app.diagnosis.detector import (
     percent,
     too_few_steps_reason,
 )
+from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
 from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
@@ -35,7 +36,7 @@ from app.diagnosis.evidence.late_workers import (
     gpu_culprit,
     late_workers,
 )
-from app.diagnosis.evidence.slow_steps import slow_in_turn, slow_parts
+from app.diagnosis.evidence.slow_steps import slow_in_turn, slow_parts, workers_in_turn
 from app.diagnosis.evidence.slowness import (
     MIN_DEVIATIONS,
     NO_COMPUTATIONS,
@@ -103,6 +104,10 @@ class SlowWorker(Detector):
         if found is None:
             return self._cannot_tell(NO_COMPUTATIONS)
         of_workers = np.where(_is_paused(case, found), 0.0, _scores(found))
+        turns = workers_in_turn(case, found)
+        if turns is not None and len(turns.workers) > (of_workers >= MIN_SCORE).sum():
+            badness = _badness(case, found, list(turns.workers))
+            return rotating_suspicion(case, found, turns, badness)
         if not of_workers.max() >= MIN_SCORE:
             return self._alone() if found.has_no_peers else self._none(found, of_workers)
         has_support = _is_supported(case, found)
@@ -154,9 +159,10 @@ class SlowWorker(Detector):
         culprits = tuple(_with_gpu(each, late) for each in case.culprits(workers))
         is_, its = ("is", "its") if len(culprits) == 1 else ("are", "their")
         than = "before" if found.has_no_peers else f"{its} peers"
+        lasts = rotation(slow_in_turn(case, found, hit))
         fact = (
-            f"{names_of(culprits)} {is_} {_range(found, hit)} slower than {than} in forward and "
-            "backward"
+            f"{IN_TURN if lasts == 'rotating' else ''}{names_of(culprits)} {is_} "
+            f"{_range(found, hit)} slower than {than} in forward and backward"
         )
 
         return Suspicion(
@@ -167,7 +173,7 @@ class SlowWorker(Detector):
             partial(finding_sentence, fact),
             repair=_repair(case, found, hit),
             badness=_badness(case, found, workers),
-            persistence=rotation(slow_in_turn(case, found, hit)),
+            persistence=lasts,
             evidence={**_evidence(case, found, hit, workers), **_arrivals(case, workers)},
         )
 
