@@ -43,7 +43,7 @@ class History:
     steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     step_s: Floats = field(default_factory=lambda: np.empty(0))
     signals: Mapping[str, Floats] = field(default_factory=dict)
-    suspected: Mapping[str, Suspected] | None = field(default_factory=dict)
+    suspected: Mapping[str, Suspected] | None = field(default_factory=dict, kw_only=True)
 
     @cached_property
     def num_steps(self) -> int:
@@ -76,7 +76,7 @@ class History:
             np.concatenate([old.step_s, newer.step_s])[order],
             {name: np.concatenate([_signal(old, name), _signal(newer, name)])[order]
              for name in names},
-            _joint(self.suspected, newer.suspected),
+            suspected=_joint(self.suspected, newer.suspected),
         )  # fmt: skip
 
     def extended(self, newer: "History") -> "History":
@@ -85,7 +85,7 @@ class History:
 
     def _rounded(self) -> "History":
         signals = {name: _stored(values) for name, values in self.signals.items()}
-        return History(self.steps, _stored(self.step_s), signals, self.suspected)
+        return History(self.steps, _stored(self.step_s), signals, suspected=self.suspected)
 
     def _trimmed(self) -> "History":
         num_workers = int(np.prod(_workers(self) or (1,)))
@@ -94,7 +94,7 @@ class History:
 
     def _of(self, chosen: slice | Ints | NDArray[np.bool_]) -> "History":
         signals = {name: values[chosen] for name, values in self.signals.items()}
-        return History(self.steps[chosen], self.step_s[chosen], signals, self.suspected)
+        return History(self.steps[chosen], self.step_s[chosen], signals, suspected=self.suspected)
 
 
 def _joint(
@@ -170,7 +170,7 @@ def unpack(blob: bytes) -> History:
         signals = {name: _unpacked(packed) for name, packed in message["signals"].items()}
         step_s, suspected = _unpacked(message["step_s"]), message.get("suspected")
         known = None if suspected is None else {k: (v[0], v[1]) for k, v in suspected.items()}
-        return History(steps, step_s, signals, known)
+        return History(steps, step_s, signals, suspected=known)
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise ValueError("not a packed history") from error
 
@@ -194,12 +194,18 @@ def extended_history(history: History, window: History) -> ExtendedHistory:
     """The history up to the window, and the window."""
     if not window.num_steps:
         return ExtendedHistory(
-            history.steps, history.step_s, history.signals, history.suspected, history.num_steps
+            history.steps,
+            history.step_s,
+            history.signals,
+            history.num_steps,
+            suspected=history.suspected,
         )
     before = history.before(int(window.steps[0]))
     both = before.with_steps(window)
     num_before = both.num_steps - window.num_steps
-    return ExtendedHistory(both.steps, both.step_s, both.signals, before.suspected, num_before)
+    return ExtendedHistory(
+        both.steps, both.step_s, both.signals, num_before, suspected=before.suspected
+    )
 
 
 def onset_in_history(history: ExtendedHistory, badness: Floats) -> Onset:

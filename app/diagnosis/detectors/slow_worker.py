@@ -31,6 +31,7 @@ from app.diagnosis.detector import (
     percent,
     too_few_steps_reason,
 )
+from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
 from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
@@ -46,7 +47,7 @@ from app.diagnosis.evidence.slow_operations import (
     SlowOperation,
     slow_operations,
 )
-from app.diagnosis.evidence.slow_steps import slow_in_turn
+from app.diagnosis.evidence.slow_steps import Turns, slow_in_turn, workers_in_turn
 from app.diagnosis.evidence.slowness import (
     MIN_DEVIATIONS,
     NO_COMPUTATIONS,
@@ -158,6 +159,11 @@ class SlowWorker(Detector):
             return self._cannot_tell(NO_COMPUTATIONS)
         is_paused = _is_paused(case, found)
         of_workers = np.where(is_paused, 0.0, _scores(found))
+        turns = workers_in_turn(case, found)
+        if turns is not None and len(turns.workers) > (of_workers >= MIN_SCORE).sum():
+            return rotating_suspicion(
+                case, found, turns, _badness(case, found, _in_turn(found, turns))
+            )
         has_support = _is_supported(case, found)
         is_clear = found.stretches.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_workers, np.minimum(of_workers, _CHANCE_SCORE))
@@ -206,15 +212,17 @@ class SlowWorker(Detector):
         workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
         late = case.cached(late_workers)
         culprits = _culprits(case, workers, late)
+        lasts = rotation(slow_in_turn(case, found, [hit.at for hit in hits]))
+        in_turn = IN_TURN if lasts == "rotating" else ""
         return Suspicion(
             self.cause,
             max(hit.score for hit in hits),
             sure if hits[0].is_supported else min(sure, MAX_CONFIDENCE),
             culprits,
-            partial(finding_sentence, _fact(case, found, hits, late)),
+            partial(finding_sentence, f"{in_turn}{_fact(case, found, hits, late)}"),
             repair=_repair(case, found, hits),
             badness=_badness(case, found, hits),
-            persistence=rotation(slow_in_turn(case, found, [hit.at for hit in hits])),
+            persistence=lasts,
             evidence={**_evidence(case, found, hits, workers), **_arrivals(case, workers)},
             parts=self._parts(case, found, hits),
         )
@@ -237,6 +245,15 @@ class SlowWorker(Detector):
             lambda chosen: _repair(case, found, of(chosen)),
             lambda chosen: self._suspicion(case, found, of(chosen)),
         )
+
+
+def _in_turn(found: Slowness, turns: Turns) -> list[_Hit]:
+    """Workers that are slow in turn, as slow ones for their badness."""
+    num_stages = found.ratio.shape[2]
+    return [
+        _Hit(dp_rank * num_stages + stage, found, 1.0, is_supported=True)
+        for dp_rank, stage in turns.workers
+    ]
 
 
 def _confidence(hit: _Hit) -> float:
