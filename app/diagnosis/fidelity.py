@@ -17,7 +17,7 @@ from app.diagnosis.evidence.features import Features
 from app.diagnosis.finding import Finding, RuledOut
 from app.diagnosis.suspicions import SuspicionCosts
 from app.engine.metrics import MAX_DISCREPANCY, discrepancy
-from app.engine.steady_state import before_first_s
+from app.engine.steady_state import overlap_s
 from app.trace.window import Floats, Ints
 
 # Cheaper causes are not named.
@@ -53,7 +53,7 @@ class Fidelity:
 def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
     """The fidelity of step times [steps] with the delays of all suspicions."""
     usual = case.usual_steps
-    recorded_s = case.report.recorded_s - case.joined(_before_first_s)
+    recorded_s = case.report.recorded_s - case.joined(_overlap_s)
     # Gaps between steps are launch delay, which a suspicion may have added already.
     at_most_s = np.maximum(blamed_s, np.minimum(blamed_s + case.report.between_s, recorded_s))
     either = (blamed_s, at_most_s)
@@ -63,8 +63,8 @@ def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
     return Fidelity(away, near, usual.size, np.maximum(0.0, recorded_s - at_most_s))
 
 
-def _before_first_s(group: Features) -> Floats:
-    return before_first_s(group.replayer.grid)
+def _overlap_s(group: Features) -> Floats:
+    return overlap_s(group.replayer.grid)
 
 
 def doubted_by_fidelity(

@@ -126,6 +126,25 @@ def before_first_s(grid: Grid) -> Floats:
     return np.asarray(np.maximum(0.0, first_s - grid.began_s))
 
 
+def overlap_s(grid: Grid) -> Floats:
+    """[steps], seconds by which a step's span exceeds the longest span of a single worker.
+
+    Without origins workers of a pipeline seem to begin while others are still in the step before;
+    no worker does so itself, and one that is busy all the time takes as long as the period. 0 with
+    origins.
+    """
+    if grid.origin_s is not None or grid.steady_began_s is not None:
+        return np.zeros(grid.num_steps)
+    longest_s = np.zeros(grid.num_steps)
+    for first in _first_rows(grid).tolist():
+        rows = np.flatnonzero(grid.template.stage == grid.template.stage[first])
+        end_s = (grid.start_s[rows] + grid.duration_s[rows]).max(axis=0)
+        own_s = (end_s - grid.start_s[first]).reshape(-1, grid.num_steps)
+        longest_s = np.maximum(longest_s, own_s.max(axis=0))
+    earliest_s, latest_s = grid.spans_s
+    return np.asarray(np.maximum(0.0, latest_s - earliest_s - longest_s))
+
+
 def _steps(at: int, grid: Grid, waited_s: Floats) -> list[_Step]:
     _, latest_s = grid.spans_s
     origin_s = np.zeros(grid.num_steps) if grid.origin_s is None else grid.origin_s

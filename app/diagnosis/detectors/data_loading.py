@@ -17,13 +17,21 @@ from app.diagnosis.detector import (
     names_of,
     percent,
 )
-from app.diagnosis.evidence.data_waits import MIN_STEPS, DataWaits, data_waits, host_of_first_stage
+from app.diagnosis.evidence.data_waits import (
+    MIN_STEPS,
+    DataWaits,
+    data_waits,
+    host_of_first_stage,
+    unrecorded_s,
+)
 from app.diagnosis.evidence.job_changes import launch_lateness
 from app.diagnosis.finding import Culprit, RuledOut, Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
 
 _MAX_LISTED = 64
+# Late begins of few steps, which may be evaluations, are mentioned from this share of the time.
+_MIN_ODD_SHARE = 0.05
 
 
 class DataLoading(Detector):
@@ -49,14 +57,17 @@ class DataLoading(Detector):
                 insufficient=True,
                 figures=figures,
             )
-        odd = int(((found.delay_s.min(axis=1)[:, 0] > found.least_s) & ~case.is_usual).sum())
-        if odd >= MIN_STEPS:
+        before_s = unrecorded_s(case) + found.delay_s[:, :, 0].min(axis=1)
+        odd = (before_s > found.least_s) & (~case.is_usual | (unrecorded_s(case) > 0))
+        share = float(before_s[odd].sum() / (case.report.recorded_s + before_s).sum())
+        if odd.sum() >= MIN_STEPS and share >= _MIN_ODD_SHARE:
             return RuledOut(
                 self.cause,
-                f"all first forward computations are late in {odd:,} of {case.steps.size:,} steps: "
-                "waits for data, if no evaluation or checkpoint came before them; no client tells",
+                f"{int(odd.sum()):,} of {case.steps.size:,} steps begin late on all workers, which "
+                f"takes {percent(share)} of the time: waits for data, evaluations or checkpoints, "
+                "none of which was reported",
                 insufficient=True,
-                figures=figures,
+                figures={**figures, "late_share": share},
             )
         return RuledOut(
             self.cause,
@@ -81,7 +92,7 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
 
     def wording(costs: CostFigures) -> str:
         return finding_sentence(
-            f"{who} {mean_s:.2f} s for data before the first forward computation in "
+            f"{who} {_seconds(mean_s)} for data before the first forward computation in "
             f"{int(is_hit.sum()):,} of {is_hit.size:,} steps",
             costs,
         )
@@ -107,6 +118,10 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
             "told_by_client": found.is_annotated,
         },
     )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.0995 else f"{1e3 * seconds:.3g} ms"
 
 
 def _who(found: DataWaits, culprits: tuple[Culprit, ...]) -> str:
@@ -150,12 +165,10 @@ def _delays_by_group(case: Case, found: DataWaits) -> BlamedByGroup:
     by_group = {}
     for group, late in zip(case.groups, case.delays, strict=True):
         first = np.flatnonzero(late.is_first)
-        is_late = found.is_late[group.positions]  # [steps, dp, pp]
-        step, dp_rank, stage = np.nonzero(is_late)
+        wait_s = found.wait_s[group.positions]  # [steps, dp, pp]
+        step, dp_rank, stage = np.nonzero(wait_s)
         of_stage = np.full(case.parallelism.pp_size, -1)
         of_stage[late.stage[first]] = first
         at, lane = of_stage[stage], dp_rank * len(group.steps) + step
-        by_group[group.steps] = BlamedOps(
-            late.rows[at], lane, found.wait_s[group.positions][is_late]
-        )
+        by_group[group.steps] = BlamedOps(late.rows[at], lane, wait_s[step, dp_rank, stage])
     return by_group

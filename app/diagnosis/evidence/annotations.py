@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.outliers import LaunchDelays, launch_delays_s
+from app.engine.steady_state import before_first_s
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Ints, Trace, Window
@@ -42,12 +43,39 @@ def _is_placed(notes: Trace, sizes: Parallelism) -> NDArray[np.bool_]:
     return np.asarray((notes.dp_rank < sizes.dp_size) & (notes.stage < sizes.pp_size))
 
 
-def begin_delays_s(group: Features) -> Floats:
-    """[pp, lanes], launch delay of the gather with which a stage begins its step, 0 without one.
+def first_delays_s(group: Features, late: LaunchDelays, *, is_surely: bool = False) -> Floats:
+    """[pp, lanes], how late each stage's first forward starts by its own doing.
 
-    Parameters are gathered once the data have come, so a data wait delays the gather and not the
-    forward after it.
+    That is its launch delay, with that of the gather before it: parameters are gathered once the
+    data have come. A stage that waits for data may also post its first receive late. A later
+    stage's delay counts from the arrival of its input. Without origins a worker may still be in
+    the step before when others begin: with `is_surely`, only what does not depend on that counts.
     """
+    is_surely = is_surely and group.replayer.grid.origin_s is None
+    template = group.replayer.template
+    found = np.zeros((group.replayer.pp_size, late.delay_s.shape[1]))
+    arrives_s = _arrivals_s(group, with_receives=not is_surely)
+    gather_s = _gather_delays_s(group)
+    if is_surely:
+        by_dp_s = gather_s.reshape(gather_s.shape[0], group.replayer.dp_size, -1)
+        gather_s = (by_dp_s - by_dp_s.min(axis=1, keepdims=True)).reshape(gather_s.shape)
+    for first in np.flatnonzero(late.is_first)[::-1].tolist():
+        stage, row = int(late.stage[first]), int(late.rows[first])
+        own_s = late.delay_s[first] + gather_s[stage]
+        if stage in arrives_s:
+            arrived_s, posted_late_s = arrives_s[stage]
+            start_s = group.replayer.grid.start_s[row]
+            own_s = np.clip(start_s - arrived_s, 0.0, own_s + posted_late_s)
+        elif is_surely and not (template.optype == OP_CODES["params-all-gather"]).any():
+            # The first receive, which the delay counts from, is no begin.
+            early_s = np.tile(before_first_s(group.replayer.grid), group.replayer.dp_size)
+            own_s = np.maximum(0.0, own_s - early_s)
+        found[stage] = own_s
+    return found
+
+
+def _gather_delays_s(group: Features) -> Floats:
+    """[pp, lanes], launch delay of the gather with which a stage begins its step, else 0."""
     replayer, template = group.replayer, group.replayer.template
     found = np.zeros((replayer.pp_size, replayer.grid.start_s.shape[1]))
     rows = np.flatnonzero(template.optype == OP_CODES["params-all-gather"])
@@ -58,24 +86,32 @@ def begin_delays_s(group: Features) -> Floats:
     return found
 
 
-def receive_delays_s(group: Features) -> Floats:
-    """[pp, lanes], how much later than its data were sent a stage posts its first receive, or 0.
+def _arrivals_s(group: Features, *, with_receives: bool) -> dict[int, tuple[Floats, Floats]]:
+    """By stage: when its first input would have come, and the receive's delay, each [lanes].
 
-    A stage that waits for its own data posts it late. Of jobs with one chunk a stage.
+    Of jobs with one chunk a stage.
     """
     replayer, template = group.replayer, group.replayer.template
-    start_s = replayer.grid.start_s
-    found = np.zeros((replayer.pp_size, start_s.shape[1]))
+    found: dict[int, tuple[Floats, Floats]] = {}
     if template.parallelism.vpp_size > 1:
         return found
-    first = {
-        name: _first_of_stages(template.stage, template.optype == OP_CODES[name])
+    sent, received = (
+        _first_of_stages(template.stage, template.optype == OP_CODES[name])
         for name in ("forward-send", "forward-recv")
-    }
-    for stage, row in first["forward-recv"].items():
-        if (sent := first["forward-send"].get(stage - 1)) is not None:
-            own_s = launch_delays_s(replayer, np.array([row]))[0]
-            found[stage] = np.clip(start_s[row] - start_s[sent], 0.0, own_s)
+    )
+    start_s, duration_s = replayer.grid.start_s, replayer.grid.duration_s
+    gathers = _first_of_stages(template.stage, template.optype == OP_CODES["params-all-gather"])
+    for stage, row in received.items():
+        if stage - 1 not in sent:
+            continue
+        posted_s, sent_s = start_s[row], start_s[sent[stage - 1]]
+        own_s = launch_delays_s(replayer, np.array([row]))[0]
+        late_s = np.clip(posted_s - sent_s, 0.0, own_s if with_receives else 0.0)
+        if stage in gathers:
+            # A receive posted late because others were late to the gather is not its own doing.
+            gathered_s = start_s[gathers[stage]] + duration_s[gathers[stage]]
+            own_s = np.where(gathered_s <= posted_s, posted_s - gathered_s, own_s)
+        found[stage] = (posted_s + duration_s[row] - late_s, np.minimum(late_s, own_s))
     return found
 
 
@@ -130,8 +166,8 @@ def annotated_delays(
     noted_s = np.bincount(of_note, notes.duration_s[known], keys.size)
     at, lane = np.divmod(keys, num_lanes)
     delay_s = late.delay_s[at, lane]
-    before_s = (begin_delays_s(group) + receive_delays_s(group))[late.stage[at], lane]
-    delay_s = delay_s + np.where(late.is_first[at], before_s, 0.0)
+    firsts_s = first_delays_s(group, late)[late.stage[at], lane]
+    delay_s = np.where(late.is_first[at], firsts_s, delay_s)
     return AnnotatedDelays(late.rows[at], lane, at, np.minimum(noted_s, delay_s))
 
 

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.annotations import (
     annotated_seconds,
-    begin_delays_s,
-    receive_delays_s,
+    first_delays_s,
 )
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import stalls
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, densest_stretch
-from app.engine.steady_state import before_first_s
 from app.trace.window import Floats
 
 # A wait for data takes at least this share of the step,
@@ -42,22 +40,22 @@ MIN_BEYOND_OTHERS = 0.2
 _LEAST_SHARE = 0.05
 _NO_TIME_S = 1e-9
 # Longer waits than so many times the usual one have another reason.
-MAX_TIMES_USUAL = 2.5
+MAX_TIMES_USUAL = 4.0
 # Late steps are one stretch if it has this share of them.
-MIN_SHARE_IN_STRETCH = 0.75
+MIN_SHARE_IN_STRETCH = 0.9
 MIN_TIMES_OTHERS = 3.0
 # Shorter waits than this share of the longest are what every loader takes.
 MIN_SHARE_OF_LONGEST = 0.4
 # Where all workers wait: a share of the steps' time. Less is what loaders and hosts take anyway.
-MIN_SHARE_OF_ALL = 0.05
+MIN_SHARE_OF_ALL = 0.045
 # Some workers wait, and not all: each on average so many times as long as any of the others, each
 # long in this share of the steps with long waits, and together nearly all the time waited long.
 MIN_TIMES_LONGER = 2.0
 MIN_TIMES_LONGER_THAN_SHORTEST = 4.0
-MIN_SHARE_OF_STEPS = 0.5
+MIN_SHARE_OF_STEPS = 0.25
 MIN_SHARE_OF_FEW = 0.8
-# Waits wander if no more than this share of the workers waits long in a typical step.
-MAX_SHARE_WANDERING = 0.25
+# Waits wander if in a typical step the second longest has at most this share of the longest.
+MAX_SHARE_OF_SECOND = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +63,10 @@ class DataWaits:
     """First forward computations that waited for data.
 
     Shapes: [steps, dp, pp] for `delay_s`, the launch delay, `wait_s`, the part of it that is a wait
-    for data, and `is_late`; [steps] for `least_s`, from which on a delay counts; [dp, pp] for
-    `waits`, workers that wait repeatedly. `of_all`: nobody waits far longer than the others.
-    `wanders`: different workers wait in different steps. `is_annotated`: the client reports waits.
+    for data, and `is_late`, those in steps with long waits; [steps] for `least_s`, from which on a
+    delay counts; [dp, pp] for `waits`, workers that wait repeatedly. `of_all`: nobody waits far
+    longer than the others. `wanders`: different workers wait in different steps. `is_annotated`:
+    the client reports waits.
     """
 
     delay_s: Floats
@@ -96,12 +95,12 @@ def _annotated(case: Case, noted_s: Floats) -> DataWaits:
     found = _waiting(of_loaders, _long_from_s(of_loaders[matters]))
     waits = np.zeros(noted_s.shape[1:], np.bool_)
     waits[:, has_loader] = found.waits.reshape(-1, int(has_loader.sum()))
-    wait_s = np.where(found.in_step[:, None, None] & waits, late_by_s, 0.0)
+    wait_s = np.where(matters[:, None, None] & waits, late_by_s, 0.0)
     if not found.of_all:
-        wait_s = np.minimum(wait_s, _beyond_others_s(delay_s))
+        wait_s = np.minimum(wait_s, _beyond_others_s(late_by_s, waits))
     elif _joint_s(wait_s) < MIN_SHARE_OF_ALL * case.report.recorded_s.sum():
         wait_s = np.zeros_like(wait_s)
-    is_late = wait_s > 0
+    is_late = (wait_s > 0) & found.in_step[:, None, None]
     waits &= is_late.any(axis=0).any()
     return DataWaits(
         delay_s, wait_s, is_late, least_s, waits, found.of_all, found.wanders, is_annotated=True
@@ -153,8 +152,10 @@ def _waiting(amount_s: Floats, long_from_s: float, *, is_whole: bool = True) -> 
     )
     if is_some:
         return _Waiting(in_step, waits, of_all=False, wanders=False)
-    num_long = float(np.median(is_long[in_step].sum(axis=1)))
-    wanders = num_workers > 1 and num_long <= max(1.0, MAX_SHARE_WANDERING * num_workers)
+    in_order_s = np.sort(amount_s[in_step], axis=1)
+    wanders = num_workers > 1 and bool(
+        np.median(in_order_s[:, -2] / in_order_s[:, -1]) <= MAX_SHARE_OF_SECOND
+    )
     return _Waiting(in_step, np.ones(num_workers, np.bool_), of_all=True, wanders=wanders)
 
 
@@ -179,9 +180,10 @@ def _joint_s(wait_s: Floats) -> float:
     return float(wait_s.max(axis=1).sum(axis=1).sum())
 
 
-def _beyond_others_s(delay_s: Floats) -> Floats:
-    """[steps, dp, pp], delays beyond the least of the stage, which holds up everybody."""
-    return np.asarray(np.maximum(0.0, delay_s - delay_s.min(axis=1, keepdims=True)))
+def _beyond_others_s(delay_s: Floats, waits: NDArray[np.bool_]) -> Floats:
+    """[steps, dp, pp], delays beyond the least of the stage, if not all of the stage wait."""
+    least_s = np.where(waits.all(axis=0), 0.0, delay_s.min(axis=1))
+    return np.asarray(np.maximum(0.0, delay_s - least_s[:, None]))
 
 
 def _inferred(case: Case) -> DataWaits:
@@ -213,10 +215,10 @@ def _inferred(case: Case) -> DataWaits:
             enough &= of_all
         is_late[:, :, stage] = mine & enough
     is_late = _longest_stretch(is_late, case.is_usual)
-    wait_s = _waits_s(case, delay_s, is_late)
-    if not of_all:
-        wait_s = np.minimum(wait_s, _beyond_others_s(delay_s))
+    wait_s = _waits_s(case, delay_s, is_late, of_all=of_all)
     waits = np.asarray(is_late.any(axis=0))
+    if not of_all:
+        wait_s = np.minimum(wait_s, _beyond_others_s(delay_s, waits))
     return DataWaits(
         delay_s, wait_s, wait_s > 0, least_s, waits, of_all, wanders=False, is_annotated=False
     )
@@ -236,11 +238,11 @@ def _longest_stretch(is_late: NDArray[np.bool_], is_usual: NDArray[np.bool_]) ->
     return inside
 
 
-def _waits_s(case: Case, delay_s: Floats, is_late: NDArray[np.bool_]) -> Floats:
+def _waits_s(case: Case, delay_s: Floats, is_late: NDArray[np.bool_], *, of_all: bool) -> Floats:
     """[steps, dp, pp], the part of each delay that is a wait for data.
 
-    Odd steps between late ones count as late. A delay far above the worker's usual wait holds an
-    evaluation, so only the usual wait is taken from it.
+    Odd steps between late ones count as late. If all wait, a delay far above the worker's usual
+    wait holds an evaluation, so only the usual wait is taken from it.
     """
     wait_s = np.where(is_late, delay_s, 0.0)
     before, after = (
@@ -254,7 +256,8 @@ def _waits_s(case: Case, delay_s: Floats, is_late: NDArray[np.bool_]) -> Floats:
         usual_s = max(of_all_s, float(np.median(mine[is_late[:, dp_rank, stage]])))
         own = wait_s[:, dp_rank, stage]
         own[odd[:, dp_rank, stage]] = mine[odd[:, dp_rank, stage]]
-        own[own > MAX_TIMES_USUAL * usual_s] = usual_s
+        is_far = own > MAX_TIMES_USUAL * usual_s
+        own[is_far & (of_all | odd[:, dp_rank, stage])] = usual_s
     return wait_s
 
 
@@ -274,26 +277,13 @@ def _least_s(case: Case) -> Floats:
 
 
 def _first_delays(case: Case) -> Floats:
-    """[steps, dp, pp], launch delays of first forwards, of gathers and receives before them."""
+    """[steps, dp, pp], how late first forwards start by their own worker's doing."""
     sizes = (case.steps.size, case.parallelism.dp_size, case.parallelism.pp_size)
     first_s = np.zeros(sizes)
     for group, late in zip(case.groups, case.delays, strict=True):
-        at, begin_s = group.positions, _begin_delays_s(group)
-        for first in np.flatnonzero(late.is_first)[::-1]:
-            stage = late.stage[first]
-            own_s = late.delay_s[first] + begin_s[stage]
-            if stage == 0:
-                # Without origins the first receive is no begin.
-                own_s = own_s - np.tile(before_first_s(group.replayer.grid), sizes[1])
-            first_s[at, :, stage] = np.maximum(0.0, own_s).reshape(-1, at.size).T
+        own_s = first_delays_s(group, late, is_surely=True)
+        first_s[group.positions] = own_s.reshape(sizes[2], sizes[1], -1).transpose(2, 1, 0)
     return first_s
-
-
-def _begin_delays_s(group: Features) -> Floats:
-    """[pp, lanes], how late stages begin their gathers and, where steps have origins, receives."""
-    if not _has_origins(group):
-        return begin_delays_s(group)
-    return begin_delays_s(group) + receive_delays_s(group)
 
 
 def _has_origins(group: Features) -> bool:
@@ -358,3 +348,21 @@ def _behind_s(case: Case, dp_rank: int, stage: int) -> Floats:
         )
         behind_s[group.positions] = there - here
     return behind_s
+
+
+def unrecorded_s(case: Case) -> Floats:
+    """[steps], seconds between a step's begin and the end of the step before it, if known.
+
+    Long gaps that few steps have are no part of them (app/engine/steady_state.py).
+    """
+    found = np.zeros(case.steps.size)
+    begins_s, ends_s = np.full(case.steps.size, np.nan), np.full(case.steps.size, np.nan)
+    for group in case.groups:
+        grid = group.replayer.grid
+        if grid.origin_s is None:
+            return found
+        begins_s[group.positions] = grid.origin_s + grid.began_s
+        ends_s[group.positions] = grid.origin_s + grid.spans_s[1]
+    is_next = np.diff(case.steps) == 1
+    found[1:] = np.where(is_next, np.maximum(0.0, begins_s[1:] - ends_s[:-1]), 0.0)
+    return found
