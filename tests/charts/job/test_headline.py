@@ -140,14 +140,14 @@ def test_a_job_with_silent_ranks_names_them_and_how_many_go_on(ranks, num_others
 
 
 def test_figures_of_the_others_follow_the_silent_rank():
-    silent = {"cause": "silent-worker", "sentence": "rank 12 reports nothing", "cost": None}
-    slow = {"cause": "slow-worker", "sentence": "rank 3 is 1.8x slower", "cost": 0.3}
+    silent = {"cause": "silent-worker", "sentence": "rank 12 reports nothing"}
+    slow = {"cause": "slow-worker", "sentence": "rank 3 is 1.8x slower"}
     imputed = {"ops": 10, "workers": [{"rank": 12}]}
     seen = {"silent_ranks": [12], "num_others": 7}
     _, sub = told("silent", result(findings=[silent, slow], imputed=imputed), **seen)
     assert sub.startswith("Rank 3 is 1.8\N{MULTIPLICATION SIGN} slower. The others run at ")
     assert "medians of its peers stand in" in sub
-    sentence, _ = told("straggling", result(findings=[silent, slow], imputed=imputed))
+    sentence, _ = told("healthy", result(findings=[silent, slow], imputed=imputed))
     assert sentence.startswith("Rank 12 reports nothing. Rank 3 is")
 
 
