@@ -171,7 +171,7 @@ def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]
     )
     sentence = f"{_who_is_silent(seen)} {have} been silent{_since(seen)}; {others} on."
     if result is None:
-        return sentence, "Too few of its stage's workers are left to have figures without it."
+        return sentence, "No step could be analysed so far, so there are no figures."
     if not (result.get("imputed") or {}).get("workers"):
         return sentence, "The figures are those of before."
     others_at = f"The others run at {formatting.ratio(result['slowdown'])} of their ideal"

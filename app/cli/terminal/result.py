@@ -50,8 +50,10 @@ def headline(result: Result, ranks: Ranks | None = None) -> list[Text]:
 
 
 def _most_costly(result: Result) -> list[Text]:
-    findings = result["findings"]
-    return [Text(f"{printable(findings[0]['sentence'])}.")] if findings else []
+    """The most costly finding; after it says who is missing, if anybody is."""
+    findings = result["findings"] or []
+    num_first = 2 if findings and findings[0]["cause"] == "silent-worker" else 1
+    return [Text(f"{printable(each['sentence'])}.") for each in findings[:num_first]]
 
 
 def _remarks(result: Result) -> list[Text]:
@@ -251,6 +253,16 @@ def figures(result: Result) -> Table:
     return table
 
 
+def _imputed(result: Result) -> list[tuple[str, str, str]]:
+    """Operations that nobody recorded, and the workers that are missing."""
+    found = result.get("imputed")
+    if not found:
+        return []
+    ranks = [each["rank"] for each in found["workers"]]
+    who = f"; missing: {formatting.ranks(ranks).lower()}" if ranks else ""
+    return [("imputed", f"{found['ops']:,}", f"operations, by the medians of their peers{who}")]
+
+
 def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
     job, steps = result["job"], len(result["steps"])
     layout = f"{job['dp_size']} dp {TIMES} {job['pp_size']} stages {TIMES} {job['tp_size']} tp"
@@ -261,6 +273,7 @@ def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
     return [
         ("GPUs", f"{job['world_size']:,}", layout),
         ("steps", f"{steps:,}", _which_steps(result)),
+        *_imputed(result),
         ("step, recorded", _seconds(means["recorded"]), "mean"),
         ("step, simulated", _seconds(means["simulated"]), "mean, without launch delay"),
         ("step, ideal", _seconds(means["ideal"]), "mean, without stragglers"),
