@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from app.diagnosis.evidence.annotations import annotated_delays, annotations_of
 from app.diagnosis.evidence.features import (
     SIGNAL_NAMES,
     Computations,
@@ -107,9 +108,24 @@ class Case:
         begins = self.extended_history.num_before == 0
         if launch_s is None:
             return ~odd_steps(own_s, step_s, begins=begins)
+        # A step that waits for data is no evaluation.
+        launch_s = np.maximum(0.0, launch_s - self.late_by_s("data-wait"))
         odd = odd_steps(own_s + launch_s, step_s, begins=begins)
         # Frequent planned pauses can hide rare evaluations in the sum: look at delays alone, too.
         return ~(odd | odd_steps(launch_s, step_s, begins=begins))
+
+    def late_by_s(self, annotation: str) -> Floats:
+        """[steps, dp, pp], launch delays that the client puts down to a type of annotation."""
+        sizes = self.parallelism
+        found = np.zeros((self.steps.size, sizes.dp_size, sizes.pp_size))
+        notes = annotations_of(self.replay.window, annotation)
+        if notes is None:
+            return found
+        for group, late in zip(self.groups, self.delays, strict=True):
+            noted = annotated_delays(group, late, notes, is_between=annotation == "gc-pause")
+            dp_rank, step = np.divmod(noted.lane, len(group.steps))
+            np.add.at(found, (group.positions[step], dp_rank, late.stage[noted.at]), noted.seconds)
+        return found
 
     @cached_property
     def usual_steps(self) -> Ints:

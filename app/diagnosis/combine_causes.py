@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from app.diagnosis.detector import percent
 from app.diagnosis.evidence.job_changes import MAX_CHANGES, MAX_STEPS_APART
 from app.diagnosis.onset_words import ONSET_WORDS, onset_words, past_tense
+from app.diagnosis.unexplained import unexplained_sentence
 
 Result = Mapping[str, Any]
 
@@ -39,6 +40,7 @@ def combine_causes(results: Sequence[Result], figures: Result) -> dict[str, Any]
     others = {
         "changes": _changes(results),
         "fingerprint": _fingerprint(results, figures),
+        "unexplained": _unexplained(results),
         "advice": results[-1].get("advice"),  # of the newest window; older ones were stored without
     }
     diagnosed = [each for each in results if each["findings"] is not None]
@@ -232,6 +234,27 @@ def _fingerprint(results: Sequence[Result], figures: Result) -> dict[str, Any] |
         "optype_share": _shares(figures["optype_slowdown"]),
         "stage_share": figures["stage_share"],
     }
+
+
+_SHARES = ("share", "share_of_loss", "late_launch_share", "stop_share")
+
+
+def _unexplained(results: Sequence[Result]) -> dict[str, Any] | None:
+    """Means over the windows, weighted by their time; the place is that of the largest loss."""
+    known = [
+        (each["unexplained"], sum(each["step_time_s"]["recorded"]))
+        for each in results
+        if each.get("unexplained") is not None
+    ]
+    if not known:
+        return None
+    worst, _ = max(known, key=lambda each: each[0]["share"] * each[1])
+    means = {}
+    for name in _SHARES:
+        of_name = [(block[name], weight) for block, weight in known if block[name] is not None]
+        means[name] = _mean(of_name, sum(weight for _, weight in of_name))
+    block = {**worst, **means}
+    return {**block, "sentence": unexplained_sentence(block)}
 
 
 def _variance(parts: Sequence[Result]) -> dict[str, float | None]:

@@ -34,6 +34,19 @@ class CostFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class CulpritParts:
+    """The culprits of a suspicion one by one, so that each is held against its own repair.
+
+    `number` of culprits that may be dropped separately. `repair` and `suspicion` take the positions
+    of some of them, at least one, and return what repairs these alone, or suspects these alone.
+    """
+
+    number: int
+    repair: Callable[[Sequence[int]], Repair]
+    suspicion: Callable[[Sequence[int]], "Suspicion"]
+
+
+@dataclass(frozen=True, slots=True)
 class Suspicion:
     """A cause that a detector suspects, before its cost is known.
 
@@ -42,7 +55,8 @@ class Suspicion:
     are seconds of late launch, 0 in other lanes; they are added to T' and left out of the repaired
     time. `badness` [n] says how bad each step of the extended history was, 1.0 = not at all, NaN =
     unknown; onset, end and persistence come from it unless they are given. `wording` makes the
-    sentence. Below `min_cost`, a share of GPU time, the cause is not named.
+    sentence. Below `min_cost`, a share of GPU time, the cause is not named. `parts` is
+    for several culprits with a repair.
     """
 
     cause: str
@@ -59,6 +73,7 @@ class Suspicion:
     persistence: Persistence | None = None
     end_step: int | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    parts: CulpritParts | None = None
 
 
 class Detector(ABC):

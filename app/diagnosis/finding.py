@@ -18,11 +18,15 @@ CAUSES = (
     "late-host",
     "stage-imbalance",
     "sequence-imbalance",
+    "expert-imbalance",
     "gc-pause",
     "slow-link",
     "flapping-link",
     "data-loading",
     "allocator-stall",
+    "cpu-contention",
+    "checkpoint-stall",
+    "job-stop",
     "uniform-slowdown",
     "silent-worker",
 )
@@ -132,12 +136,22 @@ def group_culprits(
     A host needs two workers and nearly all that it has in the job; a dp rank needs all stages, a
     stage all dp ranks.
     """
+    return tuple(dict.fromkeys(culprit_of_each(workers, hosts, parallelism).values()))
+
+
+def culprit_of_each(
+    workers: Iterable[Worker], hosts: Hosts, parallelism: Parallelism
+) -> dict[Worker, Culprit]:
+    """The culprit of `group_culprits` that each of these workers belongs to, in their order."""
     hit = list(dict.fromkeys(workers))
     of_host = _hosts_hit(hit, hosts)
-    left = [worker for worker in hit if hosts.get(worker) not in of_host]
-    groups = {worker: _group(worker, set(left), hosts, parallelism) for worker in left}
-    named = (groups[worker] if worker in groups else Culprit(host=hosts[worker]) for worker in hit)
-    return tuple(dict.fromkeys(named))
+    left = {worker for worker in hit if hosts.get(worker) not in of_host}
+    return {
+        worker: _group(worker, left, hosts, parallelism)
+        if worker in left
+        else Culprit(host=hosts[worker])
+        for worker in hit
+    }
 
 
 def worker_culprit(worker: Worker, hosts: Hosts) -> Culprit:

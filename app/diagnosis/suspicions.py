@@ -14,7 +14,7 @@ A transfer begins on one host and ends on another, so an excess below the clocks
 evidence. A computation has one clock.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -23,12 +23,11 @@ import numpy as np
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
-from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.finding import RuledOut
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
 from app.engine.replays import WindowReplay
-from app.engine.what_if import RECORDED, Replayer, edited_step_times
+from app.engine.what_if import IDEAL, RECORDED, Replayer, edited_step_times
 from app.trace.window import Floats, Ints
 
 
@@ -62,12 +61,25 @@ def suspicion_costs(case: Case, suspicions: Sequence[Suspicion]) -> SuspicionCos
             if _is_replayed(each)
         ],
     )
-    left_out_s = np.where(case.is_usual, 0.0, np.maximum(0.0, replay.recorded_s - blamed_s))
+    left_out_s = _left_out_s(case, blamed_s)
     answers = iter(found)
     return SuspicionCosts(
         blamed_s + left_out_s,
         tuple(next(answers) + left_out_s if _is_replayed(each) else None for each in suspicions),
     )
+
+
+def _left_out_s(case: Case, blamed_s: Floats) -> Floats:
+    """[steps], seconds that odd steps take beyond their replay."""
+    beyond_s = np.maximum(0.0, case.replay.recorded_s - blamed_s)
+    return np.asarray(np.where(case.is_usual, 0.0, beyond_s))
+
+
+def blamed_step_times_s(case: Case, suspicions: Sequence[Suspicion]) -> tuple[Floats, Floats]:
+    """[steps] T', and [steps] the part of it that odd steps take beyond their replay; seconds."""
+    blamed_s = _step_times(case.replay, [each.delays for each in suspicions], None)
+    left_out_s = _left_out_s(case, blamed_s)
+    return blamed_s + left_out_s, left_out_s
 
 
 def cost_after_other_repairs(
@@ -87,6 +99,32 @@ def cost_after_other_repairs(
         repairs = [*repairs, mine.repair]
     without = case.replay.joined(lambda group: _of_group(group, [], repairs))
     return float(1.0 - without.mean() / with_it.mean())
+
+
+RowChoice = Callable[[Replayer], Ints]
+
+
+def repaired_together_s(
+    case: Case, suspicions: Sequence[Suspicion], ideal_rows: RowChoice | None = None
+) -> Floats:
+    """[steps], seconds with all repairs at once and no late launches.
+
+    Where two repair one operation, the shorter duration counts. `ideal_rows` chooses rows of the
+    template that take their ideal durations instead.
+    """
+    repairs = [each.repair for each in suspicions if each.repair is not None]
+    return case.replay.joined(lambda group: _all_repaired(group, repairs, ideal_rows))
+
+
+def _all_repaired(
+    group: Replayer, repairs: Sequence[Repair], ideal_rows: RowChoice | None
+) -> Floats:
+    edited = _EditedDurations(group)
+    for repair in repairs:
+        edited.take_shorter(repair(group))
+    if ideal_rows is not None:
+        edited.idealise(ideal_rows(group))
+    return edited.step_times()
 
 
 def _is_replayed(suspicion: Suspicion) -> bool:
@@ -109,6 +147,11 @@ def _step_times(
     return replay.joined(lambda group: _of_group(group, added, repairs))
 
 
+def repaired_step_s(replay: WindowReplay, repair: Repair) -> Floats:
+    """[steps], seconds with one repair applied and no launch delays."""
+    return _step_times(replay, [], repair)
+
+
 def _of_group(group: Replayer, delays: list[Repair], repairs: list[Repair]) -> Floats:
     edited = _EditedDurations(group)
     for repair in repairs:
@@ -125,6 +168,7 @@ class _EditedDurations:
         self._group = group
         self._source = np.full(group.graph.num_rows, RECORDED, np.int32)
         self._edited_s = np.empty((0, group.durations.recorded_s.shape[1]))
+        self._is_idealised = False
 
     def take(self, repaired: Repaired) -> None:
         """New durations; milestones inside an operation move in proportion."""
@@ -133,6 +177,22 @@ class _EditedDurations:
         milestones_s = repaired.duration_s[of_row] * share
         self._append(repaired.rows, repaired.duration_s)
         self._append(self._group.graph.num_ops + inside, milestones_s)
+
+    def take_shorter(self, repaired: Repaired) -> None:
+        """New durations, except where an earlier repair gave shorter ones."""
+        duration_s, known = repaired.duration_s, self._source[repaired.rows] >= 0
+        if known.any():
+            duration_s = duration_s.copy()
+            before_s = self._edited_s[self._source[repaired.rows[known]]]
+            duration_s[known] = np.minimum(duration_s[known], before_s)
+        self.take(Repaired(repaired.rows, duration_s))
+
+    def idealise(self, rows: Ints) -> None:
+        """These operations, and the milestones inside them, take their ideal durations."""
+        inside, _ = self._inside(rows)
+        self._source[rows] = IDEAL
+        self._source[self._group.graph.num_ops + inside] = IDEAL
+        self._is_idealised = True
 
     def add(self, delays: Repaired) -> None:
         """Delays the start of operations, and the milestones inside them, by these seconds."""
@@ -146,11 +206,12 @@ class _EditedDurations:
     def step_times(self) -> Floats:
         """[steps], seconds."""
         group = self._group
-        if not len(self._edited_s):
+        if not len(self._edited_s) and not self._is_idealised:
             return group.simulated_s
-        return edited_step_times(
-            group.graph, group.durations, self._source, self._edited_s, group.peers
-        )
+        edited_s = self._edited_s
+        if not len(edited_s):
+            edited_s = np.empty((1, group.durations.recorded_s.shape[1]))
+        return edited_step_times(group.graph, group.durations, self._source, edited_s, group.peers)
 
     def _inside(self, rows: Ints) -> tuple[Ints, Ints]:
         """Milestones inside these operations, and the position in `rows` of each one's row."""
@@ -181,6 +242,18 @@ _CONFUSABLE = frozenset(
         ("gc-pause", "allocator-stall"),
         ("data-loading", "allocator-stall"),
         ("late-host", "allocator-stall"),
+        ("allocator-stall", "cpu-contention"),
+        ("slow-worker", "cpu-contention"),
+        ("gc-pause", "cpu-contention"),
+        ("data-loading", "cpu-contention"),
+        ("late-host", "cpu-contention"),
+        ("slow-worker", "expert-imbalance"),
+        ("gc-pause", "job-stop"),
+        ("allocator-stall", "job-stop"),
+        ("data-loading", "job-stop"),
+        ("late-host", "job-stop"),
+        ("checkpoint-stall", "job-stop"),
+        ("gc-pause", "checkpoint-stall"),
     )
 )
 # Share of the smaller one's excess time.
@@ -191,7 +264,7 @@ def drop_explained(
     case: Case, suspicions: Sequence[Suspicion]
 ) -> tuple[list[Suspicion], list[RuledOut]]:
     """The suspicions that remain, and those that another one explains."""
-    explained: dict[str, RuledOut] = _late_hosts(case, suspicions)
+    explained: dict[str, RuledOut] = _late_hosts(case, suspicions) | _experts(suspicions)
     suspicions = [each for each in suspicions if each.cause not in explained]
     for one, other in combinations(suspicions, 2):
         if frozenset((one.cause, other.cause)) not in _CONFUSABLE:
@@ -209,11 +282,19 @@ def drop_explained(
     return left, list(explained.values())
 
 
+def _experts(suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+    """Drops sequence-imbalance where experts were told apart from it (expert_imbalance.py)."""
+    by_cause = {each.cause: each for each in suspicions}
+    lengths = by_cause.get("sequence-imbalance")
+    if lengths is None or "expert-imbalance" not in by_cause:
+        return {}
+    return _explained(lengths, "expert-imbalance")
+
+
 def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops late-host or the cause behind it, so that one fault is named once.
 
-    Data waits are data-loading. Garbage collection is late-host where most pauses are on its
-    workers, else gc-pause.
+    Data waits are data-loading, and garbage collection is gc-pause.
     """
     by_cause = {each.cause: each for each in suspicions}
     late = by_cause.get("late-host")
@@ -224,11 +305,11 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     # A data wait without annotation is a late launch of the first computation.
     if loading is not None and (not loading.culprits or _names_all(loading, workers)):
         return _explained(late, "data-loading")
-    if because == "gc" and (pauses := by_cause.get("gc-pause")):
-        pauses_s = annotated_s(case, "gc-pause")
-        mine_s = sum(float(pauses_s[:, dp_rank, stage].sum()) for dp_rank, stage in workers)
-        is_its_own = mine_s >= _MIN_SHARED * float(pauses_s.sum())
-        return _explained(pauses, "late-host") if is_its_own else _explained(late, "gc-pause")
+    busy = by_cause.get("cpu-contention")
+    if because == "unknown host work" and busy is not None and _names_all(busy, workers):
+        return _explained(late, "cpu-contention")
+    if because == "gc" and "gc-pause" in by_cause:
+        return _explained(late, "gc-pause")
     return {}
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.arrivals.arrivals import MAX_GROUPS, PLACE_KEYS
 from app.engine.metrics import EQUAL_TIMES, MAX_DISCREPANCY, gpu_time_wasted
@@ -135,12 +136,23 @@ def _mean_or_none(values: Sequence[float | None], weights: Floats) -> float | No
     return weighted([value for value, _ in pairs], np.array([weight for _, weight in pairs]))
 
 
-def mean(known: Iterable[Result], name: str, weights: Floats) -> list[Any]:
-    """The weighted mean of an array over the windows."""
-    total: Any = 0.0
-    for each, weight in zip(known, weights, strict=True):
-        total = total + np.asarray(each[name], np.float64) * weight
-    found: list[Any] = (total / weights.sum()).tolist()
+def mean(known: Sequence[Result], name: str, weights: Floats) -> list[Any]:
+    """The weighted mean of an array over the windows; of an element over those that know it."""
+    values = np.array([each[name] for each in known], np.float64)
+    is_known = np.isfinite(values)
+    weight = weights.reshape(-1, *[1] * (values.ndim - 1))
+    if is_known.all():
+        found: list[Any] = ((values * weight).sum(axis=0) / weights.sum()).tolist()
+        return found
+    total = np.where(is_known, values * weight, 0.0).sum(axis=0)
+    known_weight = (is_known * weight).sum(axis=0)
+    of_known = np.divide(total, known_weight, out=np.zeros(total.shape), where=known_weight > 0)
+    return _or_none(of_known, known_weight > 0)
+
+
+def _or_none(values: Floats, is_known: NDArray[np.bool_]) -> list[Any]:
+    """The values as lists, None where they are not known."""
+    found: list[Any] = np.where(is_known, values.astype(object), None).tolist()
     return found
 
 
@@ -389,6 +401,30 @@ def _header(results: Sequence[Result]) -> dict[str, Any]:
             "windows": [each["id"] for each in windows],
         },
         "skipped_steps": _concatenated(results, lambda each: each["skipped_steps"]),
+        "imputed": _imputed([each["imputed"] for each in results if each.get("imputed")]),
+    }
+
+
+def _imputed(blocks: Sequence[Result]) -> dict[str, Any] | None:
+    """Imputed operations of all windows; a worker is missing from the steps of all of them."""
+    if not blocks:
+        return None
+    workers: dict[int, dict[str, Any]] = {}
+    for each in (worker for block in blocks for worker in block["workers"]):
+        before = workers.get(each["rank"])
+        workers[each["rank"]] = {
+            **each,
+            "first_step": each["first_step"] if before is None else before["first_step"],
+            "num_steps": each["num_steps"] + (0 if before is None else before["num_steps"]),
+        }
+    num_ops = sum(each["ops"] for each in blocks)
+    of_all = sum(each["ops"] / each["share"] for each in blocks if each["share"])
+    return {
+        "ops": num_ops,
+        "lone_ops": sum(each["lone_ops"] for each in blocks),
+        "share": num_ops / of_all if of_all else 0.0,
+        "workers": [workers[rank] for rank in sorted(workers)],
+        "steps": _concatenated(blocks, lambda each: each["steps"]),
     }
 
 
@@ -452,11 +488,11 @@ def _of_loss(shares: Sequence[float | None], total: Weights) -> float | None:
     return weighted([share or 0.0 for share in shares], total.lost_s)
 
 
-def _estimate(known: Sequence[Result], total: Weights) -> list[list[float]]:
-    dp_rank = np.array(mean(known, "dp_rank_slowdown", total.ideal_s))
+def _estimate(known: Sequence[Result], total: Weights) -> list[list[float | None]]:
+    dp_rank = np.array(mean(known, "dp_rank_slowdown", total.ideal_s), np.float64)
     stage = np.array(mean(known, "stage_slowdown", total.ideal_s))
-    found: list[list[float]] = np.minimum(dp_rank[:, None], stage[None, :]).tolist()
-    return found
+    worker = np.array(mean(known, "worker_slowdown", total.ideal_s), np.float64)
+    return _or_none(np.minimum(dp_rank[:, None], stage[None, :]), np.isfinite(worker))
 
 
 def _at(parts: Iterable[Result], name: str) -> list[Any]:

@@ -23,6 +23,16 @@ def slowdown(actual_s: Floats, ideal_s: Floats) -> Floats:
     return np.asarray(actual_s.mean(axis=-1) / ideal_s.mean())
 
 
+def known_slowdown(actual_s: Floats, ideal_s: Floats, is_known: NDArray[np.bool_]) -> Floats:
+    """[...], S over the steps that are known of each, NaN without any.
+
+    Shapes: `actual_s` and `is_known` [..., steps], `ideal_s` [steps].
+    """
+    total_s = np.where(is_known, actual_s, 0.0).sum(axis=-1)
+    least_s = np.where(is_known, ideal_s, 0.0).sum(axis=-1)
+    return np.divide(total_s, least_s, out=np.full(total_s.shape, np.nan), where=least_s > 0)
+
+
 def gpu_time_wasted(slowdown: float) -> float:
     """Share of GPU time lost to stragglers, 1 - 1/S (Eq. 3)."""
     return 1 - 1 / slowdown

@@ -16,7 +16,7 @@ KEYS = [
     "optype_slowdown", "dp_rank_slowdown", "stage_slowdown", "worker_slowdown",
     "worker_slowdown_estimate", "m_w", "m_w_exact", "m_s", "stage_share", "findings", "ruled_out",
     "fingerprint", "changes", "per_step", "structures", "clocks", "stage_compute_s",
-    "optype_time_s", "arrivals", "unexplained_share", "coverage", "advice",
+    "optype_time_s", "arrivals", "unexplained_share", "unexplained", "coverage", "advice",
 ]  # fmt: skip
 
 

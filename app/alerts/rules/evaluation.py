@@ -323,7 +323,7 @@ class JobAlerts:
             return []
         changes: list[AlertChange] = []
         seen: list[RuleWindow] = []
-        if facts.state == "complete" and facts.verdict is not None:
+        if facts.is_counted:
             self._counted_through = facts.place
             changes += self._end_of_earlier_run(facts.place[0], now_s)
             at = ObservedWindow(facts.window_id, *facts.place, facts.took_s, now_s)

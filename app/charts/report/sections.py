@@ -124,7 +124,8 @@ def findings(result: Result) -> str:
 
 
 def _finding(found: Mapping[str, Any]) -> str:
-    sure = next(text for least, text in _CONFIDENCE_WORDS if found["confidence"] >= least)
+    words = next(text for least, text in _CONFIDENCE_WORDS if found["confidence"] >= least)
+    sure = f"{words}, {formatting.percent(found['confidence'])}"
     onset = found["onset_step"]
     end = found.get("end_step")
     since = "before recording began" if onset is None else f"step {formatting.count(onset)}"

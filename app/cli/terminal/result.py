@@ -74,18 +74,18 @@ def _late_launches(result: Result, ranks: Ranks | None) -> list[Text]:
     text = f"Late launches add {percent(result['launch_slowdown'] - 1, 0)} to a step"
     waited = result["launch_delay"]["others_waited"]
     dp_rank, stage, longest_s = _highest(waited)
-    total_s = sum(map(sum, waited))
+    total_s = sum(each or 0.0 for of_rank in waited for each in of_rank)
     if longest_s >= _MAIN_SHARE * total_s > 0:
         worker, share = _worker(dp_rank, stage, ranks), _share(longest_s / total_s)
         text += f"; {share} of what workers waited for that was for the host of {worker}"
     return [Text(f"{text}.")]
 
 
-def _highest(of_workers: Sequence[Sequence[float]]) -> tuple[int, int, float]:
+def _highest(of_workers: Sequence[Sequence[float | None]]) -> tuple[int, int, float]:
     """The worker with the highest value: dp rank, stage, value."""
     workers = ((d, p) for d in range(len(of_workers)) for p in range(len(of_workers[0])))
-    dp_rank, stage = max(workers, key=lambda worker: of_workers[worker[0]][worker[1]])
-    return dp_rank, stage, of_workers[dp_rank][stage]
+    dp_rank, stage = max(workers, key=lambda worker: of_workers[worker[0]][worker[1]] or 0.0)
+    return dp_rank, stage, of_workers[dp_rank][stage] or 0.0
 
 
 def _worker(dp_rank: int, stage: int, ranks: Ranks | None) -> str:

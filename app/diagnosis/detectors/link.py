@@ -7,6 +7,7 @@ from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import (
+    CulpritParts,
     Detector,
     Suspicion,
     as_ratio,
@@ -114,6 +115,11 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
     """One suspicion for all culprits of the cause, the worst first."""
     verb = "take" if steady else "now and then take"
     found = drop_minor_suspects(case, found)
+    parts = CulpritParts(
+        len(found),
+        lambda chosen: durations_repair(_slow_transfers(case, [found[at] for at in chosen])),
+        lambda chosen: _suspicion(case, cause, [found[at] for at in chosen], steady=steady),
+    )
     worst = found[0]
     is_hit = np.any([each.shows_in for each in found], axis=0)
     onset = onset_of_hits(case.steps, is_hit)
@@ -146,6 +152,7 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
             "share_slow": float(worst.share[is_hit].mean()),
             "only_collectives": only_group,
         },
+        parts=parts,
     )
 
 

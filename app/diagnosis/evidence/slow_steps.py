@@ -1,4 +1,4 @@
-"""In which steps is a slow worker slow: always, now and then, or in turn with others?"""
+"""In which steps is each of several slow workers slow: at once, or in turn?"""
 
 from dataclasses import dataclass
 
@@ -9,25 +9,12 @@ from app.diagnosis.case import Case
 from app.diagnosis.evidence.slowness import Slowness
 from app.diagnosis.finding import Worker
 from app.diagnosis.statistics.change_points import MIN_SCALE
-from app.diagnosis.statistics.episodes import episodes_of
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Ints
 
 # Workers that are slow in turn: fewer than so many are slow in the typical slow step.
 MAX_AT_ONCE = 1.5
-
-
-def slow_parts(found: Slowness, worker: int) -> Ints | None:
-    """Positions of the steps in which a worker that comes and goes is slow; None for all others.
-
-    `worker` is its position in `found.stretches`.
-    """
-    dp_rank, stage = divmod(worker, found.ratio.shape[2])
-    episodes = episodes_of(found.ratio[found.usual, dp_rank, stage])
-    if episodes is None or len(episodes.parts) < 2:
-        return None
-    return found.usual[episodes.positions]
 
 
 def slow_in_turn(case: Case, found: Slowness, workers: list[int]) -> Ints:

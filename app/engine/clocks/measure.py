@@ -232,10 +232,14 @@ def _hosts(window: Window) -> tuple[str | None, list[str], Ints]:
     host = np.zeros((sizes.dp_size, sizes.pp_size), np.int64)
     if window.origin_ns is None:
         return "times of different steps have nothing to do with each other", [], host
-    names = sorted(set(window.hosts.values()))
+    hosts = dict(window.hosts)
+    for worker, donor in (window.imputed.clock_of if window.imputed else {}).items():
+        if donor in hosts:
+            hosts[worker] = hosts[donor]
+    names = sorted(set(hosts.values()))
     number = {name: at for at, name in enumerate(names)}
     host[:] = -1
-    for (dp_rank, stage), name in window.hosts.items():
+    for (dp_rank, stage), name in hosts.items():
         host[dp_rank, stage] = number[name]
     if (host < 0).any():
         dp_rank, stage = np.argwhere(host < 0)[0]

@@ -164,7 +164,7 @@ function share({ cost, cost_range }) {
   )
 }
 
-/** Three bars and their words, as "high confidence". */
+/** Three bars, and words with the number, as "high confidence, 95 %". */
 export function confidenceBars(confidence) {
   const [, steps, words] = CONFIDENCES.find(([from]) => confidence >= from)
   const bar = (at) =>
@@ -176,7 +176,10 @@ export function confidenceBars(confidence) {
       fill: "currentColor",
       opacity: at < steps ? 1 : 0.2,
     })
-  return [h("svg", { class: "confidence", viewBox: "0 0 14 12", "aria-hidden": "true" }, [0, 1, 2].map(bar)), words]
+  return [
+    h("svg", { class: "confidence", viewBox: "0 0 14 12", "aria-hidden": "true" }, [0, 1, 2].map(bar)),
+    tidy(`${words}, ${roundedPercent(confidence)} %`),
+  ]
 }
 
 function details(found) {
@@ -233,7 +236,7 @@ const lowered = (words) => words.charAt(0).toLowerCase() + words.slice(1)
 function said(sentence) {
   const words = tidy(contained(sentence)).replaceAll(/(\d\.\d+)x(?= )/g, "$1\u00d7")
   return words
-    .replace(/^(every|rank|stage|steps|no|a|transfers|some|collectives|simulated) /, capitalized)
+    .replace(/^(every|all|both|the|loads|rank|stage|steps|no|a|transfers|some|collectives|simulated) /, capitalized)
     .replace(/([^.])$/, "$1.")
 }
 
@@ -300,6 +303,12 @@ const ROWS = {
   usual_share: ["Usual share", percent],
   mean_stop_s: ["Mean stop", seconds],
   seconds_lost: ["Time lost in stops", seconds],
+  stops: ["Stops", whole],
+  longest_stop_s: ["Longest stop", seconds],
+  other_operations_late: ["Other operations start late, too", (value) => (value ? "yes" : "no")],
+  load_spread: ["Loads of the ranks vary by", percent],
+  block_variance_ratio: ["A block's mean varies, against independent ranks", two],
+  pearson_r_with_tokens: ["Time goes with tokens", (value) => `r ${two(value)}`],
   mean_wait_s: ["Mean wait for data", seconds],
   longest_wait_s: ["Longest wait for data", seconds],
   steps_missed: ["Last steps without its data", whole],
@@ -313,6 +322,7 @@ const ROWS = {
   compute_before_s: ["Typical computation before", seconds],
   compute_after_s: ["Typical computation after", seconds],
   slowdown: ["Slowdown of the job", times],
+  steps_near_record: ["Steps that the replay explains", whole],
 }
 
 const REASONS = {

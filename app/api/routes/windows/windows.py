@@ -211,8 +211,8 @@ class WorkersOut(ResponseModel):
     window: str
     dp_size: int
     pp_size: int
-    worker_slowdown: list[list[float]] | None
-    worker_slowdown_estimate: list[list[float]] | None
+    worker_slowdown: list[list[float | None]] | None
+    worker_slowdown_estimate: list[list[float | None]] | None
     hosts: list[list[str | None]]
 
 
