@@ -21,8 +21,17 @@ _SCORE = 0.9
 IN_TURN = "Another worker is slow each time: in turn "
 
 
-def rotating_suspicion(case: Case, found: Slowness, turns: Turns, badness: Floats) -> Suspicion:
-    """The suspicion of workers that are slow in turn; `badness` is that of the worst of them."""
+def rotating_suspicion(case: Case, found: Slowness, turns: Turns, earlier: Floats) -> Suspicion:
+    """The suspicion of workers that are slow in turn.
+
+    Args:
+        case: the window.
+        found: every worker against its peers.
+        turns: those that are slow in turn.
+        earlier: [earlier steps, dp, pp], ratios before the window; NaN where unknown.
+    """
+    dp_ranks, stages = zip(*turns.workers, strict=True)
+    ratio = np.concatenate([earlier, found.ratio])[:, dp_ranks, stages]
     culprits = case.culprits(turns.workers)
     slow_steps = found.usual[turns.is_slow.any(axis=(1, 2))]
     fact = (
@@ -36,7 +45,7 @@ def rotating_suspicion(case: Case, found: Slowness, turns: Turns, badness: Float
         culprits,
         partial(finding_sentence, fact),
         repair=_repair(case, found, turns),
-        badness=badness,
+        badness=ratio.max(axis=1),
         persistence="rotating",
         evidence={
             "workers": [list(worker) for worker in turns.workers[:_MAX_LISTED]],

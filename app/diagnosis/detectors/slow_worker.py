@@ -47,7 +47,7 @@ from app.diagnosis.evidence.slow_operations import (
     SlowOperation,
     slow_operations,
 )
-from app.diagnosis.evidence.slow_steps import Turns, slow_in_turn, workers_in_turn
+from app.diagnosis.evidence.slow_steps import slow_in_turn, workers_in_turn
 from app.diagnosis.evidence.slowness import (
     MIN_DEVIATIONS,
     NO_COMPUTATIONS,
@@ -159,16 +159,14 @@ class SlowWorker(Detector):
             return self._cannot_tell(NO_COMPUTATIONS)
         is_paused = _is_paused(case, found)
         of_workers = np.where(is_paused, 0.0, _scores(found))
-        turns = workers_in_turn(case, found)
-        if turns is not None and len(turns.workers) > (of_workers >= MIN_SCORE).sum():
-            return rotating_suspicion(
-                case, found, turns, _badness(case, found, _in_turn(found, turns))
-            )
         has_support = _is_supported(case, found)
         is_clear = found.stretches.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_workers, np.minimum(of_workers, _CHANCE_SCORE))
         hits = _slow_in_both(case, found, likely, has_support)
         hits += _slow_in_some(case, is_paused | (of_workers >= MIN_SCORE))
+        turns = workers_in_turn(case, found)
+        if turns is not None and len(turns.workers) > len(hits):
+            return rotating_suspicion(case, found, turns, _earlier(case, found))
         if hits:
             return self._suspicion(case, found, hits)
         if of_workers.max() >= MIN_SCORE:
@@ -213,13 +211,13 @@ class SlowWorker(Detector):
         late = case.cached(late_workers)
         culprits = _culprits(case, workers, late)
         lasts = rotation(slow_in_turn(case, found, [hit.at for hit in hits]))
-        in_turn = IN_TURN if lasts == "rotating" else ""
+        fact = f"{'' if lasts is None else IN_TURN}{_fact(case, found, hits, late)}"
         return Suspicion(
             self.cause,
             max(hit.score for hit in hits),
             sure if hits[0].is_supported else min(sure, MAX_CONFIDENCE),
             culprits,
-            partial(finding_sentence, f"{in_turn}{_fact(case, found, hits, late)}"),
+            partial(finding_sentence, fact),
             repair=_repair(case, found, hits),
             badness=_badness(case, found, hits),
             persistence=lasts,
@@ -245,15 +243,6 @@ class SlowWorker(Detector):
             lambda chosen: _repair(case, found, of(chosen)),
             lambda chosen: self._suspicion(case, found, of(chosen)),
         )
-
-
-def _in_turn(found: Slowness, turns: Turns) -> list[_Hit]:
-    """Workers that are slow in turn, as slow ones for their badness."""
-    num_stages = found.ratio.shape[2]
-    return [
-        _Hit(dp_rank * num_stages + stage, found, 1.0, is_supported=True)
-        for dp_rank, stage in turns.workers
-    ]
 
 
 def _confidence(hit: _Hit) -> float:
