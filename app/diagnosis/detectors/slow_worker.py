@@ -108,6 +108,9 @@ _MAX_LISTED = 64
 _MAX_ALIKE_RATIO = 1.05
 # Workers that lost less than this share of the worst one's loss may be left out.
 _MIN_SHARE_OF_WORST = 0.1
+# An excess below this share of the worst one's, and not clear of the threshold, is left out.
+_MIN_SHARE_OF_MOST = 0.25
+_CLEAR_OF_THRESHOLD = 1.5
 # The score of what may be chance.
 _CHANCE_SCORE = 0.49
 # Garbage collection explains a slow worker if it is this share of its excess.
@@ -159,7 +162,7 @@ class SlowWorker(Detector):
         hits = _slow_in_both(case, found, likely, has_support)
         hits += _slow_in_some(case, is_paused | (of_workers >= MIN_SCORE))
         if hits:
-            return self._suspicion(case, found, hits)
+            return self._suspicion(case, found, _without_minor(hits))
         if of_workers.max() >= MIN_SCORE:
             return self._too_few(found, of_workers)
         return self._alone() if found.has_no_peers else self._none(found, of_workers)
@@ -235,6 +238,21 @@ def _slow_in_both(
             once=tuple(each for each in once if each.is_slow[at]),
         )
         for at in _worth_naming(found, hit)
+    ]
+
+
+def _without_minor(hits: list[_Hit]) -> list[_Hit]:
+    """Leaves out workers barely slower than healthy ones beside one that is far slower.
+
+    The most extreme of many healthy workers is near the threshold, and beside a slow one its cost
+    does not show.
+    """
+    most = max(hit.ratio - 1 for hit in hits)
+    return [
+        hit
+        for hit in hits
+        if hit.ratio - 1 >= _MIN_SHARE_OF_MOST * most
+        or hit.ratio - 1 >= _CLEAR_OF_THRESHOLD * (hit.slowness.threshold - 1)
     ]
 
 

@@ -58,10 +58,17 @@ _LOW_DEVIATIONS = 0.8 * 2**0.5
 # Stages get heavier one after the other: the share of the variance that a straight line explains,
 # and the least rise from the lightest to the heaviest.
 _MIN_STRAIGHT = 0.95
-_MIN_RISE = 0.12
+_MIN_RISE = 0.08
 _MIN_STAGES = 3
-# A stage whose GPU may be slow instead.
+# A stage whose GPU or host may be slow instead; the first and the last stage have more work often.
 _CONFIDENCE_ALONE = 0.6
+_CONFIDENCE_AT_ENDS = 0.85
+# With one dp rank the spread of healthy GPUs is not known: cheaper ones are not named.
+_MIN_COST_ALONE = 0.03
+# The median of a stage's dp ranks over that of other stages differs by so many deviations of one
+# rank / sqrt(dp), and a stage is long beyond so many of these.
+_OF_MEDIAN = 1.6
+_MIN_PEER_DEVIATIONS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +164,9 @@ class StageImbalance(Detector):
         sure = confidence(float(load.found.standard_errors[worst]), MIN_DEVIATIONS)
         if case.parallelism.dp_size == 1:
             sure = min(sure, _CONFIDENCE_ALONE)
+        elif _whole_hosts(case, stages) is not None:
+            ends = {0, case.parallelism.pp_size - 1}
+            sure = min(sure, _CONFIDENCE_AT_ENDS if set(stages.long) <= ends else _CONFIDENCE_ALONE)
         culprits = tuple(Culprit(stage=stage) for stage in stages.long)
 
         return Suspicion(
@@ -167,6 +177,7 @@ class StageImbalance(Detector):
             partial(finding_sentence, _fact(case, load, stages, culprits)),
             repair=_repair(case, load, stages),
             badness=_badness(case, load, list(stages.long)),
+            min_cost=_MIN_COST_ALONE if case.parallelism.dp_size == 1 else 0.0,
             evidence=_evidence(case, load, stages),
         )
 
@@ -186,15 +197,37 @@ def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Cul
             f"{names_of(culprits, num_stages)} {verb} {as_ratio(ratio)} as long as the others in "
             "every step"
         )
-    if case.parallelism.dp_size > 1:
-        return fact
+    is_one = len(culprits) == 1
     its, gpu, is_, share = (
-        ("its", "GPU", "is", "share") if len(culprits) == 1 else ("their", "GPUs", "are", "shares")
+        ("its", "GPU", "is", "share") if is_one else ("their", "GPUs", "are", "shares")
     )
+    if case.parallelism.dp_size > 1:
+        hosts = None if stages.is_rising else _whole_hosts(case, stages)
+        if hosts is None:
+            return fact
+        of_hosts = names_of(tuple(Culprit(host=host) for host in hosts))
+        hold, them = ("holds", "it") if is_one else ("hold", "them")
+        return (
+            f"{fact}: either {its} {share} of the model {is_} larger, or {of_hosts}, which {hold} "
+            f"all of {them}, {is_} slower"
+        )
     return (
         f"{fact}: either {its} {share} of the model {is_} larger or {its} {gpu} slower, which look "
         "alike with one dp rank"
     )
+
+
+def _whole_hosts(case: Case, stages: _LongStages) -> list[str] | None:
+    """Hosts that have one of these stages each, all of it and nothing else; None if any has not."""
+    hosts = case.replay.window.hosts
+    found = []
+    for stage in stages.long:
+        mine = {host for (_, at), host in hosts.items() if at == stage}
+        elsewhere = {host for (_, at), host in hosts.items() if at != stage}
+        if len(mine) != 1 or mine & elsewhere:
+            return None
+        found += sorted(mine)
+    return found
 
 
 def _long_stages(case: Case, load: _StageLoad, slow_stages: list[int]) -> _LongStages:
@@ -218,8 +251,10 @@ def _rising(load: _StageLoad) -> _LongStages | None:
     if not is_straight or rise.max() < 1 + _MIN_RISE:
         return None
     order = np.argsort(-level, kind="stable").tolist()
-    long = tuple(stage for stage in order if rise[stage] >= load.min_ratio)
-    others = tuple(stage for stage in reversed(order) if rise[stage] < load.min_ratio)
+    # Half of what one stage is heavier than the one before.
+    least = 1 + (rise.max() - 1) / (2 * (level.size - 1))
+    long = tuple(stage for stage in order if rise[stage] >= least)
+    others = tuple(stage for stage in reversed(order) if rise[stage] < least)
     return _LongStages(long, others, is_rising=True)
 
 
@@ -243,7 +278,10 @@ def _load(slowness: Slowness) -> _StageLoad:
     ratio, forward, backward = (medians(each.transpose(0, 2, 1)) for each in by_dp_rank)
     of_usual = ratio[slowness.usual]
     spread = spread_of_steps(of_usual)
-    min_ratio = MIN_RATIO_ALONE if slowness.has_no_peers else MIN_RATIO
+    min_ratio = MIN_RATIO_ALONE
+    if not slowness.has_no_peers:
+        of_stage = _OF_MEDIAN * slowness.peer_spread / np.sqrt(forward_s.shape[1])
+        min_ratio = max(MIN_RATIO, 1 + _MIN_PEER_DEVIATIONS * of_stage)
     found = stretches(of_usual, spread, min_ratio - 1)
     is_alike = _is_alike(by_dp_rank[0][slowness.usual], found, slowness.peer_spread)
     return _StageLoad(
