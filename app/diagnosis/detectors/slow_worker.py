@@ -111,6 +111,8 @@ _MIN_SHARE_OF_WORST = 0.1
 # An excess below this share of the worst one's, and not clear of the threshold, is left out.
 _MIN_SHARE_OF_MOST = 0.25
 _CLEAR_OF_THRESHOLD = 1.5
+# Where none is clear of it, cheaper ones are not named.
+_MIN_COST_OF_DOUBT = 0.035
 # The score of what may be chance.
 _CHANCE_SCORE = 0.49
 # Garbage collection explains a slow worker if it is this share of its excess.
@@ -212,6 +214,7 @@ class SlowWorker(Detector):
             partial(finding_sentence, _fact(case, found, hits, late)),
             repair=_repair(case, found, hits),
             badness=_badness(case, found, hits),
+            min_cost=0.0 if any(_is_clear(hit) for hit in hits) else _MIN_COST_OF_DOUBT,
             evidence={**_evidence(case, found, hits, workers), **_arrivals(case, workers)},
         )
 
@@ -248,12 +251,12 @@ def _without_minor(hits: list[_Hit]) -> list[_Hit]:
     does not show.
     """
     most = max(hit.ratio - 1 for hit in hits)
-    return [
-        hit
-        for hit in hits
-        if hit.ratio - 1 >= _MIN_SHARE_OF_MOST * most
-        or hit.ratio - 1 >= _CLEAR_OF_THRESHOLD * (hit.slowness.threshold - 1)
-    ]
+    return [hit for hit in hits if hit.ratio - 1 >= _MIN_SHARE_OF_MOST * most or _is_clear(hit)]
+
+
+def _is_clear(hit: _Hit) -> bool:
+    """Whether its excess is clear of what healthy workers show."""
+    return hit.ratio - 1 >= _CLEAR_OF_THRESHOLD * (hit.slowness.threshold - 1)
 
 
 def _slow_in_some(case: Case, is_left_out: NDArray[np.bool_]) -> list[_Hit]:

@@ -33,7 +33,7 @@ from app.diagnosis.detector import (
 )
 from app.diagnosis.evidence.features import Computations
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness
-from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, scores
+from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, score
 from app.diagnosis.repair import Repaired, stretch_slice, without_factor
 from app.diagnosis.statistics.robust import Stretches, medians, spread_of_steps, stretches
 from app.engine.what_if import Replayer
@@ -63,8 +63,10 @@ _MIN_STAGES = 3
 # A stage whose GPU or host may be slow instead; the first and the last stage have more work often.
 _CONFIDENCE_ALONE = 0.6
 _CONFIDENCE_AT_ENDS = 0.85
-# With one dp rank the spread of healthy GPUs is not known: cheaper ones are not named.
-_MIN_COST_ALONE = 0.03
+# With one dp rank the spread of healthy GPUs is not known: cheaper ones are not named, nor are
+# stages with an excess below so many times the least.
+_MIN_COST_OF_DOUBT = 0.035
+_CLEAR_OF_THRESHOLD = 2.0
 # The median of a stage's dp ranks over that of other stages differs by so many deviations of one
 # rank / sqrt(dp), and a stage is long beyond so many of these.
 _OF_MEDIAN = 1.6
@@ -78,7 +80,7 @@ class _StageLoad:
     Shapes: `ratio`, `forward` and `backward` [steps, pp]; `usual` [usual steps], the positions that
     `found`, the slowest stretch of each stage, counts; `is_alike` [pp], whether nearly all dp ranks
     of the stage are slow in that stretch; `took_s`, forward and backward seconds [steps, dp, pp]
-    without slow workers; `min_ratio`, from which a stage is long.
+    without slow workers; `min_ratio` [pp], from which each stage is long.
     """
 
     ratio: Floats
@@ -88,7 +90,7 @@ class _StageLoad:
     found: Stretches
     is_alike: NDArray[np.bool_]
     took_s: tuple[Floats, Floats]
-    min_ratio: float = MIN_RATIO
+    min_ratio: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class StageImbalance(Detector):
         of_stages = _scores(load)
         if not of_stages.max() >= MIN_SCORE:
             return self._none(case, load, of_stages)
-        has_support = is_supported(load.usual.size, _earlier(case), load.min_ratio)
+        has_support = is_supported(load.usual.size, _earlier(case), float(load.min_ratio.min()))
         is_clear = load.found.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_stages, np.minimum(of_stages, _CHANCE_SCORE))
         if likely.max() < MIN_SCORE:
@@ -133,7 +135,7 @@ class StageImbalance(Detector):
         stage = int(np.argmax(ratio))
         takes = f"stage {stage}, takes {as_ratio(float(ratio[stage]))} the mean"
         reason = f"no stage is long: the slowest, {takes}"
-        if not load.is_alike[stage] and ratio[stage] >= load.min_ratio:
+        if not load.is_alike[stage] and ratio[stage] >= load.min_ratio[stage]:
             reason = (
                 f"no stage is long on all of its dp ranks: the slowest, {takes}, but not on all"
             )
@@ -141,7 +143,10 @@ class StageImbalance(Detector):
             self.cause,
             reason,
             score=float(of_stages.max()),
-            figures={"slowdown_against_stages": float(ratio[stage]), "needed": load.min_ratio}
+            figures={
+                "slowdown_against_stages": float(ratio[stage]),
+                "needed": float(load.min_ratio[stage]),
+            }
             | _m_s(case),
         )
 
@@ -177,7 +182,7 @@ class StageImbalance(Detector):
             partial(finding_sentence, _fact(case, load, stages, culprits)),
             repair=_repair(case, load, stages),
             badness=_badness(case, load, list(stages.long)),
-            min_cost=_MIN_COST_ALONE if case.parallelism.dp_size == 1 else 0.0,
+            min_cost=_min_cost(case, load, worst),
             evidence=_evidence(case, load, stages),
         )
 
@@ -215,6 +220,12 @@ def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Cul
         f"{fact}: either {its} {share} of the model {is_} larger or {its} {gpu} slower, which look "
         "alike with one dp rank"
     )
+
+
+def _min_cost(case: Case, load: _StageLoad, stage: int) -> float:
+    """The least cost of a stage that healthy GPUs may make seem long."""
+    is_clear = load.found.mean[stage] - 1 >= _CLEAR_OF_THRESHOLD * (load.min_ratio[stage] - 1)
+    return _MIN_COST_OF_DOUBT if case.parallelism.dp_size == 1 or not is_clear else 0.0
 
 
 def _whole_hosts(case: Case, stages: _LongStages) -> list[str] | None:
@@ -278,11 +289,12 @@ def _load(slowness: Slowness) -> _StageLoad:
     ratio, forward, backward = (medians(each.transpose(0, 2, 1)) for each in by_dp_rank)
     of_usual = ratio[slowness.usual]
     spread = spread_of_steps(of_usual)
-    min_ratio = MIN_RATIO_ALONE
+    min_ratio = np.full(ratio.shape[1], MIN_RATIO_ALONE)
     if not slowness.has_no_peers:
-        of_stage = _OF_MEDIAN * slowness.peer_spread / np.sqrt(forward_s.shape[1])
-        min_ratio = max(MIN_RATIO, 1 + _MIN_PEER_DEVIATIONS * of_stage)
-    found = stretches(of_usual, spread, min_ratio - 1)
+        num_peers = np.maximum(1, slowness.measure.sum(axis=0))
+        of_stage = _OF_MEDIAN * slowness.peer_spread / np.sqrt(num_peers)
+        min_ratio = np.maximum(MIN_RATIO, 1 + _MIN_PEER_DEVIATIONS * of_stage)
+    found = stretches(of_usual, spread, float(min_ratio.min()) - 1)
     is_alike = _is_alike(by_dp_rank[0][slowness.usual], found, slowness.peer_spread)
     return _StageLoad(
         ratio,
@@ -328,7 +340,10 @@ def against_others(took_s: Floats) -> Floats:
 
 def _scores(load: _StageLoad) -> Floats:
     """[pp], 0..1; a ratio that may be chance stays below 0.5."""
-    by_ratio = scores(load.found.mean, load.min_ratio, _CERTAIN_RATIO)
+    certain = np.maximum(_CERTAIN_RATIO, 1.1 * load.min_ratio)
+    by_ratio = np.array(
+        [score(*each) for each in zip(load.found.mean, load.min_ratio, certain, strict=True)]
+    )
     shown = load.found.standard_errors / MIN_DEVIATIONS
     is_lone = (load.found.end - load.found.first < 2) & (load.usual.size > 1)
     shown = np.where(is_lone | ~load.is_alike, 0.0, np.minimum(shown, _slowness_shown(load)))

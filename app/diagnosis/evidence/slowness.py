@@ -539,8 +539,8 @@ def _spread(ratio: Floats) -> float:
     together = spread_of_steps(ratio)
     if ratio.shape[0] < _MIN_STRETCH or ratio.shape[1] < 2:
         return together
-    squares = np.diff(ratio, axis=0) ** 2
-    usual = float(np.sqrt(np.median(squares.mean(axis=0)) / 2))
+    squares = np.sort((np.diff(ratio, axis=0) ** 2).mean(axis=0))
+    usual = float(np.sqrt(squares[(squares.size - 1) // 2] / 2))
     return min(together, max(_MAX_OF_MEDIAN * usual, spread_of_steps(np.empty((0, 1)))))
 
 

@@ -82,8 +82,10 @@ def load_of(ratio):
     both = np.stack([np.array(ratio), np.ones(len(ratio))], axis=1)
     found = stretches(both, 0.01, MIN_RATIO - 1)
     alike, took_s = np.ones(2, np.bool_), both[:, None]
-    usual = np.arange(len(ratio))
-    return stage_imbalance._StageLoad(both, both, both, usual, found, alike, (took_s, took_s))
+    usual, least = np.arange(len(ratio)), np.full(2, MIN_RATIO)
+    return stage_imbalance._StageLoad(
+        both, both, both, usual, found, alike, (took_s, took_s), least
+    )
 
 
 @pytest.mark.parametrize(
