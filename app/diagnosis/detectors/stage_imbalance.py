@@ -70,7 +70,7 @@ _CLEAR_OF_THRESHOLD = 2.0
 # The median of a stage's dp ranks over that of other stages differs by so many deviations of one
 # rank / sqrt(dp), and a stage is long beyond so many of these.
 _OF_MEDIAN = 1.6
-_MIN_PEER_DEVIATIONS = 4.0
+_MIN_PEER_DEVIATIONS = 3.5
 
 
 @dataclass(frozen=True, slots=True)
