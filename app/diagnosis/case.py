@@ -158,7 +158,17 @@ class Case:
             return slowness_by_history(
                 self.extended_history, self.forward, self.backward, self.usual_steps
             )
-        return slowness_to_peers(self.forward, self.backward, self.usual_steps)
+        return slowness_to_peers(self.forward, self.backward, self.usual_steps, self._host_numbers)
+
+    @property
+    def _host_numbers(self) -> Ints:
+        """[dp, pp], a number for each host, -1 where unknown."""
+        hosts = self.replay.window.hosts
+        numbers = {host: number for number, host in enumerate(sorted(set(hosts.values())))}
+        found = np.full((self.parallelism.dp_size, self.parallelism.pp_size), -1, np.int64)
+        for worker, host in hosts.items():
+            found[worker] = numbers[host]
+        return found
 
     @cached_property
     def outliers(self) -> tuple[Outliers, ...]:

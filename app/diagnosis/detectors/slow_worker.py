@@ -114,6 +114,11 @@ _MAX_LISTED = 64
 _MAX_ALIKE_RATIO = 1.05
 # Workers that lost less than this share of the worst one's loss may be left out.
 _MIN_SHARE_OF_WORST = 0.1
+# An excess below this share of the worst one's, and not clear of the threshold, is left out.
+_MIN_SHARE_OF_MOST = 0.25
+_CLEAR_OF_THRESHOLD = 1.5
+# Where none is clear of it, cheaper ones are not named.
+_MIN_COST_OF_DOUBT = 0.035
 # The score of what may be chance.
 _CHANCE_SCORE = 0.49
 # Garbage collection explains a slow worker if it is this share of its excess.
@@ -168,7 +173,7 @@ class SlowWorker(Detector):
         if turns is not None and len(turns.workers) > len(hits):
             return rotating_suspicion(case, found, turns, _earlier(case, found))
         if hits:
-            return self._suspicion(case, found, hits)
+            return self._suspicion(case, found, _without_minor(hits))
         if of_workers.max() >= MIN_SCORE:
             return self._too_few(found, of_workers)
         return self._alone() if found.has_no_peers else self._none(found, of_workers)
@@ -221,6 +226,7 @@ class SlowWorker(Detector):
             repair=_repair(case, found, hits),
             badness=_badness(case, found, hits),
             persistence=lasts,
+            min_cost=0.0 if any(_is_clear(hit) for hit in hits) else _MIN_COST_OF_DOUBT,
             evidence={**_evidence(case, found, hits, workers), **_arrivals(case, workers)},
             parts=self._parts(case, found, hits),
         )
@@ -268,6 +274,21 @@ def _slow_in_both(
         )
         for at in _worth_naming(found, hit)
     ]
+
+
+def _without_minor(hits: list[_Hit]) -> list[_Hit]:
+    """Leaves out workers barely slower than healthy ones beside one that is far slower.
+
+    The most extreme of many healthy workers is near the threshold, and beside a slow one its cost
+    does not show.
+    """
+    most = max(hit.ratio - 1 for hit in hits)
+    return [hit for hit in hits if hit.ratio - 1 >= _MIN_SHARE_OF_MOST * most or _is_clear(hit)]
+
+
+def _is_clear(hit: _Hit) -> bool:
+    """Whether its excess is clear of what healthy workers show."""
+    return hit.ratio - 1 >= _CLEAR_OF_THRESHOLD * (hit.slowness.threshold - 1)
 
 
 def _slow_in_some(case: Case, is_left_out: NDArray[np.bool_]) -> list[_Hit]:

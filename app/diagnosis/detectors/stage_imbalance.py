@@ -33,7 +33,7 @@ from app.diagnosis.detector import (
 )
 from app.diagnosis.evidence.features import Computations
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness
-from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, scores
+from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, score
 from app.diagnosis.repair import Repaired, stretch_slice, without_factor
 from app.diagnosis.statistics.robust import Stretches, medians, spread_of_steps, stretches
 from app.engine.what_if import Replayer
@@ -58,10 +58,19 @@ _LOW_DEVIATIONS = 0.8 * 2**0.5
 # Stages get heavier one after the other: the share of the variance that a straight line explains,
 # and the least rise from the lightest to the heaviest.
 _MIN_STRAIGHT = 0.95
-_MIN_RISE = 0.12
+_MIN_RISE = 0.08
 _MIN_STAGES = 3
-# A stage whose GPU may be slow instead.
+# A stage whose GPU or host may be slow instead; the first and the last stage have more work often.
 _CONFIDENCE_ALONE = 0.6
+_CONFIDENCE_AT_ENDS = 0.85
+# With one dp rank the spread of healthy GPUs is not known: cheaper ones are not named, nor are
+# stages with an excess below so many times the least.
+_MIN_COST_OF_DOUBT = 0.035
+_CLEAR_OF_THRESHOLD = 2.0
+# The median of a stage's dp ranks over that of other stages differs by so many deviations of one
+# rank / sqrt(dp), and a stage is long beyond so many of these.
+_OF_MEDIAN = 1.6
+_MIN_PEER_DEVIATIONS = 3.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,7 @@ class _StageLoad:
     Shapes: `ratio`, `forward` and `backward` [steps, pp]; `usual` [usual steps], the positions that
     `found`, the slowest stretch of each stage, counts; `is_alike` [pp], whether nearly all dp ranks
     of the stage are slow in that stretch; `took_s`, forward and backward seconds [steps, dp, pp]
-    without slow workers; `min_ratio`, from which a stage is long.
+    without slow workers; `min_ratio` [pp], from which each stage is long.
     """
 
     ratio: Floats
@@ -81,7 +90,7 @@ class _StageLoad:
     found: Stretches
     is_alike: NDArray[np.bool_]
     took_s: tuple[Floats, Floats]
-    min_ratio: float = MIN_RATIO
+    min_ratio: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,7 @@ class StageImbalance(Detector):
         of_stages = _scores(load)
         if not of_stages.max() >= MIN_SCORE:
             return self._none(case, load, of_stages)
-        has_support = is_supported(load.usual.size, _earlier(case), load.min_ratio)
+        has_support = is_supported(load.usual.size, _earlier(case), float(load.min_ratio.min()))
         is_clear = load.found.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_stages, np.minimum(of_stages, _CHANCE_SCORE))
         if likely.max() < MIN_SCORE:
@@ -126,7 +135,7 @@ class StageImbalance(Detector):
         stage = int(np.argmax(ratio))
         takes = f"stage {stage}, takes {as_ratio(float(ratio[stage]))} the mean"
         reason = f"no stage is long: the slowest, {takes}"
-        if not load.is_alike[stage] and ratio[stage] >= load.min_ratio:
+        if not load.is_alike[stage] and ratio[stage] >= load.min_ratio[stage]:
             reason = (
                 f"no stage is long on all of its dp ranks: the slowest, {takes}, but not on all"
             )
@@ -134,7 +143,10 @@ class StageImbalance(Detector):
             self.cause,
             reason,
             score=float(of_stages.max()),
-            figures={"slowdown_against_stages": float(ratio[stage]), "needed": load.min_ratio}
+            figures={
+                "slowdown_against_stages": float(ratio[stage]),
+                "needed": float(load.min_ratio[stage]),
+            }
             | _m_s(case),
         )
 
@@ -157,6 +169,9 @@ class StageImbalance(Detector):
         sure = confidence(float(load.found.standard_errors[worst]), MIN_DEVIATIONS)
         if case.parallelism.dp_size == 1:
             sure = min(sure, _CONFIDENCE_ALONE)
+        elif _whole_hosts(case, stages) is not None:
+            ends = {0, case.parallelism.pp_size - 1}
+            sure = min(sure, _CONFIDENCE_AT_ENDS if set(stages.long) <= ends else _CONFIDENCE_ALONE)
         culprits = tuple(Culprit(stage=stage) for stage in stages.long)
 
         return Suspicion(
@@ -167,6 +182,7 @@ class StageImbalance(Detector):
             partial(finding_sentence, _fact(case, load, stages, culprits)),
             repair=_repair(case, load, stages),
             badness=_badness(case, load, list(stages.long)),
+            min_cost=_min_cost(case, load, worst),
             evidence=_evidence(case, load, stages),
         )
 
@@ -186,15 +202,43 @@ def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Cul
             f"{names_of(culprits, num_stages)} {verb} {as_ratio(ratio)} as long as the others in "
             "every step"
         )
-    if case.parallelism.dp_size > 1:
-        return fact
+    is_one = len(culprits) == 1
     its, gpu, is_, share = (
-        ("its", "GPU", "is", "share") if len(culprits) == 1 else ("their", "GPUs", "are", "shares")
+        ("its", "GPU", "is", "share") if is_one else ("their", "GPUs", "are", "shares")
     )
+    if case.parallelism.dp_size > 1:
+        hosts = None if stages.is_rising else _whole_hosts(case, stages)
+        if hosts is None:
+            return fact
+        of_hosts = names_of(tuple(Culprit(host=host) for host in hosts))
+        hold, them = ("holds", "it") if is_one else ("hold", "them")
+        return (
+            f"{fact}: either {its} {share} of the model {is_} larger, or {of_hosts}, which {hold} "
+            f"all of {them}, {is_} slower"
+        )
     return (
         f"{fact}: either {its} {share} of the model {is_} larger or {its} {gpu} slower, which look "
         "alike with one dp rank"
     )
+
+
+def _min_cost(case: Case, load: _StageLoad, stage: int) -> float:
+    """The least cost of a stage that healthy GPUs may make seem long."""
+    is_clear = load.found.mean[stage] - 1 >= _CLEAR_OF_THRESHOLD * (load.min_ratio[stage] - 1)
+    return _MIN_COST_OF_DOUBT if case.parallelism.dp_size == 1 or not is_clear else 0.0
+
+
+def _whole_hosts(case: Case, stages: _LongStages) -> list[str] | None:
+    """Hosts that have one of these stages each, all of it and nothing else; None if any has not."""
+    hosts = case.replay.window.hosts
+    found = []
+    for stage in stages.long:
+        mine = {host for (_, at), host in hosts.items() if at == stage}
+        elsewhere = {host for (_, at), host in hosts.items() if at != stage}
+        if len(mine) != 1 or mine & elsewhere:
+            return None
+        found += sorted(mine)
+    return found
 
 
 def _long_stages(case: Case, load: _StageLoad, slow_stages: list[int]) -> _LongStages:
@@ -218,8 +262,10 @@ def _rising(load: _StageLoad) -> _LongStages | None:
     if not is_straight or rise.max() < 1 + _MIN_RISE:
         return None
     order = np.argsort(-level, kind="stable").tolist()
-    long = tuple(stage for stage in order if rise[stage] >= load.min_ratio)
-    others = tuple(stage for stage in reversed(order) if rise[stage] < load.min_ratio)
+    # Half of what one stage is heavier than the one before.
+    least = 1 + (rise.max() - 1) / (2 * (level.size - 1))
+    long = tuple(stage for stage in order if rise[stage] >= least)
+    others = tuple(stage for stage in reversed(order) if rise[stage] < least)
     return _LongStages(long, others, is_rising=True)
 
 
@@ -243,8 +289,12 @@ def _load(slowness: Slowness) -> _StageLoad:
     ratio, forward, backward = (medians(each.transpose(0, 2, 1)) for each in by_dp_rank)
     of_usual = ratio[slowness.usual]
     spread = spread_of_steps(of_usual)
-    min_ratio = MIN_RATIO_ALONE if slowness.has_no_peers else MIN_RATIO
-    found = stretches(of_usual, spread, min_ratio - 1)
+    min_ratio = np.full(ratio.shape[1], MIN_RATIO_ALONE)
+    if not slowness.has_no_peers:
+        num_peers = np.maximum(1, slowness.measure.sum(axis=0))
+        of_stage = _OF_MEDIAN * slowness.peer_spread / np.sqrt(num_peers)
+        min_ratio = np.maximum(MIN_RATIO, 1 + _MIN_PEER_DEVIATIONS * of_stage)
+    found = stretches(of_usual, spread, float(min_ratio.min()) - 1)
     is_alike = _is_alike(by_dp_rank[0][slowness.usual], found, slowness.peer_spread)
     return _StageLoad(
         ratio,
@@ -290,7 +340,10 @@ def against_others(took_s: Floats) -> Floats:
 
 def _scores(load: _StageLoad) -> Floats:
     """[pp], 0..1; a ratio that may be chance stays below 0.5."""
-    by_ratio = scores(load.found.mean, load.min_ratio, _CERTAIN_RATIO)
+    certain = np.maximum(_CERTAIN_RATIO, 1.1 * load.min_ratio)
+    by_ratio = np.array(
+        [score(*each) for each in zip(load.found.mean, load.min_ratio, certain, strict=True)]
+    )
     shown = load.found.standard_errors / MIN_DEVIATIONS
     is_lone = (load.found.end - load.found.first < 2) & (load.usual.size > 1)
     shown = np.where(is_lone | ~load.is_alike, 0.0, np.minimum(shown, _slowness_shown(load)))

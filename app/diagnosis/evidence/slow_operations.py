@@ -22,7 +22,7 @@ from app.trace.window import Floats
 # One type alone is a rarer fault than a slow GPU, and its mean is over fewer operations.
 MIN_DIRECTION_RATIO = 1.06
 # The optimizer runs once a step, so its share of the step is small and its noise large.
-MIN_ONCE_RATIO = 1.15
+MIN_ONCE_RATIO = 1.3
 # In another direction that is so much faster than the peers', these hide waits that it has not.
 MAX_FASTER = 0.05
 # Among more, one does not change the median.
@@ -30,6 +30,7 @@ _FEW_PEERS = 8
 # Of fewer computations in a step a single pause raises all figures; then most steps must be slow.
 _MIN_COMPUTATIONS = 3
 _LOW_QUANTILE = 0.25
+_MIN_STRETCH = 4
 _MIN_SHARE_OF_EXCESS = 0.35
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
@@ -97,7 +98,9 @@ def _lasts(found: Slowness) -> NDArray[np.bool_]:
     series, stretches = found.ratio[found.usual], found.stretches
     series = series.reshape(found.usual.size, -1)
     lasts = np.zeros(series.shape[1], np.bool_)
-    for at in np.flatnonzero(found.significance >= 1):
+    size = stretches.end - stretches.first
+    is_long = size >= min(found.usual.size, max(_MIN_STRETCH, found.usual.size / 4))
+    for at in np.flatnonzero((found.significance >= 1) & is_long):
         mine = series[stretches.first[at] : stretches.end[at], at]
         least = 1 + _MIN_SHARE_OF_EXCESS * (stretches.mean[at] - 1)
         lasts[at] = np.quantile(mine, _LOW_QUANTILE) >= least

@@ -7,7 +7,7 @@ from typing_extensions import override
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.slow_worker import SlowWorker as SlowWorkerDetector
 from app.diagnosis.evidence.slow_operations import slow_operations
-from app.diagnosis.finding import Culprit
+from app.diagnosis.finding import Culprit, RuledOut
 from app.synth.costs import OperationCosts
 from app.synth.faults.effects import factor_while, scale_worker
 from app.synth.faults.fault import FaultSteps
@@ -160,6 +160,50 @@ def test_a_worker_that_is_slow_now_and_then_is_repaired_when_it_is():
     job = made(ComesAndGoes(1, 2, 2.2))
     found = only_finding(diagnosed(window_of(job)))
     assert found.culprits == job.faults[0].culprits(job.world)
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
+
+
+class SlowOnSome(SlowWorker):
+    """Slow on the first half of its micro-batches."""
+
+    @override
+    def change(self, drawn, world, lasts, rng_of):
+        half = slice(drawn.forward_s.shape[2] // 2)
+        for duration_s in (drawn.forward_s, drawn.backward_s):
+            duration_s[self.stage, :, half, :, self.dp_rank] *= self.slowdown
+
+
+def test_reason_against_a_worker_says_what_it_lacks():
+    found = SlowWorkerDetector().detect(case_of(window_of(made(SlowOnSome(1, 0, 2.0)))))
+    assert isinstance(found, RuledOut)
+    assert "the slowest, dp 1, stage 0, takes 1.5x as long" in found.reason
+    assert found.reason.endswith(
+        "and its shortest computations 1.01x: it is slow in some of them only"
+    )
+
+
+def test_parts_without_a_layer_do_not_hide_a_slow_worker():
+    # As FSDP2 records them: some parts of a forward, between two gathers, take next to nothing.
+    window = window_of(made(SlowWorker(1, 0, 1.6), pp=1))
+    trace = window.trace
+    is_part = np.isin(trace.mb_id, [0, 7])
+    parts = replace(trace, duration_s=np.where(is_part, 2e-5, trace.duration_s))
+    found = SlowWorkerDetector().detect(case_of(replace(window, trace=parts)))
+    assert isinstance(found, Suspicion)
+    assert found.evidence["workers"] == [[1, 0]]
+
+
+def test_slowest_of_healthy_workers_is_not_named_beside_a_slow_one():
+    spread = [SlowWorker(dp, stage, 1 + 0.02 * ((5 * dp + 3 * stage) % 5))
+              for dp in range(4) for stage in range(4) if (dp, stage) != (1, 2)]  # fmt: skip
+    found = only_finding(of(SlowWorker(1, 2, 1.8), *spread))
+    assert found.evidence["workers"] == [[1, 2]]
+
+
+def test_several_whole_stages_of_a_slow_host_are_the_host():
+    job = made(SlowHost("host-001", 1.5), dp=2, tp=2)
+    found = only_finding(diagnosed(window_of(job)))
+    assert (found.cause, found.culprits) == ("slow-worker", (Culprit(host="host-001"),))
     assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
 
 

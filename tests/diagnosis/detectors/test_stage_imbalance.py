@@ -82,8 +82,10 @@ def load_of(ratio):
     both = np.stack([np.array(ratio), np.ones(len(ratio))], axis=1)
     found = stretches(both, 0.01, MIN_RATIO - 1)
     alike, took_s = np.ones(2, np.bool_), both[:, None]
-    usual = np.arange(len(ratio))
-    return stage_imbalance._StageLoad(both, both, both, usual, found, alike, (took_s, took_s))
+    usual, least = np.arange(len(ratio)), np.full(2, MIN_RATIO)
+    return stage_imbalance._StageLoad(
+        both, both, both, usual, found, alike, (took_s, took_s), least
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,3 +164,14 @@ def test_with_one_replica_stages_of_a_healthy_job_are_alike():
     costs = OperationCosts(stage_factors=(0.985, 1.015, 1.0, 0.99, 1.01, 1.015), noise=0.02)
     seen = diagnosed(window_of(made(dp=1, pp=6, costs=costs)))
     assert seen.findings == ()
+
+
+def test_a_stage_of_one_host_alone_may_be_that_host():
+    seen = diagnosed(window_of(made(SlowStage(1, 1.4), tp=2)))
+    found = only_finding(seen)
+    assert (found.cause, found.culprits) == ("stage-imbalance", (Culprit(stage=1),))
+    assert (
+        "either its share of the model is larger, or host-001, which holds all of it, is slower"
+        in found.sentence
+    )
+    assert found.confidence <= 0.6
