@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from app.synth.cluster import Worker
 from app.trace.job import Job
-from app.trace.window import NS_PER_S, Floats, Ints, PartialSteps, PlacedOps, SkippedStep, Trace, Window
+from app.trace.window import (
+    NS_PER_S,
+    Floats,
+    Ints,
+    PartialSteps,
+    PlacedOps,
+    SkippedStep,
+    Trace,
+    Window,
+)
 
 JOB_START_NS = 1_790_000_000 * NS_PER_S  # an epoch time such as clocks show
 

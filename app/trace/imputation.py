@@ -25,7 +25,6 @@ from app.trace.readers.published.completeness import (
 )
 from app.trace.window import (
     OPTIONAL,
-    Floats,
     Imputed,
     Ints,
     PartialSteps,

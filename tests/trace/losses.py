@@ -35,9 +35,7 @@ def lossy_window(made: SimulatedJob, trace: Trace) -> Window:
     )
 
 
-def without_ranks(
-    record: RecordedSteps, ranks: list[int], *, from_step: int = 0
-) -> RecordedSteps:
+def without_ranks(record: RecordedSteps, ranks: list[int], *, from_step: int = 0) -> RecordedSteps:
     """The record without what these ranks recorded from a step on."""
     keep = ~(np.isin(record.rank, ranks) & (record.step >= from_step))
     return replace(record, **{name: column[keep] for name, column in record.columns().items()})

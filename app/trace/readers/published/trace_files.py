@@ -25,9 +25,7 @@ from app.trace.readers.published.completeness import completeness
 from app.trace.window import OPTIONAL, Floats, Integers, Ints, PartialSteps, Trace, Window
 
 
-def read(
-    trace_path: Path, meta_path: Path | None = None, *, is_imputed: bool = True
-) -> Window:
+def read(trace_path: Path, meta_path: Path | None = None, *, is_imputed: bool = True) -> Window:
     """A recorded trace as one closed window; steps that lack operations are in `skipped`.
 
     With `is_imputed`, lost operations are imputed where that is possible (app.trace.imputation).
