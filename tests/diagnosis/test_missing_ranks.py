@@ -45,6 +45,10 @@ def said(result: Result) -> list[tuple[str, Any]]:
     return [(each["cause"], each["culprits"]) for each in found]
 
 
+FIGURES = (
+    *("slowdown", "gpu_time_wasted", "worker_slowdown", "worker_slowdown_estimate"),
+    *("dp_rank_slowdown", "stage_slowdown", "step_slowdown", "launch_slowdown"),
+)
 FAULTS = {
     "slow-worker": SlowWorker(dp_rank=1, stage=0, slowdown=1.6),
     "stage-imbalance": LongLastStage(),
@@ -61,8 +65,7 @@ def test_figures_and_findings_of_the_others_are_those_with_all_ranks(size, cause
     assert result["window"]["missing"] == MISSING[size]
     assert result["findings"][0]["cause"] == "silent-worker", "who is missing is said first"
     assert (len(result["steps"]), result["skipped_steps"]) == (len(STEPS), [])
-    for name in ("slowdown", "gpu_time_wasted", "worker_slowdown", "worker_slowdown_estimate",
-                 "dp_rank_slowdown", "stage_slowdown", "step_slowdown", "launch_slowdown"):  # fmt: skip
+    for name in FIGURES:
         assert away(result, whole, name) < POINT, name
     types = whole["optype_slowdown"]
     assert result["optype_slowdown"] == pytest.approx(types, abs=POINT)

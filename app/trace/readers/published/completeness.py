@@ -166,7 +166,7 @@ def usual_operations(recorded: Flags, counted: Flags, comes_and_goes: Flags) -> 
 
 
 def numbering_gaps(recorded: Flags) -> Flags:
-    """The numbers that a worker left out: it numbers its operations from 0, so a gap is a loss."""
+    """The numbers that were left out: operations are numbered from 0 on each worker."""
     has_later = np.logical_or.accumulate(recorded[..., ::-1], axis=-1)[..., ::-1]
     return np.asarray(has_later & ~recorded)
 
