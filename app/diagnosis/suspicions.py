@@ -15,7 +15,7 @@ evidence. A computation has one clock.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 
@@ -28,7 +28,14 @@ from app.diagnosis.finding import RuledOut
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
 from app.engine.replays import WindowReplay
-from app.engine.what_if import IDEAL, RECORDED, Replayer, edited_step_times
+from app.engine.what_if import (
+    IDEAL,
+    RECORDED,
+    Peers,
+    Replayer,
+    edited_step_times,
+    step_times,
+)
 from app.trace.window import Floats, Ints
 
 
@@ -115,6 +122,24 @@ def repaired_together_s(
     """
     repairs = [each.repair for each in suspicions if each.repair is not None]
     return case.replay.joined(lambda group: _all_repaired(group, repairs, ideal_rows))
+
+
+def ideal_once_repaired_s(case: Case, suspicions: Sequence[Suspicion]) -> Floats:
+    """[steps], seconds: T_ideal with the means of the repaired durations.
+
+    A fault raises the mean of its op type, and with it the ideal.
+    """
+    repairs = [each.repair for each in suspicions if each.repair is not None]
+    if not repairs:
+        return case.report.ideal_s
+    return case.replay.joined(lambda group: _ideal_repaired(group, repairs))
+
+
+def _ideal_repaired(group: Replayer, repairs: Sequence[Repair]) -> Floats:
+    edited = _EditedDurations(group)
+    for repair in repairs:
+        edited.take_too(repair(group))
+    return np.full(len(group.steps), edited.ideal_step_s())
 
 
 def _all_repaired(
@@ -214,6 +239,25 @@ class _EditedDurations:
         self._append(new, self._group.durations.recorded_s[new])
         later_s = np.concatenate([delays.duration_s, delays.duration_s[of_row]])
         self._edited_s[self._source[rows]] += later_s
+
+    def ideal_step_s(self) -> float:
+        """Seconds of an ideal step, computations at the mean of their edited durations."""
+        graph, durations = self._group.graph, self._group.durations
+        template, ideal_s = self._group.template, durations.ideal_s.copy()
+        optype = np.concatenate([template.optype, template.optype[graph.milestone_of]])
+        edited = np.flatnonzero(self._source[: template.num_ops] >= 0)
+        for code in np.unique(template.optype[edited]).tolist():
+            if not template.op_types.by_code[code].idealised_by_mean:
+                continue
+            of_type = np.flatnonzero(template.optype == code)
+            mine = edited[template.optype[edited] == code]
+            before_s = float(durations.recorded_s[of_type].sum())
+            less_s = float((durations.recorded_s[mine] - self._edited_s[self._source[mine]]).sum())
+            if before_s > 0:
+                ideal_s[optype == code] *= max(0.0, 1.0 - less_s / before_s)
+        nothing = np.zeros((self._group.class_stage.size, 1), np.bool_)
+        alone = Peers(np.zeros(1, np.int64), 1)
+        return float(step_times(graph, replace(durations, ideal_s=ideal_s), nothing, alone)[0])
 
     def step_times(self) -> Floats:
         """[steps], seconds."""

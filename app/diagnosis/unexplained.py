@@ -1,9 +1,10 @@
 """The loss that no cause explains: how much of the step it is, and where in the step it sits.
 
-    unexplained = (T'_repaired - T_ideal) / T'
+    unexplained = (T'_repaired - T'_ideal) / T'
 
-T'_repaired has the repairs of all findings at once, so that costs that overlap count once. The rest
-is placed by making one op type, or one stage, ideal as well: what wins back most holds most of it.
+T'_repaired has the repairs of all findings at once, so that costs that overlap count once, and
+T'_ideal the means of the repaired durations: a fault raises the mean of its op type. The rest is
+placed by making one op type, or one stage, ideal as well: what wins back most holds most of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,11 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.evidence.stops import Stop, long_stops
 from app.diagnosis.finding import Finding
-from app.diagnosis.suspicions import blamed_step_times_s, repaired_together_s
+from app.diagnosis.suspicions import (
+    blamed_step_times_s,
+    ideal_once_repaired_s,
+    repaired_together_s,
+)
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 
@@ -103,7 +108,7 @@ def unexplained_loss(
     repaired_s = repaired_together_s(case, named)
     # What odd steps take beyond their replay is late launches.
     blamed_s, late_s = blamed_step_times_s(case, named)
-    ideal_s = float(case.report.ideal_s[steps].mean())
+    ideal_s = float(ideal_once_repaired_s(case, named)[steps].mean())
     total_s = float(blamed_s[steps].mean())
     rest_s = float((repaired_s + late_s)[steps].mean()) - ideal_s
     rest_s -= total_s * _cost_beside_replays(case, named, findings)
@@ -114,7 +119,7 @@ def unexplained_loss(
     gap_s = sum(stop.seconds for stop in stops if stop.place == "between") / steps.size
     total_s, rest_s, loss_s = total_s + gap_s, rest_s + stop_s, loss_s + stop_s
     share = max(0.0, rest_s / total_s)
-    of_loss = min(1.0, rest_s / loss_s) if loss_s > 0 else None
+    of_loss = min(1.0, max(0.0, rest_s / loss_s)) if loss_s > 0 else None
     late_share = max(0.0, min(share, float(late_s[steps].mean()) / total_s))
     stop_steps = tuple(int(case.steps[stop.at]) for stop in stops)
     stopped = (late_share, min(share, stop_s / total_s), stop_steps)
