@@ -109,6 +109,7 @@ def cost_after_other_repairs(
     return float(1.0 - without.mean() / with_it.mean())
 
 
+<<<<<<< HEAD
 RowChoice = Callable[[Replayer], Ints]
 
 
@@ -155,9 +156,12 @@ def _all_repaired(
 
 def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[float]:
     """Mean replayed step time in seconds with each of these repairs alone."""
+=======
+def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[Floats]:
+    """[steps] replayed step times in seconds, with each of these repairs alone."""
+>>>>>>> network
     replay = case.replay
-    found = all_of(replay.size, [partial(_step_times, replay, [], each) for each in repairs])
-    return [float(each.mean()) for each in found]
+    return all_of(replay.size, [partial(_step_times, replay, [], each) for each in repairs])
 
 
 def _is_replayed(suspicion: Suspicion) -> bool:

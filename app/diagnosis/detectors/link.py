@@ -175,29 +175,34 @@ def _slow_everywhere(case: Case, net: NetworkTransfers) -> RuledOut | None:
     """
     hosts = net.hosts_of_all
     least = MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE
-    total_s = float(case.replay.simulated_s.mean())
+    usual = case.is_usual & ~net.is_warm_up
+    if not usual.any():
+        return None
+    total_s = float(case.replay.simulated_s[usual].mean())
     # One after the other, all transfers of a replica take longer than they can cost.
-    if case.joined(_transferred_s).mean() < least * total_s:
+    if case.joined(_transferred_s)[usual].mean() < least * total_s:
         return None
     [without_s] = step_times_with(case, [_without_network])
-    share = 1 - without_s / total_s
+    share = 1 - float(without_s[usual].mean()) / total_s
     if share < least:
         return None
-    takes = f"{percent(share)} of the step, alike in all steps of this window"
+    both = (
+        f"transfers between stages and collectives among dp ranks take {percent(share)} of the step"
+    )
     if case.parallelism.pp_size == 1:
         reason = (
-            f"collectives among dp ranks take {takes}; which worker's network is slow, if any, "
-            "cannot be told"
+            f"collectives among dp ranks take {percent(share)} of the step; which worker's network "
+            "is slow, if any, cannot be told"
         )
     elif hosts:
         reason = (
-            f"transfers between stages and collectives among dp ranks take {takes}; all links "
-            f"between hosts end at {' and '.join(hosts)}, so whether they are slow cannot be told"
+            f"{both}; all links between hosts end at {' and '.join(hosts)}, so whether they are "
+            "slow cannot be told"
         )
     else:
         reason = (
-            f"transfers between stages and collectives among dp ranks take {takes}; whether all "
-            "of them are slow cannot be told"
+            f"{both}, and no link or dp group is far slower than the others: whether all are slow "
+            "cannot be told"
         )
     return RuledOut("slow-link", reason, insufficient=True, figures={"network_share": share})
 
@@ -285,9 +290,10 @@ def _with_own_cost(case: Case, found: list[NetworkSuspect]) -> list[NetworkSuspe
     ]
     total_s = float(case.replay.simulated_s.mean())
     if len(found) == 1:
-        costs = [1 - each / total_s for each in step_times_with(case, repairs)]
+        costs = [1 - float(each.mean()) / total_s for each in step_times_with(case, repairs)]
     else:
-        times_s = step_times_with(case, [repair_of(found), *repairs, *without])
+        found_s = step_times_with(case, [repair_of(found), *repairs, *without])
+        times_s = [float(each.mean()) for each in found_s]
         own_s = [total_s - each for each in times_s[1 : len(judged) + 1]]
         left_s = [each - times_s[0] for each in times_s[len(judged) + 1 :]]
         costs = [max(one, other) / total_s for one, other in zip(own_s, left_s, strict=True)]

@@ -8,28 +8,13 @@ import pytest
 from app.engine.report import analyse
 from app.trace.ops import OP_CODES
 from app.trace.readers.published import trace_files
-from app.trace.window import Window
 from tests import window_factory
 from tests.engine.clocks.pipeline_job import simulated_pipeline
 from tests.engine.clocks.shifted_windows import Clock, Ends, recorded, worker_is_host
+from tests.engine.clocks.skewed_windows import skewed
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 SIZES = [(4, 1), (1, 8), (3, 4)]
-
-
-def skewed(window: Window, skew_s: float, *, drift_ppm: float = 0.0, seed: int = 1) -> Window:
-    """Each worker's clock ahead by up to so much; steps count from their first start."""
-    chance, sizes = np.random.default_rng(seed), window.job.parallelism
-    shape = (sizes.dp_size, sizes.pp_size)
-    ahead_s = chance.uniform(-skew_s, skew_s, shape)
-    drift = chance.uniform(-drift_ppm, drift_ppm, shape) * 1e-6
-    trace = window.trace
-    worker = (trace.dp_rank, trace.stage)
-    position = np.searchsorted(window.steps, trace.step)
-    start_s = trace.start_s + ahead_s[worker] + drift[worker] * position
-    first_s = np.full(len(window.steps), np.inf)
-    np.minimum.at(first_s, position, start_s)
-    return window_factory.with_columns(window, start_s=start_s - first_s[position])
 
 
 @pytest.mark.parametrize(("dp_size", "pp_size"), SIZES)
