@@ -109,7 +109,6 @@ def cost_after_other_repairs(
     return float(1.0 - without.mean() / with_it.mean())
 
 
-<<<<<<< HEAD
 RowChoice = Callable[[Replayer], Ints]
 
 
@@ -154,12 +153,8 @@ def _all_repaired(
     return edited.step_times()
 
 
-def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[float]:
-    """Mean replayed step time in seconds with each of these repairs alone."""
-=======
 def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[Floats]:
     """[steps] replayed step times in seconds, with each of these repairs alone."""
->>>>>>> network
     replay = case.replay
     return all_of(replay.size, [partial(_step_times, replay, [], each) for each in repairs])
 
