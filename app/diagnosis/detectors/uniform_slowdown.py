@@ -27,7 +27,7 @@ from app.diagnosis.statistics.change_points import (
     LevelChange,
     latest_onset,
 )
-from app.diagnosis.statistics.persistence import MIN_CHRONIC_SHARE, persistence
+from app.diagnosis.statistics.persistence import MIN_CHRONIC_SHARE, MIN_CHRONIC_STEPS, persistence
 from app.trace.ops import Direction, OpKind, OpSpec
 from app.trace.window import Floats
 
@@ -175,9 +175,9 @@ def _persistence(up: CommonRise, num_before: int) -> Persistence:
     if is_ramp or persistence(up.badness, num_before) == "progressive":
         return "progressive"
     num_slow = up.badness.size - max(up.change.position, num_before)
-    return (
-        "chronic" if num_slow >= MIN_CHRONIC_SHARE * (up.badness.size - num_before) else "transient"
-    )
+    is_most = num_slow >= MIN_CHRONIC_SHARE * (up.badness.size - num_before)
+    is_lasting = up.badness.size - up.change.position >= MIN_CHRONIC_STEPS
+    return "chronic" if is_most or is_lasting else "transient"
 
 
 def _evidence(case: Case, risen: RisenParts, up: CommonRise) -> dict[str, Any]:
