@@ -27,7 +27,7 @@ from app.diagnosis.statistics.change_points import (
     LevelChange,
     latest_onset,
 )
-from app.diagnosis.statistics.persistence import MIN_CHRONIC_SHARE, persistence
+from app.diagnosis.statistics.persistence import MIN_CHRONIC_SHARE, MIN_CHRONIC_STEPS, persistence
 from app.trace.ops import Direction, OpKind, OpSpec
 from app.trace.window import Floats
 
@@ -152,7 +152,8 @@ def _suspicion(case: Case, risen: RisenParts) -> Suspicion:
     num_before = case.extended_history.num_before
     lasts = _persistence(up, num_before)
     by_now = "longer and longer, by now " if lasts == "progressive" else ""
-    fact = f"every worker's {part.words} {by_now}{as_ratio(up.ratio)} as long as before"
+    than = "before" if up.change.position else "in the first steps"
+    fact = f"every worker's {part.words} {by_now}{as_ratio(up.ratio)} as long as {than}"
 
     return Suspicion(
         UniformSlowdown.cause,
@@ -162,7 +163,9 @@ def _suspicion(case: Case, risen: RisenParts) -> Suspicion:
         partial(finding_sentence, fact),
         repair=FasterTypes(case, [(each.types, of.factors(num_before)) for each, of in risen]),
         badness=up.badness,
-        onset_step=int(case.extended_history.steps[up.change.position]),
+        onset_step=(
+            int(case.extended_history.steps[up.change.position]) if up.change.position else None
+        ),
         persistence=lasts,
         evidence=_evidence(case, risen, up),
     )
@@ -175,14 +178,14 @@ def _persistence(up: CommonRise, num_before: int) -> Persistence:
     if is_ramp or persistence(up.badness, num_before) == "progressive":
         return "progressive"
     num_slow = up.badness.size - max(up.change.position, num_before)
-    return (
-        "chronic" if num_slow >= MIN_CHRONIC_SHARE * (up.badness.size - num_before) else "transient"
-    )
+    is_most = num_slow >= MIN_CHRONIC_SHARE * (up.badness.size - num_before)
+    is_lasting = up.badness.size - up.change.position >= MIN_CHRONIC_STEPS
+    return "chronic" if is_most or is_lasting else "transient"
 
 
 def _evidence(case: Case, risen: RisenParts, up: CommonRise) -> dict[str, Any]:
     history, change = case.extended_history, up.change
-    before_s, after_s = history.step_s[: change.position], history.step_s[change.until :]
+    before_s, after_s = history.step_s[: change.position or 1], history.step_s[change.until :]
     slow = history.steps[max(change.position, history.num_before) :]
     types = case.replay.window.job.op_types
     present = {code for group in case.replay.groups for code in group.template.present}
@@ -216,6 +219,6 @@ def _seconds(history: ExtendedHistory, position: int, until: int) -> dict[str, f
         return {}
     typical_s = median_over_workers(compute_s)
     return {
-        "compute_before_s": float(np.nanmedian(typical_s[:position])),
+        "compute_before_s": float(np.nanmedian(typical_s[: position or 1])),
         "compute_after_s": float(np.nanmedian(typical_s[until:])),
     }

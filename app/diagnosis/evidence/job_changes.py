@@ -248,8 +248,9 @@ def _rise_on_ramp(
     change: LevelChange, shares: Floats, is_known: np.ndarray, *, is_known_elsewhere: bool
 ) -> CommonRise | None:
     """The rise along a ramp if nearly all workers rose alike: each worker's slope is fitted."""
-    if int(is_known[: change.position].sum()) < COMMON_RISE.before:
-        return None
+    num_before = int(is_known[: change.position].sum())
+    if 0 < num_before < USUAL_CRITERIA.before:
+        return None  # a ramp begins after enough steps, or with the first
     shape = ramp_shape(shares.shape[0], change.position, change.until)[is_known]
     logs = np.log(shares[is_known])
     found = fit_shape(logs, shape)

@@ -21,13 +21,11 @@ from app.diagnosis.statistics.change_points import (
     MIN_DEVIATIONS,
     MIN_SCALE,
     OUTLIER_DEVIATIONS,
-    USUAL_CRITERIA,
-    Ramp,
     find_ramp,
     scale_of,
     without_outliers,
 )
-from app.diagnosis.statistics.ramps import ramp_residual, ramp_shape
+from app.diagnosis.statistics.ramps import grows_from_the_first
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
@@ -279,19 +277,9 @@ def _ramp_of(logs: Floats, parts: Runs) -> tuple[int, int | None]:
     if ramp is None or ramp.after <= ramp.before:
         return first, None
     begin, until = before + ramp.begin, before + ramp.until
-    if before == 0 and _grows_from_the_first(logs[:end], ramp):
+    if before == 0 and grows_from_the_first(logs[:end], ramp):
         return 0, until
     return begin, until
-
-
-def _grows_from_the_first(logs: Floats, ramp: Ramp) -> bool:
-    """Whether the ramp explains the series better if it begins with it: no step shows an onset."""
-    if ramp.begin > USUAL_CRITERIA.before:
-        return False
-    left = [
-        ramp_residual(logs, ramp_shape(logs.size, begin, ramp.until)) for begin in (0, ramp.begin)
-    ]
-    return left[0] <= left[1]
 
 
 def _share_bad(logs: Floats, parts: Runs) -> float:

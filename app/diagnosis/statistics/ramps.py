@@ -11,8 +11,10 @@ from app.diagnosis.statistics.change_points import (
     MIN_RAMP_STEPS,
     MIN_SCALE,
     OUTLIER_DEVIATIONS,
+    USUAL_CRITERIA,
     ChangeCriteria,
     LevelChange,
+    Ramp,
     best_split,
     find_ramp,
     level_change,
@@ -69,7 +71,18 @@ def rising_ramp(values: Floats, criteria: ChangeCriteria) -> LevelChange | None:
     ramp = found[0]
     if ramp is None or None in found or ramp.after - ramp.before < criteria.difference:
         return None
-    return level_change(at, ramp.begin, ramp.until, ramp.before, ramp.after)
+    begin = 0 if grows_from_the_first(logs, ramp) else ramp.begin
+    return level_change(at, begin, ramp.until, ramp.before, ramp.after)
+
+
+def grows_from_the_first(logs: Floats, ramp: Ramp) -> bool:
+    """Whether the ramp explains the series better if it begins with it: no step shows an onset."""
+    if ramp.begin > USUAL_CRITERIA.before:
+        return False
+    left = [
+        ramp_residual(logs, ramp_shape(logs.size, begin, ramp.until)) for begin in (0, ramp.begin)
+    ]
+    return left[0] <= left[1]
 
 
 def ramp_residual(logs: Floats, shape: Floats) -> float:

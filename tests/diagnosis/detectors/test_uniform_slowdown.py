@@ -233,6 +233,19 @@ def test_a_ramp_of_everybody_is_a_progressive_uniform_slowdown(window_steps, see
     )
 
 
+@pytest.mark.parametrize("window_steps", [10, 40])
+def test_a_ramp_of_everybody_from_the_first_step_has_no_onset(window_steps):
+    made = having(EverybodySlowsDown(slowdown=1.3, ramp_steps=40))
+    found = detect(cases(made, 40, window_steps)[-1])
+    assert isinstance(found, Suspicion)
+    assert (found.onset_step, found.persistence) == (None, "progressive")
+    assert np.isfinite(found.evidence["step_time_before_s"])
+    assert np.isfinite(found.evidence["compute_before_s"])
+    assert "by now 1.3x as long as in the first steps" in found.wording(
+        CostFigures(0.1, None, "progressive")
+    )
+
+
 def test_cost_of_a_ramp_of_everybody_matches_the_counterfactual():
     made = having(EverybodySlowsDown(slowdown=1.3, when=SINCE_20))
     case = cases(made, 40, 40)[-1]
