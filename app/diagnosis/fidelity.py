@@ -124,14 +124,15 @@ def with_unexplained(cost: SuspicionCosts, seen: Fidelity) -> SuspicionCosts:
 def as_independent(found: Finding, seen: Fidelity, recorded_s: Floats) -> Finding:
     """The finding with the share of the step that remains unexplained, and limited confidence."""
     share = float(seen.unexplained_s.sum() / recorded_s.sum())
-    left = (
-        f"; it does not depend on the late launches that take another {percent(share)} of the time"
+    besides = (
+        f" (late launches that no cause explains take another {percent(share)} of the time)"
         if share > MAX_DISCREPANCY
-        else "; it does not depend on how far the replay is from the record"
+        else f" (the replay explains {seen.near.size:,} of {plural(seen.num_usual, 'step')})"
     )
+    fact, cost, costs = found.sentence.partition("; it costs ")
     return replace(
         found,
         confidence=min(found.confidence, MAX_CONFIDENCE),
-        sentence=f"{found.sentence}{left}",
+        sentence=f"{fact}{besides}{cost}{costs}",
         evidence={**found.evidence, "steps_near_record": int(seen.near.size)},
     )

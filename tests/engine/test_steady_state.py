@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from app.engine.metrics import discrepancy
+from app.engine.replays import prepare
 from app.engine.report import Report, analyse, report_as_json
+from app.engine.steady_state import overlap_s
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN, OpKind, OpSpec, OpTypes
 from app.trace.window import Window
@@ -206,3 +208,11 @@ def test_gaps_before_every_third_step_belong_to_the_steps_and_before_every_fourt
     third, fourth = ([3.0 if at % every == 0 else 0.1 for at in range(12)] for every in (3, 4))
     assert max(lengths(analyse(in_line(third)))[1]) == pytest.approx(3.0)
     assert max(lengths(analyse(in_line(fourth)))[1]) == pytest.approx(0.1)
+
+
+def test_overlap_of_steps_without_origins_is_what_no_single_worker_takes():
+    # The second stage posts its receive 2 s early, and none takes more than 7.5 s itself.
+    early = steps_of([0, 1], posted_early(2.0), pp_size=2)
+    for window, expected in ((early, [2.0, 2.0]), (at([0.0, 7.5], early), [0.0, 0.0])):
+        [group] = prepare(window).groups
+        is_about(overlap_s(group.grid).tolist(), expected)

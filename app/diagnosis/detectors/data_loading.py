@@ -58,8 +58,9 @@ class DataLoading(Detector):
                 figures=figures,
             )
         before_s = unrecorded_s(case) + found.delay_s[:, :, 0].min(axis=1)
-        odd = (before_s > found.least_s) & (~case.is_usual | (unrecorded_s(case) > 0))
-        share = float(before_s[odd].sum() / (case.report.recorded_s + before_s).sum())
+        odd = before_s > found.least_s
+        of_s = case.report.recorded_s + unrecorded_s(case)
+        share = float(before_s[odd].sum() / of_s.sum())
         if odd.sum() >= MIN_STEPS and share >= _MIN_ODD_SHARE:
             return RuledOut(
                 self.cause,

@@ -110,7 +110,8 @@ def _arrivals_s(group: Features, *, with_receives: bool) -> dict[int, tuple[Floa
         if stage in gathers:
             # A receive posted late because others were late to the gather is not its own doing.
             gathered_s = start_s[gathers[stage]] + duration_s[gathers[stage]]
-            own_s = np.where(gathered_s <= posted_s, posted_s - gathered_s, own_s)
+            after_s = posted_s - gathered_s
+            own_s = np.where(after_s >= -_TOLERANCE_S, np.maximum(0.0, after_s), own_s)
         found[stage] = (posted_s + duration_s[row] - late_s, np.minimum(late_s, own_s))
     return found
 

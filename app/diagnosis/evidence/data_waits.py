@@ -213,6 +213,9 @@ def _inferred(case: Case) -> DataWaits:
                 _joint_s(own_s[:, :, None]) >= MIN_SHARE_OF_ALL * case.report.recorded_s.sum()
             )
             enough &= of_all
+        elif found.of_all and is_late[:, :, 0].any() and not of_all:
+            # Some of the first stage wait, and whole later stages for them.
+            enough[:] = False
         is_late[:, :, stage] = mine & enough
     is_late = _longest_stretch(is_late, case.is_usual)
     wait_s = _waits_s(case, delay_s, is_late, of_all=of_all)
