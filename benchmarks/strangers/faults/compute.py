@@ -148,6 +148,7 @@ def slow_optimizer(job: JobUnderway) -> Fault:
     course = whole(job.num_steps)
     step_s = (job.shape.microbatches + job.shape.pp - 1) * job.base.forward_s * 3
     factor = 1 + log_uniform(job.rng, 0.04, 0.8) * step_s / job.base.optimizer_s
-    truth = truth_of("slow-optimizer", SLOW_WORKER | {"slow-optimizer"}, worker, course)
+    causes = SLOW_WORKER | {"slow-optimizer"}
+    truth = truth_of("slow-optimizer", causes, worker, course, may_abstain=job.shape.dp == 1)
     optimizer = (OP_CODES["optimizer"],)
     return Fault(truth, scale(job, worker, factor, course, optimizer), f"{factor:.1f}x")

@@ -108,6 +108,8 @@ def expert_load(kind: str, *, of_ranks: bool) -> Draw:
         slow = np.cumsum(0.2 * rng.standard_normal((job.num_steps, shape.pp, 1, lanes)), axis=0)
         single = rng.standard_normal((job.num_steps, shape.pp, shape.microbatches, lanes))
         factor = 1 + strength * np.exp(np.clip(slow + 0.5 * single, -2, 1.0))
+        if of_ranks:
+            factor /= factor.mean()  # as many tokens in all as with even experts
 
         def change(durations: Durations, extras: Extras) -> None:
             del extras
