@@ -86,28 +86,39 @@ def _documents(rng: np.random.Generator, mean: float) -> Floats:
     return np.asarray(found[found > 0])
 
 
-def expert_load(job: JobUnderway) -> Fault:
-    """Experts of one expert-parallel block get more tokens than others, and not the same each time.
+def expert_load(kind: str, *, of_ranks: bool) -> Draw:
+    """Draws tokens that are routed unevenly, and not in the same way each time.
 
-    The all-to-all inside of a layer makes all members of a block wait for its fullest expert.
+    Where the all-to-alls of a layer lie inside of the computations that are recorded, all members
+    of a block wait for its fullest expert: one block is slow. Else, `of_ranks`, each rank takes as
+    long as its own experts do, in every block.
     """
-    shape, rng = job.shape, job.rng
-    block = int(rng.integers(shape.dp // shape.ep))
-    members = list(range(block * shape.ep, (block + 1) * shape.ep))
-    strength = log_uniform(rng, 0.15, 1.2)
-    of_compute = job.graph.of(FORWARD, BACKWARD)
-    stage, microbatch = job.graph.stage[of_compute], job.graph.mb[of_compute]
-    # Routing moves slowly from step to step and differs between layers and micro-batches.
-    slow = np.cumsum(0.2 * rng.standard_normal((job.num_steps, shape.pp, 1)), axis=0)
-    load = slow + 0.5 * rng.standard_normal((job.num_steps, shape.pp, shape.microbatches))
-    factor = 1 + strength * np.exp(np.clip(load, -2, 1.0))
 
-    def change(durations: Durations, extras: Extras) -> None:
-        del extras
-        for dp_rank in members:
-            durations.own[:, of_compute, dp_rank] *= factor[:, stage, microbatch]
+    def draw(job: JobUnderway) -> Fault:
+        shape, rng = job.shape, job.rng
+        blocks = shape.dp // shape.ep
+        block = int(rng.integers(blocks))
+        members = list(range(block * shape.ep, (block + 1) * shape.ep))
+        loaded = list(range(shape.dp)) if of_ranks else members
+        strength = log_uniform(rng, 0.15, 1.2)
+        of_compute = job.graph.of(FORWARD, BACKWARD)
+        stage, microbatch = job.graph.stage[of_compute], job.graph.mb[of_compute]
+        # Routing moves slowly from step to step and differs between layers and micro-batches.
+        lanes = len(loaded) if of_ranks else 1
+        slow = np.cumsum(0.2 * rng.standard_normal((job.num_steps, shape.pp, 1, lanes)), axis=0)
+        single = rng.standard_normal((job.num_steps, shape.pp, shape.microbatches, lanes))
+        factor = 1 + strength * np.exp(np.clip(slow + 0.5 * single, -2, 1.0))
 
-    guilty = frozenset((d, p) for d in members for p in range(shape.pp))
-    course = Course(np.ones(job.num_steps), None, None, CHRONIC | {"transient", "rotating"})
-    truth = truth_of("expert-load", frozenset({"expert-imbalance"}), guilty, course)
-    return Fault(truth, change, f"strength {strength:.2f}, block {block} of {shape.ep}")
+        def change(durations: Durations, extras: Extras) -> None:
+            del extras
+            for at, dp_rank in enumerate(loaded):
+                durations.own[:, of_compute, dp_rank] *= factor[:, stage, microbatch, at % lanes]
+
+        guilty = frozenset((d, p) for d in loaded for p in range(shape.pp))
+        course = Course(np.ones(job.num_steps), None, None, CHRONIC | {"transient", "rotating"})
+        truth = truth_of(kind, frozenset({"expert-imbalance"}), guilty, course)
+        if of_ranks:
+            truth = truth.without_culprits()
+        return Fault(truth, change, f"strength {strength:.2f}, {len(loaded)} dp ranks")
+
+    return draw

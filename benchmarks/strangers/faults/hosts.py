@@ -149,7 +149,7 @@ def data_loading(kind: str, *, of_all: bool, every: int = 1) -> Draw:
 
 def checkpoint_stalls(job: JobUnderway) -> Fault:
     """Everybody stops before every few steps, while a checkpoint is written."""
-    every = int(job.rng.integers(4, 9))
+    every = int(job.rng.integers(4, max(5, min(9, job.num_steps // 3))))  # three stops or more
     first = int(job.rng.integers(1, every))
     lasts_s = log_uniform(job.rng, 0.08, 0.8) * usual_step_s(job) * every
     at = np.arange(job.num_steps)

@@ -130,7 +130,12 @@ KINDS: Mapping[str, Kind] = {
     ),
     "uniform-slowdown": Kind(everybody.uniform_slowdown, EVERYWHERE, 18),
     "ramp-on-everybody": Kind(everybody.ramp_on_everybody, EVERYWHERE, 18),
-    "expert-load": Kind(everybody.expert_load, BOTH, adapt=with_experts),
+    "expert-load-ranks": Kind(
+        everybody.expert_load("expert-load-ranks", of_ranks=True), BOTH, adapt=with_experts
+    ),
+    "expert-load-block": Kind(
+        everybody.expert_load("expert-load-block", of_ranks=False), BOTH, adapt=with_experts
+    ),
     "checkpoint-stalls": Kind(hosts.checkpoint_stalls, REPLICAS, 16),
     "one-huge-stop": Kind(hosts.one_huge_stop, REPLICAS, 12),
     "cpu-contention": Kind(hosts.cpu_contention, BOTH, adapt=with_shared_hosts),
