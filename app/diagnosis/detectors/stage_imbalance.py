@@ -290,9 +290,8 @@ def _load(slowness: Slowness) -> _StageLoad:
     of_usual = ratio[slowness.usual]
     spread = spread_of_steps(of_usual)
     min_ratio = np.full(ratio.shape[1], MIN_RATIO_ALONE)
-    if not slowness.has_no_peers:
-        num_peers = np.maximum(1, slowness.measure.sum(axis=0))
-        of_stage = _OF_MEDIAN * slowness.peer_spread / np.sqrt(num_peers)
+    if slowness.num_healthy is not None:
+        of_stage = _OF_MEDIAN * slowness.peer_spread / np.sqrt(slowness.num_healthy)
         min_ratio = np.maximum(MIN_RATIO, 1 + _MIN_PEER_DEVIATIONS * of_stage)
     found = stretches(of_usual, spread, float(min_ratio.min()) - 1)
     is_alike = _is_alike(by_dp_rank[0][slowness.usual], found, slowness.peer_spread)

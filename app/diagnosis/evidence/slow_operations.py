@@ -25,6 +25,8 @@ MIN_DIRECTION_RATIO = 1.06
 MIN_ONCE_RATIO = 1.3
 # In another direction that is so much faster than the peers', these hide waits that it has not.
 MAX_FASTER = 0.05
+# Or by so many deviations of healthy peers.
+FASTER_DEVIATIONS = 4.0
 # Among more, one does not change the median.
 _FEW_PEERS = 8
 # Of fewer computations in a step a single pause raises all figures; then most steps must be slow.
@@ -122,7 +124,8 @@ def _not_faster(found: Slowness, other_s: Floats) -> NDArray[np.bool_]:
     if len(level_s) <= _FEW_PEERS:  # of two, each is compared with the other
         others = [np.delete(level_s, dp_rank, axis=0) for dp_rank in range(len(level_s))]
         theirs_s = np.median(others, axis=1)
-    least = 1 - np.minimum(MAX_FASTER, (found.stretches.mean - 1) / 3)
+    usual = max(MAX_FASTER, FASTER_DEVIATIONS * found.peer_spread)
+    least = 1 - np.minimum(usual, (found.stretches.mean - 1) / 3)
     return np.asarray((level_s >= least.reshape(level_s.shape) * theirs_s).ravel())
 
 

@@ -86,7 +86,7 @@ def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | No
     usual_s = _usual_s(level_s, found)
     if not (usual_s > 0).all():
         return
-    spread = MAD_TO_DEVIATION * float(np.median(np.abs((level_s / usual_s)[found] - 1)))
+    spread = _peer_spread(level_s / usual_s, found)
     for stage in np.flatnonzero(found.all(axis=0)):
         others_s = np.delete(usual_s, stage)
         ratio = level_s[:, stage] / np.sort(others_s)[(others_s.size - 1) // 2]
@@ -337,7 +337,8 @@ class Slowness:
     pp] with slow groups brought to the reference; `usual` [usual steps], positions of the steps in
     which `stretches` [workers] are searched, which count positions in `usual`. `has_no_peers`: the
     workers are compared with their own history. Of one type of operation alone (`slowness_of`)
-    forward and backward are the ratio, and `min_ratio` is higher.
+    forward and backward are the ratio, and `min_ratio` is higher. `num_healthy` [pp] counts dp
+    ranks that are not clearly slow, 1 at least.
     """
 
     ratio: Floats
@@ -352,6 +353,7 @@ class Slowness:
     lengths_vary: bool
     has_no_peers: bool = False
     min_ratio: float = MIN_RATIO
+    num_healthy: Ints | None = None
 
     @cached_property
     def stretches(self) -> Stretches:
@@ -487,6 +489,7 @@ def _compared(
         ratio, least, *sides = (each / lengths[:, :, None] for each in (ratio, least, *sides))
         if not of_reference:
             spread = _spread(ratio[usual][:, is_measured])
+    level = ratio[usual].mean(axis=0)
     as_peers = [
         _divided(took_s, by, ~reference) for took_s, by in zip(means, of_mean[1:], strict=True)
     ]
@@ -499,7 +502,8 @@ def _compared(
         as_peers=(as_peers[0], as_peers[-1]),
         usual=usual,
         spread=spread,
-        peer_spread=_peer_spread(ratio[usual].mean(axis=0)),
+        peer_spread=_peer_spread(level, measure),
+        num_healthy=np.maximum(1, (level < _CLEARLY_SLOW).sum(axis=0)),
         lengths_vary=by_least or lengths is not None,
         min_ratio=min_ratio,
     )
@@ -559,14 +563,25 @@ def _spread_of_reference(
     return float(np.sqrt(2.0)) * spread_of_steps(all_s / level_s)
 
 
-def _peer_spread(level: Floats) -> float:
+def _peer_spread(level: Floats, measure: NDArray[np.bool_]) -> float:
     """Standard deviation between healthy workers of a stage, by their mean ratios [dp, pp].
 
-    With few workers, what is usual counts as well.
+    Without those that are clearly slow, and without the slower groups `~measure` where these are
+    far from the others. With few workers, what is usual counts as well.
     """
+    is_healthy = level < _CLEARLY_SLOW
+    # Where one worker alone is the reference, it shows no variation.
+    is_fast = is_healthy & (measure | (measure.sum(axis=0) < 2))
+    among_fast, slower = _spread_within(level, is_fast), level[is_healthy & ~is_fast]
+    if slower.size and np.median(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
+        return among_fast
+    return _spread_within(level, is_healthy)
+
+
+def _spread_within(level: Floats, chosen: NDArray[np.bool_]) -> float:
     parts, freedom = [], 0
     for stage in range(level.shape[1]):
-        mine = level[level[:, stage] < _CLEARLY_SLOW, stage]
+        mine = level[chosen[:, stage], stage]
         if mine.size > 1 and mine.mean() > 0:
             freedom += mine.size - 1
             parts.append((mine / mine.mean() - 1) * np.sqrt(mine.size / (mine.size - 1)))
