@@ -386,8 +386,7 @@ def _window_result() -> dict[str, Any]:
                 "description": "Clock differences between hosts, measured from the ends of "
                 "shared operations (docs/clocks.md). After correction, 90 % of "
                 "these ends are within `residual_ms` of each other. `by_host` "
-                "has offset_ms, drift_ppm and residual_ms of the 20 worst hosts, "
-                "or of workers whose hosts are unknown. "
+                "has offset_ms, drift_ppm and residual_ms of the 20 worst hosts. "
                 "`reason`: why clocks were not measured, or what is unknown.",
             },
             "optype_slowdown": {"type": "object", "additionalProperties": {"type": "number"}},
