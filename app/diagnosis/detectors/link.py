@@ -158,7 +158,7 @@ def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> Rul
         )
         reason = f"{theirs}, and there is no other to compare them with"
         return RuledOut(cause, reason, True, figures=figures)
-    if steady and (slow := _slow_everywhere(case, net) or _topology(case)):
+    if steady and (slow := _topology(case) or _slow_everywhere(case, net)):
         return slow
     reason = (
         "no link and no dp group is far slower than the others"

@@ -187,8 +187,10 @@ _MAX_DRIFT_ERROR = 20e-6
 # records them differently), and no clocks are better than clocks measured by them.
 _MAX_RESIDUAL = 0.05
 # Clocks that nobody said to be several are taken to be so if the correction divides the distances
-# of shared ends by this (published traces of one clock: by 1.15 at most).
-MIN_EVIDENCE_RATIO = 1.5
+# of shared ends by this (published traces: by 1.15 at most), and there are so many distances for
+# each figure of a clock, that chance cannot.
+MIN_EVIDENCE_RATIO = 3.0
+MIN_ENDS_PER_FIGURE = 5
 _TYPICAL_QUANTILE = 0.5
 # Steps without absolute times are laid end to end by their numbers; a larger gap says nothing.
 _MAX_STEPS_APART = 1000
@@ -265,6 +267,9 @@ def _show_several_clocks(shared: SharedEnds, as_recorded: ClockLines, found: Clo
 
     Either most of them, or the distant ones: a few workers may have all of the wrong clocks.
     """
+    distances = int(((np.diff(shared.first_member) - 1) * shared.num_times).sum())
+    if distances < MIN_ENDS_PER_FIGURE * found.coefficients.size:
+        return False
     for quantile in (_TYPICAL_QUANTILE, RESIDUAL_QUANTILE):
         before_ns, after_ns = (
             residuals_ns(shared, each, quantile)[0] for each in (as_recorded, found)
