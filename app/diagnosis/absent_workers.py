@@ -41,7 +41,7 @@ def doubted_by_absence(case: Case, suspicion: Suspicion) -> RuledOut | None:
             f"{_is(absent)} missing: a long stage and a slow GPU there look alike",
         )
     if suspicion.evidence.get("only_collectives"):
-        ever = case.report.is_absent.any(axis=2)
+        ever = np.asarray(case.report.is_absent.any(axis=2))
         stages = sorted({stage for _, stage in workers})
         absent = np.zeros_like(ever)
         absent[:, stages] = ever[:, stages]

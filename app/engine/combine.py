@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.arrivals.arrivals import MAX_GROUPS, PLACE_KEYS
-from app.engine.metrics import EQUAL_TIMES, MAX_DISCREPANCY, gpu_time_wasted
+from app.engine.metrics import EQUAL_TIMES, MAX_DISCREPANCY, as_lists, gpu_time_wasted
 from app.engine.report import MAX_CLOCKS
 from app.trace.window import Floats
 
@@ -146,14 +145,9 @@ def mean(known: Sequence[Result], name: str, weights: Floats) -> list[Any]:
         return found
     total = np.where(is_known, values * weight, 0.0).sum(axis=0)
     known_weight = (is_known * weight).sum(axis=0)
-    of_known = np.divide(total, known_weight, out=np.zeros(total.shape), where=known_weight > 0)
-    return _or_none(of_known, known_weight > 0)
-
-
-def _or_none(values: Floats, is_known: NDArray[np.bool_]) -> list[Any]:
-    """The values as lists, None where they are not known."""
-    found: list[Any] = np.where(is_known, values.astype(object), None).tolist()
-    return found
+    with np.errstate(invalid="ignore"):  # 0 / 0 is not known
+        of_known: list[Any] = as_lists(total / known_weight)
+    return of_known
 
 
 def weighted(values: Sequence[float], weights: Floats) -> float:
@@ -492,7 +486,9 @@ def _estimate(known: Sequence[Result], total: Weights) -> list[list[float | None
     dp_rank = np.array(mean(known, "dp_rank_slowdown", total.ideal_s), np.float64)
     stage = np.array(mean(known, "stage_slowdown", total.ideal_s))
     worker = np.array(mean(known, "worker_slowdown", total.ideal_s), np.float64)
-    return _or_none(np.minimum(dp_rank[:, None], stage[None, :]), np.isfinite(worker))
+    estimate = np.minimum(dp_rank[:, None], stage[None, :])
+    found: list[list[float | None]] = as_lists(np.where(np.isfinite(worker), estimate, np.nan))
+    return found
 
 
 def _at(parts: Iterable[Result], name: str) -> list[Any]:

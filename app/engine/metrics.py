@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import exp, lgamma, log, log1p
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,16 @@ def known_slowdown(actual_s: Floats, ideal_s: Floats, is_known: NDArray[np.bool_
     """
     total_s = np.where(is_known, actual_s, 0.0).sum(axis=-1)
     least_s = np.where(is_known, ideal_s, 0.0).sum(axis=-1)
-    return np.divide(total_s, least_s, out=np.full(total_s.shape, np.nan), where=least_s > 0)
+    found: Floats = np.full(total_s.shape, np.nan)
+    np.divide(total_s, least_s, out=found, where=least_s > 0)
+    return found
+
+
+def as_lists(values: Floats) -> Any:
+    """The values as nested lists, None where they are not finite."""
+    found = values.astype(object)
+    found[~np.isfinite(values)] = None
+    return found.tolist()
 
 
 def gpu_time_wasted(slowdown: float) -> float:

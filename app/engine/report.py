@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.engine import metrics
 from app.engine.clocks.measure import Clocks
-from app.engine.metrics import gpu_time_wasted, slowdown
+from app.engine.metrics import as_lists, gpu_time_wasted, slowdown
 from app.engine.op_times import LaunchDelay, OpTimes, launch_delay, op_times
 from app.engine.replays import WindowReplay, prepare
 from app.engine.what_if import Mask, StepTimeQuestion, fix, keep_one_replica, keep_only
@@ -64,7 +64,7 @@ class Report:
         """[dp], NaN for one of which every worker is absent from every step."""
         if not self.is_absent.any():
             return metrics.slowdown(self.dp_rank_step_s, self.ideal_s)
-        known = ~self.is_absent.all(axis=1)
+        known = np.asarray(~self.is_absent.all(axis=1))
         return metrics.known_slowdown(self.dp_rank_step_s, self.ideal_s, known)
 
     @cached_property
@@ -376,17 +376,17 @@ def _figures(report: Report) -> dict[str, Any]:
         "gpu_hours_lost": report.gpu_hours_lost,
         "launch_delay": {
             "by_optype": report.launch_delay.by_optype,
-            "by_worker": _known(np.where(gone, np.nan, report.launch_delay.by_worker)),
-            "others_waited": _known(np.where(gone, np.nan, report.launch_delay.others_waited)),
+            "by_worker": as_lists(np.where(gone, np.nan, report.launch_delay.by_worker)),
+            "others_waited": as_lists(np.where(gone, np.nan, report.launch_delay.others_waited)),
         },
         "step_slowdown": (report.simulated_s / ideal_s).tolist(),
         "optype_slowdown": {
             name: float(slowdown(step_s, ideal_s)) for name, step_s in report.optype_step_s.items()
         },
-        "dp_rank_slowdown": _known(report.dp_rank_slowdown),
+        "dp_rank_slowdown": as_lists(report.dp_rank_slowdown),
         "stage_slowdown": slowdown(report.stage_step_s, ideal_s).tolist(),
-        "worker_slowdown": _known(report.worker_slowdown),
-        "worker_slowdown_estimate": _known(report.worker_slowdown_estimate),
+        "worker_slowdown": as_lists(report.worker_slowdown),
+        "worker_slowdown_estimate": as_lists(report.worker_slowdown_estimate),
         "m_w": report.m_w,
         "m_w_exact": report.m_w_exact,
         "m_s": report.stage_share[-1],
@@ -423,14 +423,7 @@ def _per_step(report: Report) -> dict[str, Any]:
         "optype_slowdown": {
             name: (step_s / ideal_s).tolist() for name, step_s in report.optype_step_s.items()
         },
-        "dp_rank_slowdown": _known(dp_rank.T),
+        "dp_rank_slowdown": as_lists(dp_rank.T),
         "stage_slowdown": (report.stage_step_s / ideal_s).T.tolist(),
-        "worker_slowdown": _known(worker.transpose(2, 0, 1)),
+        "worker_slowdown": as_lists(worker.transpose(2, 0, 1)),
     }
-
-
-def _known(values: Floats) -> Any:
-    """The values as lists, None where unknown."""
-    if np.isfinite(values).all():
-        return values.tolist()
-    return np.where(np.isfinite(values), values.astype(object), None).tolist()

@@ -103,7 +103,7 @@ class _Losses:
 
 def _losses(table: RecordTable, *, is_alone: bool) -> _Losses:
     recorded = table.recorded
-    is_present = recorded.any(axis=(3, 4))
+    is_present: Flags = np.asarray(recorded.any(axis=(3, 4)))
     # Twice: what is usual shows only without those that lack much.
     for _ in range(2):
         there = recorded & is_present[..., None, None]
@@ -120,12 +120,12 @@ def _losses(table: RecordTable, *, is_alone: bool) -> _Losses:
     num_present = is_present.sum(axis=1)
     dp_size = recorded.shape[1]
     enough = (num_present >= max(1.0, MIN_PRESENT_SHARE * dp_size)).all(axis=1)
-    unknown = (numbering_gaps(recorded) & ~usual[:, None])[is_present.nonzero()]
-    gaps = np.zeros(len(recorded), np.bool_)
-    gaps[is_present.nonzero()[0][unknown.any(axis=(1, 2))]] = True
+    # A number that was left out, by all who could say what it was.
+    unknown = numbering_gaps(recorded) & ~usual[:, None] & is_present[..., None, None]
+    gaps = unknown.any(axis=(1, 2, 3, 4))
     # An absent worker needs a donor that has lost nothing.
-    is_whole = (is_present & ~lost.any(axis=(3, 4))).any(axis=1)
-    has_donor = (is_whole | is_present.all(axis=1)).all(axis=1)
+    has_whole = np.asarray((is_present & ~lost.any(axis=(3, 4))).any(axis=1))
+    has_donor = np.asarray(has_whole | is_present.all(axis=1)).all(axis=1)
     can_be_imputed = enough & has_donor & ~gaps
     if is_alone:  # what no other step shows cannot be counted
         can_be_imputed &= lost.any(axis=(1, 2, 3, 4))
@@ -137,7 +137,7 @@ class _Peers:
 
     def __init__(self, trace: Trace, table: RecordTable, losses: _Losses) -> None:
         self.trace, self.table, self.losses = trace, table, losses
-        self._row = np.full(table.recorded.shape, -1, np.int64)
+        self._row: NDArray[Any] = np.full(table.recorded.shape, -1, np.int64)
         type_at = np.full(NUM_CODES, -1, np.int64)
         type_at[table.codes] = np.arange(table.codes.size)
         step = np.searchsorted(table.steps, trace.step)
@@ -351,8 +351,7 @@ def _runs(keys: Ints) -> list[tuple[int, int]]:
     if not len(keys):
         return []
     new = np.flatnonzero((np.diff(keys, axis=0) != 0).any(axis=1)) + 1
-    bounds = [0, *new.tolist(), len(keys)]
-    return list(pairwise(bounds))
+    return list(pairwise([0, *new.tolist(), len(keys)]))
 
 
 def _place_of_lone(peers: _Peers, cell: Ints, source: int) -> tuple[float, float]:

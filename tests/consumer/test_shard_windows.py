@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from app.alerts.rules.defaults import default_rules
+from app.api.service.replays import WindowKey, load_window
 from app.diagnosis.job_history import History
 from app.ingest.assembly.assembler import unpack_spool
 from app.ingest.assembly.windows import unpack_window
@@ -167,6 +168,23 @@ def test_late_data_takes_the_place_of_what_was_imputed(twin):
     twin.turns(consumer)
     at_once = saved(twin)
     assert again["worker_slowdown"] == at_once["worker_slowdown"]
+
+
+def test_stored_window_is_replayed_with_what_was_imputed(make_twin):
+    twin = make_twin(window_steps=2)
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    for step in range(2):
+        batches = step_batches(SLOW, step)
+        del batches[1]
+        twin.append("job", *batches)
+    twin.turns(consumer, num_turns=2, each_s=10 * DEADLINE_S)
+    result = saved(twin)
+    window = load_window(twin.store, WindowKey("job", "1-0", result["window"]["revision"]))
+    assert (window.steps, window.missing) == ((), [result["imputed"]["workers"][0]["rank"]])
+    again = analysed(window, History())[1]
+    for name in ("slowdown", "worker_slowdown", "imputed", "steps", "step_time_s"):
+        assert again[name] == result[name], name
 
 
 def test_job_without_one_of_its_ranks_has_the_figures_and_alerts_of_the_others(make_twin):

@@ -1,6 +1,7 @@
 """Windows of simulated jobs that lost some operations, or whole workers."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,4 +39,5 @@ def lossy_window(made: SimulatedJob, trace: Trace) -> Window:
 def without_ranks(record: RecordedSteps, ranks: list[int], *, from_step: int = 0) -> RecordedSteps:
     """The record without what these ranks recorded from a step on."""
     keep = ~(np.isin(record.rank, ranks) & (record.step >= from_step))
-    return replace(record, **{name: column[keep] for name, column in record.columns().items()})
+    columns: dict[str, Any] = {name: each[keep] for name, each in record.columns().items()}
+    return replace(record, **columns)

@@ -90,6 +90,10 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         return sentence, _remedy_of_leading(result, seen) or f"{runs_at} {_loss_sentence(result)}"
     if state == "healthy":
         quiet = "Nothing stands out." if findings is not None else ""
+        missing = [each["rank"] for each in (result.get("imputed") or {}).get("workers") or ()]
+        if missing:
+            are = "is" if len(missing) == 1 else "are"
+            quiet = f"{formatting.ranks(missing)} {are} missing from some steps."
         return f"{runs_at} {remarked or quiet}".rstrip(), ""
     sentence = f"{runs_at} {_loss_sentence(result)} {remarked}".rstrip()
     return sentence, _no_cause(result) if findings is not None else ""

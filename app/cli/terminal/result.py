@@ -52,8 +52,21 @@ def headline(result: Result, ranks: Ranks | None = None) -> list[Text]:
 def _most_costly(result: Result) -> list[Text]:
     """The most costly finding; after it says who is missing, if anybody is."""
     findings = result["findings"] or []
-    num_first = 2 if findings and findings[0]["cause"] == "silent-worker" else 1
-    return [Text(f"{printable(each['sentence'])}.") for each in findings[:num_first]]
+    num_first = 2 if findings and findings[0].get("cause") == "silent-worker" else 1
+    return _missing(result, num_first) + [
+        Text(f"{printable(each['sentence'])}.") for each in findings[:num_first]
+    ]
+
+
+def _missing(result: Result, num_first: int) -> list[Text]:
+    """Workers that are missing from some step, where no finding says so."""
+    workers = (result.get("imputed") or {}).get("workers") or ()
+    if not workers or num_first > 1:
+        return []
+    ranks = formatting.ranks([each["rank"] for each in workers])
+    most = formatting.plural(max(each["num_steps"] for each in workers), "step")
+    are = "is" if len(workers) == 1 else "are"
+    return [Text(f"{ranks} {are} missing from up to {most}: medians of their peers stand in.")]
 
 
 def _remarks(result: Result) -> list[Text]:
