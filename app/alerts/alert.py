@@ -84,6 +84,8 @@ class Detail:
     window_id: str | None = None
     blame: Blame | None = None
     fix: SuggestedFix | None = None
+    # Of rules on the whole job: the loss that no cause explains, in words; None where it is small.
+    unexplained: str | None = None
     # Silent workers, by name ("dp 3, stage 1 on host-7"), the first few; and how many there are.
     # Of a rule with more subjects than it may have alerts, how many more are over its threshold.
     names: Sequence[str] = ()

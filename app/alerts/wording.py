@@ -222,7 +222,8 @@ def cost_sentence(detail: Detail) -> str:
     if detail.on == "low-fidelity":
         return "Naming a worker or a stage would be a guess."
     cost = _cost(detail, "It costs")
-    return f"{cost}{_beside_slowdown(detail)}{_confidence(detail.blame)}".strip()
+    rest = "" if detail.unexplained is None else f" {detail.unexplained}."
+    return f"{cost}{_beside_slowdown(detail)}{_confidence(detail.blame)}{rest}".strip()
 
 
 def resolved_cost_sentence(was: Detail) -> str:

@@ -339,19 +339,43 @@ def drop_explained(
 def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops sequence-imbalance where experts were told apart from it, and workers they slow."""
     by_cause = {each.cause: each for each in suspicions}
-    lengths, slow = by_cause.get("sequence-imbalance"), by_cause.get("slow-worker")
+    lengths = by_cause.get("sequence-imbalance")
     found: dict[str, RuledOut] = {}
     if lengths is not None and "expert-imbalance" in by_cause:
         found |= _explained(lengths, "expert-imbalance")
-    if slow is not None and _are_hot(case, slow):
-        found[slow.cause] = RuledOut(
-            slow.cause,
-            "the same place of every expert-parallel block is slow, or gets more tokens: that is "
-            "the load of its experts, not its GPU",
-            insufficient=True,
-            score=slow.score,
-        )
+    # Arrivals may have some of the same workers again.
+    for slow in (each for each in suspicions if each.cause == "slow-worker"):
+        reason = _reason_by_experts(case, slow)
+        if reason is not None:
+            found[slow.cause] = RuledOut(slow.cause, reason, True, slow.score)
     return found
+
+
+def _reason_by_experts(case: Case, slow: Suspicion) -> str | None:
+    """Why slow workers of a job with experts are not blamed; None where they are."""
+    if _are_hot(case, slow):
+        return (
+            "the same place of every expert-parallel block is slow, or gets more tokens: that is "
+            "the load of its experts, not its GPU"
+        )
+    if _may_be_experts(case, slow):
+        return (
+            "several ranks of an expert-parallel block compute longer all the time: without token "
+            "counts, their experts and their GPUs cannot be told apart"
+        )
+    return None
+
+
+# So many slow workers, of no common host, are more likely to have busy experts than bad GPUs.
+_MIN_SLOW_WORKERS = 3
+
+
+def _may_be_experts(case: Case, slow: Suspicion) -> bool:
+    """Whether loads that last may explain several slow workers of a job with experts."""
+    is_told = case.parallelism.ep_size < 2 or "tokens" in case.new_history.signals
+    workers = slow.evidence.get("workers", ())
+    are_hosts = all(each.host and each.dp_rank is None for each in slow.culprits)
+    return not is_told and len(workers) >= _MIN_SLOW_WORKERS and not are_hosts
 
 
 def _are_hot(case: Case, slow: Suspicion) -> bool:

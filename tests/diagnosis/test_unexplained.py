@@ -1,5 +1,6 @@
 """The loss that no cause explains, and its place."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from app.diagnosis.unexplained import unexplained_sentence
 from app.engine.report import analyse
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
+from app.synth.faults.stops import ExpertImbalance
+from app.trace.job import Parallelism
 from tests.diagnosis.jobs import diagnosed, findings_of, made, window_of
 from tests.diagnosis.stopped_windows import longer_gaps
 
@@ -42,6 +45,14 @@ def test_costs_that_overlap_count_once():
     """Both slow workers cost nothing alone, as the others still wait for the other one."""
     seen = diagnosed(window_of(made(SlowWorker(1, 2, 2.0), SlowWorker(3, 2, 2.0), costs=QUIET)))
     assert rest_of(seen).share == pytest.approx(0.0, abs=0.02)
+
+
+def test_two_repairs_of_one_computation_shorten_it_by_both():
+    both = (ExpertImbalance(0.3), SlowWorker(1, 2, 1.5))
+    sizes = Parallelism(4, 4, ep_size=4)
+    seen = diagnosed(window_of(replace(made(*both, costs=QUIET), parallelism=sizes)))
+    assert len(findings_of(seen)) == 2
+    assert rest_of(seen).share == pytest.approx(0.0, abs=0.03)
 
 
 def test_noise_without_a_cause_is_said_with_its_share():

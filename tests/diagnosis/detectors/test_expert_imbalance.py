@@ -108,3 +108,13 @@ def test_the_same_place_of_every_block_is_slow_by_its_experts():
     assert [each.cause for each in findings_of(seen)] == ["expert-imbalance"]
     one = diagnosed(job(hot[0], **sizes).record(range(16)).window())
     assert [each.cause for each in findings_of(one)] == ["slow-worker"]
+
+
+def test_several_ranks_of_one_block_that_stay_slow_are_not_blamed_without_tokens():
+    hot = tuple(SlowWorker(*place) for place in ((0, 1, 1.5), (1, 2, 1.4), (2, 0, 1.3)))
+    seen = diagnosed(job(*hot, **MOE).record(range(16)).window())
+    (reason,) = [each for each in seen.ruled_out if each.cause == "slow-worker"]
+    assert reason.insufficient
+    assert "their experts and their GPUs cannot be told apart" in reason.reason
+    dense = diagnosed(job(*hot).record(range(16)).window())
+    assert [each.cause for each in findings_of(dense)] == ["slow-worker"]
