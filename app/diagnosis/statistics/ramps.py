@@ -53,12 +53,24 @@ def fit_shape(logs: Floats, shape: Floats) -> RampFit:
     return RampFit(level, rise, np.maximum(deviation, MIN_SCALE / 5) / np.sqrt(squares))
 
 
+# A quantile near the lowest level.
+_LOW = 0.1
+
+
 def rising_ramp(values: Floats, criteria: ChangeCriteria) -> LevelChange | None:
     """The ramp that a series [n] ends on or has stayed up from; NaN = unknown.
 
     None where the series did not rise by `criteria.difference`, or a single jump, or the jumps that
     are found, explain it as well. The series begins after its last fall.
     """
+    known = values[np.isfinite(values) & (values > 0)]
+    newest = known[-criteria.after - MIN_RAMP_STEPS :]
+    # A quick check: a series that has risen is higher at its end than where it was lowest.
+    if (
+        not known.size
+        or np.log(np.median(newest) / np.quantile(known, _LOW)) < criteria.difference / 2
+    ):
+        return None
     falls = [each.until for each in level_changes(values, criteria) if each.ratio < 1]
     at = np.flatnonzero(np.isfinite(values) & (values > 0))
     at = at[at >= max(falls, default=0)]

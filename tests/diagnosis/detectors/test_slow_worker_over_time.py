@@ -133,4 +133,4 @@ def test_a_later_window_knows_the_onset_of_pauses_by_the_windows_before():
         onsets.append([each.onset_step for each in findings_of(seen) if each.cause == "gc-pause"])
     assert onsets[0] == []
     assert onsets[1:] == [onsets[1]] * 3
-    assert abs(onsets[1][0] - 20) <= 2
+    assert onsets[1][0] in range(20, 23)
