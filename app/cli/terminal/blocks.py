@@ -103,7 +103,7 @@ class WorkerHeatmap:
     None is a worker that is missing.
     """
 
-    def __init__(self, slowdown: list[list[float | None]]) -> None:
+    def __init__(self, slowdown: Sequence[Sequence[float | None]]) -> None:
         known = [[-inf if each is None else each for each in of_rank] for of_rank in slowdown]
         self._by_stage = [list(stage) for stage in zip(*known, strict=True)]
 
