@@ -1,6 +1,7 @@
 """Slowdowns as rows of blocks and cells that fit the terminal, in the heatmaps' colours."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
