@@ -39,7 +39,7 @@ MIN_TIMES_EVEN = 1.5
 class UnexplainedLoss:
     """Loss without a cause as shares of the step time and of the loss, and its place.
 
-    `optype` and `stage` win back the shares `optype_share` and `stage_share` of it; None where no
+    `optype` and `stage` win back the shares `share_in_optype` and `share_in_stage` of it; None where no
     one stands out or `share` is small. `late_launch_share` is the part of it that is no operation:
     launches are late in single steps, as before an evaluation. `stop_share` is the part in stops of
     all workers, in or before the steps `stop_steps`, which raise the ideal or lie between steps.
@@ -48,9 +48,9 @@ class UnexplainedLoss:
     share: float
     share_of_loss: float | None
     optype: str | None = None
-    optype_share: float | None = None
+    share_in_optype: float | None = None
     stage: int | None = None
-    stage_share: float | None = None
+    share_in_stage: float | None = None
     late_launch_share: float = 0.0
     stop_share: float = 0.0
     stop_steps: tuple[int, ...] = ()
@@ -63,7 +63,7 @@ class UnexplainedLoss:
 
 
 _NAMES = (
-    *("share", "share_of_loss", "optype", "optype_share", "stage", "stage_share"),
+    *("share", "share_of_loss", "optype", "share_in_optype", "stage", "share_in_stage"),
     *("late_launch_share", "stop_share"),
 )
 
@@ -126,17 +126,17 @@ def unexplained_loss(
     if share < MIN_SHARE:
         return UnexplainedLoss(share, of_loss, None, None, None, None, *stopped)
     left_s = repaired_s[steps].mean() - ideal_s
-    optype, optype_share = _most(_by_optype(case, named, steps, repaired_s), left_s)
-    stage, stage_share = _most(_by_stage(case, named, steps, repaired_s), left_s)
+    optype, share_in_optype = _most(_by_optype(case, named, steps, repaired_s), left_s)
+    stage, share_in_stage = _most(_by_stage(case, named, steps, repaired_s), left_s)
     pp_size = case.parallelism.pp_size
-    stands_out = stage_share is not None and stage_share * pp_size >= MIN_TIMES_EVEN
+    stands_out = share_in_stage is not None and share_in_stage * pp_size >= MIN_TIMES_EVEN
     return UnexplainedLoss(
         share,
         of_loss,
         optype,
-        optype_share,
+        share_in_optype,
         int(stage) if stage is not None and stands_out and pp_size > 1 else None,
-        stage_share if stands_out and pp_size > 1 else None,
+        share_in_stage if stands_out and pp_size > 1 else None,
         *stopped,
     )
 
