@@ -12,8 +12,10 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.progress import track
 
+from app.diagnosis.calibration import own_confidences
 from app.monitor import observe
 from benchmarks.measuring import logs_on_stderr, map_processes
+from benchmarks.strangers.calibrate import SaidFinding, fitted, write_table
 from benchmarks.strangers.drawn_jobs import Group, JobNumber, draw_job
 from benchmarks.strangers.faults.kinds import KINDS, NETWORK_KINDS, PAIRS
 from benchmarks.strangers.figures import figures_of, kind_lines
@@ -30,6 +32,7 @@ from benchmarks.strangers.scoring import Verdict, judge
 A = TypeVar("A")
 R = TypeVar("R")
 DEVELOPMENT_SEED = 1
+CALIBRATION_TABLE = Path("app/diagnosis/calibration_table.py")
 # Fixed before the work on the detectors; jobs of it are never shown one by one.
 FINAL_SEED = 77_231_120
 FINAL_JOBS: dict[Group, int] = {"single": 800, "pair": 200, "healthy": 300, "apart": 200}
@@ -42,13 +45,19 @@ def main(arguments: Sequence[str]) -> int:
         table = measure([Published.read(name) for name in NAMES])
         print(json.dumps(asdict(table), indent=1))
         return 0
-    if options.final and (options.show or options.kind or options.seed != DEVELOPMENT_SEED):
+    shown = options.show or options.kind or options.seed != DEVELOPMENT_SEED
+    if options.final and (shown or options.calibrate):
         print(
-            "--final takes no --show, --kind or --seed: its jobs are not for eyes", file=sys.stderr
+            "--final takes no --show, --kind, --seed or --calibrate: its jobs are not for eyes, "
+            "and confidence is held against jobs that it was not fitted on",
+            file=sys.stderr,
         )
         return 2
     numbers = numbers_of(options)
-    verdicts = _mapped(judged_job, numbers, options.processes)
+    judged = judged_with_own_confidences if options.calibrate else judged_job
+    verdicts = _mapped(judged, numbers, options.processes)
+    if options.calibrate:
+        _calibrate(verdicts, f"--calibrate --jobs {options.jobs} --seed {options.seed}")
     found = figures_of(verdicts)
     num_injected = None if options.final else options.injected
     if num_injected != 0:
@@ -86,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--measure-noise", action="store_true", help="print the noise of the published traces"
+    )
+    parser.add_argument(
+        "--calibrate", action="store_true", help=f"write {CALIBRATION_TABLE} from these jobs"
     )
     parser.add_argument("--processes", type=int, default=2)
     return parser
@@ -138,6 +150,25 @@ def judged_job(number: JobNumber) -> Verdict:
     else:
         result = observe(job.window).result
     return judge(job, result, round(time.perf_counter() - started_s, 4))
+
+
+def judged_with_own_confidences(number: JobNumber) -> Verdict:
+    """The same with the confidences that detectors have without the table."""
+    with own_confidences():
+        return judged_job(number)
+
+
+def _calibrate(verdicts: Sequence[Verdict], options: str) -> None:
+    said = [
+        SaidFinding(each.cause, each.confidence, each.is_right)
+        for verdict in verdicts
+        for each in verdict.named
+    ]
+    write_table(
+        CALIBRATION_TABLE,
+        fitted(said),
+        f"{len(said):,} findings of\n`python -m benchmarks strangers {options}`.",
+    )
 
 
 def _findings(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
