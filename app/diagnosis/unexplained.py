@@ -40,9 +40,10 @@ class UnexplainedLoss:
     """Loss without a cause as shares of the step time and of the loss, and its place.
 
     `optype` and `stage` win back the shares `share_in_optype` and `share_in_stage` of it; None
-    where no one stands out or `share` is small. `late_launch_share` is the part of it that is no operation:
-    launches are late in single steps, as before an evaluation. `stop_share` is the part in stops of
-    all workers, in or before the steps `stop_steps`, which raise the ideal or lie between steps.
+    where no one stands out or `share` is small. `late_launch_share` is the part of it that is no
+    operation: launches are late in single steps, as before an evaluation. `stop_share` is the part
+    in stops of all workers, in or before the steps `stop_steps`, which raise the ideal or lie
+    between steps.
     """
 
     share: float
