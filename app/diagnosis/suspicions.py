@@ -24,7 +24,7 @@ import numpy as np
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.evidence.expert_load import hot_by_routing
-from app.diagnosis.finding import RuledOut
+from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
 from app.engine.replays import WindowReplay
@@ -348,6 +348,9 @@ def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]
         reason = _reason_by_experts(case, slow)
         if reason is not None:
             found[slow.cause] = RuledOut(slow.cause, reason, True, slow.score)
+    for stop in (each for each in suspicions if each.cause in _STOPS):
+        if not _knows_loads(case) and _is_one_block(case, _workers_of(stop)):
+            found[stop.cause] = RuledOut(stop.cause, _NOT_TOLD_FROM_EXPERTS, True, stop.score)
     return found
 
 
@@ -359,23 +362,47 @@ def _reason_by_experts(case: Case, slow: Suspicion) -> str | None:
             "the load of its experts, not its GPU"
         )
     if _may_be_experts(case, slow):
-        return (
-            "several ranks of an expert-parallel block compute longer all the time: without token "
-            "counts, their experts and their GPUs cannot be told apart"
-        )
+        return _NOT_TOLD_FROM_EXPERTS
     return None
 
 
+_NOT_TOLD_FROM_EXPERTS = (
+    "several ranks of an expert-parallel block compute longer: without token counts, their experts "
+    "and their GPUs or hosts cannot be told apart"
+)
+# Computations of all ranks of a block that are long now and then are no stops either.
+_STOPS = ("allocator-stall", "cpu-contention")
 # So many slow workers, of no common host, are more likely to have busy experts than bad GPUs.
 _MIN_SLOW_WORKERS = 3
 
 
 def _may_be_experts(case: Case, slow: Suspicion) -> bool:
     """Whether loads that last may explain several slow workers of a job with experts."""
-    is_told = case.parallelism.ep_size < 2 or "tokens" in case.new_history.signals
-    workers = slow.evidence.get("workers", ())
+    if _knows_loads(case):
+        return False
+    workers = _workers_of(slow)
     are_hosts = all(each.host and each.dp_rank is None for each in slow.culprits)
-    return not is_told and len(workers) >= _MIN_SLOW_WORKERS and not are_hosts
+    return _is_one_block(case, workers) or (len(workers) >= _MIN_SLOW_WORKERS and not are_hosts)
+
+
+def _knows_loads(case: Case) -> bool:
+    """Whether loads of experts are known, or there are no experts."""
+    return case.parallelism.ep_size < 2 or "tokens" in case.new_history.signals
+
+
+def _workers_of(suspicion: Suspicion) -> list[Worker]:
+    return [(dp_rank, stage) for dp_rank, stage in suspicion.evidence.get("workers", ())]
+
+
+def _is_one_block(case: Case, workers: Sequence[Worker]) -> bool:
+    """Whether these are all ranks of one expert-parallel block, of one stage or several.
+
+    All of a block wait for its fullest expert, so all of them take longer, as on a slow host.
+    """
+    ep_size = case.parallelism.ep_size
+    blocks = {dp_rank // ep_size for dp_rank, _ in workers}
+    stages = {stage for _, stage in workers}
+    return len(blocks) == 1 and len(set(workers)) == ep_size * len(stages)
 
 
 def _are_hot(case: Case, slow: Suspicion) -> bool:
