@@ -11,7 +11,8 @@ lightest. That is more than a re-split of the layers wins, which moves work to t
 conserves its sum: all stages at their mean is what the advice predicts (app/advice).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import (
     MAX_CONFIDENCE,
     MIN_CLEAR_RATIO,
+    CulpritParts,
     Detector,
     Suspicion,
     as_ratio,
@@ -184,6 +186,33 @@ class StageImbalance(Detector):
             badness=_badness(case, load, list(stages.long)),
             min_cost=_min_cost(case, load, worst),
             evidence=_evidence(case, load, stages),
+            parts=self._parts(case, load, of_stages, has_support, stages),
+        )
+
+    def _parts(
+        self,
+        case: Case,
+        load: _StageLoad,
+        of_stages: Floats,
+        has_support: NDArray[np.bool_],
+        stages: _LongStages,
+    ) -> CulpritParts | None:
+        """Each long stage; stages that get heavier one after the other are one."""
+        if stages.is_rising:
+            return None
+
+        def of(chosen: Sequence[int]) -> tuple[int, ...]:
+            return tuple(stages.long[at] for at in chosen)
+
+        return CulpritParts(
+            len(stages.long),
+            lambda chosen: _repair(case, load, replace(stages, long=of(chosen))),
+            lambda chosen: self._suspicion(
+                case,
+                load,
+                np.where(np.isin(np.arange(of_stages.size), of(chosen)), of_stages, 0.0),
+                has_support,
+            ),
         )
 
 
