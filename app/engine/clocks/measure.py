@@ -191,6 +191,8 @@ _MAX_RESIDUAL = 0.05
 # each figure of a clock, that chance cannot.
 MIN_EVIDENCE_RATIO = 3.0
 MIN_ENDS_PER_FIGURE = 5
+# Share of the step; clocks nearer to each other move no cause by as much as 1 %.
+MIN_APART_OF_STEP = 1e-5
 _TYPICAL_QUANTILE = 0.5
 # Steps without absolute times are laid end to end by their numbers; a larger gap says nothing.
 _MAX_STEPS_APART = 1000
@@ -255,26 +257,29 @@ def measure_clocks(window: Window, grids: list[tuple[Grid, StepGraph]]) -> Clock
         )
         return ClockCorrection(_unmeasured(reason, shared, as_recorded), window, host)
     if doubt is not None:
-        if not _show_several_clocks(shared, as_recorded, found):
+        if not _show_several_clocks(shared, as_recorded, found, step_s):
             return ClockCorrection(_unmeasured(doubt, shared, as_recorded), window, host)
         reason = f"{doubt}; shared ends show several clocks, so each worker's was measured"
         clocks = replace(clocks, reason=reason)
     return ClockCorrection(clocks, window, host, found, origin_ns)
 
 
-def _show_several_clocks(shared: SharedEnds, as_recorded: ClockLines, found: ClockLines) -> bool:
-    """Whether shared ends are much closer to each other after the correction.
+def _show_several_clocks(
+    shared: SharedEnds, as_recorded: ClockLines, found: ClockLines, step_s: float
+) -> bool:
+    """Whether shared ends are apart, and much closer to each other after the correction.
 
     Either most of them, or the distant ones: a few workers may have all of the wrong clocks.
     """
     distances = int(((np.diff(shared.first_member) - 1) * shared.num_times).sum())
     if distances < MIN_ENDS_PER_FIGURE * found.coefficients.size:
         return False
+    least_ns = 1e9 * MIN_APART_OF_STEP * step_s
     for quantile in (_TYPICAL_QUANTILE, RESIDUAL_QUANTILE):
         before_ns, after_ns = (
             residuals_ns(shared, each, quantile)[0] for each in (as_recorded, found)
         )
-        if before_ns > MIN_EVIDENCE_RATIO * max(after_ns, MIN_SPREAD_NS):
+        if before_ns > max(least_ns, MIN_EVIDENCE_RATIO * max(after_ns, MIN_SPREAD_NS)):
             return True
     return False
 
