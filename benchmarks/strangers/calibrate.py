@@ -13,6 +13,8 @@ from pathlib import Path
 OTHER_CAUSES = "other"
 # A cause with fewer findings is fitted with all other ones.
 MIN_FINDINGS = 60
+# A block with fewer findings is pooled with its neighbour.
+MIN_BLOCK = 10
 
 Points = tuple[tuple[float, float], ...]
 
@@ -63,19 +65,32 @@ def isotonic_points(findings: Iterable[SaidFinding]) -> Points:
             blocks[-2].most == blocks[-1].least or blocks[-2].share >= blocks[-1].share
         ):
             last = blocks.pop()
-            blocks[-1] = _Block(
-                blocks[-1].least,
-                last.most,
-                blocks[-1].right + last.right,
-                blocks[-1].number + last.number,
-            )
+            blocks[-1] = _pooled(blocks[-1], last)
     found = []
-    for block in blocks:
+    for block in _without_small_ones(blocks):
         share = round(block.share, 3)
         found += [(block.least, share)] + (
             [(block.most, share)] if block.most > block.least else []
         )
     return tuple(found)
+
+
+def _pooled(one: _Block, other: _Block) -> _Block:
+    return _Block(one.least, other.most, one.right + other.right, one.number + other.number)
+
+
+def _without_small_ones(blocks: list[_Block]) -> list[_Block]:
+    """Small blocks pooled with the one after them, or the last one with that before."""
+    found: list[_Block] = []
+    for block in blocks:
+        if found and found[-1].number < MIN_BLOCK:
+            found[-1] = _pooled(found[-1], block)
+        else:
+            found.append(block)
+    if len(found) > 1 and found[-1].number < MIN_BLOCK:
+        last = found.pop()
+        found[-1] = _pooled(found[-1], last)
+    return found
 
 
 def write_table(path: Path, table: dict[str, Points], provenance: str) -> None:

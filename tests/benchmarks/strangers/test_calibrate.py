@@ -33,6 +33,10 @@ def test_shares_never_fall_with_the_figure():
     assert shares == sorted(shares)
 
 
+def test_few_findings_of_a_figure_are_pooled_with_the_next():
+    assert isotonic_points(said(0.6, 0, 1) + said(0.9, 50)) == ((0.6, 0.962), (0.9, 0.962))
+
+
 def test_cause_with_few_findings_has_no_row():
     table = fitted(said(0.9, MIN_FINDINGS) + said(0.9, MIN_FINDINGS - 1, cause="gc-pause"))
     assert list(table) == [OTHER_CAUSES, "slow-worker"]
