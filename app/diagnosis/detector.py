@@ -56,7 +56,8 @@ class Suspicion:
     time. `badness` [n] says how bad each step of the extended history was, 1.0 = not at all, NaN =
     unknown; onset, end and persistence come from it unless they are given. `wording` makes the
     sentence. Below `min_cost`, a share of GPU time, the cause is not named. `parts` is
-    for several culprits with a repair.
+    for several culprits with a repair. `max_confidence` is for evidence that cannot decide, however
+    often such findings are right: few steps, or two explanations that look alike.
     """
 
     cause: str
@@ -69,6 +70,7 @@ class Suspicion:
     badness: Floats | None = None
     cost: float | None = None
     min_cost: float = 0.0
+    max_confidence: float = 1.0
     onset_step: int | None = None
     persistence: Persistence | None = None
     end_step: int | None = None

@@ -325,7 +325,7 @@ def _judged(
     return Finding(
         cause=suspicion.cause,
         score=suspicion.score,
-        confidence=calibrated(suspicion.cause, suspicion.confidence),
+        confidence=min(calibrated(suspicion.cause, suspicion.confidence), suspicion.max_confidence),
         culprits=suspicion.culprits,
         onset_step=costs.onset_step,
         persistence=costs.persistence,

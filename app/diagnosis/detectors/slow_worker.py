@@ -220,7 +220,7 @@ class SlowWorker(Detector):
         return Suspicion(
             self.cause,
             max(hit.score for hit in hits),
-            sure if hits[0].is_supported else min(sure, MAX_CONFIDENCE),
+            sure,
             culprits,
             partial(finding_sentence, fact),
             repair=_repair(case, found, hits),
@@ -228,6 +228,7 @@ class SlowWorker(Detector):
             persistence=lasts,
             min_cost=0.0 if any(_is_clear(hit) for hit in hits) else _MIN_COST_OF_DOUBT,
             evidence={**_evidence(case, found, hits, workers), **_arrivals(case, workers)},
+            max_confidence=1.0 if hits[0].is_supported else MAX_CONFIDENCE,
             parts=self._parts(case, found, hits),
         )
 

@@ -169,23 +169,25 @@ class StageImbalance(Detector):
         worst = slow_stages[0]
         stages = _long_stages(case, load, slow_stages)
         sure = confidence(float(load.found.standard_errors[worst]), MIN_DEVIATIONS)
+        at_most = 1.0
         if case.parallelism.dp_size == 1:
-            sure = min(sure, _CONFIDENCE_ALONE)
+            at_most = _CONFIDENCE_ALONE
         elif _whole_hosts(case, stages) is not None:
             ends = {0, case.parallelism.pp_size - 1}
-            sure = min(sure, _CONFIDENCE_AT_ENDS if set(stages.long) <= ends else _CONFIDENCE_ALONE)
+            at_most = _CONFIDENCE_AT_ENDS if set(stages.long) <= ends else _CONFIDENCE_ALONE
         culprits = tuple(Culprit(stage=stage) for stage in stages.long)
 
         return Suspicion(
             self.cause,
             float(of_stages.max()),
-            sure if has_support[worst] else min(sure, MAX_CONFIDENCE),
+            sure,
             culprits,
             partial(finding_sentence, _fact(case, load, stages, culprits)),
             repair=_repair(case, load, stages),
             badness=_badness(case, load, list(stages.long)),
             min_cost=_min_cost(case, load, worst),
             evidence=_evidence(case, load, stages),
+            max_confidence=at_most if has_support[worst] else min(at_most, MAX_CONFIDENCE),
             parts=self._parts(case, load, of_stages, has_support, stages),
         )
 
