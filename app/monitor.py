@@ -14,6 +14,7 @@ from app.diagnosis.job_history import History
 from app.engine.replays import WindowReplay, prepare
 from app.engine.report import Report, analyse_replay, report_as_json, result_without_figures
 from app.errors import InvalidTrace
+from app.trace.imputation import impute
 from app.trace.window import SkippedStep, Window
 
 log = structlog.get_logger()
@@ -66,9 +67,10 @@ Figures = tuple[Report | None, dict[str, Any], History | None]
 
 
 def _figures(window: Window, history: History) -> Figures:
-    if not window.steps:
-        return None, _not_measured(window), None
     try:
+        window = impute(window)
+        if not window.steps:
+            return None, _not_measured(window), None
         return analysed(window, history)
     except InvalidTrace as error:
         log.warning("window not analysed", name=window.job.name, reason=str(error))

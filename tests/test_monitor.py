@@ -23,11 +23,11 @@ def test_healthy_window_has_figures_and_no_alert():
     figures = report_as_json(analyse(healthy))
     looked_for = (
         *("findings", "ruled_out", "fingerprint", "changes"),
-        *("arrivals", "unexplained_share", "coverage", "advice"),
+        *("arrivals", "unexplained_share", "unexplained", "coverage", "advice"),
     )
     assert seen.result == figures | {name: seen.result[name] for name in looked_for}
     assert seen.result["findings"] == seen.result["changes"] == []
-    assert len(seen.result["ruled_out"]) == 11
+    assert len(seen.result["ruled_out"]) == 15
     assert seen.result["slowdown"] < 1.1
 
 

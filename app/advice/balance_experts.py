@@ -15,7 +15,7 @@ from app.errors import InvalidRequest
 from app.trace.ops import COMPUTE_STREAM, OpKind
 
 NAME = "balance-experts"
-CAUSES = ()  # no finding names experts
+CAUSES = ("expert-imbalance",)
 # Memory of one more expert on each rank.
 COPIES_PER_RANK = 1
 # Below, batches differ by more from step to step.
@@ -47,12 +47,18 @@ def balance_experts(case: AdviceCase) -> Fix | NotOffered:
             f"{figures}, {after.imbalance:.2f} with another placement; what that wins is not known",
             (Need("the experts' share of forward and backward, 0 to 1", "expert_share"),),
         )
-    return _fix(case, before, after, facts.expert_share)
+    found = case.findings(*CAUSES)
+    cause = found[0]["cause"] if found else None
+    return _fix(case, (before, after), facts.expert_share, cause)
 
 
 def _fix(
-    case: AdviceCase, before: ExpertPlacement, after: ExpertPlacement, share: float
+    case: AdviceCase,
+    placements: tuple[ExpertPlacement, ExpertPlacement],
+    share: float,
+    cause: str | None,
 ) -> Fix | NotOffered:
+    before, after = placements
     names = _passes(case)
     if not names:
         return NotOffered(NAME, "forward and backward computations are not recorded")
@@ -79,6 +85,7 @@ def _fix(
             "gradients. Loads move during training: measure them again before each placement."
         ),
         stops_job=True,
+        cause=cause,
         change=change,
         stop_minutes=case.facts.stop_minutes,
         paste=(Paste("Experts of each expert-parallel rank, as JSON", _as_json(after)),),

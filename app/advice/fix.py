@@ -125,9 +125,13 @@ class AdviceCase:
         return rebuilt_pipeline(self.replay.groups)
 
     def since_onset(self, finding: Mapping[str, Any]) -> "Elapsed":
-        """How long the finding has lasted, or at least, where it has no onset: it began earlier."""
+        """How long the finding has lasted, or at least, where it has no onset: it began earlier.
+
+        Gains are of the window's mean step, healthy ones included, so at least the whole window
+        counts.
+        """
         steps, onset = self.replay.steps, finding["onset_step"]
-        first = steps[0] if onset is None else onset
+        first = steps[0] if onset is None else min(onset, steps[0])
         seconds = (steps[-1] + 1 - first) * float(self.replay.recorded_s.mean())
         return Elapsed(seconds / 60, is_at_least=onset is None)
 
@@ -142,7 +146,10 @@ class AdviceCase:
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """Minutes since the onset of a cause; more where they are `is_at_least`."""
+    """Minutes since the onset of a cause, or since the window began where that was earlier.
+
+    More where they are `is_at_least`.
+    """
 
     minutes: float
     is_at_least: bool = False

@@ -35,7 +35,8 @@ class Blame:
     """A finding of the diagnosis in short.
 
     `culprits` have those of dp_rank, stage, host, rank and local_rank (the GPU) that apply; `cost`
-    is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset.
+    is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset,
+    `end_step` its end, None while it lasts.
     """
 
     cause: str
@@ -45,6 +46,7 @@ class Blame:
     culprits: Sequence[Mapping[str, Any]] = ()
     num_culprits: int = 0
     since_step: int | None = None
+    end_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class Detail:
     window_id: str | None = None
     blame: Blame | None = None
     fix: SuggestedFix | None = None
+    # Of rules on the whole job: the loss that no cause explains, in words; None where it is small.
+    unexplained: str | None = None
     # Silent workers, by name ("dp 3, stage 1 on host-7"), the first few; and how many there are.
     # Of a rule with more subjects than it may have alerts, how many more are over its threshold.
     names: Sequence[str] = ()

@@ -11,6 +11,7 @@ from app import formatting
 from app.alerts.alert import AlertEventKind, AlertState, Blame, Detail
 from app.alerts.readings.facts import worker_of_name
 from app.alerts.rule import On
+from app.diagnosis.onset_words import ONSET_WORDS
 from app.trace.job import job_of
 
 JOB_ENDED = "the job has ended"
@@ -19,7 +20,7 @@ NO_BASELINE_YET = "the job has restarted: no baseline yet"
 
 # What a finding's sentence says after the fact; both are said in other places here.
 _AFTER_FACT = re.compile(
-    r"(?:, since step \d+)?(?:; (?:it costs|hidden by another cause) .*)?$", re.S
+    rf"(?:{ONSET_WORDS})?(?:; (?:it costs?|hidden by another cause) .*)?$", re.S
 )
 _MAX_NAMES = 3
 
@@ -91,12 +92,18 @@ def finding_sentence(blame: Blame) -> str:
 def _fact(detail: Detail) -> str:
     if detail.blame is not None:
         # The finding may be newer than the alert.
-        own = detail.blame.since_step
-        since = (
-            "" if own in (None, detail.since_step) else f", since step {formatting.count(own or 0)}"
-        )
-        return f": {finding_sentence(detail.blame)}{since}"
+        return f": {finding_sentence(detail.blame)}{_when(detail.blame, detail.since_step)}"
     return "; no finding names it" if detail.on in _SUBJECTS_TO_BLAME else ""
+
+
+def _when(blame: Blame, since_step: int | None) -> str:
+    """Onset and end of the finding, unless the alert's own onset says it already."""
+    onset, end = blame.since_step, blame.end_step
+    if end is None:
+        return "" if onset in (None, since_step) else f", since step {formatting.count(onset or 0)}"
+    if onset is None:
+        return f", until step {formatting.count(end)}"
+    return f", from step {formatting.count(onset)} to step {formatting.count(end)}"
 
 
 def _missing_data_sentence(detail: Detail, job: str) -> str:
@@ -215,7 +222,8 @@ def cost_sentence(detail: Detail) -> str:
     if detail.on == "low-fidelity":
         return "Naming a worker or a stage would be a guess."
     cost = _cost(detail, "It costs")
-    return f"{cost}{_beside_slowdown(detail)}{_confidence(detail.blame)}".strip()
+    rest = "" if detail.unexplained is None else f" {detail.unexplained}."
+    return f"{cost}{_beside_slowdown(detail)}{_confidence(detail.blame)}{rest}".strip()
 
 
 def resolved_cost_sentence(was: Detail) -> str:

@@ -290,7 +290,11 @@ def _list_of(properties: dict[str, Any], **optional: Any) -> dict[str, Any]:
 def _window_result() -> dict[str, Any]:
     number = {"type": ["number", "null"]}
     numbers = {"type": ["array", "null"], "items": {"type": "number"}}
-    matrix = {"type": ["array", "null"], "items": {"type": "array", "items": {"type": "number"}}}
+    matrix = {
+        "type": ["array", "null"],
+        "items": {"type": "array", "items": {"type": ["number", "null"]}},
+        "description": "By dp rank and stage; null for a worker that is missing.",
+    }
     thing = {"type": "object"}
     place = {"dp_rank": {"type": "integer"}, "stage": {"type": "integer"}}
     culprit = {
@@ -313,6 +317,10 @@ def _window_result() -> dict[str, Any]:
         "confidence": share,
         "culprits": {"type": "array", "items": culprit},
         "onset_step": {"type": ["integer", "null"]},
+        "end_step": {
+            "type": ["integer", "null"],
+            "description": "The last step with the cause; null while it lasts.",
+        },
         "persistence": {"enum": ["transient", "chronic", "rotating", "progressive", None]},
         "cost": {
             **number,
@@ -381,6 +389,14 @@ def _window_result() -> dict[str, Any]:
                 "items": {"type": "array", "items": {"type": "integer"}},
             },
             "skipped_steps": {"type": "array", "items": thing},
+            "imputed": {
+                **thing,
+                "type": ["object", "null"],
+                "description": "Operations of `steps` that nobody recorded, and that were imputed "
+                "from their peers: how many (`ops`, of which `lone_ops` of workers that "
+                "recorded the rest, and `share` of all), `workers` that are missing from "
+                "some step, and the completed `steps`. Null if nothing is imputed.",
+            },
             "clocks": {
                 **thing,
                 "description": "Clock differences between hosts, measured from the ends of "
@@ -405,9 +421,8 @@ def _window_result() -> dict[str, Any]:
                 ("launch_slowdown", "slowdown", "gpu_time_wasted", "gpu_hours_lost"), number
             ),
             **dict.fromkeys(("m_w", "m_w_exact", "m_s"), number),
-            **dict.fromkeys(
-                ("step_slowdown", "dp_rank_slowdown", "stage_slowdown", "stage_share"), numbers
-            ),
+            **dict.fromkeys(("step_slowdown", "stage_slowdown", "stage_share"), numbers),
+            "dp_rank_slowdown": {**numbers, "items": {"type": ["number", "null"]}},
             **dict.fromkeys(("worker_slowdown", "worker_slowdown_estimate"), matrix),
             "findings": {
                 **_list_of(found, cost_range=cost_range, seen_in=seen_in),
@@ -437,6 +452,12 @@ def _window_result() -> dict[str, Any]:
             "unexplained_share": {
                 **number,
                 "description": "Share of the step spent waiting that no finding explains.",
+            },
+            "unexplained": {
+                "type": ["object", "null"],
+                "description": "Loss that is left after the repairs of all findings, as a share of "
+                "the step time and of the loss, and the op type and stage with most of it; null "
+                "where causes are withheld.",
             },
             "coverage": {
                 **number,

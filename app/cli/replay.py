@@ -48,7 +48,7 @@ def replay(
     from app.trace.readers.published import trace_files
 
     times = parse_speed("--speed", speed)
-    window = trace_files.read(trace, meta)
+    window = trace_files.read(trace, meta, is_imputed=False)
     server = IngestClient(url, token or local_token(), job or job_id_of(window.job.name))
     _replay(server, window, times)
     if not keep_open:

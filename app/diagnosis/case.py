@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from app.diagnosis.evidence.annotations import annotated_delays, annotations_of
 from app.diagnosis.evidence.features import (
     SIGNAL_NAMES,
     Computations,
@@ -18,7 +19,14 @@ from app.diagnosis.evidence.features import (
     work_s,
     work_signals,
 )
-from app.diagnosis.evidence.links import DpGroups, Links, find_dp_groups, find_links, same_host
+from app.diagnosis.evidence.links import (
+    DpGroups,
+    Links,
+    find_dp_groups,
+    find_links,
+    same_host,
+    spans_hosts,
+)
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
 from app.diagnosis.evidence.slowness import Slowness, slowness_by_history, slowness_to_peers
 from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits
@@ -107,9 +115,24 @@ class Case:
         begins = self.extended_history.num_before == 0
         if launch_s is None:
             return ~odd_steps(own_s, step_s, begins=begins)
+        # A step that waits for data is no evaluation.
+        launch_s = np.maximum(0.0, launch_s - self.late_by_s("data-wait"))
         odd = odd_steps(own_s + launch_s, step_s, begins=begins)
         # Frequent planned pauses can hide rare evaluations in the sum: look at delays alone, too.
         return ~(odd | odd_steps(launch_s, step_s, begins=begins))
+
+    def late_by_s(self, annotation: str) -> Floats:
+        """[steps, dp, pp], launch delays that the client puts down to a type of annotation."""
+        sizes = self.parallelism
+        found = np.zeros((self.steps.size, sizes.dp_size, sizes.pp_size))
+        notes = annotations_of(self.replay.window, annotation)
+        if notes is None:
+            return found
+        for group, late in zip(self.groups, self.delays, strict=True):
+            noted = annotated_delays(group, late, notes, is_between=annotation == "gc-pause")
+            dp_rank, step = np.divmod(noted.lane, len(group.steps))
+            np.add.at(found, (group.positions[step], dp_rank, late.stage[noted.at]), noted.seconds)
+        return found
 
     @cached_property
     def usual_steps(self) -> Ints:
@@ -135,7 +158,17 @@ class Case:
             return slowness_by_history(
                 self.extended_history, self.forward, self.backward, self.usual_steps
             )
-        return slowness_to_peers(self.forward, self.backward, self.usual_steps)
+        return slowness_to_peers(self.forward, self.backward, self.usual_steps, self._host_numbers)
+
+    @property
+    def _host_numbers(self) -> Ints:
+        """[dp, pp], a number for each host, -1 where unknown."""
+        hosts = self.replay.window.hosts
+        numbers = {host: number for number, host in enumerate(sorted(set(hosts.values())))}
+        found = np.full((self.parallelism.dp_size, self.parallelism.pp_size), -1, np.int64)
+        for worker, host in hosts.items():
+            found[worker] = numbers[host]
+        return found
 
     @cached_property
     def outliers(self) -> tuple[Outliers, ...]:
@@ -156,7 +189,8 @@ class Case:
     @cached_property
     def dp_groups(self) -> tuple[DpGroups | None, ...]:
         """Collectives of dp ranks by stage, of each group; None where there are none."""
-        return tuple(find_dp_groups(group) for group in self.groups)
+        spans = spans_hosts(self.replay.window.hosts, self.parallelism)
+        return tuple(find_dp_groups(group, spans) for group in self.groups)
 
     @cached_property
     def signals(self) -> dict[str, Floats]:

@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 from app.diagnosis.detector import percent
 from app.diagnosis.evidence.job_changes import MAX_CHANGES, MAX_STEPS_APART
+from app.diagnosis.onset_words import ONSET_WORDS, onset_words, past_tense
+from app.diagnosis.unexplained import unexplained_sentence
 
 Result = Mapping[str, Any]
 
-_COST = re.compile(r"; it costs [\d.]+ %( to [\d.]+ %)? of the job's GPU time$")
-_SINCE = re.compile(r", since step \d+(?=;|$)")
+_COST = re.compile(r"; it costs? [\d.]+ %( to [\d.]+ %)? of the job's GPU time$")
+_ONSET = re.compile(rf"{ONSET_WORDS}(?=;|$)")
 _MEANS = ("score", "confidence")
 _SHARE = "share_of_loss"
 # The most costly ones; the page shows only the first few.
@@ -18,12 +20,13 @@ MAX_FINDINGS = 20
 
 
 class _WindowFinding(NamedTuple):
-    """A finding, with the recorded and the lost time of its window."""
+    """A finding, with the recorded and the lost time of its window, and the window's steps."""
 
     window: int
     finding: Result
     recorded_s: float
     lost_s: float
+    steps: Sequence[int]
 
 
 def combine_causes(results: Sequence[Result], figures: Result) -> dict[str, Any]:
@@ -31,11 +34,13 @@ def combine_causes(results: Sequence[Result], figures: Result) -> dict[str, Any]
 
     Findings of one cause with the same culprits, or with rotating ones, become one finding: words
     and evidence of the newest window, cost and share of the loss over all diagnosed windows, and
-    the number of windows that show it. The most costly ones are listed, the others counted.
+    the number of windows that show it. One that the newest diagnosed window does not show has
+    ended. The most costly ones are listed, the others counted.
     """
     others = {
         "changes": _changes(results),
         "fingerprint": _fingerprint(results, figures),
+        "unexplained": _unexplained(results),
         "advice": results[-1].get("advice"),  # of the newest window; older ones were stored without
     }
     diagnosed = [each for each in results if each["findings"] is not None]
@@ -59,10 +64,10 @@ def _findings(diagnosed: Sequence[Result]) -> list[dict[str, Any]]:
     total_s = total_lost_s = 0.0
     for at, result in enumerate(diagnosed):
         times = {name: sum(each) for name, each in result["step_time_s"].items()}
-        lost_s = times["simulated"] - times["ideal"]
+        lost_s, steps = times["simulated"] - times["ideal"], result.get("steps") or ()
         for finding in result["findings"]:
             of_it = seen.setdefault(_key(finding, first_rank), [])
-            of_it.append(_WindowFinding(at, finding, times["recorded"], lost_s))
+            of_it.append(_WindowFinding(at, finding, times["recorded"], lost_s, steps))
         total_s += times["recorded"]
         total_lost_s += lost_s
     found = [_one(each, len(diagnosed), total_s, total_lost_s) for each in seen.values()]
@@ -118,6 +123,7 @@ def _one(
     # Windows without the finding count as time without loss.
     newest = seen[-1].finding
     onset = _onset([each.finding["onset_step"] for each in seen])
+    end = _end(seen[-1], is_newest=seen[-1].window == num_windows - 1)
     cost = _mean([(each.finding["cost"], each.recorded_s) for each in seen], total_s)
     cost_range = _range(seen, total_s)
     shares = [(each.finding["evidence"].get(_SHARE), each.lost_s) for each in seen]
@@ -125,10 +131,11 @@ def _one(
         **newest,
         **{name: sum(each.finding[name] for each in seen) / len(seen) for name in _MEANS},
         "onset_step": onset,
+        "end_step": end,
         "cost": cost,
         "cost_range": cost_range,
         "evidence": {**newest["evidence"], _SHARE: _mean(shares, total_lost_s)},
-        "sentence": _sentence(newest["sentence"], onset, cost, cost_range),
+        "sentence": _sentence(newest, onset, end, cost, cost_range),
         "seen_in": {"windows": len({each.window for each in seen}), "of": num_windows},
     }
 
@@ -158,17 +165,42 @@ def _onset(steps: Sequence[int | None]) -> int | None:
     return None if steps[0] is None else min(known)
 
 
+def _end(newest: _WindowFinding, *, is_newest: bool) -> int | None:
+    """The last step with the cause; None while it lasts, or where that step is not known."""
+    end: int | None = newest.finding.get("end_step")
+    if end is not None or is_newest:
+        return end
+    steps = newest.finding["evidence"].get("steps") or newest.steps
+    return int(steps[-1]) if steps else None
+
+
 def _sentence(
-    newest: str, onset: int | None, cost: float | None, cost_range: Sequence[float] | None
+    newest: Result,
+    onset: int | None,
+    end: int | None,
+    cost: float | None,
+    cost_range: Sequence[float] | None,
 ) -> str:
-    """The newest sentence with the onset and cost of all windows."""
-    sentence = _SINCE.sub("" if onset is None else f", since step {onset}", newest)
-    if cost is None:
-        return sentence
-    costs = percent(cost)
-    if cost_range is not None:
-        costs = " to ".join(percent(end) for end in cost_range)
-    return _COST.sub(f"; it costs {costs} of the job's GPU time", sentence)
+    """The newest sentence with the onset, end and cost of all windows."""
+    fact, words, rest = _parts(newest)
+    sentence = f"{fact}{onset_words(onset, end) if words or end is not None else ''}{rest}"
+    if cost is not None:
+        costs = percent(cost)
+        if cost_range is not None:
+            costs = " to ".join(percent(each) for each in cost_range)
+        sentence = _COST.sub(f"; it costs {costs} of the job's GPU time", sentence)
+    return sentence if end is None else past_tense(sentence)
+
+
+def _parts(newest: Result) -> tuple[str, str, str]:
+    """A finding's sentence before, in and after its onset."""
+    sentence = newest["sentence"]
+    found = _ONSET.search(sentence)
+    if found is not None:
+        return sentence[: found.start()], found.group(), sentence[found.end() :]
+    cost = _COST.search(sentence)
+    at = len(sentence) if cost is None else cost.start()
+    return sentence[:at], "", sentence[at:]
 
 
 def _changes(results: Sequence[Result]) -> list[Any] | None:
@@ -202,6 +234,27 @@ def _fingerprint(results: Sequence[Result], figures: Result) -> dict[str, Any] |
         "optype_share": _shares(figures["optype_slowdown"]),
         "stage_share": figures["stage_share"],
     }
+
+
+_SHARES = ("share", "share_of_loss", "late_launch_share", "stop_share")
+
+
+def _unexplained(results: Sequence[Result]) -> dict[str, Any] | None:
+    """Means over the windows, weighted by their time; the place is that of the largest loss."""
+    known = [
+        (each["unexplained"], sum(each["step_time_s"]["recorded"]))
+        for each in results
+        if each.get("unexplained") is not None
+    ]
+    if not known:
+        return None
+    worst, _ = max(known, key=lambda each: each[0]["share"] * each[1])
+    means = {}
+    for name in _SHARES:
+        of_name = [(block[name], weight) for block, weight in known if block[name] is not None]
+        means[name] = _mean(of_name, sum(weight for _, weight in of_name))
+    block = {**worst, **means}
+    return {**block, "sentence": unexplained_sentence(block)}
 
 
 def _variance(parts: Sequence[Result]) -> dict[str, float | None]:

@@ -1,6 +1,7 @@
 """The interface of a detector, and helpers for the sentences of findings.
 
-A sentence states the fact, then the cost, in the plain present tense.
+A sentence states the fact, then the cost, in the plain present tense; in the past tense where the
+cause has ended.
 """
 
 import re
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.finding import Culprit, Persistence, RuledOut
+from app.diagnosis.onset_words import onset_words, past_tense
 from app.diagnosis.repair import Repair
 from app.trace.window import Floats
 
@@ -28,6 +30,20 @@ class CostFigures:
     persistence: Persistence | None
     cost_after_others: float | None = None  # its cost after the repairs that hide it now
     cost_range: tuple[float, float] | None = None  # where replay and waits disagree
+    end_step: int | None = None  # the last step with the cause; None while it lasts
+
+
+@dataclass(frozen=True, slots=True)
+class CulpritParts:
+    """The culprits of a suspicion one by one, so that each is held against its own repair.
+
+    `number` of culprits that may be dropped separately. `repair` and `suspicion` take the positions
+    of some of them, at least one, and return what repairs these alone, or suspects these alone.
+    """
+
+    number: int
+    repair: Callable[[Sequence[int]], Repair]
+    suspicion: Callable[[Sequence[int]], "Suspicion"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +54,10 @@ class Suspicion:
     `delays` is for a cause that shows as launch delay, which a replay leaves out: its `duration_s`
     are seconds of late launch, 0 in other lanes; they are added to T' and left out of the repaired
     time. `badness` [n] says how bad each step of the extended history was, 1.0 = not at all, NaN =
-    unknown; onset and persistence come from it unless they are given. `wording` makes the sentence.
-    Below `min_cost`, a share of GPU time, the cause is not named.
+    unknown; onset, end and persistence come from it unless they are given. `wording` makes the
+    sentence. Below `min_cost`, a share of GPU time, the cause is not named. `parts` is
+    for several culprits with a repair. `max_confidence` is for evidence that cannot decide, however
+    often such findings are right: few steps, or two explanations that look alike.
     """
 
     cause: str
@@ -52,9 +70,12 @@ class Suspicion:
     badness: Floats | None = None
     cost: float | None = None
     min_cost: float = 0.0
+    max_confidence: float = 1.0
     onset_step: int | None = None
     persistence: Persistence | None = None
+    end_step: int | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    parts: CulpritParts | None = None
 
 
 class Detector(ABC):
@@ -76,8 +97,12 @@ _DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def finding_sentence(fact: str, costs: CostFigures) -> str:
-    """The fact, its onset and its cost, without a full stop."""
-    return f"{fact}{_since(costs)}{_cost(costs)}"
+    """The fact, its onset, its end and its cost, without a full stop.
+
+    The fact is in the present tense, with verbs of onset_words.py.
+    """
+    said = f"{fact}{onset_words(costs.onset_step, costs.end_step)}{_cost(costs)}"
+    return said if costs.end_step is None else past_tense(said)
 
 
 def names_of(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:
@@ -122,10 +147,6 @@ def _host(name: str) -> str:
     """A host's name without direction marks, cut at its beginning to fit."""
     plain = _DIRECTION_MARKS.sub("", name)
     return plain if len(plain) <= _MAX_HOST_CHARS else "..." + plain[3 - _MAX_HOST_CHARS :]
-
-
-def _since(costs: CostFigures) -> str:
-    return "" if costs.onset_step is None else f", since step {costs.onset_step}"
 
 
 def _cost(costs: CostFigures) -> str:

@@ -5,16 +5,23 @@ Read `diagnose` first. To add a detector, add a file to app/diagnosis/detectors 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from app.diagnosis.absent_workers import doubted_by_absence
+from app.diagnosis.calibration import calibrated
 from app.diagnosis.case import Case
+from app.diagnosis.culprit_costs import drop_cheap_culprits
 from app.diagnosis.detector import CostFigures, Detector, Suspicion, percent
 from app.diagnosis.detectors.allocator_stall import AllocatorStall
+from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
+from app.diagnosis.detectors.cpu_contention import CpuContention
 from app.diagnosis.detectors.data_loading import DataLoading
+from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
 from app.diagnosis.detectors.gc_pause import GcPause
+from app.diagnosis.detectors.job_stop import JobStop
 from app.diagnosis.detectors.late_host import LateHost
 from app.diagnosis.detectors.link import FlappingLink, SlowLink
 from app.diagnosis.detectors.sequence_imbalance import SequenceImbalance
@@ -31,8 +38,21 @@ from app.diagnosis.evidence.fingerprint import (
 )
 from app.diagnosis.evidence.job_changes import JobChange, job_changes
 from app.diagnosis.evidence.late_workers import LateWorker, late_workers, wait_cost
+from app.diagnosis.fidelity import (
+    MIN_COST,
+    Fidelity,
+    as_independent,
+    doubted_by_fidelity,
+    fidelity_of,
+    with_unexplained,
+)
 from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
-from app.diagnosis.job_history import History, onset_in_history
+from app.diagnosis.job_history import (
+    History,
+    Suspected,
+    onset_by_earlier_windows,
+    onset_in_history,
+)
 from app.diagnosis.repair import Repair
 from app.diagnosis.statistics.persistence import Onset
 from app.diagnosis.suspicions import (
@@ -42,7 +62,7 @@ from app.diagnosis.suspicions import (
     drop_explained,
     suspicion_costs,
 )
-from app.engine.metrics import MAX_DISCREPANCY, discrepancy
+from app.diagnosis.unexplained import UnexplainedLoss, unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.trace.window import Window
@@ -51,11 +71,15 @@ DETECTORS: tuple[Detector, ...] = (
     SlowWorker(),
     StageImbalance(),
     SequenceImbalance(),
+    ExpertImbalance(),
     GcPause(),
     SlowLink(),
     FlappingLink(),
     DataLoading(),
     AllocatorStall(),
+    CpuContention(),
+    CheckpointStall(),
+    JobStop(),
     SilentWorker(),
     UniformSlowdown(),
 )
@@ -66,9 +90,7 @@ ARRIVALS_DETECTORS: tuple[Detector, ...] = (LateHost(), SlowWorkerByArrivals())
 
 SILENT = "silent-worker"
 LATE_HOST = "late-host"
-# Cheaper causes are not named,
-MIN_COST = 0.02
-# nor those that cost less after the repair of a cause that hides them.
+# Causes that another one hides are named if they cost this after its repair.
 MIN_HIDDEN_COST = 0.05
 # Unexplained waiting, as a share of the step, from which ARRIVALS_DETECTORS are used.
 MIN_UNEXPLAINED = 0.05
@@ -88,8 +110,9 @@ class Diagnosis:
     no worker is silent. `changes` are those of the extended history, `new_history` is what the
     window adds to it. `arrivals` is that block of the result (docs/arrivals.md).
     `unexplained_share` is waiting that no finding explains, `coverage` the time with operations,
-    both as shares of the step; None where unknown. `repairs` are those of the findings that can be
-    replayed, by cause; they take only groups of the diagnosed replay.
+    both as shares of the step; None where unknown. `unexplained` is the loss that is left after the
+    repairs of all findings; None where causes are withheld. `repairs` are those of the findings
+    that can be replayed, by cause; they take only groups of the diagnosed replay.
     """
 
     findings: tuple[Finding, ...] | None
@@ -100,6 +123,7 @@ class Diagnosis:
     arrivals: dict[str, Any] | None
     unexplained_share: float | None
     coverage: float | None
+    unexplained: UnexplainedLoss | None
     repairs: Mapping[str, Repair]
 
     def as_json(self) -> dict[str, Any]:
@@ -113,6 +137,7 @@ class Diagnosis:
             "arrivals": self.arrivals,
             "unexplained_share": self.unexplained_share,
             "coverage": self.coverage,
+            "unexplained": None if self.unexplained is None else self.unexplained.as_json(),
         }
 
 
@@ -172,21 +197,15 @@ def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut
     """Findings, most costly first (None where withheld), and causes ruled out."""
     suspicions, explained = drop_explained(case, suspicions)
     ruled_out = [*ruled_out, *explained]
-    doubts = [doubted_by_clocks(case, each) for each in suspicions]
+    doubts = [
+        doubted_by_absence(case, each) or doubted_by_clocks(case, each) for each in suspicions
+    ]
     suspicions = [each for each, doubt in zip(suspicions, doubts, strict=True) if doubt is None]
     ruled_out += [doubt for doubt in doubts if doubt is not None]
     cost = suspicion_costs(case, suspicions)
-    usual = case.usual_steps
-    between_s = case.report.between_s[usual]
-    blamed_s = cost.blamed_s[usual]
-    # Gaps between steps are launch delay, which a suspicion may have added already.
-    least_s = np.maximum(blamed_s, np.minimum(blamed_s + between_s, case.report.recorded_s[usual]))
-    away = min(
-        discrepancy(blamed_s, case.report.recorded_s[usual]),
-        discrepancy(least_s, case.report.recorded_s[usual]),
-    )
-    if away > MAX_DISCREPANCY:
-        return _withhold_all_but_silence(case, suspicions, ruled_out, cost, away)
+    seen = fidelity_of(case, cost.blamed_s)
+    if seen.is_low:
+        return _confirmed(case, suspicions, ruled_out, cost, seen)
     findings = []
     for index in range(len(suspicions)):
         answer = _judged(case, suspicions, cost, index)
@@ -197,22 +216,25 @@ def _concluded(case: Case, suspicions: list[Suspicion], ruled_out: list[RuledOut
     return _by_cost(findings), ruled_out
 
 
-def _withhold_all_but_silence(
+def _confirmed(
     case: Case,
     suspicions: Sequence[Suspicion],
     ruled_out: Sequence[RuledOut],
     cost: SuspicionCosts,
-    away: float,
+    seen: Fidelity,
 ) -> Conclusion:
-    """Withhold all causes but silent workers, which do not depend on times."""
-    silent = [
-        _judged(case, suspicions, cost, index)
-        for index, each in enumerate(suspicions)
-        if each.cause == SILENT
-    ]
-    findings = tuple(each for each in silent if isinstance(each, Finding))
-    withheld = [each for each in suspicions if each.cause != SILENT or not findings]
-    return findings or None, list(_withheld([*withheld, *ruled_out], away))
+    """Causes that do not depend on what the replay leaves out; None where there is none."""
+    findings, left, of_record = [], list(ruled_out), with_unexplained(cost, seen)
+    for index, each in enumerate(suspicions):
+        is_silent = each.cause == SILENT
+        doubt = None if is_silent else doubted_by_fidelity(case, each, cost, index, seen)
+        answer = doubt or _judged(case, suspicions, of_record, index)
+        if isinstance(answer, RuledOut):
+            left.append(answer)
+        else:
+            recorded_s = case.report.recorded_s
+            findings.append(answer if is_silent else as_independent(answer, seen, recorded_s))
+    return _by_cost(findings) or None, left
 
 
 def _diagnosis(
@@ -221,22 +243,21 @@ def _diagnosis(
     ruled_out: Iterable[RuledOut],
     suspicions: Iterable[Suspicion],
 ) -> Diagnosis:
+    suspicions = list(suspicions)
     found = {each.cause for each in findings or ()}
+    named = [each for each in suspicions if each.cause in found]
     changes = job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
     return Diagnosis(
         findings,
         tuple(ruled_out),
         fingerprint(case),
         changes,
-        case.new_history,
+        replace(case.new_history, suspected=_suspected_steps(case, suspicions)),
         arrivals=arrivals_block(case),
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
-        repairs={
-            each.cause: each.repair
-            for each in suspicions
-            if each.repair is not None and each.cause in found
-        },
+        unexplained=None if findings is None else unexplained_loss(case, named, findings),
+        repairs={each.cause: each.repair for each in named if each.repair is not None},
     )
 
 
@@ -276,17 +297,8 @@ def _suspected(case: Case, detectors: Sequence[Detector]) -> tuple[list[Suspicio
             reason = f"its score of {answer.score:.2f} is below {MIN_SCORE}"
             ruled_out.append(RuledOut(answer.cause, reason, score=answer.score))
         else:
-            suspicions.append(answer)
+            suspicions.append(drop_cheap_culprits(case, answer))
     return suspicions, ruled_out
-
-
-def _withheld(causes: Iterable[Suspicion | RuledOut], away: float) -> Iterable[RuledOut]:
-    reason = (
-        f"simulated and recorded step time differ by {percent(away)}, late launches that could "
-        f"be explained left out, and above {percent(MAX_DISCREPANCY)} no culprit is named"
-    )
-    figures = {"discrepancy": away}
-    return (RuledOut(each.cause, reason, True, each.score, figures) for each in causes)
 
 
 def _judged(
@@ -307,11 +319,13 @@ def _judged(
             )
         share = max(share, 0.0)
     onset = _onset(case, suspicion)
-    costs = CostFigures(share, onset.onset_step, onset.persistence, later, cost_range)
+    costs = CostFigures(
+        share, onset.onset_step, onset.persistence, later, cost_range, onset.end_step
+    )
     return Finding(
         cause=suspicion.cause,
         score=suspicion.score,
-        confidence=suspicion.confidence,
+        confidence=min(calibrated(suspicion.cause, suspicion.confidence), suspicion.max_confidence),
         culprits=suspicion.culprits,
         onset_step=costs.onset_step,
         persistence=costs.persistence,
@@ -324,6 +338,7 @@ def _judged(
         },
         sentence=suspicion.wording(costs),
         cost_range=cost_range,
+        end_step=costs.end_step,
     )
 
 
@@ -379,14 +394,27 @@ def _cost_after_others(case: Case, suspicions: Sequence[Suspicion], index: int) 
 
 def _onset(case: Case, suspicion: Suspicion) -> Onset:
     """Onset and persistence given by the detector, else read from its badness."""
-    given = Onset(suspicion.onset_step, suspicion.persistence)
-    if suspicion.badness is None:
-        return given
-    shown = onset_in_history(case.extended_history, suspicion.badness)
-    return Onset(
-        shown.onset_step if given.onset_step is None else given.onset_step,
-        given.persistence or shown.persistence,
-    )
+    history, badness = case.extended_history, suspicion.badness
+    shown = Onset(None, None) if badness is None else onset_in_history(history, badness)
+    onset_step = shown.onset_step if suspicion.onset_step is None else suspicion.onset_step
+    is_known = badness is not None and np.isfinite(badness[: history.num_before]).any()
+    if onset_step is None and not is_known and suspicion.cause != SILENT:
+        first = next(iter(suspicion.evidence.get("steps", ())), int(case.steps[0]))
+        onset_step = onset_by_earlier_windows(history, suspicion.cause, first)
+    end_step = shown.end_step if suspicion.end_step is None else suspicion.end_step
+    return Onset(onset_step, suspicion.persistence or shown.persistence, end_step)
+
+
+def _suspected_steps(case: Case, suspicions: Iterable[Suspicion]) -> dict[str, Suspected]:
+    """What later windows have to know of the causes that this one shows."""
+    newest = int(case.steps[-1])
+    found: dict[str, Suspected] = {}
+    for each in suspicions:
+        onset = _onset(case, each)
+        last = newest if onset.end_step is None else onset.end_step
+        steps = each.evidence.get("steps") or (last,)
+        found[each.cause] = onset.onset_step, min(last, int(steps[-1]))
+    return found
 
 
 def _share_of_loss(case: Case, cost: SuspicionCosts, index: int) -> float | None:
@@ -398,5 +426,10 @@ def _share_of_loss(case: Case, cost: SuspicionCosts, index: int) -> float | None
 
 
 def _by_cost(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Most costly first; unknown costs count as 0."""
-    return tuple(sorted(findings, key=lambda each: (-(each.cost or 0.0), -each.score, each.cause)))
+    """Silent workers, of which all else is unknown, then most costly first; unknown costs are 0."""
+    return tuple(
+        sorted(
+            findings,
+            key=lambda each: (each.cause != SILENT, -(each.cost or 0.0), -each.score, each.cause),
+        )
+    )

@@ -18,11 +18,15 @@ CAUSES = (
     "late-host",
     "stage-imbalance",
     "sequence-imbalance",
+    "expert-imbalance",
     "gc-pause",
     "slow-link",
     "flapping-link",
     "data-loading",
     "allocator-stall",
+    "cpu-contention",
+    "checkpoint-stall",
+    "job-stop",
     "uniform-slowdown",
     "silent-worker",
 )
@@ -63,7 +67,8 @@ class Finding:
 
     `score` and `confidence` are within 0..1. `cost` is the share of the job's GPU time that a
     repair wins back, None where unknown; `cost_range` are its bounds where replay and waits
-    disagree. `onset_step` is None where the cause began before the known steps.
+    disagree. `onset_step` is None where the cause began before the known steps, `end_step`, the
+    last step with it, while it lasts.
     """
 
     cause: str
@@ -76,6 +81,7 @@ class Finding:
     evidence: Mapping[str, Any]
     sentence: str
     cost_range: tuple[float, float] | None = None
+    end_step: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The finding in a result."""
@@ -85,6 +91,7 @@ class Finding:
             "confidence": self.confidence,
             "culprits": [culprit.as_json() for culprit in self.culprits],
             "onset_step": self.onset_step,
+            "end_step": self.end_step,
             "persistence": self.persistence,
             "cost": self.cost,
             "cost_range": None if self.cost_range is None else list(self.cost_range),
@@ -129,12 +136,22 @@ def group_culprits(
     A host needs two workers and nearly all that it has in the job; a dp rank needs all stages, a
     stage all dp ranks.
     """
+    return tuple(dict.fromkeys(culprit_of_each(workers, hosts, parallelism).values()))
+
+
+def culprit_of_each(
+    workers: Iterable[Worker], hosts: Hosts, parallelism: Parallelism
+) -> dict[Worker, Culprit]:
+    """The culprit of `group_culprits` that each of these workers belongs to, in their order."""
     hit = list(dict.fromkeys(workers))
     of_host = _hosts_hit(hit, hosts)
-    left = [worker for worker in hit if hosts.get(worker) not in of_host]
-    groups = {worker: _group(worker, set(left), hosts, parallelism) for worker in left}
-    named = (groups[worker] if worker in groups else Culprit(host=hosts[worker]) for worker in hit)
-    return tuple(dict.fromkeys(named))
+    left = {worker for worker in hit if hosts.get(worker) not in of_host}
+    return {
+        worker: _group(worker, left, hosts, parallelism)
+        if worker in left
+        else Culprit(host=hosts[worker])
+        for worker in hit
+    }
 
 
 def worker_culprit(worker: Worker, hosts: Hosts) -> Culprit:

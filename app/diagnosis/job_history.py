@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.statistics.change_points import latest_onset, level_changes
-from app.diagnosis.statistics.persistence import Onset, persistence
+from app.diagnosis.statistics.change_points import level_changes
+from app.diagnosis.statistics.episodes import episodes_of
+from app.diagnosis.statistics.persistence import Onset, persistence_of
 from app.trace.window import Floats, Ints
 
 # Steps to keep, fewer for the largest jobs, as one row of the store holds them. Older steps are
@@ -25,6 +26,10 @@ MIN_STEPS = 32
 MAX_CHANGES = 3
 STEPS_AT_CHANGES = 4  # on either side
 
+# When a cause was suspected in earlier windows: its onset, None where that is before the history,
+# and its newest step.
+Suspected = tuple[int | None, int]
+
 
 @dataclass(frozen=True)
 class History:
@@ -32,11 +37,13 @@ class History:
 
     Shapes: `steps` [n] ascending; `step_s` [n] recorded step times in seconds; `signals` {name:
     [n, dp, pp]}, the names and meanings in app/diagnosis/evidence/features.py; NaN where not known.
+    `suspected` are the causes that these windows showed; None in histories of older releases.
     """
 
     steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     step_s: Floats = field(default_factory=lambda: np.empty(0))
     signals: Mapping[str, Floats] = field(default_factory=dict)
+    suspected: Mapping[str, Suspected] | None = field(default_factory=dict, kw_only=True)
 
     @cached_property
     def num_steps(self) -> int:
@@ -45,7 +52,15 @@ class History:
 
     def before(self, step: int) -> "History":
         """The history before this step."""
-        return self._of(slice(int(np.searchsorted(self.steps, step))))
+        earlier = self._of(slice(int(np.searchsorted(self.steps, step))))
+        if not self.suspected:
+            return earlier
+        known = {
+            cause: (onset, min(newest, step - 1))
+            for cause, (onset, newest) in self.suspected.items()
+            if onset is None or onset < step
+        }
+        return replace(earlier, suspected=known)
 
     def with_steps(self, newer: "History") -> "History":
         """Both; the newer one wins where steps repeat or the job's sizes differ."""
@@ -61,6 +76,7 @@ class History:
             np.concatenate([old.step_s, newer.step_s])[order],
             {name: np.concatenate([_signal(old, name), _signal(newer, name)])[order]
              for name in names},
+            suspected=_joint(self.suspected, newer.suspected),
         )  # fmt: skip
 
     def extended(self, newer: "History") -> "History":
@@ -69,7 +85,7 @@ class History:
 
     def _rounded(self) -> "History":
         signals = {name: _stored(values) for name, values in self.signals.items()}
-        return History(self.steps, _stored(self.step_s), signals)
+        return History(self.steps, _stored(self.step_s), signals, suspected=self.suspected)
 
     def _trimmed(self) -> "History":
         num_workers = int(np.prod(_workers(self) or (1,)))
@@ -78,7 +94,13 @@ class History:
 
     def _of(self, chosen: slice | Ints | NDArray[np.bool_]) -> "History":
         signals = {name: values[chosen] for name, values in self.signals.items()}
-        return History(self.steps[chosen], self.step_s[chosen], signals)
+        return History(self.steps[chosen], self.step_s[chosen], signals, suspected=self.suspected)
+
+
+def _joint(
+    old: Mapping[str, Suspected] | None, new: Mapping[str, Suspected] | None
+) -> Mapping[str, Suspected] | None:
+    return None if old is None and not new else {**(old or {}), **(new or {})}
 
 
 def _workers(history: History) -> tuple[int, ...] | None:
@@ -127,6 +149,7 @@ def pack(history: History) -> bytes:
             "steps": history.steps.astype("<i8").tobytes(),
             "step_s": _packed(history.step_s),
             "signals": {name: _packed(values) for name, values in history.signals.items()},
+            "suspected": history.suspected,
         }
     )
 
@@ -145,7 +168,9 @@ def unpack(blob: bytes) -> History:
             )
         steps = np.frombuffer(message["steps"], "<i8").astype(np.int64)
         signals = {name: _unpacked(packed) for name, packed in message["signals"].items()}
-        return History(steps, _unpacked(message["step_s"]), signals)
+        step_s, suspected = _unpacked(message["step_s"]), message.get("suspected")
+        known = None if suspected is None else {k: (v[0], v[1]) for k, v in suspected.items()}
+        return History(steps, step_s, signals, suspected=known)
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise ValueError("not a packed history") from error
 
@@ -168,19 +193,53 @@ class ExtendedHistory(History):
 def extended_history(history: History, window: History) -> ExtendedHistory:
     """The history up to the window, and the window."""
     if not window.num_steps:
-        return ExtendedHistory(history.steps, history.step_s, history.signals, history.num_steps)
+        return ExtendedHistory(
+            history.steps,
+            history.step_s,
+            history.signals,
+            history.num_steps,
+            suspected=history.suspected,
+        )
     before = history.before(int(window.steps[0]))
     both = before.with_steps(window)
     num_before = both.num_steps - window.num_steps
-    return ExtendedHistory(both.steps, both.step_s, both.signals, num_before)
+    return ExtendedHistory(
+        both.steps, both.step_s, both.signals, num_before, suspected=before.suspected
+    )
 
 
 def onset_in_history(history: ExtendedHistory, badness: Floats) -> Onset:
-    """Onset and persistence of `badness` [n], 1.0 = not bad, NaN = unknown."""
-    change = latest_onset(badness)
-    lasts = persistence(badness, history.num_before)
-    step = None if change is None else int(history.steps[change.position])
-    return Onset(step, lasts)
+    """Onset, end and persistence of `badness` [n], 1.0 = not bad, NaN = unknown."""
+    found = episodes_of(badness)
+    if found is None:
+        return Onset(None, None)
+    has_ended = found.is_over and found.end > history.num_before
+    return Onset(
+        int(history.steps[found.first]) if found.begins else None,
+        persistence_of(found, badness, history.num_before),
+        int(history.steps[found.end - 1]) if has_ended else None,
+    )
+
+
+# A cause that was not suspected for so many windows, or for as long as it had been, began anew.
+MAX_WINDOWS_BETWEEN = 2
+
+
+def onset_by_earlier_windows(history: ExtendedHistory, cause: str, first_step: int) -> int | None:
+    """Onset of a cause that the window shows from `first_step` on, by what earlier ones showed.
+
+    None where it began before the history, or nothing is known of earlier windows.
+    """
+    if not history.num_before or history.suspected is None:
+        return None
+    if cause not in history.suspected:
+        return first_step
+    onset, newest = history.suspected[cause]
+    oldest = int(history.steps[0]) if onset is None else onset
+    between = first_step - newest
+    num_steps = history.num_steps - history.num_before
+    is_same = between <= max(MAX_WINDOWS_BETWEEN * num_steps, newest - oldest)
+    return onset if is_same else first_step
 
 
 def median_over_workers(signal: Floats) -> Floats:

@@ -1,7 +1,8 @@
 """Repairs: durations of operations without a cause; other operations stay as recorded.
 
 `durations_repair` replaces single operations, `delays_repair` removes launch delays,
-`ShortenedComputations` divides computations of workers, `FasterTypes` operations of some types.
+`ShortenedComputations` divides computations of workers, `ShortenedTypes` their operations of some
+types, `FasterTypes` operations of some types on all workers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -163,3 +164,40 @@ class FasterTypes:
             lanes = np.tile(factors[at], group.dp_size)
             durations_s.append(group.durations.recorded_s[chosen] / lanes)
         return Repaired(np.concatenate(rows), np.concatenate(durations_s))
+
+
+@dataclass(frozen=True)
+class ShortenedTypes:
+    """A repair: divide operations of some types, by name, by factors [steps, dp, pp].
+
+    Stages with factors of 1 are not edited.
+    """
+
+    case: Case
+    factors: Mapping[str, Floats]
+
+    def __call__(self, group: Replayer) -> Repaired:
+        """The group's operations of these types divided by their factors."""
+        at, template = self.case.group_of(group).positions, group.template
+        rows, durations_s = [np.empty(0, np.int64)], [np.empty((0, group.grid.start_s.shape[1]))]
+        for optype, factor in self.factors.items():
+            is_one = template.optype == template.op_types.codes[optype]
+            for stage in np.flatnonzero((factor[at] != 1.0).any(axis=(0, 1))):
+                chosen = np.flatnonzero(is_one & (template.stage == stage))
+                rows.append(chosen)
+                lanes = factor[at][:, :, stage].T.ravel()
+                durations_s.append(group.durations.recorded_s[chosen] / lanes)
+        return Repaired(np.concatenate(rows), np.concatenate(durations_s))
+
+
+def joint_repair(*repairs: Repair) -> Repair:
+    """Several repairs at once, of which no two edit the same operation."""
+
+    def repair(replayer: Replayer) -> Repaired:
+        parts = [each(replayer) for each in repairs]
+        return Repaired(
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate([part.duration_s for part in parts]),
+        )
+
+    return repair

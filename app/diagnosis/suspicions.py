@@ -14,8 +14,8 @@ A transfer begins on one host and ends on another, so an excess below the clocks
 evidence. A computation has one clock.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 
@@ -23,12 +23,19 @@ import numpy as np
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
-from app.diagnosis.evidence.interruptions import annotated_s
-from app.diagnosis.finding import RuledOut
+from app.diagnosis.evidence.expert_load import hot_by_routing
+from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
 from app.engine.replays import WindowReplay
-from app.engine.what_if import RECORDED, Replayer, edited_step_times
+from app.engine.what_if import (
+    IDEAL,
+    RECORDED,
+    Peers,
+    Replayer,
+    edited_step_times,
+    step_times,
+)
 from app.trace.window import Floats, Ints
 
 
@@ -62,7 +69,7 @@ def suspicion_costs(case: Case, suspicions: Sequence[Suspicion]) -> SuspicionCos
             if _is_replayed(each)
         ],
     )
-    left_out_s = np.where(case.is_usual, 0.0, np.maximum(0.0, replay.recorded_s - blamed_s))
+    left_out_s = _left_out_s(case, blamed_s)
     answers = iter(found)
     return SuspicionCosts(
         blamed_s + left_out_s,
@@ -70,12 +77,25 @@ def suspicion_costs(case: Case, suspicions: Sequence[Suspicion]) -> SuspicionCos
     )
 
 
+def _left_out_s(case: Case, blamed_s: Floats) -> Floats:
+    """[steps], seconds that odd steps take beyond their replay."""
+    beyond_s = np.maximum(0.0, case.replay.recorded_s - blamed_s)
+    return np.asarray(np.where(case.is_usual, 0.0, beyond_s))
+
+
+def blamed_step_times_s(case: Case, suspicions: Sequence[Suspicion]) -> tuple[Floats, Floats]:
+    """[steps] T', and [steps] the part of it that odd steps take beyond their replay; seconds."""
+    blamed_s = _step_times(case.replay, [each.delays for each in suspicions], None)
+    left_out_s = _left_out_s(case, blamed_s)
+    return blamed_s + left_out_s, left_out_s
+
+
 def cost_after_other_repairs(
     case: Case, suspicions: Sequence[Suspicion], index: int
 ) -> float | None:
     """Cost of a suspicion with all others repaired; None where it is not replayed.
 
-    Where two repair the same operation, this one's duration counts.
+    An operation that several repair is shortened by each of them.
     """
     mine, others = suspicions[index], [*suspicions[:index], *suspicions[index + 1 :]]
     if not _is_replayed(mine):
@@ -87,6 +107,56 @@ def cost_after_other_repairs(
         repairs = [*repairs, mine.repair]
     without = case.replay.joined(lambda group: _of_group(group, [], repairs))
     return float(1.0 - without.mean() / with_it.mean())
+
+
+RowChoice = Callable[[Replayer], Ints]
+
+
+def repaired_together_s(
+    case: Case, suspicions: Sequence[Suspicion], ideal_rows: RowChoice | None = None
+) -> Floats:
+    """[steps], seconds with all repairs at once and no late launches.
+
+    Where two repair one operation, it is shortened by both. `ideal_rows` chooses rows of the
+    template that take their ideal durations instead.
+    """
+    repairs = [each.repair for each in suspicions if each.repair is not None]
+    return case.replay.joined(lambda group: _all_repaired(group, repairs, ideal_rows))
+
+
+def ideal_once_repaired_s(case: Case, suspicions: Sequence[Suspicion]) -> Floats:
+    """[steps], seconds: T_ideal with the means of the repaired durations.
+
+    A fault raises the mean of its op type, and with it the ideal.
+    """
+    repairs = [each.repair for each in suspicions if each.repair is not None]
+    if not repairs:
+        return case.report.ideal_s
+    return case.replay.joined(lambda group: _ideal_repaired(group, repairs))
+
+
+def _ideal_repaired(group: Replayer, repairs: Sequence[Repair]) -> Floats:
+    edited = _EditedDurations(group)
+    for repair in repairs:
+        edited.take_too(repair(group))
+    return np.full(len(group.steps), edited.ideal_step_s())
+
+
+def _all_repaired(
+    group: Replayer, repairs: Sequence[Repair], ideal_rows: RowChoice | None
+) -> Floats:
+    edited = _EditedDurations(group)
+    for repair in repairs:
+        edited.take_too(repair(group))
+    if ideal_rows is not None:
+        edited.idealise(ideal_rows(group))
+    return edited.step_times()
+
+
+def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[Floats]:
+    """[steps] replayed step times in seconds, with each of these repairs alone."""
+    replay = case.replay
+    return all_of(replay.size, [partial(_step_times, replay, [], each) for each in repairs])
 
 
 def _is_replayed(suspicion: Suspicion) -> bool:
@@ -112,7 +182,7 @@ def _step_times(
 def _of_group(group: Replayer, delays: list[Repair], repairs: list[Repair]) -> Floats:
     edited = _EditedDurations(group)
     for repair in repairs:
-        edited.take(repair(group))
+        edited.take_too(repair(group))
     for each in delays:
         edited.add(each(group))
     return edited.step_times()
@@ -125,6 +195,7 @@ class _EditedDurations:
         self._group = group
         self._source = np.full(group.graph.num_rows, RECORDED, np.int32)
         self._edited_s = np.empty((0, group.durations.recorded_s.shape[1]))
+        self._is_idealised = False
 
     def take(self, repaired: Repaired) -> None:
         """New durations; milestones inside an operation move in proportion."""
@@ -133,6 +204,31 @@ class _EditedDurations:
         milestones_s = repaired.duration_s[of_row] * share
         self._append(repaired.rows, repaired.duration_s)
         self._append(self._group.graph.num_ops + inside, milestones_s)
+
+    def take_too(self, repaired: Repaired) -> None:
+        """New durations; an operation that was repaired before is shortened by both factors.
+
+        It gets no shorter than its ideal and both repairs: two may take away the same excess.
+        """
+        duration_s, rows = repaired.duration_s, repaired.rows
+        known = np.flatnonzero(self._source[rows] >= 0)
+        if known.size:
+            duration_s, durations = duration_s.copy(), self._group.durations
+            mine_s, recorded_s = duration_s[known], durations.recorded_s[rows[known]]
+            before_s = self._edited_s[self._source[rows[known]]]
+            both_s = mine_s * np.divide(
+                before_s, recorded_s, out=np.ones(mine_s.shape), where=recorded_s > 0
+            )
+            least_s = np.minimum(np.minimum(mine_s, before_s), durations.ideal_s[rows[known], None])
+            duration_s[known] = np.maximum(both_s, least_s)
+        self.take(Repaired(rows, duration_s))
+
+    def idealise(self, rows: Ints) -> None:
+        """These operations, and the milestones inside them, take their ideal durations."""
+        inside, _ = self._inside(rows)
+        self._source[rows] = IDEAL
+        self._source[self._group.graph.num_ops + inside] = IDEAL
+        self._is_idealised = True
 
     def add(self, delays: Repaired) -> None:
         """Delays the start of operations, and the milestones inside them, by these seconds."""
@@ -143,14 +239,34 @@ class _EditedDurations:
         later_s = np.concatenate([delays.duration_s, delays.duration_s[of_row]])
         self._edited_s[self._source[rows]] += later_s
 
+    def ideal_step_s(self) -> float:
+        """Seconds of an ideal step, computations at the mean of their edited durations."""
+        graph, durations = self._group.graph, self._group.durations
+        template, ideal_s = self._group.template, durations.ideal_s.copy()
+        optype = np.concatenate([template.optype, template.optype[graph.milestone_of]])
+        edited = np.flatnonzero(self._source[: template.num_ops] >= 0)
+        for code in np.unique(template.optype[edited]).tolist():
+            if not template.op_types.by_code[code].idealised_by_mean:
+                continue
+            of_type = np.flatnonzero(template.optype == code)
+            mine = edited[template.optype[edited] == code]
+            before_s = float(durations.recorded_s[of_type].sum())
+            less_s = float((durations.recorded_s[mine] - self._edited_s[self._source[mine]]).sum())
+            if before_s > 0:
+                ideal_s[optype == code] *= max(0.0, 1.0 - less_s / before_s)
+        nothing = np.zeros((self._group.class_stage.size, 1), np.bool_)
+        alone = Peers(np.zeros(1, np.int64), 1)
+        return float(step_times(graph, replace(durations, ideal_s=ideal_s), nothing, alone)[0])
+
     def step_times(self) -> Floats:
         """[steps], seconds."""
         group = self._group
-        if not len(self._edited_s):
+        if not len(self._edited_s) and not self._is_idealised:
             return group.simulated_s
-        return edited_step_times(
-            group.graph, group.durations, self._source, self._edited_s, group.peers
-        )
+        edited_s = self._edited_s
+        if not len(edited_s):
+            edited_s = np.empty((1, group.durations.recorded_s.shape[1]))
+        return edited_step_times(group.graph, group.durations, self._source, edited_s, group.peers)
 
     def _inside(self, rows: Ints) -> tuple[Ints, Ints]:
         """Milestones inside these operations, and the position in `rows` of each one's row."""
@@ -181,6 +297,17 @@ _CONFUSABLE = frozenset(
         ("gc-pause", "allocator-stall"),
         ("data-loading", "allocator-stall"),
         ("late-host", "allocator-stall"),
+        ("allocator-stall", "cpu-contention"),
+        ("slow-worker", "cpu-contention"),
+        ("gc-pause", "cpu-contention"),
+        ("data-loading", "cpu-contention"),
+        ("late-host", "cpu-contention"),
+        ("gc-pause", "job-stop"),
+        ("allocator-stall", "job-stop"),
+        ("data-loading", "job-stop"),
+        ("late-host", "job-stop"),
+        ("checkpoint-stall", "job-stop"),
+        ("gc-pause", "checkpoint-stall"),
     )
 )
 # Share of the smaller one's excess time.
@@ -191,7 +318,7 @@ def drop_explained(
     case: Case, suspicions: Sequence[Suspicion]
 ) -> tuple[list[Suspicion], list[RuledOut]]:
     """The suspicions that remain, and those that another one explains."""
-    explained: dict[str, RuledOut] = _late_hosts(case, suspicions)
+    explained: dict[str, RuledOut] = _late_hosts(case, suspicions) | _experts(case, suspicions)
     suspicions = [each for each in suspicions if each.cause not in explained]
     for one, other in combinations(suspicions, 2):
         if frozenset((one.cause, other.cause)) not in _CONFUSABLE:
@@ -209,11 +336,86 @@ def drop_explained(
     return left, list(explained.values())
 
 
+def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+    """Drops sequence-imbalance where experts were told apart from it, and workers they slow."""
+    by_cause = {each.cause: each for each in suspicions}
+    lengths = by_cause.get("sequence-imbalance")
+    found: dict[str, RuledOut] = {}
+    if lengths is not None and "expert-imbalance" in by_cause:
+        found |= _explained(lengths, "expert-imbalance")
+    # Arrivals may have some of the same workers again.
+    for slow in (each for each in suspicions if each.cause == "slow-worker"):
+        reason = _reason_by_experts(case, slow)
+        if reason is not None:
+            found[slow.cause] = RuledOut(slow.cause, reason, True, slow.score)
+    for stop in (each for each in suspicions if each.cause in _STOPS):
+        if not _knows_loads(case) and _is_one_block(case, _workers_of(stop)):
+            found[stop.cause] = RuledOut(stop.cause, _NOT_TOLD_FROM_EXPERTS, True, stop.score)
+    return found
+
+
+def _reason_by_experts(case: Case, slow: Suspicion) -> str | None:
+    """Why slow workers of a job with experts are not blamed; None where they are."""
+    if _are_hot(case, slow):
+        return (
+            "the same place of every expert-parallel block is slow, or gets more tokens: that is "
+            "the load of its experts, not its GPU"
+        )
+    if _may_be_experts(case, slow):
+        return _NOT_TOLD_FROM_EXPERTS
+    return None
+
+
+_NOT_TOLD_FROM_EXPERTS = (
+    "several ranks of an expert-parallel block compute longer: without token counts, their experts "
+    "and their GPUs or hosts cannot be told apart"
+)
+# Computations of all ranks of a block that are long now and then are no stops either.
+_STOPS = ("allocator-stall", "cpu-contention")
+# So many slow workers, of no common host, are more likely to have busy experts than bad GPUs.
+_MIN_SLOW_WORKERS = 3
+
+
+def _may_be_experts(case: Case, slow: Suspicion) -> bool:
+    """Whether loads that last may explain several slow workers of a job with experts."""
+    if _knows_loads(case):
+        return False
+    workers = _workers_of(slow)
+    are_hosts = all(each.host and each.dp_rank is None for each in slow.culprits)
+    return _is_one_block(case, workers) or (len(workers) >= _MIN_SLOW_WORKERS and not are_hosts)
+
+
+def _knows_loads(case: Case) -> bool:
+    """Whether loads of experts are known, or there are no experts."""
+    return case.parallelism.ep_size < 2 or "tokens" in case.new_history.signals
+
+
+def _workers_of(suspicion: Suspicion) -> list[Worker]:
+    return [(dp_rank, stage) for dp_rank, stage in suspicion.evidence.get("workers", ())]
+
+
+def _is_one_block(case: Case, workers: Sequence[Worker]) -> bool:
+    """Whether these are all ranks of one expert-parallel block, of one stage or several.
+
+    All of a block wait for its fullest expert, so all of them take longer, as on a slow host.
+    """
+    ep_size = case.parallelism.ep_size
+    blocks = {dp_rank // ep_size for dp_rank, _ in workers}
+    stages = {stage for _, stage in workers}
+    return len(blocks) == 1 and len(set(workers)) == ep_size * len(stages)
+
+
+def _are_hot(case: Case, slow: Suspicion) -> bool:
+    """Whether routing explains each of the slow workers."""
+    workers = slow.evidence.get("workers", ())
+    hot = case.cached(hot_by_routing)
+    return bool(workers) and all(hot[dp_rank, stage] for dp_rank, stage in workers)
+
+
 def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops late-host or the cause behind it, so that one fault is named once.
 
-    Data waits are data-loading. Garbage collection is late-host where most pauses are on its
-    workers, else gc-pause.
+    Data waits are data-loading, and garbage collection is gc-pause.
     """
     by_cause = {each.cause: each for each in suspicions}
     late = by_cause.get("late-host")
@@ -224,11 +426,11 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     # A data wait without annotation is a late launch of the first computation.
     if loading is not None and (not loading.culprits or _names_all(loading, workers)):
         return _explained(late, "data-loading")
-    if because == "gc" and (pauses := by_cause.get("gc-pause")):
-        pauses_s = annotated_s(case, "gc-pause")
-        mine_s = sum(float(pauses_s[:, dp_rank, stage].sum()) for dp_rank, stage in workers)
-        is_its_own = mine_s >= _MIN_SHARED * float(pauses_s.sum())
-        return _explained(pauses, "late-host") if is_its_own else _explained(late, "gc-pause")
+    busy = by_cause.get("cpu-contention")
+    if because == "unknown host work" and busy is not None and _names_all(busy, workers):
+        return _explained(late, "cpu-contention")
+    if because == "gc" and "gc-pause" in by_cause:
+        return _explained(late, "gc-pause")
     return {}
 
 
@@ -298,20 +500,28 @@ _TRANSFER_CAUSES = frozenset({"slow-link", "flapping-link"})
 
 def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
     """The reason against a suspicion whose excess is below the clocks' error."""
-    residual_s = case.replay.clocks.residual_s
-    if suspicion.cause not in _TRANSFER_CAUSES or residual_s is None or suspicion.repair is None:
+    error_s = case.replay.clocks.error_s
+    if suspicion.cause not in _TRANSFER_CAUSES or error_s is None or suspicion.repair is None:
         return None
     effect_s = _effect_s(case, suspicion.repair)
-    if effect_s is None or effect_s >= residual_s:
+    if effect_s is None or effect_s >= error_s:
         return None
     return RuledOut(
         suspicion.cause,
-        f"its transfers take {1e3 * effect_s:.3g} ms too long, and the hosts' clocks are known to "
-        f"{1e3 * residual_s:.3g} ms only",
+        f"its transfers take {1e3 * effect_s:.3g} ms too long, and {clock_doubt(case)}",
         insufficient=True,
         score=suspicion.score,
-        figures={"effect_s": effect_s, "clock_residual_s": residual_s},
+        figures={"effect_s": effect_s, "clock_residual_s": error_s},
     )
+
+
+def clock_doubt(case: Case) -> str:
+    """How wrong times between workers may be, in words."""
+    clocks = case.replay.clocks
+    error_ms = f"{1e3 * (clocks.error_s or 0.0):.3g} ms"
+    if clocks.residual_s is None:
+        return f"the workers' clocks are unknown: ends that belong together are {error_ms} apart"
+    return f"the hosts' clocks are known to {error_ms} only"
 
 
 def _effect_s(case: Case, repair: Repair) -> float | None:

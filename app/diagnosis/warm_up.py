@@ -10,7 +10,8 @@ import numpy as np
 
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
-from app.diagnosis.statistics.change_points import level_changes
+from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
+from app.diagnosis.statistics.ramps import rising_ramp
 from app.engine.questions.answer import Questions
 from app.engine.questions.edits import Edit, Factor, FromWorker, Selection
 from app.engine.replays import prepare
@@ -97,7 +98,9 @@ def _warm_up_diagnosis() -> None:
 
 @cache
 def _warm_up_change_points() -> None:
-    level_changes(1 + np.clip(np.arange(40) / 20 - 0.5, 0.0, 1.0))
+    rising = 1 + np.clip(np.arange(40) / 20 - 0.5, 0.0, 1.0)
+    level_changes(rising)
+    rising_ramp(rising, USUAL_CRITERIA)
 
 
 def _window() -> Window:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from app.engine.arrivals.arrivals import MAX_GROUPS, PLACE_KEYS
-from app.engine.metrics import EQUAL_TIMES, MAX_DISCREPANCY, gpu_time_wasted
+from app.engine.metrics import EQUAL_TIMES, MAX_DISCREPANCY, as_lists, gpu_time_wasted
 from app.engine.report import MAX_CLOCKS
 from app.trace.window import Floats
 
@@ -135,13 +135,19 @@ def _mean_or_none(values: Sequence[float | None], weights: Floats) -> float | No
     return weighted([value for value, _ in pairs], np.array([weight for _, weight in pairs]))
 
 
-def mean(known: Iterable[Result], name: str, weights: Floats) -> list[Any]:
-    """The weighted mean of an array over the windows."""
-    total: Any = 0.0
-    for each, weight in zip(known, weights, strict=True):
-        total = total + np.asarray(each[name], np.float64) * weight
-    found: list[Any] = (total / weights.sum()).tolist()
-    return found
+def mean(known: Sequence[Result], name: str, weights: Floats) -> list[Any]:
+    """The weighted mean of an array over the windows; of an element over those that know it."""
+    values = np.array([each[name] for each in known], np.float64)
+    is_known = np.isfinite(values)
+    weight = weights.reshape(-1, *[1] * (values.ndim - 1))
+    if is_known.all():
+        found: list[Any] = ((values * weight).sum(axis=0) / weights.sum()).tolist()
+        return found
+    total = np.where(is_known, values * weight, 0.0).sum(axis=0)
+    known_weight = (is_known * weight).sum(axis=0)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is not known
+        of_known: list[Any] = as_lists(total / known_weight)
+    return of_known
 
 
 def weighted(values: Sequence[float], weights: Floats) -> float:
@@ -389,6 +395,30 @@ def _header(results: Sequence[Result]) -> dict[str, Any]:
             "windows": [each["id"] for each in windows],
         },
         "skipped_steps": _concatenated(results, lambda each: each["skipped_steps"]),
+        "imputed": _imputed([each["imputed"] for each in results if each.get("imputed")]),
+    }
+
+
+def _imputed(blocks: Sequence[Result]) -> dict[str, Any] | None:
+    """Imputed operations of all windows; a worker is missing from the steps of all of them."""
+    if not blocks:
+        return None
+    workers: dict[int, dict[str, Any]] = {}
+    for each in (worker for block in blocks for worker in block["workers"]):
+        before = workers.get(each["rank"])
+        workers[each["rank"]] = {
+            **each,
+            "first_step": each["first_step"] if before is None else before["first_step"],
+            "num_steps": each["num_steps"] + (0 if before is None else before["num_steps"]),
+        }
+    num_ops = sum(each["ops"] for each in blocks)
+    of_all = sum(each["ops"] / each["share"] for each in blocks if each["share"])
+    return {
+        "ops": num_ops,
+        "lone_ops": sum(each["lone_ops"] for each in blocks),
+        "share": num_ops / of_all if of_all else 0.0,
+        "workers": [workers[rank] for rank in sorted(workers)],
+        "steps": _concatenated(blocks, lambda each: each["steps"]),
     }
 
 
@@ -452,10 +482,12 @@ def _of_loss(shares: Sequence[float | None], total: Weights) -> float | None:
     return weighted([share or 0.0 for share in shares], total.lost_s)
 
 
-def _estimate(known: Sequence[Result], total: Weights) -> list[list[float]]:
-    dp_rank = np.array(mean(known, "dp_rank_slowdown", total.ideal_s))
+def _estimate(known: Sequence[Result], total: Weights) -> list[list[float | None]]:
+    dp_rank = np.array(mean(known, "dp_rank_slowdown", total.ideal_s), np.float64)
     stage = np.array(mean(known, "stage_slowdown", total.ideal_s))
-    found: list[list[float]] = np.minimum(dp_rank[:, None], stage[None, :]).tolist()
+    worker = np.array(mean(known, "worker_slowdown", total.ideal_s), np.float64)
+    estimate = np.minimum(dp_rank[:, None], stage[None, :])
+    found: list[list[float | None]] = as_lists(np.where(np.isfinite(worker), estimate, np.nan))
     return found
 
 

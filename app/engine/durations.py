@@ -4,12 +4,14 @@ The own duration of an operation with peers runs from the last arrival. The idea
 its type without stragglers.
 """
 
+import warnings
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.graph import StepGraph
-from app.engine.grid import Grid
+from app.engine.grid import ABSENT, Grid
 from app.engine.kernels import all_of, in_parallel, kernel
 from app.engine.template import Template
 from app.trace.window import Floats, Ints
@@ -26,20 +28,64 @@ def own_durations(grid: Grid, graph: StepGraph) -> Floats:
     has its share of its operation's.
     """
     own_s = np.empty((graph.num_rows, grid.start_s.shape[1]))
+    start_s = grid.start_s
+    if grid.imputed is not None:  # the last arrival is one that was recorded
+        start_s = np.where(grid.imputed == ABSENT, -np.inf, start_s)
     block = np.arange(grid.template.parallelism.dp_size) // grid.template.parallelism.ep_size
     in_parallel(
         grid.start_s.size,
         graph.meets.size,
         lambda first, end: _own(
-            graph.unit_ptr, graph.unit_ops, graph.meets, grid.start_s, grid.duration_s,
+            graph.unit_ptr, graph.unit_ops, graph.meets, start_s, grid.duration_s,
             grid.num_steps, block, NEGATIVE_TRANSFER_S, first, end, own_s,
         ),
     )  # fmt: skip
+    if grid.imputed is not None:
+        impute_transfers(graph, own_s, grid.imputed, grid.num_steps)
     for row, (op, share) in enumerate(
         zip(graph.milestone_of, graph.milestone_share, strict=True), start=graph.num_ops
     ):
         own_s[row] = own_s[op] * share
     return own_s
+
+
+def impute_transfers(
+    graph: StepGraph, own_s: Floats, of_grid: NDArray[np.int8], num_steps: int
+) -> None:
+    """Correct `own_s` [rows, lanes] where a member of a unit was not recorded.
+
+    `of_grid` is `Grid.imputed`. When an absent worker arrived is unknown.
+
+    The transfer is the median of the same operation's on the dp ranks where all members are
+    known, or over all steps where there is none. That of a member that was recorded is at most what
+    it seems, which includes its wait for the unknown one.
+    """
+    sizes = np.diff(graph.unit_ptr)
+    for unit in np.flatnonzero((sizes > 1) | (graph.meets != 0)):
+        rows = graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]]
+        rows = rows[rows < graph.num_ops]
+        if not rows.size or not of_grid[rows].any():
+            continue
+        imputed = of_grid[rows] > 0
+        unknown = imputed
+        # Where dp ranks meet, the others know when the last recorded member arrived.
+        if graph.meets[unit] == 0:
+            unknown = imputed | (of_grid[rows] == ABSENT).any(axis=0)
+        known_s = np.where(unknown, np.nan, own_s[rows])
+        usual_s = _medians_of_steps(known_s, num_steps)
+        seems_s = np.where(imputed, np.inf, own_s[rows])
+        own_s[rows] = np.where(unknown, np.minimum(usual_s, seems_s), own_s[rows])
+
+
+def _medians_of_steps(known_s: Floats, num_steps: int) -> Floats:
+    """[rows, lanes], medians over dp ranks of [rows, lanes] with NaN; 0 where none is known."""
+    by_step = known_s.reshape(known_s.shape[0], -1, num_steps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of slices without any value
+        of_steps = np.nanmedian(by_step, axis=1)
+        of_all = np.nanmedian(known_s, axis=1, keepdims=True)
+    of_steps = np.where(np.isnan(of_steps), np.nan_to_num(of_all, nan=0.0), of_steps)
+    return np.asarray(np.tile(of_steps, (1, by_step.shape[1])))
 
 
 @kernel

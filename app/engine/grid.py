@@ -63,6 +63,10 @@ _HAS_CHUNK = frozenset(
 )
 
 
+# An operation that nobody recorded: of a worker that recorded the rest of the step, or nothing.
+LONE, ABSENT = 1, 2
+
+
 class OtherStructure(InvalidTrace):
     """Some step or replica has other operations than the first step of dp rank 0."""
 
@@ -75,7 +79,8 @@ class Grid:
     origin of each step's times, on one clock and since one moment for all of the window's grids;
     None if times of different steps are unrelated. `shift_s` [pp, lanes] is the clock correction of
     a worker's starts. `steady_began_s` [steps] is the begin of a step that follows another
-    (steady_state.py), in its own times.
+    (steady_state.py), in its own times. `imputed` [ops, lanes] marks the operations
+    that nobody recorded as `LONE` or `ABSENT`; None where there are none.
     """
 
     template: Template
@@ -86,6 +91,7 @@ class Grid:
     origin_s: Floats | None = None
     shift_s: Floats | None = None
     steady_began_s: Floats | None = None
+    imputed: NDArray[np.int8] | None = None
 
     @cached_property
     def num_steps(self) -> int:
@@ -135,7 +141,32 @@ def lay_out(window: Window) -> Grid:
     problem, row = place_rows(columns, start_s, duration_s, rank)
     if problem != GOOD:
         _refuse(problem, row, trace, template, start_s)
-    return Grid(template, window.steps, start_s, duration_s, rank, origin_s(window, window.steps))
+    return Grid(
+        template,
+        window.steps,
+        start_s,
+        duration_s,
+        rank,
+        origin_s(window, window.steps),
+        imputed=_imputed(window, template, columns.table),
+    )
+
+
+def _imputed(
+    window: Window, template: Template, table: NDArray[np.int32]
+) -> NDArray[np.int8] | None:
+    """[ops, lanes], the operations that nobody recorded; None where there are none."""
+    found, steps = window.imputed, np.asarray(window.steps, np.int64)
+    if found is None:
+        return None
+    flags = np.zeros((template.num_ops, window.job.parallelism.dp_size * steps.size), np.int8)
+    for (dp_rank, stage), of_worker in found.absent.items():
+        lanes = dp_rank * steps.size + np.flatnonzero(np.isin(steps, of_worker))
+        flags[np.ix_(template.stage == stage, lanes)] = ABSENT
+    lone = found.lone[np.isin(found.lone[:, 0], steps)]
+    step, dp_rank, stage, code, seq_id = lone.T
+    flags[table[stage, code, seq_id], dp_rank * steps.size + np.searchsorted(steps, step)] = LONE
+    return flags if flags.any() else None
 
 
 def origin_s(window: Window, steps: Sequence[int]) -> Floats | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import exp, lgamma, log, log1p
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,25 @@ MAD_TO_DEVIATION = 1.4826
 def slowdown(actual_s: Floats, ideal_s: Floats) -> Floats:
     """S = T / T_ideal, of the means over the last axis, the steps (Eq. 1 and 2)."""
     return np.asarray(actual_s.mean(axis=-1) / ideal_s.mean())
+
+
+def known_slowdown(actual_s: Floats, ideal_s: Floats, is_known: NDArray[np.bool_]) -> Floats:
+    """[...], S over the steps that are known of each, NaN without any.
+
+    Shapes: `actual_s` and `is_known` [..., steps], `ideal_s` [steps].
+    """
+    total_s = np.where(is_known, actual_s, 0.0).sum(axis=-1)
+    least_s = np.where(is_known, ideal_s, 0.0).sum(axis=-1)
+    found: Floats = np.full(total_s.shape, np.nan)
+    np.divide(total_s, least_s, out=found, where=least_s > 0)
+    return found
+
+
+def as_lists(values: Floats) -> Any:
+    """The values as nested lists, None where they are not finite."""
+    found = values.astype(object)
+    found[~np.isfinite(values)] = None
+    return found.tolist()
 
 
 def gpu_time_wasted(slowdown: float) -> float:

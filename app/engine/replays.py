@@ -18,6 +18,7 @@ from app.engine.grid import Grid, OtherStructure, has_chunk, is_simulated, lay_o
 from app.engine.steady_state import with_step_begins
 from app.engine.what_if import Replayer, ReplayGroups, replayer
 from app.errors import InvalidTrace
+from app.trace.imputation import impute
 from app.trace.ops import NUM_CODES
 from app.trace.window import Ints, SkippedStep, Window
 
@@ -131,6 +132,7 @@ def prepare(window: Window) -> WindowReplay:
     Raises:
         InvalidTrace: no step can be replayed; the message names the operations.
     """
+    window = impute(window)
     try:
         drafts = [_draft(window, window.steps)]
     except OtherStructure:
@@ -139,7 +141,7 @@ def prepare(window: Window) -> WindowReplay:
         drafts.append(_GridDraft(None, list(sorted_out.refused)))
     # The order of operations on a worker is by its own clock: graphs need no corrected clocks.
     correction = measure_clocks(window, [each.laid_out for each in drafts if each.laid_out])
-    found = [_group(window, each, correction) for each in _by_one_clock(drafts, correction)]
+    found = [_group(window, each, correction) for each in _by_one_clock(window, drafts, correction)]
     groups = tuple(group for group, _ in found if group is not None)
     refused = [skip for _, skips in found for skip in skips]
     if not groups:
@@ -163,15 +165,17 @@ def _group(window: Window, draft: _GridDraft, correction: ClockCorrection) -> Gr
             if num_bad == MAX_BAD_STEPS:
                 return None, [*refused, *_refusals(grid.steps, str(error))]
             refused = [*refused, *_refusals(grid.steps[:1], str(error))]
-            [draft] = _by_one_clock([_draft(window, grid.steps[1:])], correction)
+            [draft] = _by_one_clock(window, [_draft(window, grid.steps[1:])], correction)
             refused += draft.refused
     return None, refused
 
 
-def _by_one_clock(drafts: list[_GridDraft], correction: ClockCorrection) -> list[_GridDraft]:
+def _by_one_clock(
+    window: Window, drafts: list[_GridDraft], correction: ClockCorrection
+) -> list[_GridDraft]:
     """The drafts with all times by one clock and with step begins."""
     grids = [correction.of(each.laid_out[0]) for each in drafts if each.laid_out]
-    corrected = iter(with_step_begins(grids))
+    corrected = iter(with_step_begins(grids, window))
     return [
         replace(each, laid_out=(next(corrected), each.laid_out[1])) if each.laid_out else each
         for each in drafts

@@ -6,10 +6,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine import metrics
 from app.engine.clocks.measure import Clocks
-from app.engine.metrics import gpu_time_wasted, slowdown
+from app.engine.metrics import as_lists, gpu_time_wasted, slowdown
 from app.engine.op_times import LaunchDelay, OpTimes, launch_delay, op_times
 from app.engine.replays import WindowReplay, prepare
 from app.engine.what_if import Mask, StepTimeQuestion, fix, keep_one_replica, keep_only
@@ -53,13 +54,29 @@ class Report:
 
     @cached_property
     def worker_slowdown(self) -> Floats:
-        """[dp, pp], exact S_w of every worker."""
-        return metrics.slowdown(self.worker_step_s, self.ideal_s)
+        """[dp, pp], exact S_w of every worker; NaN for one that is absent from every step."""
+        if not self.is_absent.any():
+            return metrics.slowdown(self.worker_step_s, self.ideal_s)
+        return metrics.known_slowdown(self.worker_step_s, self.ideal_s, ~self.is_absent)
+
+    @cached_property
+    def dp_rank_slowdown(self) -> Floats:
+        """[dp], NaN for one of which every worker is absent from every step."""
+        if not self.is_absent.any():
+            return metrics.slowdown(self.dp_rank_step_s, self.ideal_s)
+        known = np.asarray(~self.is_absent.all(axis=1))
+        return metrics.known_slowdown(self.dp_rank_step_s, self.ideal_s, known)
+
+    @cached_property
+    def is_absent(self) -> NDArray[np.bool_]:
+        """[dp, pp, steps], whether all operations of a worker are imputed."""
+        return absent_workers(self.window)
 
     @property
     def worker_slowdown_estimate(self) -> Floats:
-        """[dp, pp], min(dp-rank slowdown, stage slowdown), as published."""
-        return _estimate(self.dp_rank_step_s, self.stage_step_s, self.ideal_s)
+        """[dp, pp], min(dp-rank slowdown, stage slowdown), as published; NaN as above."""
+        found = _estimate(self.dp_rank_step_s, self.stage_step_s, self.ideal_s)
+        return np.where(self.is_absent.all(axis=2), np.nan, found)
 
     @cached_property
     def discrepancy(self) -> float:
@@ -74,14 +91,34 @@ class Report:
 
     @property
     def is_low_fidelity(self) -> bool:
-        """Whether the simulation is too far from the record to name culprits."""
-        return self.discrepancy > metrics.MAX_DISCREPANCY
+        """Whether the simulation is too far from the record to name culprits.
+
+        Lost operations of present workers count as if their whole time were in doubt.
+        """
+        return self.discrepancy + self.lone_share > metrics.MAX_DISCREPANCY
+
+    @property
+    def lone_share(self) -> float:
+        """Lost operations of present workers, as a share of all operations."""
+        found = self.window.imputed
+        if found is None:
+            return 0.0
+        return len(found.lone) / self.window.trace.num_ops
 
     @property
     def gpu_hours_lost(self) -> float:
         """GPU-hours lost to stragglers in the window's recorded time."""
         gpu_s = self.recorded_s.sum() * self.window.job.num_gpus
         return float(gpu_s * metrics.gpu_time_wasted(self.slowdown) / 3600)
+
+
+def absent_workers(window: Window) -> NDArray[np.bool_]:
+    """[dp, pp, steps], whether a worker is absent from a step of the window."""
+    sizes = window.job.parallelism
+    found = np.zeros((sizes.dp_size, sizes.pp_size, len(window.steps)), np.bool_)
+    for worker, steps in (window.imputed.absent if window.imputed else {}).items():
+        found[worker] = np.isin(window.steps, steps)
+    return found
 
 
 def analyse(window: Window) -> Report:
@@ -196,6 +233,7 @@ _NOT_MEASURED = (
     "changes",
     "arrivals",
     "unexplained_share",
+    "unexplained",
     "coverage",
     "advice",
     "per_step",
@@ -260,7 +298,39 @@ def _window_header(window: Window) -> dict[str, Any]:
         {"name": window.job.name} | {name: getattr(sizes, name) for name in names},
         window.steps,
         ((skip.step, skip.reason) for skip in window.skipped),
-    )
+    ) | {"imputed": imputed_as_json(window)}
+
+
+def imputed_as_json(window: Window) -> dict[str, Any] | None:
+    """What nobody recorded of the window's steps; None where nothing is imputed.
+
+    Workers are those absent from some step, by rank. `steps` are those completed, as they were.
+    """
+    found = window.imputed
+    if found is None:
+        return None
+    workers = [
+        {
+            "rank": found.ranks[worker],
+            "dp_rank": worker[0],
+            "stage": worker[1],
+            "host": window.hosts.get(worker),
+            "first_step": steps[0],
+            "last_step": steps[-1],
+            "num_steps": len(steps),
+        }
+        for worker, steps in found.absent.items()
+    ]
+    return {
+        "ops": found.num_ops,
+        "lone_ops": len(found.lone),
+        "share": found.num_ops / window.trace.num_ops,
+        "workers": sorted(workers, key=lambda each: each["rank"]),
+        "steps": [
+            {"step": each.step, "reason": each.reason, "missing": list(each.missing)}
+            for each in found.lacking
+        ],
+    }
 
 
 def _step_times(report: Report) -> dict[str, Any]:
@@ -299,24 +369,24 @@ def _clocks(clocks: Clocks) -> dict[str, Any]:
 
 
 def _figures(report: Report) -> dict[str, Any]:
-    ideal_s = report.ideal_s
+    ideal_s, gone = report.ideal_s, report.is_absent.all(axis=2)
     return {
         "slowdown": report.slowdown,
         "gpu_time_wasted": gpu_time_wasted(report.slowdown),
         "gpu_hours_lost": report.gpu_hours_lost,
         "launch_delay": {
             "by_optype": report.launch_delay.by_optype,
-            "by_worker": report.launch_delay.by_worker.tolist(),
-            "others_waited": report.launch_delay.others_waited.tolist(),
+            "by_worker": as_lists(np.where(gone, np.nan, report.launch_delay.by_worker)),
+            "others_waited": as_lists(np.where(gone, np.nan, report.launch_delay.others_waited)),
         },
         "step_slowdown": (report.simulated_s / ideal_s).tolist(),
         "optype_slowdown": {
             name: float(slowdown(step_s, ideal_s)) for name, step_s in report.optype_step_s.items()
         },
-        "dp_rank_slowdown": slowdown(report.dp_rank_step_s, ideal_s).tolist(),
+        "dp_rank_slowdown": as_lists(report.dp_rank_slowdown),
         "stage_slowdown": slowdown(report.stage_step_s, ideal_s).tolist(),
-        "worker_slowdown": report.worker_slowdown.tolist(),
-        "worker_slowdown_estimate": report.worker_slowdown_estimate.tolist(),
+        "worker_slowdown": as_lists(report.worker_slowdown),
+        "worker_slowdown_estimate": as_lists(report.worker_slowdown_estimate),
         "m_w": report.m_w,
         "m_w_exact": report.m_w_exact,
         "m_s": report.stage_share[-1],
@@ -329,6 +399,7 @@ def _figures(report: Report) -> dict[str, Any]:
         "changes": None,
         "arrivals": None,
         "unexplained_share": None,
+        "unexplained": None,
         "coverage": None,
         "advice": None,
     }
@@ -345,12 +416,14 @@ def _op_times(times: OpTimes) -> dict[str, Any]:
 
 
 def _per_step(report: Report) -> dict[str, Any]:
-    ideal_s = report.ideal_s
+    ideal_s, gone = report.ideal_s, report.is_absent
+    dp_rank = np.where(gone.all(axis=1), np.nan, report.dp_rank_step_s / ideal_s)
+    worker = np.where(gone, np.nan, report.worker_step_s / ideal_s)
     return {
         "optype_slowdown": {
             name: (step_s / ideal_s).tolist() for name, step_s in report.optype_step_s.items()
         },
-        "dp_rank_slowdown": (report.dp_rank_step_s / ideal_s).T.tolist(),
+        "dp_rank_slowdown": as_lists(dp_rank.T),
         "stage_slowdown": (report.stage_step_s / ideal_s).T.tolist(),
-        "worker_slowdown": (report.worker_step_s / ideal_s).transpose(2, 0, 1).tolist(),
+        "worker_slowdown": as_lists(worker.transpose(2, 0, 1)),
     }

@@ -3,6 +3,8 @@
 Without a barrier a finished stage begins the next step while others still compute, and posts its
 first receive early. Measured from its earliest start, a step then seems too long. In steady state
 its length is the period: from the end of the previous step to its own end.
+
+A wait for data before a step's first operation is part of the step, where the client reports it.
 """
 
 from collections.abc import Sequence
@@ -12,12 +14,16 @@ from itertools import pairwise
 import numpy as np
 
 from app.engine.grid import Grid
-from app.trace.window import Floats, Ints
+from app.trace.ops import OP_CODES
+from app.trace.window import Floats, Ints, Window
 
 # A gap this many times the usual one, and this share of a step, contains something not recorded
 # (an evaluation, a checkpoint): the step then begins at its earliest start.
 _LARGE_GAP_RATIO = 5.0
 _LARGE_GAP = 0.2
+# Before a larger share of the steps, and more than so many, large gaps are no evaluations.
+_MAX_SHARE_LARGE = 0.3
+_MAX_FEW_LARGE = 2
 # Shorter periods, as a share of the step's span, are invalid: clocks were set back, or the origins
 # do not give the distance between steps.
 _MIN_PERIOD = 0.5
@@ -25,7 +31,10 @@ _MIN_PERIOD = 0.5
 
 @dataclass(frozen=True)
 class _Step:
-    """One step of a grid; its times count from `origin_s`."""
+    """One step of a grid; its times count from `origin_s`.
+
+    `waited_s` is the wait for data of the worker that starts first, right before its start.
+    """
 
     number: int
     grid: int
@@ -33,6 +42,7 @@ class _Step:
     origin_s: float
     end_s: float
     first_start_s: Floats  # [pp, dp], of each worker's first operation that is no receive, or NaN
+    waited_s: float
 
     @property
     def own_s(self) -> float:
@@ -40,18 +50,59 @@ class _Step:
         return float(np.nanmin(self.first_start_s))
 
 
-def with_step_begins(grids: Sequence[Grid]) -> list[Grid]:
+def with_step_begins(grids: Sequence[Grid], window: Window | None = None) -> list[Grid]:
     """The grids of a window's structures, with the begin of each step in steady state."""
+    waits_s = [_waited_s(grid, window) for grid in grids]
     if any(grid.origin_s is None for grid in grids):
-        return list(grids)
+        return [_with_waits(*each) for each in zip(grids, waits_s, strict=True)]
     steps: list[_Step] = sorted(
-        (step for at, grid in enumerate(grids) for step in _steps(at, grid)),
+        (step for at, grid in enumerate(grids) for step in _steps(at, grid, waits_s[at])),
         key=lambda step: step.number,
     )
     began_s = [grid.spans_s[0].copy() for grid in grids]
     for step, begin_s in zip(steps, _begins(steps), strict=True):
         began_s[step.grid][step.position] = begin_s
     return [grid.with_begins(each) for grid, each in zip(grids, began_s, strict=True)]
+
+
+def _with_waits(grid: Grid, waited_s: Floats) -> Grid:
+    """Without origins: steps begin with the wait for data, or their earliest operation."""
+    if not waited_s.any():
+        return grid
+    first_s = grid.start_s[_first_rows(grid)].reshape(-1, grid.num_steps).min(axis=0)
+    earliest_s, _ = grid.spans_s
+    return grid.with_begins(np.minimum(earliest_s, first_s - waited_s))
+
+
+def _waited_s(grid: Grid, window: Window | None) -> Floats:
+    """[steps], seconds that the worker with the earliest start waited for data before it."""
+    found = np.zeros(grid.num_steps)
+    if window is None:
+        return found
+    trace, sizes = window.trace, grid.template.parallelism
+    rows = np.flatnonzero(trace.optype == OP_CODES["data-wait"])
+    rows = rows[np.isin(trace.step[rows], np.asarray(grid.steps))]
+    rows = rows[(trace.dp_rank[rows] < sizes.dp_size) & (trace.stage[rows] < sizes.pp_size)]
+    if not rows.size:
+        return found
+    firsts, num_steps = _first_rows(grid), grid.num_steps
+    start_s = grid.start_s[firsts].reshape(firsts.size, -1, num_steps)
+    earliest = start_s.reshape(-1, num_steps).argmin(axis=0)
+    first, dp_rank = np.divmod(earliest, start_s.shape[1])
+    position = np.searchsorted(np.asarray(grid.steps), trace.step[rows])
+    lane = trace.dp_rank[rows].astype(np.int64) * num_steps + position
+    stage = trace.stage[rows]
+    begins_s = trace.start_s[rows].copy()
+    if grid.shift_s is not None:
+        begins_s += grid.shift_s[stage, lane]
+    first_s = start_s[first, dp_rank, np.arange(num_steps)]
+    until_s = np.minimum(begins_s + trace.duration_s[rows], first_s[position])
+    is_of_first = (grid.template.stage[firsts][first][position] == stage) & (
+        dp_rank[position] == trace.dp_rank[rows]
+    )
+    waited_s = np.where(is_of_first, np.maximum(0.0, until_s - begins_s), 0.0)
+    np.add.at(found, position, waited_s)
+    return found
 
 
 def between_s(grid: Grid) -> Floats:
@@ -63,7 +114,38 @@ def between_s(grid: Grid) -> Floats:
     return np.asarray(np.maximum(0.0, first_s - grid.began_s))
 
 
-def _steps(at: int, grid: Grid) -> list[_Step]:
+def before_first_s(grid: Grid) -> Floats:
+    """[steps], seconds from the first receive of a step to its first other operation.
+
+    Without origins a step seems to begin with the first receive, which a stage posts while others
+    are still in the step before. 0 with origins.
+    """
+    if grid.origin_s is not None or grid.steady_began_s is not None:
+        return np.zeros(grid.num_steps)
+    first_s = grid.start_s[_first_rows(grid)].reshape(-1, grid.num_steps).min(axis=0)
+    return np.asarray(np.maximum(0.0, first_s - grid.began_s))
+
+
+def overlap_s(grid: Grid) -> Floats:
+    """[steps], seconds by which a step's span exceeds the longest span of a single worker.
+
+    Without origins workers of a pipeline seem to begin while others are still in the step before;
+    no worker does so itself, and one that is busy all the time takes as long as the period. 0 with
+    origins.
+    """
+    if grid.origin_s is not None or grid.steady_began_s is not None:
+        return np.zeros(grid.num_steps)
+    longest_s = np.zeros(grid.num_steps)
+    for first in _first_rows(grid).tolist():
+        rows = np.flatnonzero(grid.template.stage == grid.template.stage[first])
+        end_s = (grid.start_s[rows] + grid.duration_s[rows]).max(axis=0)
+        own_s = (end_s - grid.start_s[first]).reshape(-1, grid.num_steps)
+        longest_s = np.maximum(longest_s, own_s.max(axis=0))
+    earliest_s, latest_s = grid.spans_s
+    return np.asarray(np.maximum(0.0, latest_s - earliest_s - longest_s))
+
+
+def _steps(at: int, grid: Grid, waited_s: Floats) -> list[_Step]:
     _, latest_s = grid.spans_s
     origin_s = np.zeros(grid.num_steps) if grid.origin_s is None else grid.origin_s
     rows = _first_rows(grid)
@@ -79,6 +161,7 @@ def _steps(at: int, grid: Grid) -> list[_Step]:
             float(origin_s[position]),
             float(latest_s[position]),
             first_s[:, :, position],
+            float(waited_s[position]),
         )
         for position, number in enumerate(grid.steps)
     ]
@@ -102,19 +185,36 @@ def _begins(steps: Sequence[_Step]) -> list[float]:
         _gap_s(before, step) if step.number == before.number + 1 else None
         for before, step in pairwise(steps)
     ]
-    usual_s = _usual_s([gap_s for gap_s in gaps_s if gap_s is not None])
+    usual_s = _usual_s(
+        [
+            gap_s - step.waited_s
+            for gap_s, step in zip(gaps_s, steps[1:], strict=True)
+            if gap_s is not None
+        ]
+    )
+    large = [
+        _is_outlier(gap_s - step.waited_s, usual_s, step.end_s - step.own_s)
+        for gap_s, step in zip(gaps_s, steps[1:], strict=True)
+        if gap_s is not None
+    ]
+    may_be_odd = sum(large) <= max(_MAX_FEW_LARGE, _MAX_SHARE_LARGE * len(large))
     found = []
     for at, step in enumerate(steps):
         own_s = step.own_s
         gap_s = gaps_s[at - 1] if at else None
         next_gap_s = gaps_s[at] if at + 1 < len(steps) else None
         began_s = own_s
-        if gap_s is not None and not _is_outlier(gap_s, usual_s, step.end_s - own_s):
+        waited_s = step.waited_s
+        if gap_s is not None and not (
+            may_be_odd and _is_outlier(gap_s - waited_s, usual_s, step.end_s - own_s)
+        ):
             began_s = own_s - gap_s
         elif next_gap_s is not None:
             # From start to start on the same workers; the gap belongs to the next step.
             period_s = _start_to_start_s(step, steps[at + 1])
-            began_s = step.end_s - (period_s - max(0.0, next_gap_s))
+            began_s = step.end_s - (period_s - max(0.0, next_gap_s)) - waited_s
+        elif waited_s:
+            began_s = own_s - waited_s
         # Also False for NaN.
         is_period = step.end_s - began_s >= _MIN_PERIOD * (step.end_s - own_s)
         found.append(began_s if is_period else own_s)

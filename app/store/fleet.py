@@ -267,7 +267,7 @@ _MIN_UNEXPLAINED_SHARE = 1e-6  # less is a rounding error
 # Causes that lie in a host, or in its network connection.
 HOST_CAUSES = (
     *("slow-worker", "late-host", "slow-link", "flapping-link"),
-    *("data-loading", "allocator-stall"),
+    *("data-loading", "allocator-stall", "cpu-contention"),
 )
 
 _SLOWDOWN_FIELDS = ("slowdowns_against_peers", "slowdowns_against_itself")

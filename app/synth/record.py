@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from app.synth.cluster import Worker
 from app.trace.job import Job
-from app.trace.window import NS_PER_S, Floats, Ints, PlacedOps, SkippedStep, Trace, Window
+from app.trace.window import (
+    NS_PER_S,
+    Floats,
+    Ints,
+    PartialSteps,
+    PlacedOps,
+    SkippedStep,
+    Trace,
+    Window,
+)
 
 JOB_START_NS = 1_790_000_000 * NS_PER_S  # an epoch time such as clocks show
 
@@ -60,25 +69,32 @@ class RecordedSteps(PlacedOps):
         """The same as the service sees it once everything has come."""
         skipped = self._skipped()
         lacking = [each.step for each in skipped]
-        steps = np.array([step for step in self.steps if step not in lacking], np.int64)
-        rows = np.isin(self.step, steps) if lacking else slice(None)
+        steps = [step for step in self.steps if step not in lacking]
+        trace, origin_ns = self._trace(steps)
+        return Window(
+            job=self.job,
+            epoch=epoch,
+            first_step=self.steps[0],
+            steps=tuple(steps),
+            trace=trace,
+            skipped=skipped,
+            state="incomplete" if skipped else "complete",
+            hosts=dict(self.hosts),
+            origin_ns=origin_ns,
+            partial=PartialSteps(skipped, *self._trace(lacking)) if skipped else None,
+        )
+
+    def _trace(self, numbers: list[int]) -> tuple[Trace, tuple[int, ...]]:
+        """What was recorded of some steps, and what their times count from."""
+        steps = np.array(numbers, np.int64)
+        rows = np.isin(self.step, steps) if len(steps) < len(self.steps) else slice(None)
         start_ns, position = self.start_ns[rows], np.searchsorted(steps, self.step[rows])
         origin_ns = np.full(steps.size, np.iinfo(np.int64).max)
         np.minimum.at(origin_ns, position, start_ns)
         columns = self._columns(rows)
         columns["start_s"] = (start_ns - origin_ns[position]) / NS_PER_S
         columns["duration_s"] = self.duration_ns[rows] / NS_PER_S
-        return Window(
-            job=self.job,
-            epoch=epoch,
-            first_step=self.steps[0],
-            steps=tuple(steps.tolist()),
-            trace=Trace(**columns),
-            skipped=skipped,
-            state="incomplete" if skipped else "complete",
-            hosts=dict(self.hosts),
-            origin_ns=tuple(origin_ns.tolist()),
-        )
+        return Trace(**columns), tuple(origin_ns.tolist())
 
     def _columns(self, rows: NDArray[np.bool_] | slice) -> dict[str, NDArray[Any]]:
         """What a trace has of the record as it is."""

@@ -190,6 +190,65 @@ class SkippedStep:
         return at < len(self.missing) and self.missing[at] == rank
 
 
+WorkerPlace = tuple[int, int]  # dp rank, stage
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSteps:
+    """What was recorded of skipped steps that lack operations; app.trace.imputation completes them.
+
+    `steps` are among the window's `skipped`, ascending; `trace`, `origin_ns` [steps] and
+    `collectives` as a window has them, but the collectives are those of all of its steps.
+    """
+
+    steps: tuple[SkippedStep, ...]
+    trace: Trace
+    origin_ns: tuple[int, ...] | None = None
+    collectives: Collectives | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Imputed:
+    """Operations of a window that nobody recorded.
+
+    `absent` has the steps from which a worker is absent, so that all of its operations are imputed,
+    `ranks` the global ranks of these workers; `lone` [ops, 5] are the others: step, dp rank, stage,
+    op type code, seq_id. `ops_by_step` counts all of them. `lacking` are the completed steps as
+    they were. `clock_of` names for an absent worker the one by whose clock its times are, where its
+    own is not known.
+    """
+
+    absent: Mapping[WorkerPlace, tuple[int, ...]]
+    lone: NDArray[np.int64]
+    ops_by_step: Mapping[int, int]
+    ranks: Mapping[WorkerPlace, int]
+    lacking: tuple[SkippedStep, ...]
+    clock_of: Mapping[WorkerPlace, WorkerPlace] = field(default_factory=dict)
+
+    @property
+    def num_ops(self) -> int:
+        """Number of imputed operations."""
+        return sum(self.ops_by_step.values())
+
+    def ranks_in(self, step: int) -> list[int]:
+        """Global ranks, ascending, of the workers that are absent from a step."""
+        return sorted(self.ranks[worker] for worker, steps in self.absent.items() if step in steps)
+
+    def only(self, steps: Collection[int]) -> "Imputed":
+        """The same for some of the steps."""
+        absent = {
+            worker: tuple(step for step in of_worker if step in steps)
+            for worker, of_worker in self.absent.items()
+        }
+        return replace(
+            self,
+            absent={worker: of_worker for worker, of_worker in absent.items() if of_worker},
+            lone=self.lone[np.isin(self.lone[:, 0], list(steps))],
+            ops_by_step={step: n for step, n in self.ops_by_step.items() if step in steps},
+            lacking=tuple(each for each in self.lacking if each.step in steps),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """Successive complete steps of one epoch of a job, and what is known about the others.
@@ -200,6 +259,8 @@ class Window:
     time, by the workers' own clocks, from which the starts of each step's operations count; None
     where times of different steps have nothing to do with each other. `collectives` are those that
     members of tensor-, context- and expert-parallel groups recorded; None without such recordings.
+    `partial` are the rows of skipped steps that may be completed; after that, `imputed` says which
+    operations of `steps` were not recorded.
     """
 
     job: Job
@@ -214,6 +275,8 @@ class Window:
     places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     origin_ns: tuple[int, ...] | None = None
     collectives: Collectives | None = None
+    partial: PartialSteps | None = None
+    imputed: Imputed | None = None
 
     @property
     def id(self) -> str:
@@ -249,12 +312,29 @@ class Window:
             skipped=(),
             origin_ns=origin_ns,
             collectives=collectives,
+            partial=None,
+            imputed=self.imputed and self.imputed.only(chosen),
         )
 
     @property
     def missing(self) -> list[int]:
         """Global ranks that did not report some step of the window, ascending."""
-        return sorted({rank for step in self.skipped for rank in step.missing})
+        return sorted({rank for ranks in self.missing_by_step.values() for rank in ranks})
+
+    @property
+    def missing_by_step(self) -> dict[int, tuple[int, ...]]:
+        """Global ranks that did not report a step, by step, as far as any is missing.
+
+        A rank that lost a lone operation of a completed step is not among them.
+        """
+        found = {each.step: each.missing for each in self.skipped if each.missing}
+        if self.imputed is not None:
+            found |= {
+                each.step: tuple(ranks)
+                for each in self.imputed.lacking
+                if (ranks := self.imputed.ranks_in(each.step))
+            }
+        return found
 
 
 def _as_column(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -181,3 +181,9 @@ def test_text_from_outside_has_no_power_over_the_text_around_it():
         finding_sentence(replace(BLAME, sentence=hidden))
         == "host-1 is 2.0\u00d7 slower than its peers"
     )
+
+
+def test_the_loss_that_no_cause_explains_is_said_after_the_cause():
+    rest = "7 % of the step time is not explained by any known cause"
+    said = cost_sentence(replace(DETAIL, unexplained=rest))
+    assert said == f"{cost_sentence(DETAIL)} {rest}."

@@ -1,5 +1,7 @@
 """The findings of a job, as its page shows them."""
 
+import re
+
 import pytest
 
 from app.synth.faults.slow_compute import SlowWorker
@@ -32,7 +34,8 @@ def test_the_leading_finding_keeps_its_evidence_open(server, open_page, keep, th
     card = page.locator(".findings")
     expect(card.locator("li")).to_have_count(1)
     expect(card.locator("li h3")).to_have_text("Slow worker: rank 6 (dp 2, stage 1)")
-    expect(card.locator("li .sure > span")).to_have_text("high confidence")
+    sure = re.compile(r"^high confidence, \d\d\u202f%$")
+    expect(card.locator("li .sure > span")).to_have_text(sure)
     expect(card.locator(".ruled-out dt").first).to_be_visible()
     card.get_by_text("Evidence").click()
     evidence = card.locator("details dl")

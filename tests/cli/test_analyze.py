@@ -90,14 +90,14 @@ def test_steps_option_limits_the_analysis(tmp_path):
     assert some["step_time_s"]["recorded"] == pytest.approx(own_s, rel=0.02)
 
 
-def test_step_with_a_missing_worker_is_skipped_with_a_reason(tmp_path):
+def test_worker_that_is_missing_from_a_step_is_named(tmp_path):
     trace = simulated_trace(tmp_path, "--steps", "3")
     table = pq.read_table(trace)
     rows = zip(table["step"].to_pylist(), table["rank"].to_pylist(), strict=True)
     pq.write_table(table.filter([row != (1, 3) for row in rows]), trace)
     result = paceline("analyze", str(trace), "--steps", "0-2", COLUMNS="100")
-    assert "step 1 is left out: rank 3 (dp_rank 1, stage 1) reported nothing" in result.stdout
-    assert "0 to 2; 1 more left out, see below" in result.stdout
+    assert "Rank 3 is missing from up to 1 step: medians of their peers" in result.stdout
+    assert "Nothing stands out" not in result.stdout
 
 
 def test_missing_meta_file_infers_sizes_with_a_notice(tmp_path):

@@ -107,7 +107,7 @@ def test_job_refused_by_the_database_delays_no_end_of_another(twin):
     consumer = twin.consumer()
     for job_id in ("broken", "job"):
         twin.push(job_id, HEALTHY, 0)
-        twin.append(job_id, *step_batches(HEALTHY, 1)[1:])
+        twin.append(job_id, *step_batches(HEALTHY, 1)[1::2])  # nothing of stage 0
     twin.turns(consumer)
     refuse(twin, "windows")
     twin.end("broken")

@@ -76,7 +76,7 @@ def test_lost_acknowledgement_counts_nothing_twice(twin, monkeypatch):
 
 def test_dead_letter_delays_neither_deadline_nor_stall_of_its_job(twin):
     consumer = twin.consumer()
-    twin.append("job", *step_batches(HEALTHY, 0)[1:])
+    twin.append("job", *step_batches(HEALTHY, 0)[1::2])  # nothing of stage 0
     twin.turns(consumer)
     twin.append_bytes("job", b"no batch")
     twin.turns(consumer, **LONG_WAIT)
@@ -131,7 +131,7 @@ def test_job_with_unreadable_state_delays_no_end_of_another_job(twin):
     assert closed == {"broken": False, "job": True}
 
 
-def test_a_batch_missing_at_the_end_is_lost_and_its_step_is_skipped(twin):
+def test_a_batch_missing_at_the_end_is_lost_and_its_step_lacks_the_rank(twin):
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0)
     first, *others = step_batches(HEALTHY, 1)
@@ -139,10 +139,12 @@ def test_a_batch_missing_at_the_end_is_lost_and_its_step_is_skipped(twin):
     twin.end("job")
     twin.turns(consumer)
     assert twin.rows("ingest_counts", "lost_batches") == [(1,)]
-    assert twin.windows("state", "num_steps") == [("incomplete", 2)]
-    assert first.rank == 0
-    [(_, reason)] = [row for row in twin.rows("steps", "step", "skipped_reason") if row[1]]
-    assert "rank 0 did not report the step" in reason
+    assert twin.windows("state", "num_steps") == [("incomplete", 3)]
+    [(result,)] = twin.windows("result")
+    assert result["window"]["missing"] == [first.rank]
+    [lacking] = result["imputed"]["steps"]
+    assert lacking["step"] == 1
+    assert f"rank {first.rank} did not report the step" in lacking["reason"]
 
 
 def test_absurd_batch_numbers_count_as_late(twin):

@@ -95,10 +95,10 @@ def test_late_batches_revise_a_closed_window_of_the_store(twin):
         twin.append("job", *others)
     twin.turns(consumer, num_turns=1)
     twin.turns(consumer, num_turns=2, each_s=11 * DEADLINE_S)
-    assert twin.windows("state", "num_steps", "revision") == [("incomplete", 0, 3)]
+    assert twin.windows("state", "num_steps", "revision") == [("incomplete", 3, 3)]
     twin.append("job", late[1])
     twin.turns(twin.consumer(), num_turns=1)
-    assert twin.windows("state", "num_steps", "revision") == [("incomplete", 1, 4)]
+    assert twin.windows("state", "num_steps", "revision") == [("incomplete", 3, 4)]
     twin.append("job", late[2], late[0])
     twin.turns(twin.consumer(), num_turns=1)
     assert twin.windows("state", "num_steps", "revision") == [("complete", 3, 5)]

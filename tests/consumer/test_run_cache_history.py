@@ -60,7 +60,7 @@ def test_revised_window_is_in_the_history_once(twin):
     twin.push("job", HEALTHY, 2, 3)
     twin.turns(consumer, num_turns=2, each_s=DEADLINE_S + 1)
     twin.turns(consumer)
-    assert history_steps(twin) == [0, 2, 3]
+    assert history_steps(twin) == [0, 1, 2, 3], "step 1 with the late rank imputed"
     twin.append("job", late)
     twin.turns(consumer)
     assert history_steps(twin) == [0, 1, 2, 3]

@@ -205,7 +205,7 @@ def test_set_clock_makes_no_rank_silent_and_closes_no_window(busy):
         twin.unix_clock.now_s += jump_s
         twin.turns(consumer, each_s=6.0)
     assert saved_silence(twin) == (None, None, None)
-    assert twin.windows("state", "num_steps") == [("open", 1)]
+    assert twin.windows("state", "num_steps") == [("open", 2)]
 
 
 def test_queued_batches_make_no_rank_silent(busy, monkeypatch):

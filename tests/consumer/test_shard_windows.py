@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from app.alerts.rules.defaults import default_rules
+from app.api.service.replays import WindowKey, load_window
 from app.diagnosis.job_history import History
 from app.ingest.assembly.assembler import unpack_spool
 from app.ingest.assembly.windows import unpack_window
@@ -112,24 +114,99 @@ def test_job_has_its_last_step_and_last_data_time(twin):
     assert twin.rows("runs", "last_step", "last_data_s") == [(1, at_s)]
 
 
-def test_step_without_one_rank_is_skipped_and_names_the_rank(twin):
+def test_step_without_a_stage_is_skipped_and_names_its_ranks(twin):
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    twin.push("job", HEALTHY, 0)
+    ours, one, ours_too, other = step_batches(HEALTHY, 1)
+    twin.append("job", one, other)
+    twin.turns(consumer, num_turns=3, each_s=DEADLINE_S)
+    [skipped] = saved(twin)["skipped_steps"]
+    named = f"ranks {ours.rank}, {ours_too.rank}"
+    assert skipped == {"step": 1, "reason": f"{named} did not report the step in time"}
+    assert (saved(twin)["steps"], saved(twin)["imputed"]) == ([0], None)
+    with twin.store.read() as conn:
+        last = windows.step_series(conn, "job")[-1]
+    assert (last.step, last.slowdown, last.skipped_reason) == (1, None, skipped["reason"])
+
+
+def test_step_without_one_rank_is_analysed_and_names_the_rank(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0)
     silent, *others = step_batches(HEALTHY, 1)
     twin.append("job", *others)
     twin.turns(consumer, num_turns=2, each_s=DEADLINE_S / 2 - 1)
-    assert saved(twin)["skipped_steps"] == [], "before the deadline"
+    assert saved(twin)["steps"] == [0], "before the deadline"
     twin.turns(consumer, num_turns=2)
     twin.turns(consumer, num_turns=1)
-    [skipped] = saved(twin)["skipped_steps"]
-    assert skipped["step"] == 1
-    assert skipped["reason"] == f"rank {silent.rank} did not report the step in time"
-    assert saved(twin)["window"]["missing"] == [silent.rank]
-    assert saved(twin)["steps"] == [0]
-    with twin.store.read() as conn:
-        last = windows.step_series(conn, "job")[-1]
-    assert (last.step, last.slowdown, last.skipped_reason) == (1, None, skipped["reason"])
+    result = saved(twin)
+    assert (result["steps"], result["skipped_steps"]) == ([0, 1], [])
+    assert result["window"]["missing"] == [silent.rank]
+    [lacking], [worker] = result["imputed"]["steps"], result["imputed"]["workers"]
+    assert lacking["reason"] == f"rank {silent.rank} did not report the step in time"
+    assert (worker["rank"], worker["dp_rank"], worker["stage"]) == (silent.rank, 0, 0)
+    assert result["per_step"]["worker_slowdown"][1][0][0] is None
+    assert None not in result["per_step"]["worker_slowdown"][0][0]
+
+
+def test_late_data_takes_the_place_of_what_was_imputed(twin):
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    twin.push("job", SLOW, 0)
+    late, *others = step_batches(SLOW, 1)
+    twin.append("job", *others)
+    twin.turns(consumer, num_turns=3, each_s=DEADLINE_S)
+    assert saved(twin)["imputed"] is not None
+    twin.append("job", late)
+    twin.turns(consumer)
+    again = saved(twin)
+    assert (again["imputed"], again["window"]["missing"]) == (None, [])
+    twin.register("job", SIZES, "run-2")
+    for step in range(2):
+        twin.append("job", *step_batches(SLOW, step, epoch=2))
+    twin.turns(consumer)
+    at_once = saved(twin)
+    assert again["worker_slowdown"] == at_once["worker_slowdown"]
+
+
+def test_stored_window_is_replayed_with_what_was_imputed(make_twin):
+    twin = make_twin(window_steps=2)
+    twin.register("job", SIZES)
+    consumer = twin.consumer()
+    for step in range(2):
+        batches = step_batches(SLOW, step)
+        del batches[1]
+        twin.append("job", *batches)
+    twin.turns(consumer, num_turns=2, each_s=10 * DEADLINE_S)
+    result = saved(twin)
+    window = load_window(twin.store, WindowKey("job", "1-0", result["window"]["revision"]))
+    assert (window.steps, window.missing) == ((), [result["imputed"]["workers"][0]["rank"]])
+    again = analysed(window, History())[1]
+    for name in ("slowdown", "worker_slowdown", "imputed", "steps", "step_time_s"):
+        assert again[name] == result[name], name
+
+
+def test_job_without_one_of_its_ranks_has_the_figures_and_alerts_of_the_others(make_twin):
+    twin = make_twin(window_steps=2, default_rules=default_rules(windows=1, for_s=0.0))
+    whole = make_twin(window_steps=2)
+    for each in (twin, whole):
+        each.register("job", SIZES)
+    consumer = twin.consumer()
+    for step in range(14):
+        batches = step_batches(SLOW, step)
+        whole.append("job", *batches)
+        del batches[1]  # dp 0, stage 1; slow is dp 1, stage 0
+        twin.append("job", *batches)
+        twin.turns(consumer, num_turns=2, each_s=DEADLINE_S)
+    whole.turns(whole.consumer())
+    ours, theirs = saved(twin, "1-6"), saved(whole, "1-6")
+    assert ours["window"]["state"] == "incomplete"
+    assert ours["slowdown"] == pytest.approx(theirs["slowdown"], abs=0.01)
+    assert ours["worker_slowdown"][0][1] is None
+    assert ours["worker_slowdown"][1] == pytest.approx(theirs["worker_slowdown"][1], abs=0.01)
+    firing = {row[0] for row in twin.rows("alerts", "rule", "phase") if row[1] == "firing"}
+    assert {"slowdown", "silent-worker"} <= firing
 
 
 def test_window_of_skipped_steps_is_incomplete_without_figures(make_twin):
@@ -137,7 +214,7 @@ def test_window_of_skipped_steps_is_incomplete_without_figures(make_twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
     for step in range(2):
-        twin.append("job", *step_batches(HEALTHY, step)[1:])
+        twin.append("job", *step_batches(HEALTHY, step)[1::2])  # nothing of stage 0
     twin.turns(consumer, num_turns=2, each_s=10 * DEADLINE_S)
     assert twin.windows("state", "slowdown", "num_steps") == [("incomplete", None, 0)]
 

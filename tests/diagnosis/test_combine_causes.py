@@ -168,3 +168,43 @@ def test_fingerprint_combines_the_windows_shares():
     }
     assert found["stage_share"] == [0.2, 0.8]
     assert found["variance"]["between_stages"] == pytest.approx(0.3)
+
+
+ENDED = (
+    "dp 3, stage 1 on host-17 was 1.6x slower than its peers, from step 40 to step 52; "
+    "it cost 30 % of the job's GPU time"
+)
+
+
+def test_a_finding_that_ended_keeps_its_end_and_past_tense():
+    ended = finding(0.1, sentence=ENDED) | {"end_step": 52}
+    [found] = findings_of(result(finding(0.3, onset=32)), result(ended))
+    assert (found["onset_step"], found["end_step"]) == (32, 52)
+    assert found["sentence"] == (
+        "dp 3, stage 1 on host-17 was 1.6x slower than its peers, from step 32 to step 52; "
+        "it cost 20 % of the job's GPU time"
+    )
+
+
+def test_a_finding_that_the_newest_window_lacks_has_ended():
+    [found] = findings_of(result(finding(), steps=[40, 41]), result(steps=[42, 43]))
+    assert found["end_step"] == 41
+    assert found["sentence"] == (
+        "dp 3, stage 1 on host-17 was 1.6x slower than its peers, from step 40 to step 41; "
+        "it cost 15 % of the job's GPU time"
+    )
+    known = finding() | {"evidence": {"share_of_loss": 0.9, "steps": [38, 40]}}
+    [found] = findings_of(result(known, steps=[40, 41]), result(steps=[42, 43]))
+    assert found["end_step"] == 40
+
+
+def test_a_finding_of_the_newest_window_lasts():
+    [found] = findings_of(result(finding()), result(), result(finding()))
+    assert found["end_step"] is None
+    assert " is 1.6x slower" in found["sentence"]
+
+
+def test_an_end_without_onset_is_said():
+    unknown = finding(onset=None, sentence=SENTENCE.replace(", since step 40", ""))
+    [found] = findings_of(result(unknown, steps=[40, 41]), result(steps=[42]))
+    assert ", until step 41; it cost" in found["sentence"]

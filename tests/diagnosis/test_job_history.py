@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,44 @@ def test_extended_history_is_history_before_the_window_and_the_window():
     assert course.step_s.tolist() == [1.0, 2.0, 40.0, 50.0, 60.0]
     assert course.num_before == 2
     assert extended_history(History(), of_steps(4, 5)).num_before == 0
+
+
+def suspected(history, **causes):
+    return replace(history, suspected=causes)
+
+
+def test_causes_of_earlier_windows_are_remembered_and_stored():
+    older = suspected(of_steps(1, 2), gc=(1, 2), link=(None, 2))
+    both = older.extended(suspected(of_steps(3, 4), gc=(1, 4)))
+    assert both.suspected == {"gc": (1, 4), "link": (None, 2)}
+    assert unpack(pack(both)).suspected == both.suspected
+    # What began at a later step is not known before it.
+    assert suspected(of_steps(1, 2, 3), gc=(3, 3), link=(1, 3)).before(3).suspected == {
+        "link": (1, 2)
+    }
+
+
+def test_a_history_of_an_older_release_knows_no_causes():
+    assert unpack(pack(replace(of_steps(1), suspected=None))).suspected is None
+
+
+@pytest.mark.parametrize(
+    ("known", "onset"),
+    [
+        ({}, 24),  # no window before showed it
+        ({"gc": (12, 23)}, 12),
+        ({"gc": (12, 9)}, 12),  # two windows ago
+        ({"gc": (None, 23)}, None),  # before the record
+        ({"gc": (2, 4)}, 24),  # another time
+        (None, None),
+    ],
+)
+def test_onset_of_a_cause_that_earlier_windows_showed(known, onset):
+    before = replace(of_steps(*range(24)), suspected=known)
+    history = extended_history(before, of_steps(*range(24, 32)))
+    assert histories.onset_by_earlier_windows(history, "gc", 24) == onset
+
+
+def test_without_earlier_windows_a_cause_has_no_onset():
+    history = extended_history(History(), of_steps(*range(8)))
+    assert histories.onset_by_earlier_windows(history, "gc", 3) is None

@@ -11,12 +11,13 @@ from tests.window_factory import Row, in_row, window
 
 # docs/glossary.md has their meanings.
 KEYS = [
-    "schema", "window", "job", "steps", "skipped_steps", "step_time_s", "launch_slowdown",
-    "fidelity", "slowdown", "gpu_time_wasted", "gpu_hours_lost", "launch_delay", "step_slowdown",
+    "schema", "window", "job", "steps", "skipped_steps", "imputed", "step_time_s",
+    "launch_slowdown", "fidelity", "slowdown", "gpu_time_wasted", "gpu_hours_lost", "launch_delay",
+    "step_slowdown",
     "optype_slowdown", "dp_rank_slowdown", "stage_slowdown", "worker_slowdown",
     "worker_slowdown_estimate", "m_w", "m_w_exact", "m_s", "stage_share", "findings", "ruled_out",
     "fingerprint", "changes", "per_step", "structures", "clocks", "stage_compute_s",
-    "optype_time_s", "arrivals", "unexplained_share", "coverage", "advice",
+    "optype_time_s", "arrivals", "unexplained_share", "unexplained", "coverage", "advice",
 ]  # fmt: skip
 
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from app.engine.metrics import discrepancy
+from app.engine.replays import prepare
 from app.engine.report import Report, analyse, report_as_json
+from app.engine.steady_state import overlap_s
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN, OpKind, OpSpec, OpTypes
 from app.trace.window import Window
@@ -169,3 +171,48 @@ def test_a_step_without_operations_on_one_stage_has_a_length():
     window = at([0.0, 2.0, 4.0], window_factory.window(rows, pp_size=2))
     assert window.job.parallelism == Parallelism(1, 2)
     is_about(analyse(window).recorded_s.tolist(), [1.0, 2.0, 2.0])
+
+
+def waiting(window: Window, seconds: list[float]) -> Window:
+    """The window whose first stage waits so long for data right before each step."""
+    notes = [
+        Row("data-wait", -each, each, step=step)
+        for step, each in zip(window.steps, seconds, strict=True)
+        if each
+    ]
+    noted = window_factory.trace(notes, window.job.parallelism)
+    columns = {
+        name: np.concatenate([column, getattr(noted, name)])
+        for name, column in window.trace.columns().items()
+    }
+    return dataclasses.replace(window, trace=type(noted)(**columns))
+
+
+def test_a_reported_wait_between_steps_is_no_evaluation():
+    gaps_s = [0.5, 0.5, 3.0, 0.5, 0.5, 0.5]
+    window = in_line(gaps_s)
+    is_about(lengths(analyse(window))[0], [7.5, 8.0, 8.0, 7.5, 8.0, 8.0, 8.0])
+    recorded_s, _ = lengths(analyse(waiting(window, [0, 0, 0, 2.5, 0, 0, 0])))
+    is_about(recorded_s, [7.5, 8.0, 8.0, 10.5, 8.0, 8.0, 8.0])
+
+
+def test_steps_without_a_common_origin_begin_with_the_reported_wait():
+    window = dataclasses.replace(in_line([0.5, 0.5]), origin_ns=None)
+    recorded_s, between_s = lengths(analyse(waiting(window, [1.0, 0.0, 2.0])))
+    is_about(recorded_s, [8.5, 7.5, 9.5])
+    is_about(between_s, [1.0, 0.0, 2.0])
+
+
+def test_gaps_before_every_third_step_belong_to_the_steps_and_before_every_fourth_do_not():
+    # 4 of 12 gaps, and 3 of 12.
+    third, fourth = ([3.0 if at % every == 0 else 0.1 for at in range(12)] for every in (3, 4))
+    assert max(lengths(analyse(in_line(third)))[1]) == pytest.approx(3.0)
+    assert max(lengths(analyse(in_line(fourth)))[1]) == pytest.approx(0.1)
+
+
+def test_overlap_of_steps_without_origins_is_what_no_single_worker_takes():
+    # The second stage posts its receive 2 s early, and none takes more than 7.5 s itself.
+    early = steps_of([0, 1], posted_early(2.0), pp_size=2)
+    for window, expected in ((early, [2.0, 2.0]), (at([0.0, 7.5], early), [0.0, 0.0])):
+        [group] = prepare(window).groups
+        is_about(overlap_s(group.grid).tolist(), expected)

@@ -68,7 +68,7 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     27: (f"{_ASSEMBLER}test_late_data_revises_a_closed_window",),
     28: (
-        "tests/consumer/test_shard_windows.py::test_step_without_one_rank_is_skipped_and_names_the_rank",
+        "tests/consumer/test_shard_windows.py::test_step_without_one_rank_is_analysed_and_names_the_rank",
     ),
     29: (f"{_SILENT_RANKS}test_job_without_further_batches_is_saved_as_stalled",),
     32: (f"{_DATA}test_row_32_and_36_resized_restart_from_a_checkpoint_is_a_new_run",),

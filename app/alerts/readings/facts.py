@@ -125,6 +125,14 @@ class WindowFacts:
     earlier_step_s: Floats = field(default_factory=lambda: np.empty(0))
 
     @property
+    def is_counted(self) -> bool:
+        """Whether alerts follow its figures: it is complete, or what it lacks was imputed."""
+        is_usable = self.state == "complete" or (
+            self.state == "incomplete" and bool(self.result.get("imputed"))
+        )
+        return is_usable and self.verdict is not None
+
+    @property
     def place(self) -> tuple[int, int]:
         """Epoch and first step, by which windows of a job are in order."""
         return window_position(self.window_id)

@@ -186,6 +186,7 @@ class WorkerReading(WindowReading):
             worker_name(dp_rank, stage): slowdown
             for dp_rank, of_stages in enumerate(slowdowns)
             for stage, slowdown in enumerate(of_stages)
+            if slowdown is not None
         }
         return matching_subjects(rule.of, of_worker)
 
@@ -217,7 +218,9 @@ class HostReading(WindowReading):
         of_host: dict[str, float] = {}
         for (dp_rank, stage), host in facts.hosts.items():
             if dp_rank < len(slowdowns) and stage < len(slowdowns[dp_rank]):
-                of_host[host] = max(of_host.get(host, 0.0), slowdowns[dp_rank][stage])
+                slowdown = slowdowns[dp_rank][stage]
+                if slowdown is not None:
+                    of_host[host] = max(of_host.get(host, 0.0), slowdown)
         return matching_subjects(rule.of, of_host)
 
     @override

@@ -41,7 +41,8 @@ def default_rules(
         replace(later, name="cause", on="cause", above=0.10, min_confidence=_MIN_CAUSE_CONFIDENCE),
         replace(later, name="step-time", on="step-time", above=_MIN_STEP_TIME_RATIO),
         quietly,
-        replace(quietly, name="silent-worker", on="silent-worker", inhibits=quietly.inhibits[:3]),
+        # Inhibits nothing: without a few of its workers a job still has figures.
+        replace(quietly, name="silent-worker", on="silent-worker", inhibits=()),
         Rule("fix-outcome", "fix-outcome", for_windows=1, for_s=0.0, keep_firing_s=0.0,
              severity="info"),
     ]  # fmt: skip

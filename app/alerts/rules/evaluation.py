@@ -161,7 +161,20 @@ class RuleWindow:
             window_id=facts.window_id,
             blame=None if finding is None else blame_of(finding),
             fix=None if finding is None else _fix_of(finding, facts.result.get("advice")),
+            unexplained=_unexplained(self.rule.on, facts.result),
         )
+
+
+# Rules whose figure is the loss of the whole job.
+_OF_WHOLE_LOSS = ("slowdown", "waste", "gpu-hours-lost")
+
+
+def _unexplained(on: str, result: Mapping[str, Any]) -> str | None:
+    """The sentence about the loss without a cause, where the rule is on the loss."""
+    if on not in _OF_WHOLE_LOSS:
+        return None
+    sentence: str | None = (result.get("unexplained") or {}).get("sentence")
+    return sentence
 
 
 def blame_of(finding: Mapping[str, Any]) -> Blame:
@@ -175,6 +188,7 @@ def blame_of(finding: Mapping[str, Any]) -> Blame:
         culprits=tuple(culprits[:_MAX_CULPRITS]),
         num_culprits=len(culprits),
         since_step=finding["onset_step"],
+        end_step=finding.get("end_step"),
     )
 
 
@@ -322,7 +336,7 @@ class JobAlerts:
             return []
         changes: list[AlertChange] = []
         seen: list[RuleWindow] = []
-        if facts.state == "complete" and facts.verdict is not None:
+        if facts.is_counted:
             self._counted_through = facts.place
             changes += self._end_of_earlier_run(facts.place[0], now_s)
             at = ObservedWindow(facts.window_id, *facts.place, facts.took_s, now_s)

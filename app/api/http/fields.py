@@ -48,6 +48,15 @@ ChosenSteps = Annotated[
         examples=["101-110"],
     ),
 ]
+SinceStep = Annotated[
+    int | None,
+    Query(
+        ge=0,
+        le=2**53,
+        description="Leave out the steps before this one: step times, slowdown, loss and costs of "
+        "causes start at it. Figures by worker, stage and operation type are of whole windows.",
+    ),
+]
 Cursor = Annotated[
     str | None,
     Query(

@@ -14,7 +14,7 @@ from app.engine.replays import WindowReplay, prepare
 from app.engine.timeline.selection import slowest_step
 from app.engine.timeline.step_view import StepView, step_view
 from app.errors import Conflict
-from app.ingest.assembly.windows import StoredWindow, unpack_window
+from app.ingest.assembly.windows import StoredWindow, partial_steps, unpack_window
 from app.store import hosts, jobs, windows
 from app.store.database import Connection, Store
 from app.store.windows import WindowSummary
@@ -121,8 +121,11 @@ def _decoded_window(
     job: Job,
     names: dict[hosts.WorkerKey, str],
 ) -> Window:
-    header, steps = result["window"], tuple(result["steps"])
-    skipped = (SkippedStep(each["step"], each["reason"]) for each in result["skipped_steps"])
+    header = result["window"]
+    lacking = _completed_steps(result)
+    completed = {each.step for each in lacking}
+    steps = tuple(step for step in result["steps"] if step not in completed)
+    skipped = [SkippedStep(each["step"], each["reason"]) for each in result["skipped_steps"]]
     epoch, first_step = (int(number) for number in key.window_id.split("-"))
     origin_ns, groups = stored.ops.origins_ns(steps), stored.groups
     return Window(
@@ -131,13 +134,30 @@ def _decoded_window(
         first_step=first_step,
         steps=steps,
         trace=stored.ops.trace(steps),
-        skipped=tuple(skipped),
+        skipped=tuple(sorted([*skipped, *lacking], key=lambda each: each.step)),
         state=header["state"],
         revision=header["revision"],
         hosts=names,
         origin_ns=origin_ns,
         collectives=None if groups is None else groups.collectives(steps, origin_ns),
+        places=_places(result),
+        partial=partial_steps(stored.ops, groups, steps, lacking) if lacking else None,
     )
+
+
+def _completed_steps(result: dict[str, Any]) -> tuple[SkippedStep, ...]:
+    """The steps that were analysed although they lack operations, as they were recorded."""
+    imputed = result.get("imputed") or {"steps": []}
+    return tuple(
+        SkippedStep(each["step"], each["reason"], tuple(each["missing"]))
+        for each in imputed["steps"]
+    )
+
+
+def _places(result: dict[str, Any]) -> dict[int, tuple[int, int]]:
+    """(dp rank, stage) of the ranks that are missing."""
+    imputed = result.get("imputed") or {"workers": []}
+    return {each["rank"]: (each["dp_rank"], each["stage"]) for each in imputed["workers"]}
 
 
 # One window of the largest supported job (12.2 M operations), or hundreds of ordinary ones. With

@@ -23,6 +23,9 @@ JobState = Literal[
 ]
 
 
+_SILENT = "silent-worker"
+
+
 @dataclass(frozen=True, slots=True)
 class Headline:
     """A job's state, the sentence and the line under it; `sub` may be empty."""
@@ -66,7 +69,8 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         case "low-fidelity":
             text = _low_fidelity(result)
             if result and result.get("findings"):
-                text = _leading_cause(result["findings"]), _explained_by_launches(text[0])
+                leading = result["findings"][0]
+                text = _leading_cause(result["findings"]), _explained(text[0], leading)
         case "finished":
             text = _finished(known)
         case _:
@@ -86,13 +90,22 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         return sentence, _remedy_of_leading(result, seen) or f"{runs_at} {_loss_sentence(result)}"
     if state == "healthy":
         quiet = "Nothing stands out." if findings is not None else ""
+        missing = [each["rank"] for each in (result.get("imputed") or {}).get("workers") or ()]
+        if missing:
+            are = "is" if len(missing) == 1 else "are"
+            quiet = f"{formatting.ranks(missing)} {are} missing from some steps."
         return f"{runs_at} {remarked or quiet}".rstrip(), ""
     sentence = f"{runs_at} {_loss_sentence(result)} {remarked}".rstrip()
     return sentence, _no_cause(result) if findings is not None else ""
 
 
 def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
-    """The most costly cause in its own words, and how many more there are."""
+    """The most costly cause in its own words, and how many more there are.
+
+    Workers that are missing are said before it.
+    """
+    if findings[0]["cause"] == _SILENT and len(findings) > 1:
+        return f"{_leading_cause(findings[:1])} {_leading_cause(findings[1:])}"
     first = formatting.bidi_isolated(findings[0]["sentence"]).removesuffix(".")
     # "dp 3" and hosts stay as they are written.
     if first.startswith(("every", "stage", "data", "rank ")):
@@ -104,8 +117,9 @@ def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _remedy_of_leading(result: Mapping[str, Any], seen: JobFacts) -> str:
+    first, *others = result["findings"]
     return remedy(
-        result["findings"][0],
+        others[0] if others and first["cause"] == _SILENT else first,
         pp_size=len(result.get("stage_share") or ()),
         num_gpus=seen.num_gpus,
         slowdown=result["slowdown"],
@@ -120,8 +134,12 @@ def _no_cause(result: Mapping[str, Any]) -> str:
     return f"Paceline cannot say where; not enough data to judge: {', '.join(unjudged)}."
 
 
-def _explained_by_launches(discrepancy: str) -> str:
-    return f"{discrepancy.removesuffix('.')}; late launches explain that."
+def _explained(discrepancy: str, leading: Mapping[str, Any]) -> str:
+    is_independent = "steps_near_record" in leading.get("evidence", {})
+    because = (
+        "this cause does not depend on that" if is_independent else ("late launches explain that")
+    )
+    return f"{discrepancy.removesuffix('.')}; {because}."
 
 
 def _not_analysed(seen: JobFacts) -> tuple[str, str]:
@@ -157,8 +175,13 @@ def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]
     )
     sentence = f"{_who_is_silent(seen)} {have} been silent{_since(seen)}; {others} on."
     if result is None:
-        return sentence, "No step is complete without every worker, so there are no figures."
-    return sentence, "No step is complete without every worker: the figures are those of before."
+        return sentence, "No step could be analysed so far, so there are no figures."
+    if not (result.get("imputed") or {}).get("workers"):
+        return sentence, "The figures are those of before."
+    others_at = f"The others run at {formatting.ratio(result['slowdown'])} of their ideal"
+    sub = f"{others_at}; the medians of its peers stand in for what is missing."
+    found = [each for each in result.get("findings") or () if each["cause"] != _SILENT]
+    return sentence, f"{_leading_cause(found)} {sub}" if found else sub
 
 
 def _who_is_silent(seen: JobFacts) -> str:
@@ -213,6 +236,10 @@ _ACTIONS = {
     "gc-pause": "Collecting garbage on all workers in the same step",
     "data-loading": "Loading data in time",
     "allocator-stall": "Avoiding the memory allocator's stalls",
+    "cpu-contention": "Leaving the host's CPUs to the job",
+    "checkpoint-stall": "Writing checkpoints beside the training",
+    "job-stop": "A window without such a stop",
+    "expert-imbalance": "Balancing the experts' loads",
     "uniform-slowdown": "Computing as fast as before",
     "late-host": "Launching in time",
     "sequence-imbalance": "Balancing documents over dp ranks by that sum",

@@ -91,7 +91,8 @@ def dp_steps(
 
 def slowest_share(slowdown: Floats) -> Floats:
     """[dp rank], share of the measured steps in which each rank is the slowest, of [step, dp]."""
-    measured = slowdown[np.isfinite(slowdown).all(axis=1)]
+    is_known = np.isfinite(slowdown)
+    measured = np.where(is_known, slowdown, -np.inf)[is_known.any(axis=1)]
     if not measured.size:
         return np.full(slowdown.shape[1], np.nan)
     times = np.bincount(measured.argmax(axis=1), minlength=slowdown.shape[1])
@@ -106,7 +107,7 @@ def _dp_rows(dp_size: int) -> list[range]:
 
 def _dp_values(slowdown: Floats, rows: Sequence[range]) -> Floats:
     """[row, step], the slowest of each row's ranks."""
-    return np.maximum.reduceat(slowdown, [ranks[0] for ranks in rows], axis=1).T
+    return np.fmax.reduceat(slowdown, [ranks[0] for ranks in rows], axis=1).T
 
 
 def _dp_hover(rows: Sequence[range], at: StepAxis) -> dict[str, Any]:

@@ -143,12 +143,12 @@ def has_coverage(result: Result) -> bool:
 
 
 def remarks(result: Result) -> list[str]:
-    """Sentences beside the findings: low coverage, unexplained waiting, a late rank.
+    """Sentences beside the findings: low coverage, a late rank, unexplained waiting or loss.
 
     Where there is one, "nothing stands out" would be wrong.
     """
     said = [] if has_coverage(result) else [_low_coverage(result["coverage"])]
-    return [*said, *_late_rank(result), *_unexplained(result)]
+    return [*said, *_late_rank(result), *(_unexplained(result) or _unexplained_loss(result))]
 
 
 def cost_text(finding: Mapping[str, Any]) -> str | None:
@@ -171,6 +171,12 @@ def _unexplained(result: Result) -> list[str]:
     if share is None or share <= MATERIAL_SHARE:
         return []
     return [f"{formatting.percent(share)} of the step is waiting that no cause explains."]
+
+
+def _unexplained_loss(result: Result) -> list[str]:
+    """The loss that is left after the repairs of all findings, if material."""
+    sentence = (result.get("unexplained") or {}).get("sentence")
+    return [f"{sentence}."] if sentence else []
 
 
 def _late_rank(result: Result) -> list[str]:

@@ -95,11 +95,13 @@ def _line(at: StepAxis, times_s: Seconds, line: _LineStyle) -> dict[str, Any]:
 
 
 def _sentence(step_time_s: Mapping[str, Seconds]) -> str:
+    """Times as they would be recorded: with late launches, which a replay has not."""
     mean = {kind: sum(times) / max(1, len(times)) for kind, times in step_time_s.items()}
+    late = mean["recorded"] / mean["simulated"] if mean["simulated"] > 0 else 1.0
     return (
-        f"A step takes {formatting.seconds(mean['what_if'])} with the changes and "
-        f"{formatting.seconds(mean['simulated'])} without; without stragglers it would take "
-        f"{formatting.seconds(mean['ideal'])}."
+        f"A step takes {formatting.seconds(late * mean['what_if'])} with the changes and "
+        f"{formatting.seconds(mean['recorded'])} without; without stragglers it would take "
+        f"{formatting.seconds(late * mean['ideal'])}."
     )
 
 

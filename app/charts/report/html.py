@@ -148,6 +148,8 @@ _LEADING_CHARTS = {
     "stage-imbalance": "stages",
     "sequence-imbalance": "dp-steps",
     "gc-pause": _STEPS,
+    "checkpoint-stall": _STEPS,
+    "job-stop": _STEPS,
     "uniform-slowdown": _STEPS,
     "late-host": _WAITS,
 }

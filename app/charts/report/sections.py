@@ -124,14 +124,18 @@ def findings(result: Result) -> str:
 
 
 def _finding(found: Mapping[str, Any]) -> str:
-    sure = next(text for least, text in _CONFIDENCE_WORDS if found["confidence"] >= least)
+    words = next(text for least, text in _CONFIDENCE_WORDS if found["confidence"] >= least)
+    sure = f"{words}, {formatting.percent(found['confidence'])}"
     onset = found["onset_step"]
+    end = found.get("end_step")
     since = "before recording began" if onset is None else f"step {formatting.count(onset)}"
+    until = [] if end is None else [("Until", f"step {formatting.count(end)}")]
+    times = [("Since", since), *until]
     evidence = ((_label(name), _evidence(name, value)) for name, value in found["evidence"].items())
     return (
         f'<li><p class="share">{_cost(found)}</p><div><h3>{escape(_title(found))}</h3>'
         f'<p>{escape(_sentence(found["sentence"]))}</p><p class="sure">{sure}</p>'
-        f"<details><summary>Evidence</summary>{fact_list([('Since', since), *evidence])}</details>"
+        f"<details><summary>Evidence</summary>{fact_list([*times, *evidence])}</details>"
         "</div></li>"
     )
 

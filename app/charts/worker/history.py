@@ -33,6 +33,9 @@ def worker_headline(
             f"{formatting.percent(MAX_DISCREPANCY)}: its slowdown would be a guess."
         )
     slowdown = result["worker_slowdown"][dp_rank][stage]
+    if slowdown is None:
+        sentence = _blame_sentence(named) or f"{name} is missing from this window."
+        return sentence, "Nothing was recorded of it; its peers' median stands in for it."
     alone = f"Alone it would slow the job to {formatting.ratio(slowdown)} of its ideal"
     place, num_workers = position_of(result["worker_slowdown"], dp_rank, stage)
     sentence = _blame_sentence(named) or f"{name} is to blame for nothing that was found."
@@ -51,11 +54,11 @@ def findings_naming(
 
 
 def position_of(
-    worker_slowdown: Sequence[Sequence[float]], dp_rank: int, stage: int
+    worker_slowdown: Sequence[Sequence[float | None]], dp_rank: int, stage: int
 ) -> tuple[int, int]:
-    """1 for the slowest of all workers, and how many there are."""
-    own = worker_slowdown[dp_rank][stage]
-    every = [each for by_stage in worker_slowdown for each in by_stage]
+    """1 for the slowest of all workers with figures, and how many have them."""
+    own = worker_slowdown[dp_rank][stage] or 0.0
+    every = [each for by_stage in worker_slowdown for each in by_stage if each is not None]
     return 1 + sum(each > own for each in every), len(every)
 
 
@@ -124,10 +127,11 @@ def worker_window(
 
 def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) -> PlotlyFigure:
     """Slowdown by step where that is known, else a level line for each window."""
+    windows = [each for each in windows if np.isfinite(each.slowdown)]
     own, others = _series(windows)
     at = StepAxis.over([step for window in windows for step in window.steps])
-    highest = max([*own, *(other or 0.0 for other in others)], default=1.0)
-    lowest = min([*own, 1.0])
+    highest = max([*_finite(own), *(other or 0.0 for other in others)], default=1.0)
+    lowest = min([*_finite(own), 1.0])
     top = max(_MIN_TOP, 1 + 1.12 * (highest - 1))
     return PlotlyFigure(
         data=[
@@ -167,7 +171,9 @@ def _own_and_others(
     own = slowdown[:, dp_rank, stage]
     flat = slowdown.reshape(len(slowdown), -1)
     others = np.delete(flat, dp_rank * slowdown.shape[2] + stage, axis=1)
-    medians = np.median(others, axis=1).tolist() if others.shape[1] else [None] * len(own)
+    medians = [
+        float(np.median(known)) if (known := row[np.isfinite(row)]).size else None for row in others
+    ]
     return list(zip(own.tolist(), medians, strict=True))
 
 
@@ -191,9 +197,14 @@ def _line(
     }
 
 
+def _finite(values: Sequence[float]) -> list[float]:
+    """Without the steps that the worker is missing from."""
+    return [each for each in values if np.isfinite(each)]
+
+
 def _lost(at: StepAxis, own: Sequence[float], theme: Theme) -> list[dict[str, Any]]:
     """The area above 1, where there is anything to see."""
-    if max(own, default=1.0) < SCALE_STOPS[1]:
+    if max(_finite(own), default=1.0) < SCALE_STOPS[1]:
         return []
     upper = [max(1.0, each) for each in own]
     return [area_over_steps(at, upper, [1.0] * len(own), "lost", theme.lost_area)]

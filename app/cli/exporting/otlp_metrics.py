@@ -115,6 +115,7 @@ def _worst_workers(
         (-slowdown, dp_rank, stage)
         for dp_rank, row in enumerate(result["worker_slowdown"] or ())
         for stage, slowdown in enumerate(row)
+        if slowdown is not None
     ]
     return tuple(
         ({"dp_rank": dp_rank, "stage": stage}, -negative)

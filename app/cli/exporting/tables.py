@@ -108,7 +108,10 @@ def _worker_steps(result: Result) -> Iterator[Row]:
             yield step, dp_rank, stage, grid[dp_rank][stage]
 
 
-_FINDING_COLUMNS = ("cause", "score", "confidence", "cost", "onset_step", "persistence", "sentence")
+_FINDING_COLUMNS = (
+    *("cause", "score", "confidence", "cost"),
+    *("onset_step", "end_step", "persistence", "sentence"),
+)
 
 
 def _findings(result: Result) -> Iterator[Row]:
@@ -171,7 +174,7 @@ TABLES: dict[str, ResultTable] = {
     "findings": ResultTable(
         {
             **{"place": int, "cause": str, "score": float, "confidence": float, "cost": float},
-            **{"onset_step": int, "persistence": str, "sentence": str},
+            **{"onset_step": int, "end_step": int, "persistence": str, "sentence": str},
             **{"dp_rank": int, "stage": int, "host": str},
         },
         _findings,

@@ -1,6 +1,8 @@
 """Slowdowns as rows of blocks and cells that fit the terminal, in the heatmaps' colours."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -97,10 +99,14 @@ class StepBlocks:
 
 
 class WorkerHeatmap:
-    """Worker slowdowns, dp ranks along and stages down, binned by their maximum to fit."""
+    """Worker slowdowns, dp ranks along and stages down, binned by their maximum to fit.
 
-    def __init__(self, slowdown: list[list[float]]) -> None:
-        self._by_stage = [list(stage) for stage in zip(*slowdown, strict=True)]
+    None is a worker that is missing.
+    """
+
+    def __init__(self, slowdown: Sequence[Sequence[float | None]]) -> None:
+        known = [[-inf if each is None else each for each in of_rank] for of_rank in slowdown]
+        self._by_stage = [list(stage) for stage in zip(*known, strict=True)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yields the rows."""
@@ -122,6 +128,8 @@ class WorkerHeatmap:
 
 
 def _cell(slowdown: float) -> str:
+    if slowdown == -inf:
+        return "-".center(_CELL_WIDTH)
     digits = 2 if slowdown < 9.995 else 1 if slowdown < 99.95 else 0
     return f"{slowdown:.{digits}f}".center(_CELL_WIDTH)
 

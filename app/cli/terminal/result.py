@@ -50,8 +50,23 @@ def headline(result: Result, ranks: Ranks | None = None) -> list[Text]:
 
 
 def _most_costly(result: Result) -> list[Text]:
-    findings = result["findings"]
-    return [Text(f"{printable(findings[0]['sentence'])}.")] if findings else []
+    """The most costly finding; after it says who is missing, if anybody is."""
+    findings = result["findings"] or []
+    num_first = 2 if findings and findings[0].get("cause") == "silent-worker" else 1
+    return _missing(result, num_first) + [
+        Text(f"{printable(each['sentence'])}.") for each in findings[:num_first]
+    ]
+
+
+def _missing(result: Result, num_first: int) -> list[Text]:
+    """Workers that are missing from some step, where no finding says so."""
+    workers = (result.get("imputed") or {}).get("workers") or ()
+    if not workers or num_first > 1:
+        return []
+    ranks = formatting.ranks([each["rank"] for each in workers])
+    most = formatting.plural(max(each["num_steps"] for each in workers), "step")
+    are = "is" if len(workers) == 1 else "are"
+    return [Text(f"{ranks} {are} missing from up to {most}: medians of their peers stand in.")]
 
 
 def _remarks(result: Result) -> list[Text]:
@@ -74,18 +89,18 @@ def _late_launches(result: Result, ranks: Ranks | None) -> list[Text]:
     text = f"Late launches add {percent(result['launch_slowdown'] - 1, 0)} to a step"
     waited = result["launch_delay"]["others_waited"]
     dp_rank, stage, longest_s = _highest(waited)
-    total_s = sum(map(sum, waited))
+    total_s = sum(each or 0.0 for of_rank in waited for each in of_rank)
     if longest_s >= _MAIN_SHARE * total_s > 0:
         worker, share = _worker(dp_rank, stage, ranks), _share(longest_s / total_s)
         text += f"; {share} of what workers waited for that was for the host of {worker}"
     return [Text(f"{text}.")]
 
 
-def _highest(of_workers: Sequence[Sequence[float]]) -> tuple[int, int, float]:
+def _highest(of_workers: Sequence[Sequence[float | None]]) -> tuple[int, int, float]:
     """The worker with the highest value: dp rank, stage, value."""
     workers = ((d, p) for d in range(len(of_workers)) for p in range(len(of_workers[0])))
-    dp_rank, stage = max(workers, key=lambda worker: of_workers[worker[0]][worker[1]])
-    return dp_rank, stage, of_workers[dp_rank][stage]
+    dp_rank, stage = max(workers, key=lambda worker: of_workers[worker[0]][worker[1]] or 0.0)
+    return dp_rank, stage, of_workers[dp_rank][stage] or 0.0
 
 
 def _worker(dp_rank: int, stage: int, ranks: Ranks | None) -> str:
@@ -251,6 +266,16 @@ def figures(result: Result) -> Table:
     return table
 
 
+def _imputed(result: Result) -> list[tuple[str, str, str]]:
+    """Operations that nobody recorded, and the workers that are missing."""
+    found = result.get("imputed")
+    if not found:
+        return []
+    ranks = [each["rank"] for each in found["workers"]]
+    who = f"; missing: {formatting.ranks(ranks).lower()}" if ranks else ""
+    return [("imputed", f"{found['ops']:,}", f"operations, by the medians of their peers{who}")]
+
+
 def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
     job, steps = result["job"], len(result["steps"])
     layout = f"{job['dp_size']} dp {TIMES} {job['pp_size']} stages {TIMES} {job['tp_size']} tp"
@@ -261,6 +286,7 @@ def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
     return [
         ("GPUs", f"{job['world_size']:,}", layout),
         ("steps", f"{steps:,}", _which_steps(result)),
+        *_imputed(result),
         ("step, recorded", _seconds(means["recorded"]), "mean"),
         ("step, simulated", _seconds(means["simulated"]), "mean, without launch delay"),
         ("step, ideal", _seconds(means["ideal"]), "mean, without stragglers"),

@@ -27,7 +27,7 @@ def render_answer(answer: WhatIfAnswer, found: dict[str, Any]) -> RenderableType
 
 
 def _sentence(answer: WhatIfAnswer) -> str:
-    now_s, then_s = float(answer.simulated_s.mean()), float(answer.what_if_s.mean())
+    now_s, then_s = float(answer.recorded_s.mean()), float(answer.expected_s.mean())
     name, hours = printable(answer.replay.window.job.name), answer.gpu_hours_saved
     effect = "saves" if hours >= 0 else "costs"
     return (
@@ -52,6 +52,7 @@ def _figures(answer: WhatIfAnswer, found: dict[str, Any]) -> Table:
         ),
         ("ideal", answer.ideal_s, ideal, _about_the_ideal(answer)),
         ("recorded", answer.recorded_s, None, "as it was"),
+        ("expected", answer.expected_s, None, "with the edits and the late launches as recorded"),
     )
     for name, times_s, against, meaning in rows:
         ratios = [_ratio(against[key] if against else None) for key in ("speed_up", "slowdown")]

@@ -113,6 +113,7 @@ def _suspicion(case: Case, found: Stalls, stops: ComputationEvents) -> Suspicion
         repair=durations_repair(longer.blamed_ops(case, longer.least_s)),
         delays=delays_repair(later.blamed_ops(case, later.excess_s)),
         onset_step=onset.onset_step,
+        end_step=onset.end_step,
         persistence=onset.persistence,
         evidence={
             "workers": [list(worker) for worker in workers],

@@ -22,6 +22,8 @@ from app.diagnosis.evidence.interruptions import (
     MIN_S,
     MIN_SHARE_AT_ONCE,
     ComputationEvents,
+    among,
+    annotated_launches,
     annotated_pauses,
     join_events,
     long_computations,
@@ -30,7 +32,7 @@ from app.diagnosis.evidence.interruptions import (
     stalls,
 )
 from app.diagnosis.finding import Culprit, Persistence, RuledOut, Worker
-from app.diagnosis.repair import durations_repair
+from app.diagnosis.repair import delays_repair, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.engine.metrics import binomial_tail
 from app.trace.ops import OP_CODES
@@ -57,12 +59,14 @@ MIN_SHARE_OF_LONGEST = 0.1
 class Pauses:
     """Pauses by how they were found.
 
-    `annotated` by the client, `in_op` as `gc` operations, `single` as long forwards. `chance` is
-    the probability of so many `single` ones above `certain_ratio` if forward and backward had equal
-    tails. `always`: some forward is long on all workers in most steps, and was left out.
+    `annotated` by the client inside computations and `between` them, `in_op` as `gc` operations,
+    `single` as long forwards. `chance` is the probability of so many `single` ones above
+    `certain_ratio` if forward and backward had equal tails. `always`: some forward is long on all
+    workers in most steps, and was left out.
     """
 
     annotated: ComputationEvents
+    between: ComputationEvents
     in_op: ComputationEvents
     single: ComputationEvents
     certain_ratio: float
@@ -70,22 +74,28 @@ class Pauses:
     always: bool
 
     @property
-    def all_pauses(self) -> ComputationEvents:
-        """Every paused operation once."""
+    def in_computations(self) -> ComputationEvents:
+        """Every operation with a pause inside it once."""
         return join_events([self.annotated, self.in_op, self.single])
+
+    @property
+    def all_pauses(self) -> ComputationEvents:
+        """Every paused or late operation."""
+        return join_events([self.in_computations, self.between])
 
     @property
     def certain(self) -> ComputationEvents:
         """Without the shorter ones, some of which may be noise."""
         single = self.single.where(self.single.ratio >= self.certain_ratio)
-        return join_events([self.annotated, self.in_op, single])
+        return join_events([self.annotated, self.between, self.in_op, single])
 
     @property
     def full(self) -> ComputationEvents:
         """The certain ones without collections of young objects."""
-        limit_s = MIN_SHARE_OF_LONGEST * self.annotated.excess_s.max(initial=0.0)
-        annotated = self.annotated.where(self.annotated.excess_s >= limit_s)
-        return replace(self, annotated=annotated).certain
+        both = (self.annotated, self.between)
+        limit_s = MIN_SHARE_OF_LONGEST * max(each.excess_s.max(initial=0.0) for each in both)
+        annotated, between = (each.where(each.excess_s >= limit_s) for each in both)
+        return replace(self, annotated=annotated, between=between).certain
 
 
 class GcPause(Detector):
@@ -112,7 +122,7 @@ class GcPause(Detector):
 
 
 def _suspicion(case: Case, found: Pauses) -> Suspicion:
-    all_pauses, pauses = found.all_pauses, found.full
+    inside, between, pauses = found.in_computations, found.between, found.full
     every_steps = _period(case, pauses)
     culprits = () if every_steps is not None else _culprits(case, found.certain)
     is_hit = _steps(case, pauses)
@@ -120,8 +130,8 @@ def _suspicion(case: Case, found: Pauses) -> Suspicion:
     persistence: Persistence | None = onset.persistence
     if every_steps is None and not culprits and persistence == "chronic":
         persistence = "rotating"
-    score = ANNOTATED_CONFIDENCE if all_pauses.size > found.single.size else 1 - found.chance
-    fact = _fact(case, pauses, every_steps, culprits)
+    score = ANNOTATED_CONFIDENCE if found.all_pauses.size > found.single.size else 1 - found.chance
+    fact = _fact(case, found, every_steps, culprits)
 
     return Suspicion(
         cause=GcPause.cause,
@@ -129,8 +139,10 @@ def _suspicion(case: Case, found: Pauses) -> Suspicion:
         confidence=0.97 * score,
         culprits=culprits,
         wording=partial(finding_sentence, fact),
-        repair=durations_repair(all_pauses.blamed_ops(case, all_pauses.least_s)),
+        repair=durations_repair(inside.blamed_ops(case, inside.least_s)) if inside.size else None,
+        delays=delays_repair(between.blamed_ops(case, between.excess_s)) if between.size else None,
         onset_step=onset.onset_step,
+        end_step=onset.end_step,
         persistence=persistence,
         evidence=_evidence(case, found, every_steps),
     )
@@ -178,10 +190,11 @@ def _steps(case: Case, events: ComputationEvents) -> NDArray[np.bool_]:
 
 def _fact(
     case: Case,
-    pauses: ComputationEvents,
+    found: Pauses,
     every_steps: int | None,
     culprits: tuple[Culprit, ...],
 ) -> str:
+    pauses = found.full
     mean_s = f"for {float(pauses.excess_s.mean()):.2f} s"
     if every_steps is not None:
         often = {0: "at once", 1: "in every step"}.get(every_steps, f"every {every_steps} steps")
@@ -191,8 +204,10 @@ def _fact(
     if not culprits:
         subject = f"{num_paused:,} different workers stop" if num_paused > 1 else "A worker stops"
     num_steps = int(_steps(case, pauses).sum())
+    in_forward = found.annotated.size + found.in_op.size + found.single.size
+    where = "in a forward computation" if in_forward >= found.between.size else "before launches"
     return (
-        f"{subject} in a forward computation {mean_s}, as Python does to collect garbage: "
+        f"{subject} {where} {mean_s}, as Python does to collect garbage: "
         f"{pauses.size:,} times in {num_steps:,} of {case.steps.size:,} steps"
     )
 
@@ -200,14 +215,14 @@ def _fact(
 def _evidence(case: Case, found: Pauses, every_steps: int | None) -> dict[str, Any]:
     pauses = found.full
     paused = _workers(np.argwhere(pauses.counts(case) > 0))
-    in_forward = found.annotated.size + found.single.size
+    in_forward = found.annotated.size + found.between.size + found.single.size
     return {
         "workers": [list(worker) for worker in paused[:_MAX_LISTED]],
         "num_workers": len(paused),
         "optypes": ["gc"] * bool(found.in_op.size) + ["forward-compute"] * bool(in_forward),
         "steps": case.steps[_steps(case, pauses)].tolist(),
         "pauses": pauses.size,
-        "told_by_client": found.annotated.size,
+        "told_by_client": found.annotated.size + found.between.size,
         "mean_pause_s": float(pauses.excess_s.mean()),
         "longest_pause_s": float(pauses.excess_s.max()),
         "planned": every_steps is not None,
@@ -263,8 +278,9 @@ MAX_PLANNED_STEPS = 0.5
 def gc_pauses(case: Case) -> Pauses:
     """Pauses in all steps: planned ones may make steps odd."""
     annotated, in_op = annotated_pauses(case), _in_op(case)
+    between = annotated_launches(case, "gc-pause")
     found = case.cached(long_computations)
-    found = found.where(~_among(found, annotated))
+    found = found.where(~among(found, annotated))
     shared = longer_at_once(case, found)
     stops_elsewhere = _stops_elsewhere(case, found.where(~shared))[found.dp_rank, found.stage]
     steps = np.unique(found.step[shared])
@@ -274,7 +290,7 @@ def gc_pauses(case: Case) -> Pauses:
     single, ratio, chance = _single_pauses(case, found.where(~shared & ~stops_elsewhere))
     if planned.size and not single.size:
         ratio, chance = MIN_PAUSE_RATIO, MAX_PLANNED_CHANCE
-    return Pauses(annotated, in_op, join_events([planned, single]), ratio, chance, always)
+    return Pauses(annotated, between, in_op, join_events([planned, single]), ratio, chance, always)
 
 
 def paused_together(case: Case, events: ComputationEvents) -> NDArray[np.bool_]:
@@ -306,16 +322,6 @@ def _stops_elsewhere(case: Case, found: ComputationEvents) -> NDArray[np.bool_]:
     others = stops.late.counts(case) + far.where(far.is_backward).counts(case)
     mixed = (forward > 0) & (others > 0) & (others >= MAX_OTHER_STOPS * (forward + others))
     return np.asarray(stops.is_stalled | mixed)
-
-
-def _among(found: ComputationEvents, others: ComputationEvents) -> NDArray[np.bool_]:
-    """[events], whether each is among the others."""
-    return np.isin(_keys(found), _keys(others))
-
-
-def _keys(events: ComputationEvents) -> Ints:
-    """[events], one number for each operation, as lanes are below 2^36 and rows below 2^20."""
-    return ((events.group << 20) + events.row << 36) + events.lane
 
 
 def _ratio_of_a_pause(case: Case) -> float:

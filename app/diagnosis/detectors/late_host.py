@@ -19,7 +19,11 @@ from app.diagnosis.detector import (
 )
 from app.diagnosis.evidence.data_waits import data_waits
 from app.diagnosis.evidence.features import Features
-from app.diagnosis.evidence.interruptions import annotated_pauses
+from app.diagnosis.evidence.interruptions import (
+    ComputationEvents,
+    annotated_launches,
+    annotated_pauses,
+)
 from app.diagnosis.evidence.job_changes import launch_lateness
 from app.diagnosis.evidence.late_workers import (
     DelayKind,
@@ -56,12 +60,13 @@ class LateHost(Detector):
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
         found = case.cached(late_hosts)
-        # Data waits that data-loading finds are left to it, if there are other late hosts.
+        # What data-loading and gc-pause find is left to them, if there are other late hosts.
         loading = data_waits(case).waits if found else None
         others = [
             each
             for each in found
-            if loading is None or each.kind != "data-wait" or not loading[each.worker]
+            if each.kind != "gc"
+            and (loading is None or each.kind != "data-wait" or not loading[each.worker])
         ]
         found = others or found
         if case.replay.arrivals is None:
@@ -125,10 +130,12 @@ def _culprits(case: Case, found: list[LateWorker]) -> tuple[Culprit, ...]:
 
 
 def _late_launches(case: Case, workers: list[tuple[int, int]]) -> BlamedByGroup:
-    """Launch delays of their computations above their peers' median."""
+    """Launch delays of their computations above their peers' median, without known pauses."""
     by_group = {}
-    for group in case.groups:
-        parts = [_of_worker(group, worker, workers) for worker in workers]
+    pauses = annotated_launches(case, "gc-pause")
+    for number, group in enumerate(case.groups):
+        paused = pauses.where(pauses.group == number)
+        parts = [_of_worker(group, worker, workers, paused) for worker in workers]
         by_group[group.steps] = BlamedOps(
             *(np.concatenate(each) for each in zip(*parts, strict=True))
         )
@@ -136,14 +143,20 @@ def _late_launches(case: Case, workers: list[tuple[int, int]]) -> BlamedByGroup:
 
 
 def _of_worker(
-    group: Features, worker: tuple[int, int], workers: list[tuple[int, int]]
+    group: Features,
+    worker: tuple[int, int],
+    workers: list[tuple[int, int]],
+    paused: ComputationEvents,
 ) -> tuple[np.ndarray, np.ndarray, Floats]:
     """Rows, lanes and seconds of one worker's late launches."""
     replayer, (dp_rank, stage) = group.replayer, worker
     rows = group.compute_rows
     rows = rows[replayer.template.stage[rows] == stage]
     num_steps = replayer.grid.num_steps
-    late_s = launch_delays_s(replayer, rows).reshape(rows.size, -1, num_steps)
+    late_s = launch_delays_s(replayer, rows)
+    here = paused.where(paused.stage == stage)
+    late_s[np.searchsorted(rows, here.row), here.lane] -= here.excess_s
+    late_s = late_s.reshape(rows.size, -1, num_steps)
     is_peer = np.ones(replayer.dp_size, np.bool_)
     is_peer[[each for each, its_stage in workers if its_stage == stage]] = False
     usual_s = np.median(late_s[:, is_peer], axis=1) if is_peer.any() else 0.0

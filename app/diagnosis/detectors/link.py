@@ -1,5 +1,6 @@
 """slow-link and flapping-link: a link, network card or dp group is slow, always or in bursts."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -7,33 +8,52 @@ from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import (
+    CostFigures,
     Detector,
     Suspicion,
     as_ratio,
     finding_sentence,
     names_of,
+    percent,
 )
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.job_changes import signal_against_others
 from app.diagnosis.evidence.links import SLOW_RATIO, DpGroups, Links
 from app.diagnosis.evidence.network import (
-    NetworkSuspect,
+    MAX_WARM_UP_STEPS,
     NetworkTransfers,
-    drop_minor_suspects,
-    network_suspects,
     network_transfers,
 )
+from app.diagnosis.evidence.network_suspects import (
+    NetworkSuspect,
+    common_hosts,
+    drop_minor_suspects,
+    is_network_wide,
+    network_suspects,
+)
 from app.diagnosis.finding import Culprit, RuledOut
-from app.diagnosis.repair import BlamedByGroup, BlamedOps, durations_repair
+from app.diagnosis.repair import BlamedByGroup, BlamedOps, Repair, Repaired, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
+from app.diagnosis.suspicions import clock_doubt, step_times_with
+from app.engine.what_if import Replayer
+from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints
 
 _MAX_LISTED = 64
 
+# From this share of the step on, a network that is slow everywhere is worth mentioning.
+MIN_NETWORK_SHARE = 0.3
+# So is a smaller share where all links between hosts have an end in common.
+MIN_SHARE_OF_HOSTS = 0.1
+# Links of unknown hosts so far apart may be slow.
+MIN_RATIO_APART = 2.0
 # Fewest slow steps.
 MIN_STEPS = 2
-# The only link is compared with itself, so it must be so many times slower.
-MIN_RATIO_ALONE = 5.0
+# A culprit whose own repair wins back less than this share of GPU time, or of the worst one's cost,
+# is not named beside others; so many culprits are judged, the rest is left out.
+MIN_OWN_COST = 0.01
+MIN_SHARE_OF_WORST = 0.05
+MAX_JUDGED = 8
 # The only dp group is compared with itself, so it must cost this share of GPU time.
 MIN_COST_ALONE = 0.05
 
@@ -44,24 +64,58 @@ def slow_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | Ruled
         return RuledOut(cause, "the only worker exchanges nothing with others")
     net = case.cached(network_transfers)
     found = [each for each in case.cached(_suspects) if each.is_steady == steady]
-    if len(net.pairs) * case.parallelism.dp_size == 1:
-        found = [each for each in found if not each.links.any() or each.ratio >= MIN_RATIO_ALONE]
     if not found:
         return _none(case, cause, net, steady=steady)
     lasting = [each for each in found if each.shows_in.sum() >= MIN_STEPS]
     if not lasting:
         return RuledOut(cause, _too_few(found), insufficient=True)
-    significant = [each for each in lasting if _is_beyond_clocks(case, each)]
+    after_begin = [each for each in lasting if not _is_warm_up(case, each)]
+    if not after_begin:
+        reason = "transfers were slow in the first steps only, in which connections are set up"
+        return RuledOut(cause, reason, insufficient=True)
+    significant = [each for each in after_begin if _is_beyond_clocks(case, each)]
     if not significant:
-        residual_s = case.replay.clocks.residual_s or 0.0
         return RuledOut(
             cause,
-            f"transfers take longer by less than the {1e3 * residual_s:.2f} ms by which hosts' "
-            "clocks may differ",
+            f"cannot tell: transfers take longer by less than the clocks' error, as "
+            f"{clock_doubt(case)}",
             insufficient=True,
-            figures={"clock_residual_s": residual_s},
+            figures={"clock_residual_s": case.replay.clocks.error_s or 0.0},
         )
-    return _suspicion(case, cause, significant, steady=steady)
+    judged = _with_own_cost(case, drop_minor_suspects(case, significant))
+    if not judged:
+        if steady and (nothing_faster := _slow_everywhere(case, net)):
+            return nothing_faster
+        judged = significant[:1]
+    return _undecided(cause, judged) or _suspicion(case, cause, judged, steady=steady)
+
+
+def _undecided(cause: str, found: list[NetworkSuspect]) -> RuledOut | None:
+    """The reason where slow links are clear, and whose network it is is not."""
+    if not any(each.links.any() for each in found):
+        return None
+    ratio = as_ratio(found[0].ratio)
+    slow = float(np.any([each.links for each in found], axis=0).mean())
+    figures = {"share_of_links_slow": slow, "times_as_long": found[0].ratio}
+    if hosts := common_hosts(found):
+        reason = (
+            f"all links between {hosts[0]} and {hosts[1]} take {ratio} as long as expected: which "
+            "of the two hosts' network is slow cannot be told"
+        )
+    elif is_network_wide(found):
+        reason = (
+            f"{percent(slow)} of all links are slow, the worst take {ratio} as long as expected, "
+            "and no one worker or host has all of them: whose network is slow cannot be told"
+        )
+    else:
+        return None
+    return RuledOut(cause, reason, insufficient=True, figures=figures)
+
+
+def _is_warm_up(case: Case, suspect: NetworkSuspect) -> bool:
+    """Whether only the first steps of a run show it."""
+    begins = case.extended_history.num_before == 0
+    return begins and not suspect.shows_in[MAX_WARM_UP_STEPS:].any()
 
 
 def _suspects(case: Case) -> list[NetworkSuspect]:
@@ -79,29 +133,33 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
 
     A transfer may begin by one clock and end by another.
     """
-    residual_s = case.replay.clocks.residual_s
-    if residual_s is None:
+    error_s = case.replay.clocks.error_s
+    if error_s is None:
         return True
     if suspect.links.any():
         usual_s = [float(np.median(each.usual_s)) for each in case.links if each is not None]
     else:
         usual_s = [float(np.median(each.usual_s)) for each in case.dp_groups if each is not None]
-    return (suspect.ratio - 1) * max(usual_s, default=np.inf) > residual_s
+    return (suspect.ratio - 1) * max(usual_s, default=np.inf) > error_s
 
 
 def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> RuledOut:
-    figures = {"typical_share_slow": net.typical_share}
+    typical = float(np.median(net.typical_share)) if net.typical_share.size else 0.0
+    figures = {"typical_share_slow": typical}
     alone = "in this window it is as fast all the time, and there is no other to compare it with"
     if len(net.pairs) * case.parallelism.dp_size == 1:
         return RuledOut(cause, f"of the only link: {alone}", True, figures=figures)
     if not net.pairs:
-        return RuledOut(cause, f"of the only dp group: {alone}", True, figures=figures)
+        only = RuledOut(cause, f"of the only dp group: {alone}", True, figures=figures)
+        return (_slow_everywhere(case, net) if steady else None) or only
     if steady and net.is_one_workers and not net.is_slow.any():
         theirs = (
             "all links of a kind are one worker's: in this window they are as fast all the time"
         )
         reason = f"{theirs}, and there is no other to compare them with"
         return RuledOut(cause, reason, True, figures=figures)
+    if steady and (slow := _topology(case) or _slow_everywhere(case, net)):
+        return slow
     reason = (
         "no link and no dp group is far slower than the others"
         if steady
@@ -110,10 +168,81 @@ def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> Rul
     return RuledOut(cause, reason, figures=figures)
 
 
+def _slow_everywhere(case: Case, net: NetworkTransfers) -> RuledOut | None:
+    """The reason where the network takes much of the step and no part of it stands out.
+
+    Without anything faster to compare it with, it may be slow everywhere, or be no better.
+    """
+    hosts = net.hosts_of_all
+    least = MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE
+    usual = case.is_usual & ~net.is_warm_up
+    if not usual.any():
+        return None
+    total_s = float(case.replay.simulated_s[usual].mean())
+    # One after the other, all transfers of a replica take longer than they can cost.
+    if case.joined(_transferred_s)[usual].mean() < least * total_s:
+        return None
+    [without_s] = step_times_with(case, [_without_network])
+    share = 1 - float(without_s[usual].mean()) / total_s
+    if share < least:
+        return None
+    both = (
+        f"transfers between stages and collectives among dp ranks take {percent(share)} of the step"
+    )
+    if case.parallelism.pp_size == 1:
+        reason = (
+            f"collectives among dp ranks take {percent(share)} of the step; which worker's network "
+            "is slow, if any, cannot be told"
+        )
+    elif hosts:
+        reason = (
+            f"{both}; all links between hosts end at {' and '.join(hosts)}, so whether they are "
+            "slow cannot be told"
+        )
+    else:
+        reason = (
+            f"{both}, and no link or dp group is far slower than the others: whether all are slow "
+            "cannot be told"
+        )
+    return RuledOut("slow-link", reason, insufficient=True, figures={"network_share": share})
+
+
+def _topology(case: Case) -> RuledOut | None:
+    """The reason where links of unknown hosts differ as those within and between hosts may."""
+    apart = max((each.apart for each in case.links if each is not None), default=1.0)
+    if len(case.replay.window.hosts) == case.num_workers or apart < MIN_RATIO_APART:
+        return None
+    reason = (
+        f"some links take {as_ratio(apart)} as long as the fastest ones; without the names of "
+        "hosts, slow links and links between hosts look alike"
+    )
+    return RuledOut("slow-link", reason, insufficient=True, figures={"times_as_long": apart})
+
+
+def _transferred_s(group: Features) -> Floats:
+    """[steps], seconds of all transfers and collectives of a mean replica."""
+    own_s = group.replayer.durations.recorded_s[_network_rows(group.replayer)]
+    return np.asarray(own_s.sum(axis=0).reshape(-1, len(group.steps)).mean(axis=0))
+
+
+def _network_rows(group: Replayer) -> Ints:
+    """Operations between stages and among dp ranks."""
+    wanted = group.template.op_types.flags(
+        lambda spec: (
+            spec.kind is OpKind.P2P or (spec.kind is OpKind.COLLECTIVE and spec.axis is Axis.DP)
+        )
+    )
+    return np.flatnonzero(wanted[group.template.optype])
+
+
+def _without_network(group: Replayer) -> Repaired:
+    rows = _network_rows(group)
+    return Repaired(rows, np.zeros((rows.size, group.grid.start_s.shape[1])))
+
+
 def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: bool) -> Suspicion:
     """One suspicion for all culprits of the cause, the worst first."""
     verb = "take" if steady else "now and then take"
-    found = drop_minor_suspects(case, found)
     worst = found[0]
     is_hit = np.any([each.shows_in for each in found], axis=0)
     onset = onset_of_hits(case.steps, is_hit)
@@ -129,12 +258,13 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
         score=score,
         confidence=0.97 * score,
         culprits=culprits,
-        wording=partial(finding_sentence, fact),
+        wording=partial(finding_sentence if steady else _burst_sentence, fact),
         repair=durations_repair(_slow_transfers(case, found)),
         min_cost=MIN_COST_ALONE if only_group and case.parallelism.pp_size == 1 else 0.0,
         # The mean of bursts shows no onset.
         badness=signal_against_others(case, _signal(worst), worst.workers) if steady else None,
         onset_step=onset.onset_step,
+        end_step=onset.end_step,
         persistence=onset.persistence,
         evidence={
             "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
@@ -146,6 +276,33 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
             "only_collectives": only_group,
         },
     )
+
+
+def _with_own_cost(case: Case, found: list[NetworkSuspect]) -> list[NetworkSuspect]:
+    """The suspects whose own repair wins back time, the worst first.
+
+    Its own repair alone, or after that of all others, which may hide it.
+    """
+    judged, repair_of = found[:MAX_JUDGED], partial(_repair, case)
+    repairs = [repair_of([each]) for each in judged]
+    without = [
+        repair_of([each for each in found if each is not mine]) for mine in judged if len(found) > 1
+    ]
+    total_s = float(case.replay.simulated_s.mean())
+    if len(found) == 1:
+        costs = [1 - float(each.mean()) / total_s for each in step_times_with(case, repairs)]
+    else:
+        found_s = step_times_with(case, [repair_of(found), *repairs, *without])
+        times_s = [float(each.mean()) for each in found_s]
+        own_s = [total_s - each for each in times_s[1 : len(judged) + 1]]
+        left_s = [each - times_s[0] for each in times_s[len(judged) + 1 :]]
+        costs = [max(one, other) / total_s for one, other in zip(own_s, left_s, strict=True)]
+    least = max(MIN_OWN_COST, MIN_SHARE_OF_WORST * max(costs))
+    return [each for each, cost in zip(judged, costs, strict=True) if cost >= least]
+
+
+def _repair(case: Case, found: list[NetworkSuspect]) -> Repair:
+    return durations_repair(_slow_transfers(case, found))
 
 
 def _signal(worst: NetworkSuspect) -> str:
@@ -174,6 +331,12 @@ def _fact(case: Case, worst: NetworkSuspect, culprits: tuple[Culprit, ...], verb
         f"{as_ratio(worst.ratio)} as long as usual, and its pairs of stages do not, so that no one "
         "worker can be named"
     )
+
+
+def _burst_sentence(fact: str, costs: CostFigures) -> str:
+    """Bursts have a first step; "since" would say that they never pause."""
+    first = "" if costs.onset_step is None else f", first in step {costs.onset_step}"
+    return finding_sentence(f"{fact}{first}", replace(costs, onset_step=None))
 
 
 def _op_types(case: Case, found: list[NetworkSuspect]) -> list[str]:
@@ -210,12 +373,13 @@ def _of_links(
     mine = np.array([network.pairs.index(pair) for pair in links.pairs])
     at, dp_rank = np.nonzero(blamed[mine][links.link])
     num_steps = len(group.steps)
+    counted = np.flatnonzero(~network.is_warm_up[group.positions])
     own_s = group.replayer.durations.recorded_s
-    lane = (dp_rank[:, None] * num_steps + np.arange(num_steps)).ravel()
-    usual_s = np.repeat(links.usual_s[at, dp_rank], num_steps)
+    lane = (dp_rank[:, None] * num_steps + counted).ravel()
+    usual_s = np.repeat(links.usual_s[at, dp_rank], counted.size)
     parts = []
     for end in (links.low, links.high):
-        row = np.repeat(end[at], num_steps)
+        row = np.repeat(end[at], counted.size)
         slow = own_s[row, lane] > SLOW_RATIO * usual_s
         parts.append((row[slow], lane[slow], usual_s[slow]))
     row, lane, usual = (np.concatenate(each) for each in zip(*parts, strict=True))

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.evidence.expert_load import NOT_TOLD_APART, is_not_told_apart
 from app.diagnosis.evidence.sequence_lengths import (
     Variation,
     common_factor,
@@ -54,6 +55,8 @@ class SequenceImbalance(Detector):
         value, reason = _score_and_reason(found, of_lengths)
         if reason is not None:
             return RuledOut(self.cause, reason, score=value, figures=figures)
+        if is_not_told_apart(case):
+            return RuledOut(self.cause, NOT_TOLD_APART, insufficient=True, figures=figures)
         return self._suspicion(case, found, value, figures)
 
     def _cannot_tell(self, reason: str) -> RuledOut:

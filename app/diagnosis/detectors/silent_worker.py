@@ -1,6 +1,7 @@
 """silent-worker: a worker stopped reporting while the others go on."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from typing_extensions import override
@@ -8,7 +9,7 @@ from typing_extensions import override
 from app.diagnosis.case import Case
 from app.diagnosis.detector import CostFigures, Detector, Suspicion, names_of, plural
 from app.diagnosis.finding import RuledOut, Worker, group_culprits
-from app.trace.window import Integers, SkippedStep, Window
+from app.trace.window import Integers, Window
 
 # A late worker misses only one or two steps.
 MIN_STEPS = 3
@@ -54,7 +55,11 @@ def silent_worker(window: Window) -> Suspicion | RuledOut:
 
 
 def _suspicion(window: Window, workers: Sequence[Worker], missing: Mapping[int, int]) -> Suspicion:
-    culprits = group_culprits(workers, window.hosts, window.job.parallelism)
+    of_worker = dict(zip(workers, sorted(missing), strict=False)) if len(workers) == 1 else {}
+    culprits = tuple(
+        replace(each, rank=of_worker.get((each.dp_rank, each.stage)))  # type: ignore[arg-type]
+        for each in group_culprits(workers, window.hosts, window.job.parallelism)
+    )
     num_steps = max(missing.values())
     steps = _last_steps(window)
     since = steps[-num_steps]
@@ -87,16 +92,15 @@ _MAX_LISTED = 64
 
 def _last_steps(window: Window) -> list[int]:
     """Steps whose reporting ranks are known, ascending."""
-    return sorted({*window.steps, *(skip.step for skip in window.skipped if skip.missing)})
+    return sorted({*window.steps, *window.missing_by_step})
 
 
 def _missing_at_the_end(window: Window) -> dict[int, int]:
     """Number of last steps in a row that each rank is missing from."""
-    skipped: dict[int, SkippedStep] = {skip.step: skip for skip in window.skipped if skip.missing}
+    missing = window.missing_by_step
     found: dict[int, int] = {}
     for number, step in enumerate(reversed(_last_steps(window))):
-        missing = skipped[step].missing if step in skipped else ()
-        still = [rank for rank in missing if found.get(rank, 0) == number]
+        still = [rank for rank in missing.get(step, ()) if found.get(rank, 0) == number]
         if not still:
             break
         found |= dict.fromkeys(still, number + 1)
@@ -112,11 +116,13 @@ def _workers(window: Window, ranks: Sequence[int]) -> list[Worker]:
         for stage in range(sizes.pp_size)
     }
     if window.steps:
-        # Every worker reported each of the window's steps.
+        # Every worker reported each of the window's steps, or its rows are imputed.
         rows = np.flatnonzero(trace.step == window.steps[0])
         known, first = np.unique(trace.rank[rows], return_index=True)
         of_rank |= _seen(known, trace.dp_rank[rows[first]], trace.stage[rows[first]])
     of_rank |= window.places
+    if window.imputed is not None:
+        of_rank |= {rank: worker for worker, rank in window.imputed.ranks.items()}
     return sorted(of_rank[rank] for rank in ranks if rank in of_rank)
 
 

@@ -1,10 +1,14 @@
-"""slow-worker: forward and backward of a worker are slower than its peers' on all micro-batches.
+"""slow-worker: computations of a worker are slower than its peers' on all micro-batches.
 
-A failing or throttled GPU, a busy host, or GPUs of an older generation. Where computations hide
-waits, or inside a worker, only waiting for late ranks shows it (`SlowWorkerByArrivals`). The
-evidence includes clock, temperature and power of the GPU and of its peers'.
+Forward and backward alike: a failing or throttled GPU, a busy host, or GPUs of an older generation.
+One of them alone, or the optimizer: another kernel or library, work of the host within it. Where
+computations hide waits, or inside a worker, only waiting for late ranks shows it
+(`SlowWorkerByArrivals`). The evidence includes clock, temperature and power of the GPU and of its
+peers'.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +21,7 @@ from app.diagnosis.detector import (
     ENOUGH_STEPS,
     MAX_CONFIDENCE,
     MIN_CLEAR_RATIO,
+    CulpritParts,
     Detector,
     Suspicion,
     as_ratio,
@@ -26,6 +31,7 @@ from app.diagnosis.detector import (
     percent,
     too_few_steps_reason,
 )
+from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
 from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
@@ -35,15 +41,39 @@ from app.diagnosis.evidence.late_workers import (
     gpu_culprit,
     late_workers,
 )
+from app.diagnosis.evidence.slow_operations import (
+    BACKWARD,
+    FORWARD,
+    SlowOperation,
+    slow_operations,
+)
+from app.diagnosis.evidence.slow_steps import slow_in_turn, workers_in_turn
 from app.diagnosis.evidence.slowness import (
     MIN_DEVIATIONS,
     NO_COMPUTATIONS,
+    SHARE_OF_EACH,
     Slowness,
     against_own_history,
     ratios_to_peers,
 )
-from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, Worker, confidence, scores
-from app.diagnosis.repair import ShortenedComputations, stretch_slice
+from app.diagnosis.finding import (
+    MIN_SCORE,
+    Culprit,
+    RuledOut,
+    Worker,
+    confidence,
+    culprit_of_each,
+    scores,
+    worker_culprit,
+)
+from app.diagnosis.repair import (
+    Repair,
+    ShortenedComputations,
+    ShortenedTypes,
+    joint_repair,
+    stretch_slice,
+)
+from app.diagnosis.statistics.persistence import rotation
 from app.trace.window import Floats, Ints, Trace
 
 _DEVICE_FIGURES = ("sm_clock_mhz", "temperature_c", "power_w")
@@ -84,10 +114,42 @@ _MAX_LISTED = 64
 _MAX_ALIKE_RATIO = 1.05
 # Workers that lost less than this share of the worst one's loss may be left out.
 _MIN_SHARE_OF_WORST = 0.1
+# An excess below this share of the worst one's, and not clear of the threshold, is left out.
+_MIN_SHARE_OF_MOST = 0.25
+_CLEAR_OF_THRESHOLD = 1.5
+# Where none is clear of it, cheaper ones are not named.
+_MIN_COST_OF_DOUBT = 0.035
 # The score of what may be chance.
 _CHANCE_SCORE = 0.49
 # Garbage collection explains a slow worker if it is this share of its excess.
 _MIN_GC_OF_EXCESS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    """A slow worker: its position dp x pp, figures of its stretch, and in what it is slow.
+
+    `operations` are the types in which it is slow alone; without any it is slow in forward and
+    backward, and `once` are the types outside micro-batches in which it is slow as well.
+    """
+
+    at: int
+    slowness: Slowness
+    score: float
+    is_supported: bool
+    operations: tuple[SlowOperation, ...] = ()
+    once: tuple[SlowOperation, ...] = ()
+
+    @property
+    def optypes(self) -> list[str]:
+        """The op types in which it is slow."""
+        own = [each.optype for each in self.operations] or [FORWARD, BACKWARD]
+        return own + [each.optype for each in self.once]
+
+    @property
+    def ratio(self) -> float:
+        """Mean slowdown in its stretch."""
+        return float(self.slowness.stretches.mean[self.at])
 
 
 class SlowWorker(Detector):
@@ -100,15 +162,21 @@ class SlowWorker(Detector):
         found = case.slowness
         if found is None:
             return self._cannot_tell(NO_COMPUTATIONS)
-        of_workers = np.where(_is_paused(case, found), 0.0, _scores(found))
-        if not of_workers.max() >= MIN_SCORE:
-            return self._alone() if found.has_no_peers else self._none(found, of_workers)
+        is_paused = _is_paused(case, found)
+        of_workers = np.where(is_paused, 0.0, _scores(found))
         has_support = _is_supported(case, found)
         is_clear = found.stretches.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_workers, np.minimum(of_workers, _CHANCE_SCORE))
-        if likely.max() < MIN_SCORE:
+        hits = _slow_in_both(case, found, likely, has_support)
+        hits += _slow_in_some(case, is_paused | (of_workers >= MIN_SCORE))
+        turns = workers_in_turn(case, found)
+        if turns is not None and len(turns.workers) > len(hits):
+            return rotating_suspicion(case, found, turns, _earlier(case, found))
+        if hits:
+            return self._suspicion(case, found, _without_minor(hits))
+        if of_workers.max() >= MIN_SCORE:
             return self._too_few(found, of_workers)
-        return self._suspicion(case, found, likely, has_support)
+        return self._alone() if found.has_no_peers else self._none(found, of_workers)
 
     def _cannot_tell(self, reason: str) -> RuledOut:
         return RuledOut(self.cause, reason, insufficient=True)
@@ -125,8 +193,9 @@ class SlowWorker(Detector):
         ratio = float(found.ratio[found.usual, dp_rank, stage].mean())
         return RuledOut(
             self.cause,
-            f"no worker is slower than its peers in forward and backward alike: the slowest, "
-            f"dp {dp_rank}, stage {stage}, takes {_direction_figures(found, dp_rank, stage)}",
+            f"no worker is slower than its peers on all micro-batches: the slowest, "
+            f"dp {dp_rank}, stage {stage}, takes {_direction_figures(found, dp_rank, stage)}"
+            f"{_why_not(found, at)}",
             score=float(of_workers.max()),
             figures={"slowdown_against_peers": ratio, "needed": found.threshold},
         )
@@ -141,32 +210,100 @@ class SlowWorker(Detector):
         figures = {"slowdown_against_peers": ratio, "needed": MIN_CLEAR_RATIO}
         return RuledOut(self.cause, why, insufficient=True, score=_CHANCE_SCORE, figures=figures)
 
-    def _suspicion(
-        self, case: Case, found: Slowness, of_workers: Floats, has_support: NDArray[np.bool_]
-    ) -> Suspicion:
-        order = np.argsort(-of_workers * found.stretches.mean, kind="stable")
-        hit = _worth_naming(found, [int(at) for at in order if of_workers[at] >= MIN_SCORE])
-        sure = confidence(float(found.stretches.standard_errors[hit[0]]), MIN_DEVIATIONS)
-        workers = [divmod(at, case.parallelism.pp_size) for at in hit]
+    def _suspicion(self, case: Case, found: Slowness, hits: list[_Hit]) -> Suspicion:
+        sure = _confidence(hits[0])
+        workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
         late = case.cached(late_workers)
-        culprits = tuple(_with_gpu(each, late) for each in case.culprits(workers))
-        is_, its = ("is", "its") if len(culprits) == 1 else ("are", "their")
-        than = "before" if found.has_no_peers else f"{its} peers"
-        fact = (
-            f"{names_of(culprits)} {is_} {_range(found, hit)} slower than {than} in forward and "
-            "backward"
-        )
-
+        culprits = _culprits(case, workers, late)
+        lasts = rotation(slow_in_turn(case, found, [hit.at for hit in hits]))
+        fact = f"{'' if lasts is None else IN_TURN}{_fact(case, found, hits, late)}"
         return Suspicion(
             self.cause,
-            float(of_workers.max()),
-            sure if has_support[hit[0]] else min(sure, MAX_CONFIDENCE),
+            max(hit.score for hit in hits),
+            sure,
             culprits,
             partial(finding_sentence, fact),
-            repair=_repair(case, found, hit),
-            badness=_badness(case, found, workers),
-            evidence={**_evidence(case, found, hit, workers), **_arrivals(case, workers)},
+            repair=_repair(case, found, hits),
+            badness=_badness(case, found, hits),
+            persistence=lasts,
+            min_cost=0.0 if any(_is_clear(hit) for hit in hits) else _MIN_COST_OF_DOUBT,
+            evidence={**_evidence(case, found, hits, workers), **_arrivals(case, workers)},
+            max_confidence=1.0 if hits[0].is_supported else MAX_CONFIDENCE,
+            parts=self._parts(case, found, hits),
         )
+
+    def _parts(self, case: Case, found: Slowness, hits: list[_Hit]) -> CulpritParts:
+        """By culprit: the workers of a host, a dp rank or a stage stand or fall together."""
+        hit_of = {divmod(hit.at, case.parallelism.pp_size): hit for hit in hits}
+        named = culprit_of_each(hit_of, case.replay.window.hosts, case.parallelism)
+        of_culprits: dict[Culprit, set[int]] = {}
+        for worker, culprit in named.items():
+            of_culprits.setdefault(culprit, set()).add(hit_of[worker].at)
+        places = list(of_culprits.values())
+
+        def of(chosen: Sequence[int]) -> list[_Hit]:
+            kept = {at for each in chosen for at in places[each]}
+            return [hit for hit in hits if hit.at in kept]
+
+        return CulpritParts(
+            len(places),
+            lambda chosen: _repair(case, found, of(chosen)),
+            lambda chosen: self._suspicion(case, found, of(chosen)),
+        )
+
+
+def _confidence(hit: _Hit) -> float:
+    return confidence(float(hit.slowness.stretches.standard_errors[hit.at]), MIN_DEVIATIONS)
+
+
+def _slow_in_both(
+    case: Case, found: Slowness, likely: Floats, has_support: NDArray[np.bool_]
+) -> list[_Hit]:
+    """Workers that are slow in forward and backward, the worst first."""
+    order = np.argsort(-likely * found.stretches.mean, kind="stable")
+    hit = [int(at) for at in order if likely[at] >= MIN_SCORE]
+    if not hit:
+        return []
+    once = [each for each in case.cached(slow_operations) if each.optype not in (FORWARD, BACKWARD)]
+    return [
+        _Hit(
+            at,
+            found,
+            float(likely[at]),
+            bool(has_support[at]),
+            once=tuple(each for each in once if each.is_slow[at]),
+        )
+        for at in _worth_naming(found, hit)
+    ]
+
+
+def _without_minor(hits: list[_Hit]) -> list[_Hit]:
+    """Leaves out workers barely slower than healthy ones beside one that is far slower.
+
+    The most extreme of many healthy workers is near the threshold, and beside a slow one its cost
+    does not show.
+    """
+    most = max(hit.ratio - 1 for hit in hits)
+    return [hit for hit in hits if hit.ratio - 1 >= _MIN_SHARE_OF_MOST * most or _is_clear(hit)]
+
+
+def _is_clear(hit: _Hit) -> bool:
+    """Whether its excess is clear of what healthy workers show."""
+    return hit.ratio - 1 >= _CLEAR_OF_THRESHOLD * (hit.slowness.threshold - 1)
+
+
+def _slow_in_some(case: Case, is_left_out: NDArray[np.bool_]) -> list[_Hit]:
+    """Workers that are slow in one type of operation or two alone, the worst first."""
+    found = []
+    operations = case.cached(slow_operations)
+    slow = [np.flatnonzero(each.is_slow & ~is_left_out) for each in operations]
+    for at in np.unique(np.concatenate(slow)).astype(np.int64).tolist() if slow else []:
+        mine = [each for each in operations if each.is_slow[at]]
+        mine.sort(key=lambda each: -each.slowness.stretches.mean[at])
+        slowness = mine[0].slowness
+        value = float(_scores(slowness)[at])
+        found.append(_Hit(at, slowness, value, is_supported=True, operations=tuple(mine)))
+    return sorted(found, key=lambda hit: -hit.score * hit.ratio)
 
 
 def _is_paused(case: Case, found: Slowness) -> NDArray[np.bool_]:
@@ -193,6 +330,18 @@ def _with_gpu(culprit: Culprit, late: list[LateWorker]) -> Culprit:
     return culprit
 
 
+def _culprits(case: Case, workers: list[Worker], late: list[LateWorker]) -> tuple[Culprit, ...]:
+    """Workers, hosts or dp ranks; of a stage all workers, as the stage itself is not to blame."""
+    found: list[Culprit] = []
+    for each in case.culprits(workers):
+        is_stage = each.stage is not None and each.dp_rank is None
+        mine = [worker for worker in workers if is_stage and worker[1] == each.stage]
+        found += [
+            case.with_rank(worker_culprit(worker, case.replay.window.hosts)) for worker in mine
+        ] or [each]
+    return tuple(dict.fromkeys(_with_gpu(each, late) for each in found))
+
+
 def _arrivals(case: Case, workers: list[Worker]) -> dict[str, Any]:
     """Arrivals' figures of the first of these workers that others wait for."""
     step_s = float(case.report.recorded_s.mean())
@@ -211,6 +360,20 @@ def _direction_figures(found: Slowness, dp_rank: int, stage: int) -> str:
     if not max(forward, backward) > _MAX_ALIKE_RATIO * min(forward, backward):
         return f"{as_ratio(ratio)} as long"
     return f"{as_ratio(forward)} as long in the forward and {as_ratio(backward)} in the backward"
+
+
+def _why_not(found: Slowness, at: int) -> str:
+    """What is missing in a worker that takes longer than its peers, in words."""
+    dp_rank, stage = divmod(at, found.ratio.shape[2])
+    mean = float(found.ratio[found.usual, dp_rank, stage].mean())
+    if mean < found.threshold:
+        return f"; healthy workers differ by up to {as_ratio(found.threshold)}"
+    least = float(found.least[found.usual, dp_rank, stage].mean())
+    if not found.lengths_vary and least - 1 < SHARE_OF_EACH * (mean - 1):
+        return f", and its shortest computations {as_ratio(least)}: it is slow in some of them only"
+    if found.stretches.standard_errors[at] < MIN_DEVIATIONS:
+        return ", which is within its changes from step to step"
+    return ""
 
 
 def _scores(found: Slowness) -> Floats:
@@ -238,21 +401,114 @@ def _worth_naming(found: Slowness, hit: list[int]) -> list[int]:
     return [at for at, brief in zip(hit, is_brief, strict=True) if not brief]
 
 
-def _range(found: Slowness, hit: list[int]) -> str:
+_WORDS = {FORWARD: "forward", BACKWARD: "backward"}
+
+
+def _fact(case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker]) -> str:
+    """What is slow in which workers, one clause for each set of operations."""
+    clauses: dict[tuple[str, ...], list[_Hit]] = {}
+    for hit in hits:
+        clauses.setdefault(tuple(each.optype for each in hit.operations), []).append(hit)
+    return "; ".join(_clause(case, found, alike, late) for alike in clauses.values())
+
+
+def _clause(case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker]) -> str:
+    workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
+    culprits = _culprits(case, workers, late)
+    is_, its, takes = ("is", "its", "takes") if len(culprits) == 1 else ("are", "their", "take")
+    operations = hits[0].operations
+    if not operations:
+        if found.has_no_peers and len(hits) == 1 and _is_one_sided(found, hits[0].at):
+            return f"{names_of(culprits)} takes {_sides_since(found, hits[0].at)} as before"
+        than = "before" if found.has_no_peers else f"{its} peers"
+        return (
+            f"{names_of(culprits)} {is_} {_range(hits)} slower than {than} in forward and backward"
+        )
+    words = [_WORDS.get(each.optype, each.optype) for each in operations]
+    fact = f"{names_of(culprits)} {takes} {_range(hits)} as long as {its} peers in the {words[0]}"
+    for each, word in zip(operations[1:], words[1:], strict=True):
+        of_hits = [float(each.slowness.stretches.mean[hit.at]) for hit in hits]
+        fact += f" and {_range_of(of_hits)} in the {word}"
+    other = {"forward": found.backward, "backward": found.forward}.get(words[0])
+    if other is None or len(hits) > 1 or len(words) > 1:
+        return fact
+    dp_rank, stage = workers[0]
+    theirs = float(other[found.usual, dp_rank, stage].mean())
+    [beside] = {"forward", "backward"} - set(words)
+    return f"{fact} and {as_ratio(theirs)} in the {beside}"
+
+
+# Of two directions, one shows less than this share of the other's excess.
+_ONE_SIDED = 0.35
+
+
+def _stretch_means(found: Slowness, at: int) -> tuple[float, float]:
+    """Mean ratios of forward and backward in the worker's stretch."""
+    dp_rank, stage = divmod(at, found.ratio.shape[2])
+    chosen = found.usual[found.stretches.first[at] : found.stretches.end[at]]
+    forward, backward = (
+        float(side[chosen, dp_rank, stage].mean()) for side in (found.forward, found.backward)
+    )
+    return forward, backward
+
+
+def _is_one_sided(found: Slowness, at: int) -> bool:
+    low, high = sorted(_stretch_means(found, at))
+    return low - 1 < _ONE_SIDED * (high - 1)
+
+
+def _sides_since(found: Slowness, at: int) -> str:
+    forward, backward = _stretch_means(found, at)
+    return f"{as_ratio(forward)} as long in the forward and {as_ratio(backward)} in the backward"
+
+
+def _range(hits: list[_Hit]) -> str:
     """Their ratio in words, a range where they differ."""
-    mean = found.stretches.mean[hit]
-    least, most = float(mean.min()), float(mean.max())
+    return _range_of([hit.ratio for hit in hits])
+
+
+def _range_of(mean: list[float]) -> str:
+    least, most = min(mean), max(mean)
     ends = as_ratio(least), as_ratio(most)
     if most <= _MAX_ALIKE_RATIO * least or ends[0] == ends[1]:
-        return as_ratio(float(mean[0]))
+        return as_ratio(mean[0])
     return " to ".join(ends)
 
 
-def _badness(case: Case, found: Slowness, workers: list[Worker]) -> Floats:
+def _badness(case: Case, found: Slowness, hits: list[_Hit]) -> Floats:
     """[steps of the extended history], the highest ratio of these workers."""
-    dp_ranks, stages = zip(*workers, strict=True)
-    ratio = np.concatenate([_earlier(case, found), found.ratio])[:, dp_ranks, stages]
-    return np.asarray(ratio.max(axis=1))
+    earlier, of_hits = _earlier(case, found), []
+    for hit in hits:
+        dp_rank, stage = divmod(hit.at, found.ratio.shape[2])
+        before, now = earlier[:, dp_rank, stage], found.ratio[:, dp_rank, stage]
+        if hit.operations:
+            now = hit.slowness.ratio[:, dp_rank, stage]
+            before = _earlier_of_one(case, found, hit, before)
+        of_hits.append(np.concatenate([before, now]))
+    return np.asarray(np.max(of_hits, axis=0))
+
+
+# Of a smaller excess of all computations, that of one type is not known.
+_MIN_EXCESS = 0.01
+
+
+def _earlier_of_one(case: Case, found: Slowness, hit: _Hit, before: Floats) -> Floats:
+    """[earlier steps], its ratio in one type, by the earlier ratio of all its computations.
+
+    The history has the mean of forward and backward alone, in which their shares are fixed.
+    """
+    dp_rank, stage = divmod(hit.at, found.ratio.shape[2])
+    if hit.operations[0].optype not in (FORWARD, BACKWARD):
+        signal = case.extended_history.signals.get("once_s")
+        earlier_s = None if signal is None else signal[: before.size]
+        if earlier_s is None or not np.isfinite(earlier_s).all():
+            return np.full(before.shape, np.nan)
+        return ratios_to_peers(earlier_s, hit.slowness.measure)[:, dp_rank, stage]
+    slow = hit.slowness.slow_steps[:, dp_rank, stage]
+    excess = float((found.ratio[slow, dp_rank, stage] - 1).mean()) if slow.any() else 0.0
+    if excess < _MIN_EXCESS:
+        return np.full(before.shape, np.nan)
+    return np.asarray(1 + (before - 1) * (hit.ratio - 1) / excess)
 
 
 def _earlier(case: Case, found: Slowness) -> Floats:
@@ -267,44 +523,72 @@ def _earlier(case: Case, found: Slowness) -> Floats:
     return earlier
 
 
-def _evidence(case: Case, found: Slowness, hit: list[int], workers: list[Worker]) -> dict[str, Any]:
-    first = int(found.usual[found.stretches.first[hit[0]]])
-    last = int(found.usual[found.stretches.end[hit[0]] - 1])
+def _evidence(
+    case: Case, found: Slowness, hits: list[_Hit], workers: list[Worker]
+) -> dict[str, Any]:
+    worst, own = hits[0], hits[0].slowness
+    first = int(own.usual[own.stretches.first[worst.at]])
+    last = int(own.usual[own.stretches.end[worst.at] - 1])
     dp_rank, stage = workers[0]
     stretch = slice(first, last + 1)
     hosts = case.replay.window.hosts
     against = "itself" if found.has_no_peers else "peers"
+    directions = {
+        "forward_slowdown": float(found.forward[stretch, dp_rank, stage].mean()),
+        "backward_slowdown": float(found.backward[stretch, dp_rank, stage].mean()),
+    }
+    has_direction = not {FORWARD, BACKWARD}.isdisjoint(worst.optypes)
     return {
         "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
         "num_workers": len(workers),
         "stages": sorted({stage for _, stage in workers}),
         "hosts": sorted({hosts[worker] for worker in workers if worker in hosts}),
-        "optypes": ["forward-compute", "backward-compute"],
+        "optypes": list(dict.fromkeys(optype for hit in hits for optype in hit.optypes)),
         "steps": case.steps[stretch].tolist(),
-        f"slowdown_against_{against}": float(found.stretches.mean[hit[0]]),
-        f"slowdowns_against_{against}": found.stretches.mean[hit[:_MAX_LISTED]].tolist(),
-        "forward_slowdown": float(found.forward[stretch, dp_rank, stage].mean()),
-        "backward_slowdown": float(found.backward[stretch, dp_rank, stage].mean()),
-        "standard_errors": float(found.stretches.standard_errors[hit[0]]),
+        f"slowdown_against_{against}": worst.ratio,
+        f"slowdowns_against_{against}": [hit.ratio for hit in hits[:_MAX_LISTED]],
+        **(directions if has_direction else {}),
+        "standard_errors": float(own.stretches.standard_errors[worst.at]),
         "m_w": case.report.m_w,
         **device_figures(case, workers[0], case.steps[stretch]),
     }
 
 
-def _repair(case: Case, found: Slowness, hit: list[int]) -> ShortenedComputations:
-    """Their computations at their peers' speed."""
-    shape = found.ratio.shape
-    factors = np.ones(shape), np.ones(shape)
-    for at in hit:
-        dp_rank, stage = divmod(at, shape[2])
-        first, end = int(found.stretches.first[at]), int(found.stretches.end[at])
-        stretch = stretch_slice(found.usual, first, end, shape[0])
-        for side, factor in zip((found.forward, found.backward), factors, strict=True):
-            own, usual = side[stretch, dp_rank, stage], found.usual[first:end]
-            factor[stretch, dp_rank, stage] = (
-                np.maximum(own, 1.0) if found.varies[at] else side[usual, dp_rank, stage].mean()
-            )
-    return ShortenedComputations(case, *factors)
+def _repair(case: Case, found: Slowness, hits: list[_Hit]) -> Repair:
+    """The operations in which they are slow, at their peers' speed."""
+    factors: dict[str, Floats] = {}
+    for hit in hits:
+        dp_rank, stage = divmod(hit.at, found.ratio.shape[2])
+        both = [(FORWARD, found, found.forward), (BACKWARD, found, found.backward)]
+        parts = [] if hit.operations else both
+        parts += [
+            (each.optype, each.slowness, each.slowness.ratio)
+            for each in (*hit.operations, *hit.once)
+        ]
+        for optype, slowness, side in parts:
+            factor = factors.setdefault(optype, np.ones(found.ratio.shape))
+            factor[:, dp_rank, stage] = _factor(slowness, side, hit.at)
+    ones = np.ones(found.ratio.shape)
+    directions = ShortenedComputations(
+        case, factors.pop(FORWARD, ones), factors.pop(BACKWARD, ones)
+    )
+    return joint_repair(directions, ShortenedTypes(case, factors)) if factors else directions
+
+
+def _factor(found: Slowness, side: Floats, at: int) -> Floats:
+    """[steps], by how much a worker's operations are too long, 1 where it is not slow."""
+    num_steps, _, num_stages = side.shape
+    dp_rank, stage = divmod(at, num_stages)
+    own, factor = side[:, dp_rank, stage], np.ones(num_steps)
+    # Where it is slow again outside of its stretch.
+    elsewhere = found.slow_steps[:, dp_rank, stage]
+    factor[elsewhere] = np.maximum(own[elsewhere], 1.0)
+    first, end = int(found.stretches.first[at]), int(found.stretches.end[at])
+    stretch = stretch_slice(found.usual, first, end, num_steps)
+    factor[stretch] = (
+        np.maximum(own[stretch], 1.0) if found.varies[at] else own[found.usual[first:end]].mean()
+    )
+    return factor
 
 
 # Lower than by durations.

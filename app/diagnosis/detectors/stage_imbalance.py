@@ -1,10 +1,18 @@
 """stage-imbalance: one stage has more work than the others in every replica (loss, embedding).
 
 Stages of a replica are compared step by step, so sequence lengths and slow steps cancel out. A slow
-worker counts with its peers' time.
+worker counts with its peers' time, and a stage is long only if nearly all of its dp ranks are, by
+about the same ratio: work is split in the same way in every replica, GPUs are slow one by one. With
+one dp rank a long stage may have a slow GPU instead, and the sentence says both.
+
+The cost is the time lost against the job without the fault: the long stages at the pace of those
+that are not long, chunk by chunk. Where stages get heavier one after the other, these are the
+lightest. That is more than a re-split of the layers wins, which moves work to the other stages and
+conserves its sum: all stages at their mean is what the advice predicts (app/advice).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +24,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import (
     MAX_CONFIDENCE,
     MIN_CLEAR_RATIO,
+    CulpritParts,
     Detector,
     Suspicion,
     as_ratio,
@@ -24,14 +33,18 @@ from app.diagnosis.detector import (
     names_of,
     too_few_steps_reason,
 )
+from app.diagnosis.evidence.features import Computations
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness
-from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, scores
-from app.diagnosis.repair import ShortenedComputations, stretch_slice
+from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, score
+from app.diagnosis.repair import Repaired, stretch_slice, without_factor
 from app.diagnosis.statistics.robust import Stretches, medians, spread_of_steps, stretches
+from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 
 # Stages of equally many layers differ by less.
 MIN_RATIO = 1.04
+# With one dp rank the spread of GPUs adds to that of stages; healthy jobs reached 1.043.
+MIN_RATIO_ALONE = 1.06
 MIN_DEVIATIONS = 5.0
 # Score 1 from this ratio.
 _CERTAIN_RATIO = 1.3
@@ -39,6 +52,27 @@ _CERTAIN_RATIO = 1.3
 _CERTAIN_DEVIATIONS = 3.0
 # The score of what may be chance.
 _CHANCE_SCORE = 0.49
+# Of a long stage nearly all dp ranks are slow: all but this share, by at least this share of the
+# stage's excess. Those ranks are faster than the median by so many deviations of healthy peers.
+_MAX_NOT_SLOW = 0.2
+_MIN_ALIKE = 0.6
+_LOW_DEVIATIONS = 0.8 * 2**0.5
+# Stages get heavier one after the other: the share of the variance that a straight line explains,
+# and the least rise from the lightest to the heaviest.
+_MIN_STRAIGHT = 0.95
+_MIN_RISE = 0.08
+_MIN_STAGES = 3
+# A stage whose GPU or host may be slow instead; the first and the last stage have more work often.
+_CONFIDENCE_ALONE = 0.6
+_CONFIDENCE_AT_ENDS = 0.85
+# With one dp rank the spread of healthy GPUs is not known: cheaper ones are not named, nor are
+# stages with an excess below so many times the least.
+_MIN_COST_OF_DOUBT = 0.035
+_CLEAR_OF_THRESHOLD = 2.0
+# The median of a stage's dp ranks over that of other stages differs by so many deviations of one
+# rank / sqrt(dp), and a stage is long beyond so many of these.
+_OF_MEDIAN = 1.6
+_MIN_PEER_DEVIATIONS = 3.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +80,9 @@ class _StageLoad:
     """Time of each stage over the others', median over dp ranks.
 
     Shapes: `ratio`, `forward` and `backward` [steps, pp]; `usual` [usual steps], the positions that
-    `found`, the slowest stretch of each stage, counts.
+    `found`, the slowest stretch of each stage, counts; `is_alike` [pp], whether nearly all dp ranks
+    of the stage are slow in that stretch; `took_s`, forward and backward seconds [steps, dp, pp]
+    without slow workers; `min_ratio` [pp], from which each stage is long.
     """
 
     ratio: Floats
@@ -54,6 +90,21 @@ class _StageLoad:
     backward: Floats
     usual: Ints
     found: Stretches
+    is_alike: NDArray[np.bool_]
+    took_s: tuple[Floats, Floats]
+    min_ratio: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _LongStages:
+    """Long stages, the longest first, and those that they are compared with.
+
+    `is_rising`: stages get heavier one after the other, and the others are the lightest.
+    """
+
+    long: tuple[int, ...]
+    others: tuple[int, ...]
+    is_rising: bool = False
 
 
 class StageImbalance(Detector):
@@ -63,20 +114,15 @@ class StageImbalance(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        sizes = case.parallelism
-        if sizes.pp_size == 1:
+        if case.parallelism.pp_size == 1:
             return self._cannot_tell("with one stage there is nothing to compare it with")
-        if sizes.dp_size == 1:
-            return self._cannot_tell(
-                "with one dp rank a stage with more work and a slow worker look the same"
-            )
         if case.slowness is None:
             return self._cannot_tell(NO_COMPUTATIONS)
         load = _load(case.slowness)
         of_stages = _scores(load)
         if not of_stages.max() >= MIN_SCORE:
             return self._none(case, load, of_stages)
-        has_support = is_supported(load.usual.size, _earlier(case), MIN_RATIO)
+        has_support = is_supported(load.usual.size, _earlier(case), float(load.min_ratio.min()))
         is_clear = load.found.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_stages, np.minimum(of_stages, _CHANCE_SCORE))
         if likely.max() < MIN_SCORE:
@@ -89,12 +135,20 @@ class StageImbalance(Detector):
     def _none(self, case: Case, load: _StageLoad, of_stages: Floats) -> RuledOut:
         ratio = load.ratio[load.usual].mean(axis=0)
         stage = int(np.argmax(ratio))
+        takes = f"stage {stage}, takes {as_ratio(float(ratio[stage]))} the mean"
+        reason = f"no stage is long: the slowest, {takes}"
+        if not load.is_alike[stage] and ratio[stage] >= load.min_ratio[stage]:
+            reason = (
+                f"no stage is long on all of its dp ranks: the slowest, {takes}, but not on all"
+            )
         return RuledOut(
             self.cause,
-            f"no stage is long: the slowest, stage {stage}, takes "
-            f"{as_ratio(float(ratio[stage]))} the mean",
+            reason,
             score=float(of_stages.max()),
-            figures={"slowdown_against_stages": float(ratio[stage]), "needed": MIN_RATIO}
+            figures={
+                "slowdown_against_stages": float(ratio[stage]),
+                "needed": float(load.min_ratio[stage]),
+            }
             | _m_s(case),
         )
 
@@ -112,25 +166,152 @@ class StageImbalance(Detector):
     ) -> Suspicion:
         order = np.argsort(-of_stages * load.found.mean, kind="stable").tolist()
         slow_stages = [stage for stage in order if of_stages[stage] >= MIN_SCORE]
-        sure = confidence(float(load.found.standard_errors[slow_stages[0]]), MIN_DEVIATIONS)
-        culprits = tuple(Culprit(stage=stage) for stage in slow_stages)
-        ratio = float(load.found.mean[slow_stages[0]])
-        verb = "takes" if len(slow_stages) == 1 else "take"
-        fact = (
-            f"{names_of(culprits, case.parallelism.pp_size)} {verb} {as_ratio(ratio)} as long as "
-            "the others in every step"
-        )
+        worst = slow_stages[0]
+        stages = _long_stages(case, load, slow_stages)
+        sure = confidence(float(load.found.standard_errors[worst]), MIN_DEVIATIONS)
+        at_most = 1.0
+        if case.parallelism.dp_size == 1:
+            at_most = _CONFIDENCE_ALONE
+        elif _whole_hosts(case, stages) is not None:
+            ends = {0, case.parallelism.pp_size - 1}
+            at_most = _CONFIDENCE_AT_ENDS if set(stages.long) <= ends else _CONFIDENCE_ALONE
+        culprits = tuple(Culprit(stage=stage) for stage in stages.long)
 
         return Suspicion(
             self.cause,
             float(of_stages.max()),
-            sure if has_support[slow_stages[0]] else min(sure, MAX_CONFIDENCE),
+            sure,
             culprits,
-            partial(finding_sentence, fact),
-            repair=_repair(case, load, slow_stages),
-            badness=_badness(case, load, slow_stages),
-            evidence=_evidence(case, load, slow_stages),
+            partial(finding_sentence, _fact(case, load, stages, culprits)),
+            repair=_repair(case, load, stages),
+            badness=_badness(case, load, list(stages.long)),
+            min_cost=_min_cost(case, load, worst),
+            evidence=_evidence(case, load, stages),
+            max_confidence=at_most if has_support[worst] else min(at_most, MAX_CONFIDENCE),
+            parts=self._parts(case, load, of_stages, has_support, stages),
         )
+
+    def _parts(
+        self,
+        case: Case,
+        load: _StageLoad,
+        of_stages: Floats,
+        has_support: NDArray[np.bool_],
+        stages: _LongStages,
+    ) -> CulpritParts | None:
+        """Each long stage; stages that get heavier one after the other are one."""
+        if stages.is_rising:
+            return None
+
+        def of(chosen: Sequence[int]) -> tuple[int, ...]:
+            return tuple(stages.long[at] for at in chosen)
+
+        return CulpritParts(
+            len(stages.long),
+            lambda chosen: _repair(case, load, replace(stages, long=of(chosen))),
+            lambda chosen: self._suspicion(
+                case,
+                load,
+                np.where(np.isin(np.arange(of_stages.size), of(chosen)), of_stages, 0.0),
+                has_support,
+            ),
+        )
+
+
+def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Culprit, ...]) -> str:
+    ratio, num_stages = float(load.found.mean[stages.long[0]]), case.parallelism.pp_size
+    verb = "takes" if len(culprits) == 1 else "take"
+    if stages.is_rising:
+        most = _rise(load, stages)
+        lightest, heaviest = (f"stage {each}" for each in (stages.others[0], stages.long[0]))
+        fact = (
+            f"stages get heavier from {lightest} to {heaviest}, which takes {as_ratio(most)} as "
+            "long in every step"
+        )
+    else:
+        fact = (
+            f"{names_of(culprits, num_stages)} {verb} {as_ratio(ratio)} as long as the others in "
+            "every step"
+        )
+    is_one = len(culprits) == 1
+    its, gpu, is_, share = (
+        ("its", "GPU", "is", "share") if is_one else ("their", "GPUs", "are", "shares")
+    )
+    if case.parallelism.dp_size > 1:
+        hosts = None if stages.is_rising else _whole_hosts(case, stages)
+        if hosts is None:
+            return fact
+        of_hosts = names_of(tuple(Culprit(host=host) for host in hosts))
+        hold, them = ("holds", "it") if is_one else ("hold", "them")
+        return (
+            f"{fact}: either {its} {share} of the model {is_} larger, or {of_hosts}, which {hold} "
+            f"all of {them}, {is_} slower"
+        )
+    return (
+        f"{fact}: either {its} {share} of the model {is_} larger or {its} {gpu} slower, which look "
+        "alike with one dp rank"
+    )
+
+
+def _min_cost(case: Case, load: _StageLoad, stage: int) -> float:
+    """The least cost of a stage that healthy GPUs may make seem long."""
+    is_clear = load.found.mean[stage] - 1 >= _CLEAR_OF_THRESHOLD * (load.min_ratio[stage] - 1)
+    return _MIN_COST_OF_DOUBT if case.parallelism.dp_size == 1 or not is_clear else 0.0
+
+
+def _whole_hosts(case: Case, stages: _LongStages) -> list[str] | None:
+    """Hosts that have one of these stages each, all of it and nothing else; None if any has not."""
+    hosts = case.replay.window.hosts
+    found = []
+    for stage in stages.long:
+        mine = {host for (_, at), host in hosts.items() if at == stage}
+        elsewhere = {host for (_, at), host in hosts.items() if at != stage}
+        if len(mine) != 1 or mine & elsewhere:
+            return None
+        found += sorted(mine)
+    return found
+
+
+def _long_stages(case: Case, load: _StageLoad, slow_stages: list[int]) -> _LongStages:
+    """The stages that are long, and those to compare them with."""
+    num_stages = case.parallelism.pp_size
+    rising = _rising(load)
+    if rising is not None and slow_stages[0] == rising.long[0]:
+        return rising
+    others = tuple(stage for stage in range(num_stages) if stage not in slow_stages)
+    return _LongStages(tuple(slow_stages), others)
+
+
+def _rising(load: _StageLoad) -> _LongStages | None:
+    """All stages above the lightest, where they get heavier in one direction of the pipeline."""
+    level = _levels(load)
+    if level.size < _MIN_STAGES or not level.min() > 0 or not load.is_alike.all():
+        return None
+    place = np.arange(level.size)
+    is_straight = np.corrcoef(place, level)[0, 1] ** 2 >= _MIN_STRAIGHT if level.std() else False
+    rise = level / level.min()
+    if not is_straight or rise.max() < 1 + _MIN_RISE:
+        return None
+    order = np.argsort(-level, kind="stable").tolist()
+    # Half of what one stage is heavier than the one before.
+    least = 1 + (rise.max() - 1) / (2 * (level.size - 1))
+    long = tuple(stage for stage in order if rise[stage] >= least)
+    others = tuple(stage for stage in reversed(order) if rise[stage] < least)
+    return _LongStages(long, others, is_rising=True)
+
+
+def _levels(load: _StageLoad) -> Floats:
+    """[pp], the stages' time as shares of their replica's, median over dp ranks and usual steps."""
+    took_s = np.add(*load.took_s)[load.usual]
+    total_s = took_s.sum(axis=2, keepdims=True)
+    shares = np.divide(took_s, total_s, out=np.zeros(took_s.shape), where=total_s > 0)
+    return np.asarray(np.median(shares.reshape(-1, shares.shape[2]), axis=0))
+
+
+def _rise(load: _StageLoad, stages: _LongStages) -> float:
+    """How much longer the longest stage is than the lightest."""
+    level = _levels(load)
+    return float(level[stages.long[0]] / level[stages.others[0]])
 
 
 def _load(slowness: Slowness) -> _StageLoad:
@@ -139,8 +320,42 @@ def _load(slowness: Slowness) -> _StageLoad:
     ratio, forward, backward = (medians(each.transpose(0, 2, 1)) for each in by_dp_rank)
     of_usual = ratio[slowness.usual]
     spread = spread_of_steps(of_usual)
-    found = stretches(of_usual, spread, MIN_RATIO - 1)
-    return _StageLoad(ratio, forward, backward, slowness.usual, found)
+    min_ratio = np.full(ratio.shape[1], MIN_RATIO_ALONE)
+    if slowness.num_healthy is not None:
+        of_stage = _OF_MEDIAN * slowness.peer_spread / np.sqrt(slowness.num_healthy)
+        min_ratio = np.maximum(MIN_RATIO, 1 + _MIN_PEER_DEVIATIONS * of_stage)
+    found = stretches(of_usual, spread, float(min_ratio.min()) - 1)
+    is_alike = _is_alike(by_dp_rank[0][slowness.usual], found, slowness.peer_spread)
+    return _StageLoad(
+        ratio,
+        forward,
+        backward,
+        slowness.usual,
+        found,
+        is_alike,
+        slowness.as_peers,
+        min_ratio,
+    )
+
+
+def _is_alike(by_dp_rank: Floats, found: Stretches, peer_spread: float) -> NDArray[np.bool_]:
+    """[pp], whether nearly all dp ranks of a stage are slow in its stretch.
+
+    Args:
+        by_dp_rank: [usual steps, dp, pp], each stage over the others of its replica.
+        found: the slowest stretch of each stage.
+        peer_spread: standard deviation of healthy peers.
+    """
+    dp_size = by_dp_rank.shape[1]
+    at = int(_MAX_NOT_SLOW * (dp_size - 1))
+    low = np.partition(by_dp_rank, at, axis=1)[:, at]
+    is_alike = np.ones(low.shape[1], np.bool_)
+    for stage in range(low.shape[1]):
+        mine = low[found.first[stage] : found.end[stage], stage]
+        if mine.size and dp_size > 1:
+            excess = mine.mean() / (1 - _LOW_DEVIATIONS * min(peer_spread, 0.1)) - 1
+            is_alike[stage] = excess >= _MIN_ALIKE * (found.mean[stage] - 1)
+    return is_alike
 
 
 def against_others(took_s: Floats) -> Floats:
@@ -155,10 +370,13 @@ def against_others(took_s: Floats) -> Floats:
 
 def _scores(load: _StageLoad) -> Floats:
     """[pp], 0..1; a ratio that may be chance stays below 0.5."""
-    by_ratio = scores(load.found.mean, MIN_RATIO, _CERTAIN_RATIO)
+    certain = np.maximum(_CERTAIN_RATIO, 1.1 * load.min_ratio)
+    by_ratio = np.array(
+        [score(*each) for each in zip(load.found.mean, load.min_ratio, certain, strict=True)]
+    )
     shown = load.found.standard_errors / MIN_DEVIATIONS
     is_lone = (load.found.end - load.found.first < 2) & (load.usual.size > 1)
-    shown = np.where(is_lone, 0.0, np.minimum(shown, _slowness_shown(load)))
+    shown = np.where(is_lone | ~load.is_alike, 0.0, np.minimum(shown, _slowness_shown(load)))
     return np.where(shown >= 1, by_ratio, np.minimum(by_ratio, _CHANCE_SCORE * shown))
 
 
@@ -172,19 +390,97 @@ def _slowness_shown(load: _StageLoad) -> Floats:
     ratio = np.maximum(
         load.ratio[load.usual].mean(axis=0), found.mean - _CERTAIN_DEVIATIONS * error
     )
-    return np.asarray(np.clip((ratio - 1) / (MIN_RATIO - 1), 0.0, 1.0))
+    return np.asarray(np.clip((ratio - 1) / (load.min_ratio - 1), 0.0, 1.0))
 
 
-def _repair(case: Case, load: _StageLoad, slow_stages: list[int]) -> ShortenedComputations:
-    """The stages' computations at the others' speed."""
-    shape = (len(case.steps), case.parallelism.dp_size, case.parallelism.pp_size)
-    factors = np.ones(shape), np.ones(shape)
-    for stage in slow_stages:
-        first, end = int(load.found.first[stage]), int(load.found.end[stage])
-        stretch = stretch_slice(load.usual, first, end, shape[0])
-        for side, factor in zip((load.forward, load.backward), factors, strict=True):
-            factor[stretch, :, stage] = side[load.usual[first:end], stage].mean()
-    return ShortenedComputations(case, *factors)
+def _repair(case: Case, load: _StageLoad, stages: _LongStages) -> "_EvenStages":
+    """The long stages' computations at the others' speed."""
+    num_steps = len(case.steps)
+    factors = []
+    for took_s in load.took_s:
+        factor = np.ones((num_steps, case.parallelism.pp_size))
+        for stage in stages.long:
+            first, end = int(load.found.first[stage]), int(load.found.end[stage])
+            if stages.is_rising or first == end:
+                first, end = 0, load.usual.size
+            chosen = load.usual[first:end]
+            ratio = float(medians(_against(took_s[chosen], stage, stages.others)).mean())
+            if ratio > 0:
+                factor[stretch_slice(load.usual, first, end, num_steps), stage] = ratio
+        factors.append(factor)
+    forward, backward = factors
+    return _EvenStages(case, forward, backward, stages.others)
+
+
+def _against(took_s: Floats, stage: int, others: tuple[int, ...]) -> Floats:
+    """[steps, dp], a stage's time over the lower median of others' in the same replica and step."""
+    middle = (len(others) - 1) // 2
+    others_s = np.partition(took_s[:, :, list(others)], middle, axis=2)[:, :, middle]
+    took_s = took_s[:, :, stage]
+    return np.divide(took_s, others_s, out=np.ones(took_s.shape), where=others_s > 0)
+
+
+@dataclass(frozen=True)
+class _EvenStages:
+    """A repair: divide computations of stages by factors [steps, pp], chunk by chunk.
+
+    With virtual stages the last chunk alone has the loss layer: its share of the stage's factor is
+    so much larger as its share of the stage's time is than on the stages `others`.
+    """
+
+    case: Case
+    forward: Floats
+    backward: Floats
+    others: tuple[int, ...]
+
+    def __call__(self, group: Replayer) -> Repaired:
+        features = self.case.group_of(group)
+        at = features.positions
+        rows, durations_s = [np.empty(0, np.int64)], [np.empty((0, group.grid.start_s.shape[1]))]
+        for side, factor in ((features.forward, self.forward), (features.backward, self.backward)):
+            if side is None:
+                continue
+            for stage in np.flatnonzero((factor[at] != 1.0).any(axis=0)).tolist():
+                of_item = chunk_shares(side, stage, self.others)
+                items, parts = np.nonzero(side.rows[stage] >= 0)
+                of_stage = side.rows[stage][items, parts]
+                lanes = np.tile(factor[at, stage], group.dp_size)
+                usual_s = side.pace.mean_s[:, :, stage].T.ravel()
+                share = of_item[items][:, None]
+                # Outside of the stretch nothing is divided, in no chunk.
+                divisors = np.where(lanes == 1.0, 1.0, lanes * share)
+                recorded_s = group.durations.recorded_s[of_stage]
+                rows.append(of_stage)
+                durations_s.append(without_factor(recorded_s, divisors, usual_s * share))
+        return Repaired(np.concatenate(rows), np.concatenate(durations_s))
+
+
+def chunk_shares(side: Computations, stage: int, others: tuple[int, ...]) -> Floats:
+    """[items], the share of an item's chunk in its stage's time over the same on other stages.
+
+    1.0 without virtual stages. Shares within one worker and step, so slow workers cancel out.
+    """
+    chunks = np.unique(side.chunk)
+    found = np.ones(side.chunk.size)
+    if chunks.size < 2:
+        return found
+    mine = _shares_of_time(side, stage, chunks)
+    theirs = np.median([_shares_of_time(side, other, chunks) for other in others], axis=0)
+    shape = np.divide(mine, theirs, out=np.ones(chunks.size), where=(theirs > 0) & (mine > 0))
+    return np.asarray(shape[np.searchsorted(chunks, side.chunk)])
+
+
+def _shares_of_time(side: Computations, stage: int, chunks: Ints) -> Floats:
+    """[chunks], mean time of a chunk's items over the mean of all chunks, median over lanes."""
+    own_s, rows = side.replayer.durations.recorded_s, side.rows[stage]
+    by_chunk_s = []
+    for chunk in chunks:
+        of_chunk = rows[(side.chunk == chunk) & (rows[:, 0] >= 0)]
+        took_s = own_s[of_chunk[of_chunk >= 0]].sum(axis=0) / max(1, len(of_chunk))
+        by_chunk_s.append(took_s)
+    all_s = np.mean(by_chunk_s, axis=0)
+    shares = np.divide(by_chunk_s, all_s, out=np.ones((chunks.size, all_s.size)), where=all_s > 0)
+    return np.asarray(np.median(shares, axis=1))
 
 
 def _earlier(case: Case) -> Floats:
@@ -208,14 +504,18 @@ def _m_s(case: Case) -> dict[str, float]:
     }
 
 
-def _evidence(case: Case, load: _StageLoad, slow_stages: list[int]) -> dict[str, Any]:
-    found, stage = load.found, slow_stages[0]
+def _evidence(case: Case, load: _StageLoad, stages: _LongStages) -> dict[str, Any]:
+    found, stage = load.found, stages.long[0]
     chosen = load.usual[found.first[stage] : found.end[stage]]
+    alone = case.parallelism.dp_size == 1
     return {
-        "stages": slow_stages,
+        **({"workers": [[0, each] for each in stages.long]} if alone else {}),
+        "stages": list(stages.long),
         "optypes": ["forward-compute", "backward-compute"],
         "steps": case.steps[chosen].tolist(),
-        "slowdown_against_stages": float(found.mean[stage]),
+        "slowdown_against_stages": _rise(load, stages)
+        if stages.is_rising
+        else float(found.mean[stage]),
         "forward_slowdown": float(load.forward[chosen, stage].mean()),
         "backward_slowdown": float(load.backward[chosen, stage].mean()),
         "standard_errors": float(found.standard_errors[stage]),

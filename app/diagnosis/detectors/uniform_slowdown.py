@@ -21,8 +21,13 @@ from app.diagnosis.evidence.job_changes import (
 from app.diagnosis.finding import Persistence, RuledOut, confidence, score
 from app.diagnosis.job_history import ExtendedHistory, median_over_workers
 from app.diagnosis.repair import FasterTypes, TypePredicate
-from app.diagnosis.statistics.change_points import MIN_DEVIATIONS, latest_onset
-from app.diagnosis.statistics.persistence import MIN_CHRONIC_SHARE, persistence
+from app.diagnosis.statistics.change_points import (
+    MIN_DEVIATIONS,
+    MIN_RAMP_STEPS,
+    LevelChange,
+    latest_onset,
+)
+from app.diagnosis.statistics.persistence import MIN_CHRONIC_SHARE, MIN_CHRONIC_STEPS, persistence
 from app.trace.ops import Direction, OpKind, OpSpec
 from app.trace.window import Floats
 
@@ -87,12 +92,39 @@ class UniformSlowdown(Detector):
                 f"steps take no longer than before, as far as the {history.num_steps} recorded "
                 "steps of the job show",
             )
+        since = f"steps take {as_ratio(change.ratio)} as long since step "
+        since += f"{history.steps[change.position]}"
+        typical = _typical_ratio(history, change)
+        if typical is not None and np.log(typical) >= _MIN_SHARE_OF_RISE * np.log(change.ratio):
+            return RuledOut(
+                self.cause,
+                f"{since}, and the typical worker's computations {as_ratio(typical)}, but workers "
+                "differ too much to say that all got slower alike",
+                insufficient=True,
+                figures={"step_time_ratio": change.ratio, "compute_ratio": typical},
+            )
         return RuledOut(
             self.cause,
-            f"steps take {as_ratio(change.ratio)} as long since step "
-            f"{history.steps[change.position]}, but not because all workers got slower alike",
+            f"{since}, but not because all workers got slower alike",
             figures={"step_time_ratio": change.ratio},
         )
+
+
+# From this share of the step time's rise (in logarithms) a rise of the typical worker is no chance.
+_MIN_SHARE_OF_RISE = 0.5
+
+
+def _typical_ratio(history: ExtendedHistory, change: LevelChange) -> float | None:
+    """The typical worker's computations after the change, divided by those before it."""
+    compute_s = compute_per_work(history)
+    if compute_s is None:
+        return None
+    typical_s = median_over_workers(compute_s)
+    parts = typical_s[: change.position], typical_s[change.until :]
+    before, after = (each[np.isfinite(each)] for each in parts)
+    if not before.size or not after.size:
+        return None
+    return float(np.median(after) / np.median(before))
 
 
 def _risen(history: ExtendedHistory) -> RisenParts:
@@ -118,7 +150,10 @@ def _risen(history: ExtendedHistory) -> RisenParts:
 def _suspicion(case: Case, risen: RisenParts) -> Suspicion:
     part, up = risen[0]
     num_before = case.extended_history.num_before
-    fact = f"every worker's {part.words} {as_ratio(up.ratio)} as long as before"
+    lasts = _persistence(up, num_before)
+    by_now = "longer and longer, by now " if lasts == "progressive" else ""
+    than = "before" if up.change.position else "in the first steps"
+    fact = f"every worker's {part.words} {by_now}{as_ratio(up.ratio)} as long as {than}"
 
     return Suspicion(
         UniformSlowdown.cause,
@@ -128,25 +163,29 @@ def _suspicion(case: Case, risen: RisenParts) -> Suspicion:
         partial(finding_sentence, fact),
         repair=FasterTypes(case, [(each.types, of.factors(num_before)) for each, of in risen]),
         badness=up.badness,
-        onset_step=int(case.extended_history.steps[up.change.position]),
-        persistence=_persistence(up, num_before),
+        onset_step=(
+            int(case.extended_history.steps[up.change.position]) if up.change.position else None
+        ),
+        persistence=lasts,
         evidence=_evidence(case, risen, up),
     )
 
 
 def _persistence(up: CommonRise, num_before: int) -> Persistence:
     """Steps after the onset count as bad, however small the rise."""
-    if persistence(up.badness, num_before) == "progressive":
+    num_rising = up.change.until - up.change.position + 1
+    is_ramp = num_rising >= max(MIN_RAMP_STEPS, (up.badness.size - up.change.position) / 2)
+    if is_ramp or persistence(up.badness, num_before) == "progressive":
         return "progressive"
     num_slow = up.badness.size - max(up.change.position, num_before)
-    return (
-        "chronic" if num_slow >= MIN_CHRONIC_SHARE * (up.badness.size - num_before) else "transient"
-    )
+    is_most = num_slow >= MIN_CHRONIC_SHARE * (up.badness.size - num_before)
+    is_lasting = up.badness.size - up.change.position >= MIN_CHRONIC_STEPS
+    return "chronic" if is_most or is_lasting else "transient"
 
 
 def _evidence(case: Case, risen: RisenParts, up: CommonRise) -> dict[str, Any]:
     history, change = case.extended_history, up.change
-    before_s, after_s = history.step_s[: change.position], history.step_s[change.until :]
+    before_s, after_s = history.step_s[: change.position or 1], history.step_s[change.until :]
     slow = history.steps[max(change.position, history.num_before) :]
     types = case.replay.window.job.op_types
     present = {code for group in case.replay.groups for code in group.template.present}
@@ -180,6 +219,6 @@ def _seconds(history: ExtendedHistory, position: int, until: int) -> dict[str, f
         return {}
     typical_s = median_over_workers(compute_s)
     return {
-        "compute_before_s": float(np.nanmedian(typical_s[:position])),
+        "compute_before_s": float(np.nanmedian(typical_s[: position or 1])),
         "compute_after_s": float(np.nanmedian(typical_s[until:])),
     }

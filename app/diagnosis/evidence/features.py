@@ -38,6 +38,11 @@ from app.engine.what_if import Replayer
 from app.trace.ops import BACKWARD_WEIGHT, NUM_CODES, OP_CODES, Axis, Direction, OpKind
 from app.trace.window import Floats, Ints, Trace
 
+# Lanes by which the parts of a forward or backward are compared, and the share of the typical one
+# below which a part shows nothing of a worker's pace.
+_MAX_SAMPLED_LANES = 16
+_MIN_MAIN_SHARE = 0.25
+
 
 @dataclass(frozen=True)
 class Computations:
@@ -73,12 +78,31 @@ class Computations:
         """Mean and shortest time of each worker's computations in each step."""
         own_s, num_stages = self.replayer.durations.recorded_s, self.rows.shape[0]
         mean_s, least_s = (np.empty((num_stages, own_s.shape[1])) for _ in range(2))
+        is_main = self.is_main
         in_parallel(
             self.rows.size * own_s.shape[1],
             num_stages,
-            lambda first, end: _pace(own_s, self.rows, first, end, mean_s, least_s),
+            lambda first, end: _pace(own_s, self.rows, is_main, first, end, mean_s, least_s),
         )
         return Pace(*(self._by_step(each) for each in (mean_s, least_s)))
+
+    @cached_property
+    def is_main(self) -> NDArray[np.bool_]:
+        """[pp, items], items that are not always far shorter than the stage's typical one.
+
+        FSDP2 records the parts of a forward between two collectives, and some of them hold no
+        layer: such a part is as short on a slow worker. The typical item is the median by time.
+        """
+        own_s = self.replayer.durations.recorded_s
+        num_lanes = own_s.shape[1]
+        lanes = np.unique(np.linspace(0, num_lanes - 1, _MAX_SAMPLED_LANES).astype(np.int64))
+        first = self.rows[:, :, 0]
+        took_s = np.where(first[..., None] >= 0, own_s[first[..., None], lanes], 0.0)
+        usual_s = np.sort(np.median(took_s, axis=2), axis=1)
+        total_s = np.cumsum(usual_s, axis=1)
+        middle = (total_s < total_s[:, -1:] / 2).sum(axis=1)
+        typical_s = usual_s[np.arange(usual_s.shape[0]), np.minimum(middle, usual_s.shape[1] - 1)]
+        return np.asarray(took_s.max(axis=2) >= _MIN_MAIN_SHARE * typical_s[:, None])
 
     def _by_step(self, of_lanes: Floats) -> Floats:
         sizes = (of_lanes.shape[0], self.replayer.dp_size, len(self.replayer.steps))
@@ -90,7 +114,7 @@ class Pace:
     """Seconds of a worker's computations in one direction, [steps, dp, pp].
 
     `mean_s` leaves out the longest and the shortest of three and more, so a single pause does not
-    count; `least_s` is the shortest.
+    count; `least_s` is the shortest main one (`Computations.is_main`).
     """
 
     mean_s: Floats
@@ -133,6 +157,13 @@ class Features:
             if each is not None:
                 of_direction[:, np.searchsorted(items, mine)] = each.rows[:, :, 0]
         return rows
+
+    @cached_property
+    def item_chunk(self) -> Ints:
+        """[items], the position of each item's model chunk among those of the stage."""
+        keys = [_items(each) for each in (self.forward, self.backward)]
+        chunks: Ints = np.unique(np.union1d(*keys) >> 32, return_inverse=True)[1]
+        return chunks
 
     @cached_property
     def compute_rows(self) -> Ints:
@@ -190,7 +221,7 @@ def _computations(replayer: Replayer, codes: list[int]) -> Computations | None:
 
 
 @kernel
-def _pace(own_s, rows, first, end, mean_s, least_s):  # type: ignore[no-untyped-def]
+def _pace(own_s, rows, is_main, first, end, mean_s, least_s):  # type: ignore[no-untyped-def]
     num_lanes = own_s.shape[1]
     took_s, longest_s = np.empty(num_lanes), np.empty(num_lanes)
     for stage in range(first, end):
@@ -198,6 +229,7 @@ def _pace(own_s, rows, first, end, mean_s, least_s):  # type: ignore[no-untyped-
         total_s[:] = 0.0
         longest_s[:] = -np.inf
         shortest_s[:] = np.inf
+        least_main_s = np.full(num_lanes, np.inf)
         count = 0
         for item in range(rows.shape[1]):
             if rows[stage, item, 0] < 0:
@@ -211,11 +243,16 @@ def _pace(own_s, rows, first, end, mean_s, least_s):  # type: ignore[no-untyped-
                 total_s[lane] += took_s[lane]
                 longest_s[lane] = max(longest_s[lane], took_s[lane])
                 shortest_s[lane] = min(shortest_s[lane], took_s[lane])
+                if is_main[stage, item]:
+                    least_main_s[lane] = min(least_main_s[lane], took_s[lane])
         if count >= 3:
             for lane in range(num_lanes):
                 total_s[lane] = (total_s[lane] - longest_s[lane] - shortest_s[lane]) / (count - 2)
         else:
             total_s /= count
+        # Of computations without any time none is main.
+        for lane in range(num_lanes):
+            shortest_s[lane] = max(shortest_s[lane], min(least_main_s[lane], longest_s[lane]))
 
 
 SIGNAL_NAMES = ("compute_s", "once_s", "transfer_s", "collective_s", "launch_s")
@@ -238,17 +275,25 @@ def _directions(group: Features) -> list[Computations]:
     return [each for each in (group.forward, group.backward) if each is not None]
 
 
-def _once_s(group: Features) -> Floats | None:
-    template = group.replayer.template
+def once_codes(template: Template) -> list[int]:
+    """Types of computations outside micro-batches, as the optimizer, without `gc`."""
     by_code = template.op_types.by_code
-    codes = [
+    return [
         code
         for code in template.present
         if by_code[code].kind is OpKind.COMPUTE
         and by_code[code].direction is Direction.NONE
         and code != _GC
     ]
-    rows = ops_of(template, codes)
+
+
+def type_s(group: Features, code: int) -> Floats:
+    """[steps, dp, pp], seconds of all of a worker's operations of one type."""
+    return _summed(group.replayer, ops_of(group.replayer.template, [code]))
+
+
+def _once_s(group: Features) -> Floats | None:
+    rows = ops_of(group.replayer.template, once_codes(group.replayer.template))
     return _summed(group.replayer, rows) if rows.size else None
 
 

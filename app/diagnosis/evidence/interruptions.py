@@ -13,11 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
+from app.diagnosis.evidence.annotations import (
+    annotated_delays,
+    annotated_seconds,
+    annotations_of,
+)
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers
 from app.diagnosis.repair import BlamedByGroup, BlamedOps
 from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
-from app.trace.ops import COMPUTE_STREAM, NUM_CODES, OP_CODES, Direction
+from app.trace.ops import COMPUTE_STREAM, NUM_CODES, Direction
 from app.trace.window import Floats, Integers, Ints, Trace
 
 
@@ -182,23 +187,49 @@ MIN_S = 1e-9
 
 def annotations(case: Case, name: str) -> Trace | None:
     """The annotations of one type, of replayed steps; None where there are none."""
-    trace = case.replay.window.trace
-    rows = np.flatnonzero(trace.optype == OP_CODES[name])
-    return trace.select(rows) if rows.size else None
+    return annotations_of(case.replay.window, name)
 
 
 def annotated_s(case: Case, name: str) -> Floats:
     """[steps, dp, pp], seconds of one type of annotation."""
-    found = annotations(case, name)
-    sizes = (case.steps.size, case.parallelism.dp_size, case.parallelism.pp_size)
-    total_s = np.zeros(sizes)
-    if found is None:
-        return total_s
-    at = np.searchsorted(case.steps, found.step)
-    known = (at < case.steps.size) & (case.steps[np.minimum(at, case.steps.size - 1)] == found.step)
-    place = (at[known], found.dp_rank[known], found.stage[known])
-    np.add.at(total_s, place, found.duration_s[known])
-    return total_s
+    return annotated_seconds(case.replay.window, case.steps, name)
+
+
+def annotated_launches(case: Case, name: str) -> ComputationEvents:
+    """Computations that annotations of one type made late; `excess_s` is the annotated delay."""
+    notes = annotations(case, name)
+    if notes is None:
+        return no_events()
+    return join_events(
+        [
+            _launched(number, group, late, notes, name)
+            for number, (group, late) in enumerate(zip(case.groups, case.delays, strict=True))
+        ]
+    )
+
+
+def _launched(
+    number: int, group: Features, late: LaunchDelays, notes: Trace, name: str
+) -> ComputationEvents:
+    found = annotated_delays(group, late, notes, is_between=name == "gc-pause")
+    kept = np.flatnonzero(found.seconds > 0)
+    row, lane, at = (each[kept] for each in (found.row, found.lane, found.at))
+    seconds = found.seconds[kept]
+    dp_rank, step = np.divmod(lane, len(group.steps))
+    took_s = group.replayer.durations.recorded_s[row, lane]
+    return ComputationEvents(
+        group=np.full(kept.size, number),
+        row=row,
+        lane=lane,
+        item=np.full(kept.size, -1),
+        step=group.positions[step],
+        dp_rank=dp_rank,
+        stage=late.stage[at],
+        is_backward=late.is_backward[at],
+        ratio=1 + seconds / np.maximum(took_s, _CLOCK_TICK_S),
+        excess_s=seconds,
+        least_s=np.zeros(kept.size),
+    )
 
 
 def annotated_pauses(case: Case) -> ComputationEvents:
@@ -338,14 +369,16 @@ class Stalls:
     """Stopped computations, and the workers that stall.
 
     `stops` are those of all workers, `late` the ones among them that were launched late. [dp, pp]:
-    `trials`, the worker's computations in the usual steps; `is_stalled`; `log_chance`, the natural
-    logarithm of the probability of its stops if it were typical. `usual_share` is the typical
-    worker's share of stopped computations.
+    `trials`, the worker's computations in the usual steps; `is_frequent`, stopped far more often
+    than the typical worker, and `is_stalled`, the same where such workers are few; `log_chance`,
+    the natural logarithm of the probability of its stops if it were typical. `usual_share` is the
+    typical worker's share of stopped computations.
     """
 
     stops: ComputationEvents
     late: ComputationEvents
     trials: Ints
+    is_frequent: NDArray[np.bool_]
     is_stalled: NDArray[np.bool_]
     usual_share: float
     log_chance: Floats
@@ -364,10 +397,10 @@ def stalls(case: Case) -> Stalls:
     hits = stops.counts(case)
     log_all = _log_chance(hits, 2 * trials, _typical(hits / (2 * trials)))
     often = log_all + np.log(trials.size) < np.log(MAX_STALL_CHANCE)
-    is_stalled = _both_ways(case, stops, late, trials, often)
-    few = is_stalled.sum() <= max(1.0, MAX_SHARE_OF_FEW * trials.size)
+    is_frequent = _both_ways(case, stops, late, trials, often)
+    few = is_frequent.sum() <= max(1.0, MAX_SHARE_OF_FEW * trials.size)
     share = _typical(hits / (2 * trials))
-    return Stalls(stops, late, 2 * trials, is_stalled & few, share, log_all)
+    return Stalls(stops, late, 2 * trials, is_frequent, is_frequent & few, share, log_all)
 
 
 def _both_ways(
@@ -405,7 +438,20 @@ def _later(case: Case) -> ComputationEvents:
         lambda late: ~late.is_first,
         lambda late: np.full(late.rows.size, MIN_TIMES_USUAL * late.usual_s),
     )
-    return found.where(found.ratio >= 1 + MIN_STOP_SHARE)
+    found = found.where(found.ratio >= 1 + MIN_STOP_SHARE)
+    # What the client gives a reason for is no stop without one.
+    known = join_events([annotated_launches(case, name) for name in ("gc-pause", "data-wait")])
+    return found.where(~among(found, known)) if known.size else found
+
+
+def among(found: ComputationEvents, others: ComputationEvents) -> NDArray[np.bool_]:
+    """[events], whether each is about the same operation as one of the others."""
+    return np.isin(_keys(found), _keys(others))
+
+
+def _keys(events: ComputationEvents) -> Ints:
+    """[events], one number for each operation, as lanes are below 2^36 and rows below 2^20."""
+    return ((events.group << 20) + events.row << 36) + events.lane
 
 
 def _trials(case: Case) -> Ints:

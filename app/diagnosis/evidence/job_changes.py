@@ -16,6 +16,7 @@ from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits
 from app.diagnosis.job_history import ExtendedHistory
 from app.diagnosis.statistics.change_points import (
     MIN_DEVIATIONS,
+    MIN_RAMP_STEPS,
     OUTLIER_DEVIATIONS,
     USUAL_CRITERIA,
     ChangeCriteria,
@@ -25,6 +26,7 @@ from app.diagnosis.statistics.change_points import (
     level_changes,
     level_changes_of_each,
 )
+from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
 from app.diagnosis.statistics.robust import medians
 from app.trace.job import Parallelism
 from app.trace.window import Floats
@@ -172,8 +174,12 @@ def common_rises(
             np.where(np.isnan(each).any(axis=1), np.nan, medians(np.nan_to_num(each)))
             for each in some
         ]
-        onsets = iter(latest_onset_of_each(np.stack(samples), COMMON_RISE))
-        may_rise = [each and next(onsets) is not None for each in may_rise]
+        onsets = latest_onset_of_each(np.stack(samples), COMMON_RISE)
+        rises = iter(
+            onset is not None or rising_ramp(each, COMMON_RISE) is not None
+            for onset, each in zip(onsets, samples, strict=True)
+        )
+        may_rise = [each and next(rises) for each in may_rise]
     return [
         _common_rise(each, known) if is_open else None
         for each, is_open in zip(of_workers, may_rise, strict=True)
@@ -199,8 +205,9 @@ def _rise_of_quantile(shares: Floats, is_known: np.ndarray, share: float) -> Com
     """The rise at the latest onset of this quantile over workers; None where it never rose."""
     typical = np.full(shares.shape[0], np.nan)
     typical[is_known] = np.quantile(shares[is_known], share, axis=1, method="lower")
-    change = latest_onset(typical, COMMON_RISE)
-    return None if change is None else _rise_at(change, shares, is_known)
+    changes = (rising_ramp(typical, COMMON_RISE), latest_onset(typical, COMMON_RISE))
+    found = (_rise_at(each, shares, is_known) for each in changes if each is not None)
+    return next((rise for rise in found if rise is not None), None)
 
 
 def _rise_at(
@@ -210,6 +217,8 @@ def _rise_at(
 
     `is_known_elsewhere`: another signal shows the change, so the workers' spread does not count.
     """
+    if change.until - change.position + 1 >= MIN_RAMP_STEPS:
+        return _rise_on_ramp(change, shares, is_known, is_known_elsewhere=is_known_elsewhere)
     at = np.arange(shares.shape[0])
     before = shares[is_known & (at < change.position)]
     after = shares[is_known & (at >= change.until)]
@@ -233,6 +242,30 @@ def _rise_at(
     return (
         CommonRise(change, ratio, badness, standard_errors) if standard_errors >= enough else None
     )
+
+
+def _rise_on_ramp(
+    change: LevelChange, shares: Floats, is_known: np.ndarray, *, is_known_elsewhere: bool
+) -> CommonRise | None:
+    """The rise along a ramp if nearly all workers rose alike: each worker's slope is fitted."""
+    num_before = int(is_known[: change.position].sum())
+    if 0 < num_before < USUAL_CRITERIA.before:
+        return None  # a ramp begins after enough steps, or with the first
+    shape = ramp_shape(shares.shape[0], change.position, change.until)[is_known]
+    logs = np.log(shares[is_known])
+    found = fit_shape(logs, shape)
+    rise = float(np.median(found.rise))
+    lowest = float(np.quantile(found.rise, LEAST_RISEN_QUANTILE, method="lower"))
+    chance = float(np.median(found.rise_error))
+    if rise <= 0 or lowest <= 0 or lowest < MIN_SHARE_OF_TYPICAL * rise - chance:
+        return None
+    badness = np.median(shares / np.exp(found.level), axis=1)
+    typical = fit_shape(np.log(badness[is_known])[:, None], shape)
+    standard_errors = float(typical.rise[0] / typical.rise_error[0])
+    enough = KNOWN_DEVIATIONS if is_known_elsewhere else MIN_DEVIATIONS
+    if standard_errors < enough:
+        return None
+    return CommonRise(change, float(np.exp(rise)), badness, standard_errors)
 
 
 def _error(before: Floats, after: Floats) -> float:

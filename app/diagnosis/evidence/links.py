@@ -7,13 +7,14 @@ with the same one on the other stages.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.evidence.features import Features, ops_of
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
-from app.diagnosis.statistics.robust import kth_smallest, median
+from app.diagnosis.statistics.robust import kth_smallest, median, medians
 from app.engine.kernels import in_parallel, kernel
 from app.trace.job import Parallelism
 from app.trace.ops import Axis, OpKind
@@ -25,6 +26,16 @@ StagePair = tuple[int, int]  # two stages, the lower one first
 SLOW_RATIO = 1.25
 # Beyond healthy noise, which reaches 3 times the median.
 FAR_RATIO = 3.5
+# Links between hosts are of one kind: where the faster ones are a group of their own, apart from
+# the rest by this ratio, most links are slow and the faster ones show the expected time.
+MIN_GAP_RATIO = 1.5
+# Rows by which the typical transfer of a step is judged.
+MAX_SAMPLED = 32
+# Kinds of links: between hosts, within one, unknown.
+BETWEEN_HOSTS, NUM_PLACES = 0, 3
+# What has nothing to be compared with is compared with its own faster steps, and shifts if its
+# slower ones are far slower.
+FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE = 0.25, 0.85
 # So few links are compared with their own faster transfers.
 MAX_FEW_LINKS = 3
 
@@ -38,7 +49,11 @@ class Links:
     each link and step, [links, dp, steps]: `num` transfers and `num_slow`, those slow at either end
     (both with a last axis of 2: to the lower stage, to the higher), `num_far`, those beyond healthy
     noise, and `excess`, the sum of ratio - 1 of the slow ones. `ends_slow` [links, dp, 2] counts
-    slow ends at the lower and the higher stage.
+    slow ends at the lower and the higher stage. `is_fast` [links, dp]: False where the faster links
+    are a minority (`MIN_GAP_RATIO`) and this one is not among them. `has_shift` [links, dp]: in
+    part of the steps the typical transfer of its kind takes far longer, so the expected time is
+    that of the faster steps. `apart`: how many times as long as on the fastest link the typical
+    transfer takes on the slowest one, of a type and kind.
     """
 
     pairs: tuple[StagePair, ...]
@@ -51,6 +66,9 @@ class Links:
     num_far: Ints
     excess: Floats
     ends_slow: Ints
+    is_fast: NDArray[np.bool_]
+    has_shift: NDArray[np.bool_]
+    apart: float
 
 
 def same_host(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
@@ -79,8 +97,11 @@ def find_links(group: Features, where: Ints) -> Links | None:
     pairs, link = _distinct(template.stage[low], template.stage[high])
     kinds, of_kind = _distinct(link, template.optype[low])
     median_s = np.empty((len(kinds), replayer.dp_size))
-    # Most of so few links may be slow part of the time.
-    share = 0.5 if len(pairs) * replayer.dp_size > MAX_FEW_LINKS else 0.25
+    place = where[:, pairs[:, 0], pairs[:, 1]].T
+    has_shift = _has_shift(own_s, low, high, place[link], num_steps)[place]
+    # Most of so few links, or most of the steps, may be slow.
+    is_few = (np.bincount(place.ravel(), minlength=NUM_PLACES) <= MAX_FEW_LINKS)[place]
+    share = np.where(is_few | has_shift, FAST_STEP_QUANTILE, 0.5)[kinds[:, 0]]
     in_parallel(
         2 * low.size * own_s.shape[1],
         replayer.dp_size,
@@ -89,7 +110,10 @@ def find_links(group: Features, where: Ints) -> Links | None:
             median_s,
         ),
     )  # fmt: skip
-    usual_s = _usual(median_s, kinds, pairs, where)[of_kind]
+    kind_s, is_fast_kind = _usual(median_s, kinds, pairs, where)
+    usual_s = kind_s[of_kind]
+    is_fast = np.ones((len(pairs), replayer.dp_size), np.bool_)
+    np.logical_and.at(is_fast, kinds[:, 0], is_fast_kind)
     shape = (len(pairs), replayer.dp_size, num_steps)
     num_slow, num_far = np.zeros((*shape, 2), np.int64), np.zeros(shape, np.int64)
     excess, ends_slow = np.zeros(shape), np.zeros((*shape[:2], 2), np.int64)
@@ -105,7 +129,35 @@ def find_links(group: Features, where: Ints) -> Links | None:
     each_way = np.bincount(2 * link + upwards, minlength=2 * len(pairs)).reshape(-1, 1, 1, 2)
     num = np.broadcast_to(each_way, (*shape, 2))
     named = tuple((int(one), int(other)) for one, other in pairs)
-    return Links(named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow)
+    return Links(
+        named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow, is_fast,
+        has_shift, _apart(median_s, kinds, place),
+    )  # fmt: skip
+
+
+def _apart(median_s: Floats, kinds: Ints, place: Ints) -> float:
+    """Largest ratio of medians [kinds of link and type, dp] of links of one type and kind."""
+    link, optype = kinds.T
+    key = optype[:, None] * NUM_PLACES + place[link]
+    groups = [median_s[key == each] for each in np.unique(key)]
+    return max(float(each.max() / each.min()) if each.min() > 0 else 1.0 for each in groups)
+
+
+def _has_shift(own_s: Floats, low: Ints, high: Ints, place: Ints, num_steps: int) -> Any:
+    """[places], whether the typical transfer of a step takes far longer in part of the steps.
+
+    `place` [transfers, dp] is the kind of each transfer's link.
+    """
+    found = np.zeros(NUM_PLACES, np.bool_)
+    for kind in np.unique(place).tolist():
+        rows = np.flatnonzero((place == kind).any(axis=1))
+        rows = rows[:: 1 + rows.size // MAX_SAMPLED]
+        took_s = np.maximum(own_s[low[rows]], own_s[high[rows]])
+        of_kind_s = took_s.reshape(rows.size, -1, num_steps)[place[rows] == kind]
+        typical_s = medians(of_kind_s.T)
+        fast_s, slow_s = np.quantile(typical_s, [FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE])
+        found[kind] = slow_s > MIN_GAP_RATIO * fast_s > 0
+    return found
 
 
 def _ends(group: Features) -> tuple[Ints, Ints]:
@@ -136,12 +188,30 @@ def _distinct(one: Ints, other: Ints) -> tuple[Ints, Ints]:
     return np.stack(np.divmod(found, width), axis=1), at
 
 
-def _usual(median_s: Floats, kinds: Ints, pairs: Ints, where: Ints) -> Floats:
-    """[kinds of link and type, dp], the lower median over links of the same type and kind."""
+def _usual(
+    median_s: Floats, kinds: Ints, pairs: Ints, where: Ints
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """[kinds of link and type, dp], the lower median over links of the same type and kind.
+
+    Also whether each is among the faster links, or these are the majority. Where hosts are unknown,
+    links may be of different kinds, so a minority of faster ones shows nothing.
+    """
     link, optype = kinds.T
     place = where[:, pairs[link, 0], pairs[link, 1]].T
     key = (optype[:, None] * (int(where.max()) + 1) + place).ravel()
-    return lower_medians(median_s.ravel(), key).reshape(median_s.shape)
+    values = median_s.ravel()
+    usual_s, is_fast = lower_medians(values, key), np.ones(values.size, np.bool_)
+    between_hosts = place.ravel() == BETWEEN_HOSTS
+    for each in np.unique(key[between_hosts]).tolist():
+        mine = np.flatnonzero(key == each)
+        of_kind_s = np.sort(values[mine])
+        middle = (mine.size - 1) // 2
+        apart = of_kind_s[1 : middle + 1] > MIN_GAP_RATIO * of_kind_s[:middle]
+        if apart.any():
+            num_fast = int(np.flatnonzero(apart)[-1]) + 1
+            usual_s[mine] = of_kind_s[(num_fast - 1) // 2]
+            is_fast[mine] = values[mine] <= of_kind_s[num_fast - 1]
+    return usual_s.reshape(median_s.shape), is_fast.reshape(median_s.shape)
 
 
 def lower_medians(values: Floats, key: Ints) -> Floats:
@@ -174,7 +244,7 @@ def _medians(  # type: ignore[no-untyped-def]
                     counts[kind] += 1
                 seen[kind] += 1
         for kind in range(num_kinds):
-            at = int(share * (counts[kind] - 1))
+            at = int(share[kind, dp_rank] * (counts[kind] - 1))
             median_s[kind, dp_rank] = kth_smallest(values[kind], counts[kind], at)
 
 
@@ -198,10 +268,6 @@ def _counts(  # type: ignore[no-untyped-def]
                     ends_slow[of, dp_rank, 1] += high_s > slow * least_s
 
 
-# The only stage is compared with its own faster steps.
-FAST_STEP_QUANTILE = 0.25
-
-
 @dataclass(frozen=True, slots=True)
 class DpGroups:
     """Collectives among dp ranks of a group of steps.
@@ -218,8 +284,23 @@ class DpGroups:
     pace: Floats
 
 
-def find_dp_groups(group: Features) -> DpGroups | None:
-    """The dp groups of a group of steps; None without collectives among dp ranks."""
+def spans_hosts(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
+    """[pp], whether the dp ranks of a stage are on several hosts: 1 or 0, 2 if unknown."""
+    found = np.full(sizes.pp_size, 2)
+    for stage in range(sizes.pp_size):
+        of_stage = [hosts.get((dp_rank, stage)) for dp_rank in range(sizes.dp_size)]
+        if None not in of_stage:
+            found[stage] = len(set(of_stage)) > 1
+    return found
+
+
+def find_dp_groups(group: Features, spans: Ints) -> DpGroups | None:
+    """The dp groups of a group of steps; None without collectives among dp ranks.
+
+    Args:
+        group: the steps.
+        spans: [pp] of `spans_hosts`; only groups of a kind are compared.
+    """
     template, own_s = group.replayer.template, group.replayer.durations.recorded_s
     by_code = template.op_types.by_code
     codes = [
@@ -234,18 +315,16 @@ def find_dp_groups(group: Features) -> DpGroups | None:
     took_s = np.empty((rows.size, num_steps))
     _collective_medians(own_s, rows, took_s)
     stage = template.stage[rows]
-    usual_s = _usual_collectives(
-        took_s, template.optype[rows] * template.num_ops + template.seq_id[rows]
-    )
+    of_type = template.optype[rows] * template.num_ops + template.seq_id[rows]
+    usual_s = _usual_collectives(took_s, of_type * NUM_PLACES + spans[stage])
     shape = (group.replayer.pp_size, num_steps)
     total_s, least_s = np.zeros(shape), np.zeros(shape)
     np.add.at(total_s, stage, took_s)
     np.add.at(least_s, stage, usual_s[:, None])
-    if group.replayer.pp_size == 1:
-        # Of many collectives some are long in every step, so a fast step has some as well.
-        least_s = np.maximum(
-            least_s, np.quantile(total_s, FAST_STEP_QUANTILE, axis=1, keepdims=True)
-        )
+    # Of many collectives some are long in every step, so a fast step has some as well.
+    is_alone = (np.bincount(spans, minlength=NUM_PLACES) == 1)[spans]
+    faster_s = np.quantile(total_s, FAST_STEP_QUANTILE, axis=1, keepdims=True)
+    least_s = np.where(is_alone[:, None], np.maximum(least_s, faster_s), least_s)
     pace = np.divide(total_s, least_s, out=np.ones(shape), where=least_s > 0)
     return DpGroups(rows, stage, took_s, usual_s, pace)
 

@@ -58,20 +58,34 @@ def launch_delays(group: Features) -> LaunchDelays:
     )
 
 
-def launch_delays_s(replayer: Replayer, rows: Ints) -> Floats:
-    """[rows, lanes], seconds from the latest end of an operation's predecessors to its start."""
+def launch_delays_s(replayer: Replayer, rows: Ints, steps: Ints | None = None) -> Floats:
+    """[rows, lanes], seconds from the latest end of an operation's predecessors to its start.
+
+    With `steps` (positions in the group), lanes are of these steps only: dp_rank * steps + step.
+    """
     graph, grid = replayer.graph, replayer.grid
-    delay_s = np.empty((rows.size, grid.start_s.shape[1]))
-    earliest_s = grid.began_s
+    start_s, duration_s, earliest_s = grid.start_s, grid.duration_s, grid.began_s
+    if steps is not None:
+        start_s, duration_s = (
+            _in_steps(each, grid.num_steps, steps) for each in (start_s, duration_s)
+        )
+        earliest_s = np.ascontiguousarray(earliest_s[steps])
+    delay_s = np.empty((rows.size, start_s.shape[1]))
     in_parallel(
         delay_s.size * 2,
         rows.size,
         lambda first, end: _fill_delays(
             rows, graph.pred_ptr, graph.preds, graph.milestone_of, graph.milestone_share,
-            grid.start_s, grid.duration_s, earliest_s, first, end, delay_s,
+            start_s, duration_s, earliest_s, first, end, delay_s,
         ),
     )  # fmt: skip
     return delay_s
+
+
+def _in_steps(values: Floats, num_steps: int, steps: Ints) -> Floats:
+    """[rows, lanes of some steps] of [rows, lanes]."""
+    by_step = values.reshape(values.shape[0], -1, num_steps)[:, :, steps]
+    return np.ascontiguousarray(by_step.reshape(values.shape[0], -1))
 
 
 # Larger medians are sampled.
@@ -123,8 +137,9 @@ class Outliers:
 
     Shapes: [outliers] for `direction` (forward 0, backward 1), `stage`, `item`, `dp_rank`, `step`
     (position in the group), `row` (of the template), `lane`, `ratio` (recorded over expected),
-    `expected_s`, and `factor`, that of the micro-batch on all stages. `median_s` [2, pp, dp] is
-    each worker's own median, `num_ops` [2, pp] the worker's operations in a step.
+    `expected_s`, and `factor`, that of the micro-batch on all stages. `median_s` [2, pp x chunks,
+    dp] is each worker's own median in each model chunk, NaN where it has none; `num_ops` [2, pp]
+    the worker's operations in a step.
     """
 
     direction: Ints
@@ -149,25 +164,26 @@ class Outliers:
 def find_outliers(group: Features) -> Outliers:
     """Single long computations of a group of steps; of split backwards the first halves.
 
-    expected = the worker's median of that direction * the micro-batch's factor * the worker's pace
-    in that step, if slow. The factor is the lower median, over stages and directions, of duration /
-    median, so a single event cannot raise it. Stages with unequal numbers of forwards and backwards
-    are left out, as their items do not correspond.
+    expected = the worker's median of that direction and model chunk * the micro-batch's factor *
+    the worker's pace in that step, if slow. Chunks of one stage differ, as the last one computes
+    the loss. The factor is the lower median, over stages and directions, of duration / median, so a
+    single event cannot raise it. Stages with unequal numbers of forwards and backwards are left
+    out, as their items do not correspond.
     """
-    rows = group.item_rows
+    rows, chunk = group.item_rows, group.item_chunk
+    num_chunks = int(chunk.max(initial=0)) + 1
     own_s, num_steps = group.replayer.durations.recorded_s, len(group.steps)
-    # No -1 for a size, as there may be no rows.
-    flat = np.ascontiguousarray(rows.reshape(rows.shape[0] * rows.shape[1], rows.shape[2]))
+    flat = _by_chunk(rows, chunk, num_chunks)
     size = rows.size * own_s.shape[1]
     median_s = np.full((flat.shape[0], group.replayer.dp_size), np.nan)
     in_parallel(
         size,
         flat.shape[0],
         lambda first, end: _medians(
-            own_s, flat, num_steps, MAX_MEDIAN_VALUES, first, end, median_s
+            own_s, flat, num_steps, MAX_MEDIAN_VALUES * num_chunks, first, end, median_s
         ),
     )
-    paired = _in_both_directions(rows).reshape(flat.shape)
+    paired = _by_chunk(_in_both_directions(rows), chunk, num_chunks)
     parts = in_parallel(
         size,
         rows.shape[-1],
@@ -175,14 +191,15 @@ def find_outliers(group: Features) -> Outliers:
     )
     where, factor = (np.concatenate(part) for part in zip(*parts, strict=True))
     place, item, lane = where.T
-    pace = _paces(own_s, flat, median_s, num_steps, place % rows.shape[1], lane)
+    direction, stage = np.divmod(place // num_chunks, rows.shape[1])
+    pace = _paces(own_s, flat, median_s, num_steps, num_chunks, stage, lane)
     row, dp_rank = flat[place, item], lane // num_steps
     expected_s = median_s[place, dp_rank] * factor * pace
     ratio = own_s[row, lane] / expected_s
     kept = ratio > MIN_OUTLIER_RATIO
     return Outliers(
-        direction=(place // rows.shape[1])[kept],
-        stage=(place % rows.shape[1])[kept],
+        direction=direction[kept],
+        stage=stage[kept],
         item=item[kept],
         dp_rank=dp_rank[kept],
         step=(lane % num_steps)[kept],
@@ -191,8 +208,21 @@ def find_outliers(group: Features) -> Outliers:
         ratio=ratio[kept],
         expected_s=expected_s[kept],
         factor=factor[kept],
-        median_s=median_s.reshape(*rows.shape[:2], group.replayer.dp_size),
+        median_s=median_s.reshape(2, rows.shape[1] * num_chunks, group.replayer.dp_size),
         num_ops=(rows >= 0).sum(axis=-1),
+    )
+
+
+def _by_chunk(rows: Ints, chunk: Ints, num_chunks: int) -> Ints:
+    """[places, items], the rows of each direction, stage and chunk; -1 for other chunks' items.
+
+    A place is (direction * pp + stage) * chunks + chunk.
+    """
+    is_here = chunk == np.arange(num_chunks)[:, None]
+    split = np.where(is_here, rows[:, :, None, :], -1)
+    # No -1 for a size, as there may be no rows.
+    return np.ascontiguousarray(
+        split.reshape(rows.shape[0] * rows.shape[1] * num_chunks, rows.shape[2])
     )
 
 
@@ -208,12 +238,19 @@ def _in_both_directions(rows: Ints) -> Ints:
 
 
 def _paces(
-    own_s: Floats, rows: Ints, median_s: Floats, num_steps: int, stage: Ints, lane: Ints
+    own_s: Floats,
+    rows: Ints,
+    median_s: Floats,
+    num_steps: int,
+    num_chunks: int,
+    stage: Ints,
+    lane: Ints,
 ) -> Floats:
     """[outliers], pace of the worker in the whole step, 1.0 or slower."""
     key, at = np.unique(stage * own_s.shape[1] + lane, return_inverse=True)
     paces = np.ones(key.size)
-    _pace_of(own_s, rows, median_s, num_steps, MIN_OF_STEP, *np.divmod(key, own_s.shape[1]), paces)
+    stages, lanes = np.divmod(key, own_s.shape[1])
+    _pace_of(own_s, rows, median_s, num_steps, num_chunks, MIN_OF_STEP, stages, lanes, paces)
     return paces[at]
 
 
@@ -290,16 +327,21 @@ def _long(own_s, rows, median_s, num_steps, lowest, first, end):  # type: ignore
 
 @kernel
 def _pace_of(  # type: ignore[no-untyped-def]
-    own_s, rows, median_s, num_steps, min_of_step, stages, lanes, paces
+    own_s, rows, median_s, num_steps, num_chunks, min_of_step, stages, lanes, paces
 ):
     num_places, num_items = rows.shape
-    num_stages = num_places // 2
+    half = num_places // 2
     in_order = np.empty(num_places)
+    mine = np.empty(2 * num_chunks, np.int64)
     for at in range(paces.size):
-        stage, dp_rank, step = stages[at], lanes[at] // num_steps, lanes[at] % num_steps
+        dp_rank, step = lanes[at] // num_steps, lanes[at] % num_steps
+        for chunk in range(num_chunks):
+            mine[2 * chunk] = stages[at] * num_chunks + chunk
+            mine[2 * chunk + 1] = half + stages[at] * num_chunks + chunk
         of_step = 0
         for item in range(num_items):
-            of_step += (rows[stage, item] >= 0) + (rows[num_stages + stage, item] >= 0)
+            for place in mine:
+                of_step += rows[place, item] >= 0
         # Enough steps on either side for `min_of_step` operations.
         beside = 0
         while of_step * (2 * beside + 1) < min_of_step:
@@ -310,7 +352,7 @@ def _pace_of(  # type: ignore[no-untyped-def]
             lane = dp_rank * num_steps + near
             for item in range(num_items):
                 factor = _factor(own_s, rows, median_s, num_steps, item, lane, in_order)
-                for place in (stage, num_stages + stage):
+                for place in mine:
                     expected_s = median_s[place, dp_rank] * factor
                     if rows[place, item] >= 0 and expected_s > 0:
                         values[count] = own_s[rows[place, item], lane] / expected_s

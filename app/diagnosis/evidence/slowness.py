@@ -34,24 +34,165 @@ CLEAR_GAP = 0.02
 GAP_TO_SPREAD = 1.5
 
 
-def peer_references(took_s: Floats) -> NDArray[np.bool_]:
-    """[dp, pp], the reference workers: all, or the faster of two distinct groups.
+# At the level of the other stages: within this share, or so many times the spread of healthy peers.
+SAME_LEVEL = 0.03
+SAME_LEVEL_DEVIATIONS = 2.0
+# The same for the medians of two groups of older GPUs.
+OLDER_DEVIATIONS = 3.0
+# Far from it: so many times that spread.
+FAR_DEVIATIONS = 4.0
+# Two groups of a stage are slow in turn if they swap in this share of the steps.
+_MIN_SHARE_SWAPPED = 0.2
+# Two generations of GPUs: at least this share of the other stages' workers is of the slower one.
+MIN_OLDER_SHARE = 0.25
+
+
+def peer_references(took_s: Floats, hosts: Ints | None = None) -> NDArray[np.bool_]:
+    """[dp, pp], the reference workers: all of a stage, the faster of two distinct groups, or none.
+
+    A stage shows two groups by itself, or because some of its workers are as fast as the other
+    stages: all dp ranks of a stage have the same work, so those that take longer are slow. Where
+    every stage has GPUs of two generations but one, in which all are as slow as the older ones
+    elsewhere, that one has no reference of its own. Nor have several whole stages that are all of
+    one host, if they are slow alike.
 
     Args:
         took_s: [steps, dp, pp], seconds that should be equal within a stage.
+        hosts: [dp, pp], a number for each host, -1 where unknown.
     """
     _, dp_size, pp_size = took_s.shape
     found = np.ones((dp_size, pp_size), np.bool_)
     if dp_size > 1 and took_s.shape[0]:
         _references(np.ascontiguousarray(took_s), found)
+        for stage in np.flatnonzero(~found.all(axis=0)):
+            if _swaps(took_s[:, :, stage], found[:, stage]):
+                found[:, stage] = True
+        if pp_size > 1:
+            _by_other_stages(took_s.mean(axis=0), found, hosts)
     return found
+
+
+def _swaps(took_s: Floats, is_fast: NDArray[np.bool_]) -> bool:
+    """Whether the fast group [dp] of a stage is the slower one in many steps: slow in turn."""
+    fast_s, slow_s = (np.median(took_s[:, each], axis=1) for each in (is_fast, ~is_fast))
+    if not fast_s.mean() > 0:
+        return False
+    gap = slow_s.mean() / fast_s.mean() - 1
+    return bool((slow_s < (1 - gap / 2) * fast_s).mean() >= _MIN_SHARE_SWAPPED)
+
+
+def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | None) -> None:
+    """Split stages that look alike inside by the levels [dp, pp] of the other stages, in place."""
+    usual_s = _usual_s(level_s, found)
+    if not (usual_s > 0).all():
+        return
+    spread = _peer_spread(level_s / usual_s, found)
+    for stage in np.flatnonzero(found.all(axis=0)):
+        others_s = np.delete(usual_s, stage)
+        ratio = level_s[:, stage] / np.sort(others_s)[(others_s.size - 1) // 2]
+        near = _as_fast_as_others(ratio, spread)
+        if near is not None:
+            found[:, stage] = near
+    if hosts is not None:
+        found[:, _stages_of_slow_hosts(usual_s, hosts, spread)] = False
+    older = _older_ratio(level_s, found, spread)
+    if older is None:
+        return
+    slow_by, fast_s = older
+    for stage in np.flatnonzero(found.all(axis=0)):
+        ratio = usual_s[stage] / fast_s
+        if abs(ratio / slow_by - 1) <= max(SAME_LEVEL, OLDER_DEVIATIONS * spread):
+            found[:, stage] = False
+
+
+def _usual_s(level_s: Floats, found: NDArray[np.bool_]) -> Floats:
+    """[pp], seconds of each stage's reference workers, of which there are some."""
+    stages = range(level_s.shape[1])
+    return np.array([np.median(level_s[found[:, stage], stage]) for stage in stages])
+
+
+def _as_fast_as_others(ratio: Floats, spread: float) -> NDArray[np.bool_] | None:
+    """[dp], workers of a stage as fast as the other stages, where the others are clearly slower."""
+    near = ratio <= 1 + max(SAME_LEVEL, SAME_LEVEL_DEVIATIONS * spread)
+    if not near.any() or near.all():
+        return None
+    slower = ratio[~near]
+    if np.median(slower) < 1 + max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread):
+        return None
+    gap = slower.min() - ratio[near].max()
+    is_group = near.mean() >= FAST_SHARE or gap >= max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread)
+    return np.asarray(near) if is_group else None
+
+
+def _stages_of_slow_hosts(usual_s: Floats, hosts: Ints, spread: float) -> list[int]:
+    """Stages of hosts that have several of them, whole and alone, and are slower than the others.
+
+    One long stage is more likely than a slow host; several by the same ratio, and just those of a
+    host, are not.
+    """
+    found: list[int] = []
+    for host in np.unique(hosts[hosts >= 0]):
+        is_mine = hosts == host
+        mine = np.flatnonzero(is_mine.all(axis=0))
+        others = np.setdiff1d(np.arange(usual_s.size), mine)
+        if mine.size < 2 or not others.size or is_mine[:, others].any():
+            continue
+        apart = max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread)
+        are_alike = all(
+            usual_s[each].max() <= (1 + apart) * usual_s[each].min() for each in (mine, others)
+        )
+        if are_alike and usual_s[mine].min() > (1 + apart) * usual_s[others].max():
+            found += mine.tolist()
+    return found
+
+
+def _older_ratio(
+    level_s: Floats, found: NDArray[np.bool_], spread: float
+) -> tuple[float, float] | None:
+    """How much slower the older GPUs of the split stages are, and the seconds of the fast ones."""
+    is_split = ~found.all(axis=0) & found.any(axis=0)
+    usual_s = np.full(found.shape[1], np.nan)
+    usual_s[is_split] = _usual_s(level_s[:, is_split], found[:, is_split])
+    others = int(is_split.sum()) * level_s.shape[0]
+    if not others or (~found[:, is_split]).sum() < max(2.0, MIN_OLDER_SHARE * others):
+        return None
+    slow = (level_s / usual_s)[~found & is_split]
+    slow_by = float(np.median(slow))
+    are_alike = np.median(np.abs(slow / slow_by - 1)) <= max(SAME_LEVEL, 2 * spread)
+    is_clear = slow_by >= 1 + 2 * SAME_LEVEL
+    return (slow_by, float(np.median(usual_s[is_split]))) if are_alike and is_clear else None
 
 
 def ratios_to_peers(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
-    """[steps, dp, pp], seconds divided by the median of the stage's reference workers [dp, pp]."""
+    """[steps, dp, pp], seconds divided by the median of the stage's reference workers.
+
+    Args:
+        took_s: [steps, dp, pp], seconds.
+        measure: [dp, pp] or [steps, dp, pp], the reference workers. In a step without any the
+            stage's median over the other steps counts; a stage without any in all steps is compared
+            with the other stages.
+    """
     found = np.ones(took_s.shape)
-    _ratios(np.ascontiguousarray(took_s), measure, found)
+    usual_s = _reference_s(took_s, np.broadcast_to(measure, took_s.shape))
+    np.divide(took_s, usual_s[:, None], out=found, where=(usual_s > 0)[:, None])
     return found
+
+
+def _reference_s(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
+    """[steps, pp], seconds of the reference; NaN where there is none at all."""
+    usual_s = np.full((took_s.shape[0], took_s.shape[2]), np.nan)
+    _medians_of(np.ascontiguousarray(took_s), np.ascontiguousarray(measure), usual_s)
+    unknown = np.isnan(usual_s)
+    if not unknown.any():
+        return usual_s
+    for stage in np.flatnonzero(unknown.any(axis=0)):
+        known = ~unknown[:, stage]
+        if known.any():
+            usual_s[~known, stage] = np.median(usual_s[known, stage])
+    known_stages = np.flatnonzero(~unknown.all(axis=0))
+    if known_stages.size:
+        usual_s[:, unknown.all(axis=0)] = np.median(usual_s[:, known_stages], axis=1)[:, None]
+    return usual_s
 
 
 @kernel
@@ -82,20 +223,18 @@ def _references(took_s, found):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _ratios(took_s, measure, found):  # type: ignore[no-untyped-def]
+def _medians_of(took_s, measure, usual_s):  # type: ignore[no-untyped-def]
     num_steps, dp_size, pp_size = took_s.shape
     chosen = np.empty(dp_size)
     for step in range(num_steps):
         for stage in range(pp_size):
             count = 0
             for dp_rank in range(dp_size):
-                if measure[dp_rank, stage]:
+                if measure[step, dp_rank, stage]:
                     chosen[count] = took_s[step, dp_rank, stage]
                     count += 1
-            typical_s = median(chosen, count)
-            if typical_s > 0:
-                for dp_rank in range(dp_size):
-                    found[step, dp_rank, stage] = took_s[step, dp_rank, stage] / typical_s
+            if count:
+                usual_s[step, stage] = median(chosen, count)
 
 
 # Steps before the change, within the window, that give each direction's level.
@@ -168,15 +307,23 @@ MIN_RATIO = 1.04
 MIN_DEVIATIONS = 6.0
 # Standard deviations of healthy peers.
 MIN_PEER_DEVIATIONS = 5.0
+# What is known of GPUs of one kind before any is measured, as a deviation and in values; those
+# slower than the others by this ratio do not count.
+_USUAL_PEER_SPREAD = 0.02
+_USUAL_PEER_VALUES = 3.0
+_CLEARLY_SLOW = 1.15
 # Each direction, and the shortest computation, shows at least this share of the slowdown.
 SHARE_OF_EACH = 0.35
 # Lengths vary if dividing out the replica's common factor lowers the spread so many times.
 _MIN_COMMON = 2.0
 # A worker varies if its stretch has so many times the usual spread.
 _VARYING_DEVIATIONS = 3.0
+# Where lengths vary, and at least this share of its excess.
+_VARYING_SHARE = 0.5
+# Healthy workers together vary at most so many times as much as the median one.
+_MAX_OF_MEDIAN = 2.0
 # Longer stretches of a slow replica are not sequence lengths.
 _MIN_STRETCH = 4
-_MIN_PEERS = 6
 
 NO_COMPUTATIONS = "some stage has no forward or no backward computations"
 
@@ -189,7 +336,9 @@ class Slowness:
     `measure` [dp, pp], the reference workers; `as_peers`, forward and backward seconds [steps, dp,
     pp] with slow groups brought to the reference; `usual` [usual steps], positions of the steps in
     which `stretches` [workers] are searched, which count positions in `usual`. `has_no_peers`: the
-    workers are compared with their own history.
+    workers are compared with their own history. Of one type of operation alone (`slowness_of`)
+    forward and backward are the ratio, and `min_ratio` is higher. `num_healthy` [pp] counts dp
+    ranks that are not clearly slow, 1 at least.
     """
 
     ratio: Floats
@@ -203,6 +352,8 @@ class Slowness:
     peer_spread: float
     lengths_vary: bool
     has_no_peers: bool = False
+    min_ratio: float = MIN_RATIO
+    num_healthy: Ints | None = None
 
     @cached_property
     def stretches(self) -> Stretches:
@@ -214,7 +365,7 @@ class Slowness:
     @property
     def threshold(self) -> float:
         """The ratio from which a worker is slow."""
-        return max(MIN_RATIO, 1 + MIN_PEER_DEVIATIONS * self.peer_spread)
+        return max(self.min_ratio, 1 + MIN_PEER_DEVIATIONS * self.peer_spread)
 
     @cached_property
     def significance(self) -> Floats:
@@ -222,6 +373,8 @@ class Slowness:
         found, excess = self.stretches, np.maximum(self.stretches.mean - 1, 0.0)
         shown = np.minimum(found.standard_errors / MIN_DEVIATIONS, excess / (self.threshold - 1))
         sides = [self.forward, self.backward] + [self.least] * (not self.lengths_vary)
+        if self.has_no_peers:  # its own past shows both directions together
+            sides = [np.maximum(self.forward, self.backward)]
         spreads = [spread_of_steps(side[self.usual]) for side in sides]
         for side, spread in zip(sides, spreads, strict=True):
             theirs = self._in_stretches(side)
@@ -234,11 +387,11 @@ class Slowness:
     @cached_property
     def varies(self) -> NDArray[np.bool_]:
         """[workers], whether the slowdown varies within the stretch, as a throttling GPU's does."""
-        if self.lengths_vary:
-            return np.zeros(self.stretches.mean.size, np.bool_)
         squares = self._in_stretches(self.ratio**2)
         deviation = np.sqrt(np.maximum(0.0, squares - self.stretches.mean**2))
-        return deviation > _VARYING_DEVIATIONS * self.spread
+        # What is left of uneven lengths varies as well, by less than a fault that comes and goes.
+        least = _VARYING_SHARE * (self.stretches.mean - 1) if self.lengths_vary else 0.0
+        return np.asarray(deviation > np.maximum(_VARYING_DEVIATIONS * self.spread, least))
 
     @cached_property
     def slow_by(self) -> Floats:
@@ -250,6 +403,22 @@ class Slowness:
             by[chosen[0] : chosen[-1] + 1, dp_rank, stage] = found.mean[at]
         return by
 
+    @cached_property
+    def slow_steps(self) -> NDArray[np.bool_]:
+        """[steps, dp, pp], steps in which slow workers are slow, within their stretch or outside.
+
+        Of one that is slow now and then, the steps between are left out.
+        """
+        found, ratio = self.stretches, self.ratio[self.usual].reshape(self.usual.size, -1)
+        is_slow = (self.significance >= 1) & (found.mean >= self.threshold)
+        at = np.arange(self.usual.size)[:, None]
+        inside = (at >= found.first) & (at < found.end)
+        high = 1 + np.maximum((found.mean - 1) / 2, _VARYING_DEVIATIONS * self.spread)
+        fits = np.where(inside & ~self.varies, True, ratio >= np.minimum(high, found.mean))
+        of_usual = is_slow & fits
+        nearest = np.searchsorted(self.usual, np.arange(len(self.ratio)), side="right") - 1
+        return np.asarray(of_usual[np.maximum(nearest, 0)].reshape(self.ratio.shape))
+
     def _in_stretches(self, side: Floats) -> Floats:
         """[workers], the mean of a figure in each worker's stretch; 1 where there is none."""
         series, found = side[self.usual].reshape(self.usual.size, -1), self.stretches
@@ -259,17 +428,57 @@ class Slowness:
         return np.where(found.end > found.first, mean, 1.0)
 
 
-def slowness_to_peers(forward: Pace, backward: Pace, usual: Ints) -> Slowness:
-    """Every worker compared with its peers."""
-    measure = peer_references((forward.mean_s + backward.mean_s)[usual])
-    # A worker that is measured by itself alone shows no variation between workers.
+def slowness_to_peers(
+    forward: Pace, backward: Pace, usual: Ints, hosts: Ints | None = None
+) -> Slowness:
+    """Every worker compared with its peers.
+
+    Twice: workers found to be slow are no reference in the steps in which they are slow. Otherwise
+    two dp ranks that are slow in turn would look half as slow, and noise be taken from the changes
+    of one that is slow now and then. `hosts` as in `peer_references`.
+    """
+    measure = peer_references((forward.mean_s + backward.mean_s)[usual], hosts)
+    nobody = np.zeros(forward.mean_s.shape, np.bool_)
+    found = _compared((forward, backward), usual, measure, nobody)
+    slow = found.slow_steps
+    if not slow.any():
+        return found
+    return _compared((forward, backward), usual, measure, slow)
+
+
+def slowness_of(took: Pace, usual: Ints, min_ratio: float) -> Slowness:
+    """The same for operations of one type alone."""
+    measure = peer_references(took.mean_s[usual])
+    nobody = np.zeros(took.mean_s.shape, np.bool_)
+    found = _compared((took,), usual, measure, nobody, min_ratio)
+    slow = found.slow_steps
+    if not slow.any():
+        return found
+    return _compared((took,), usual, measure, slow, min_ratio)
+
+
+def _compared(
+    paces: tuple[Pace, ...],
+    usual: Ints,
+    measure: NDArray[np.bool_],
+    slow: NDArray[np.bool_],
+    min_ratio: float = MIN_RATIO,
+) -> Slowness:
+    """Every worker against `measure` [dp, pp] without workers in steps `slow` [steps, dp, pp]."""
+    reference = measure & ~slow
+    # A worker that is measured by itself alone shows no variation between workers, and the changes
+    # of a slow one are no noise.
     is_measured = ~(measure & (measure.sum(axis=0) == 1))
-    of_mean, of_least = (
-        _against(kind, measure)
-        for kind in ((forward.mean_s, backward.mean_s), (forward.least_s, backward.least_s))
-    )
+    steady = is_measured & ~slow[usual].any(axis=0)
+    of_reference = not steady.any() and slow.any()
+    is_measured = steady if steady.any() else is_measured
+    means, leasts = (tuple(getattr(each, name) for each in paces) for name in ("mean_s", "least_s"))
+    of_mean, of_least = (_against(kind, reference) for kind in (means, leasts))
     spread, of_shortest = (
-        spread_of_steps(each[0][usual][:, is_measured]) for each in (of_mean, of_least)
+        _spread_of_reference(took_s, reference, usual)
+        if of_reference
+        else _spread(each[0][usual][:, is_measured])
+        for each, took_s in ((of_mean, means), (of_least, leasts))
     )
     # With uneven lengths, means of micro-batches vary far more than the shortest ones.
     by_least = of_shortest * _MIN_COMMON < spread
@@ -278,23 +487,25 @@ def slowness_to_peers(forward: Pace, backward: Pace, usual: Ints) -> Slowness:
     lengths = _of_lengths(ratio, usual, spread, is_measured)
     if lengths is not None:
         ratio, least, *sides = (each / lengths[:, :, None] for each in (ratio, least, *sides))
-        spread = spread_of_steps(ratio[usual][:, is_measured])
-    level = ratio[usual].mean(axis=0)[measure]
-    peer_spread = MAD_TO_DEVIATION * float(medians(np.abs(level - 1)))
+        if not of_reference:
+            spread = _spread(ratio[usual][:, is_measured])
+    level = ratio[usual].mean(axis=0)
+    as_peers = [
+        _divided(took_s, by, ~reference) for took_s, by in zip(means, of_mean[1:], strict=True)
+    ]
     return Slowness(
         ratio=ratio,
         forward=sides[0],
-        backward=sides[1],
+        backward=sides[-1],
         least=least,
         measure=measure,
-        as_peers=(
-            _divided(forward.mean_s, of_mean[1], ~measure),
-            _divided(backward.mean_s, of_mean[2], ~measure),
-        ),
+        as_peers=(as_peers[0], as_peers[-1]),
         usual=usual,
         spread=spread,
-        peer_spread=peer_spread if level.size >= _MIN_PEERS else 0.0,
+        peer_spread=_peer_spread(level, measure),
+        num_healthy=np.maximum(1, (level < _CLEARLY_SLOW).sum(axis=0)),
         lengths_vary=by_least or lengths is not None,
+        min_ratio=min_ratio,
     )
 
 
@@ -312,7 +523,10 @@ def slowness_by_history(
         backward=sides[1],
         least=ratio,
         measure=np.ones(ratio.shape[1:], np.bool_),
-        as_peers=(forward.mean_s, backward.mean_s),
+        as_peers=(
+            _divided(forward.mean_s, sides[0], ratio > 1),
+            _divided(backward.mean_s, sides[1], ratio > 1),
+        ),
         usual=usual,
         spread=spread_of_steps(ratio[usual], np.ones(ratio.shape[2])),
         peer_spread=0.0,
@@ -321,12 +535,70 @@ def slowness_by_history(
     )
 
 
-def _against(took_s: tuple[Floats, Floats], measure: NDArray[np.bool_]) -> list[Floats]:
-    """[steps, dp, pp] ratios to peers: both directions together, forward, backward."""
-    forward_s, backward_s = took_s
-    return [
-        ratios_to_peers(each, measure) for each in (forward_s + backward_s, forward_s, backward_s)
-    ]
+def _spread(ratio: Floats) -> float:
+    """Standard deviation of ratios [steps, workers] within a worker, without changes of level.
+
+    One worker that comes and goes makes all of them together vary, but not the median one.
+    """
+    together = spread_of_steps(ratio)
+    if ratio.shape[0] < _MIN_STRETCH or ratio.shape[1] < 2:
+        return together
+    squares = np.sort((np.diff(ratio, axis=0) ** 2).mean(axis=0))
+    usual = float(np.sqrt(squares[(squares.size - 1) // 2] / 2))
+    return min(together, max(_MAX_OF_MEDIAN * usual, spread_of_steps(np.empty((0, 1)))))
+
+
+def _spread_of_reference(
+    took_s: tuple[Floats, ...], reference: NDArray[np.bool_], usual: Ints
+) -> float:
+    """Standard deviation of ratios, by the times of workers that are the only ones to compare with.
+
+    Both of a ratio vary, the worker and its reference.
+    """
+    is_steady = reference[usual].all(axis=0)
+    all_s = np.sum(took_s, axis=0)[usual][:, is_steady]
+    level_s = all_s.mean(axis=0)
+    if not all_s.size or not (level_s > 0).all():
+        return spread_of_steps(np.empty((0, 1)))
+    return float(np.sqrt(2.0)) * spread_of_steps(all_s / level_s)
+
+
+def _peer_spread(level: Floats, measure: NDArray[np.bool_]) -> float:
+    """Standard deviation between healthy workers of a stage, by their mean ratios [dp, pp].
+
+    Without those that are clearly slow, and without the slower groups `~measure` where these are
+    far from the others. With few workers, what is usual counts as well.
+    """
+    is_healthy = level < _CLEARLY_SLOW
+    # Where one worker alone is the reference, it shows no variation.
+    is_fast = is_healthy & (measure | (measure.sum(axis=0) < 2))
+    among_fast, slower = _spread_within(level, is_fast), level[is_healthy & ~is_fast]
+    if slower.size and np.median(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
+        return among_fast
+    return _spread_within(level, is_healthy)
+
+
+def _spread_within(level: Floats, chosen: NDArray[np.bool_]) -> float:
+    parts, freedom = [], 0
+    for stage in range(level.shape[1]):
+        mine = level[chosen[:, stage], stage]
+        if mine.size > 1 and mine.mean() > 0:
+            freedom += mine.size - 1
+            parts.append((mine / mine.mean() - 1) * np.sqrt(mine.size / (mine.size - 1)))
+    if not parts:
+        return _USUAL_PEER_SPREAD
+    away = np.sort(np.abs(np.concatenate(parts)))
+    # The lower median: of two workers of two stages, those of one may differ by a fault.
+    measured = MAD_TO_DEVIATION * float(away[(away.size - 1) // 2])
+    squares = freedom * measured**2 + _USUAL_PEER_VALUES * _USUAL_PEER_SPREAD**2
+    return float(np.sqrt(squares / (freedom + _USUAL_PEER_VALUES)))
+
+
+def _against(took_s: tuple[Floats, ...], reference: NDArray[np.bool_]) -> list[Floats]:
+    """[steps, dp, pp] ratios to peers: of all operations together, and of each kind."""
+    if len(took_s) == 1:
+        return [ratios_to_peers(took_s[0], reference)] * 2
+    return [ratios_to_peers(each, reference) for each in (np.add(*took_s), *took_s)]
 
 
 def _divided(took_s: Floats, ratio: Floats, chosen: NDArray[np.bool_]) -> Floats:

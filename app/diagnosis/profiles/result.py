@@ -152,6 +152,7 @@ def _finding(job: ProfiledJob, culprit: ProfileCulprit) -> dict[str, Any]:
         "confidence": _CONFIDENCE,
         "culprits": [{name: value for name, value in named.items() if value is not None}],
         "onset_step": None,
+        "end_step": None,
         "persistence": None,
         "cost": low,
         "cost_range": [low, high] if is_apart else None,

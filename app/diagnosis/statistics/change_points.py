@@ -151,6 +151,15 @@ def clip_outliers(logs, scale, near, smooth, clipped):  # type: ignore[no-untype
         clipped[at] = min(max(logs[at], least), most)
 
 
+def without_outliers(logs: Floats) -> Floats:
+    """[n], logarithms clipped around their running medians; a copy."""
+    if logs.size < 2:
+        return logs.copy()
+    near, smooth, clipped = np.empty(2 * NEIGHBOURS + 1), np.empty(logs.size), np.empty(logs.size)
+    clip_outliers(logs, scale_of(logs), near, smooth, clipped)
+    return clipped
+
+
 @kernel
 def may_change(logs, scale, criteria):  # type: ignore[no-untyped-def]
     """Whether `is_change` may hold for any split; a quick check before the search.
@@ -447,11 +456,11 @@ def _level_changes(logs: Floats, at: Ints, jumps: list[int]) -> list[LevelChange
         inner = [jump - begin for jump in jumps[first:end]]
         gradual = find_ramp(logs[begin : bounds[end + 1]], inner)
         if gradual is None:
-            found += [_level_change(at, jump, jump, *level[i : i + 2])
+            found += [level_change(at, jump, jump, *level[i : i + 2])
                       for i, jump in enumerate(jumps[first:end], first)]  # fmt: skip
         else:
             steps = begin + gradual.begin, begin + gradual.until
-            found.append(_level_change(at, *steps, gradual.before, gradual.after))
+            found.append(level_change(at, *steps, gradual.before, gradual.after))
     return found
 
 
@@ -468,5 +477,6 @@ def _staircases(jumps: list[int], level: list[float]) -> Iterator[tuple[int, int
         first = index
 
 
-def _level_change(at: Ints, begin: int, until: int, before: float, after: float) -> LevelChange:
+def level_change(at: Ints, begin: int, until: int, before: float, after: float) -> LevelChange:
+    """The change at known positions `at`; levels are logarithms."""
     return LevelChange(int(at[begin]), float(np.exp(before)), float(np.exp(after)), int(at[until]))

@@ -10,16 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.finding import Persistence
+from app.diagnosis.statistics.episodes import Episodes, bad_steps, episodes_of
 from app.trace.window import Floats, Ints
 
-# A step is bad from this excess, and from half of the median excess of bad steps.
-MIN_EXCESS = 0.05
+# Of the window's steps, or of those since the onset.
 MIN_CHRONIC_SHARE = 0.5
-# Progressive: Kendall's tau of the steps, and growth from the first third to the last.
+# Fewer bad steps up to the newest one are few steps.
+MIN_CHRONIC_STEPS = 4
+# Progressive: Kendall's tau of the steps, and growth from the first third to the last; or a ramp
+# over at least this share of the bad steps.
 MIN_AGREEMENT = 0.6
 MIN_GROWTH = 0.1
 MIN_STEPS = 6
 GROWTH_STEPS = 64  # newest steps that are looked at
+MIN_RAMP_SHARE = 0.5
+# It comes and goes where less than this share of the steps is bad, from the first bad one on.
+MIN_STEADY_SHARE = 0.85
 # Rotating: at least three culprits, none with more than half of the bad steps.
 MAX_SHARE_OF_ONE = 0.5
 MIN_CULPRITS = 3
@@ -30,14 +36,43 @@ def persistence(badness: Floats, num_before: int = 0) -> Persistence | None:
 
     1.0 = not bad, NaN = unknown; None where no step of the window is bad.
     """
-    is_bad = bad_steps(badness)
-    is_known = np.isfinite(badness[num_before:])
+    found = episodes_of(badness)
+    return None if found is None else persistence_of(found, badness, num_before)
+
+
+def persistence_of(found: Episodes, badness: Floats, num_before: int) -> Persistence | None:
+    """The same, of episodes that are known."""
+    bad = is_bad = bad_steps(badness)
+    inside = np.zeros(badness.size, np.bool_)
+    for first, end in found.parts:
+        inside[first:end] = True
+    if (is_bad & inside)[num_before:].any():
+        is_bad = bad & inside
+    num_known = int(np.isfinite(badness[num_before:]).sum())
     num_bad = int(is_bad[num_before:].sum())
     if not num_bad:
         return None
-    if _is_growing(badness, is_bad):
+    is_most = num_bad >= MIN_CHRONIC_SHARE * num_known
+    if found.is_over:
+        return "chronic" if is_most and found.share_bad >= MIN_STEADY_SHARE else "transient"
+    if _is_ramp(found, badness) or _is_growing(badness, bad):
         return "progressive"
-    return "chronic" if num_bad >= MIN_CHRONIC_SHARE * is_known.sum() else "transient"
+    if found.share_bad < MIN_STEADY_SHARE:
+        return "transient"
+    is_lasting = int(is_bad[found.parts[-1][0] :].sum()) >= MIN_CHRONIC_STEPS
+    return "chronic" if is_most or is_lasting else "transient"
+
+
+def _is_ramp(found: Episodes, badness: Floats) -> bool:
+    """Whether most of the last part is a ramp upwards."""
+    first, end = found.parts[-1]
+    if found.ramp_until is None or end < badness.size - GROWTH_STEPS:
+        return False
+    values = badness[first:end][np.isfinite(badness[first:end])]
+    if found.ramp_until + 1 - first < MIN_RAMP_SHARE * (end - first) or values.size < MIN_STEPS:
+        return False
+    third = max(2, values.size // 3)
+    return bool(np.median(values[-third:]) / np.median(values[:third]) - 1 >= MIN_GROWTH / 2)
 
 
 def rotation(culprits: Ints) -> Persistence | None:
@@ -48,15 +83,6 @@ def rotation(culprits: Ints) -> Persistence | None:
     counts = np.unique(named, return_counts=True)[1]
     is_rotating = counts.size >= MIN_CULPRITS and counts.max() <= MAX_SHARE_OF_ONE * named.size
     return "rotating" if is_rotating else None
-
-
-def bad_steps(badness: Floats) -> np.ndarray:
-    """[n], whether each step is bad."""
-    excess = np.nan_to_num(badness - 1.0, nan=0.0)
-    some = excess[excess >= MIN_EXCESS]
-    if not some.size:
-        return np.zeros(badness.size, np.bool_)
-    return np.asarray(excess >= max(MIN_EXCESS, float(np.median(some)) / 2))
 
 
 def _is_growing(badness: Floats, is_bad: np.ndarray) -> bool:
@@ -92,14 +118,15 @@ _FEW_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """Since when something is as bad as it is now, and whether it lasts.
+    """Since when something is bad, whether it lasts, and its last step where it does not.
 
     `onset_step` is None where it began before the known steps, or with no single step;
-    `persistence` is None where no step of the window is bad.
+    `persistence` is None where no step of the window is bad; `end_step` is None while it lasts.
     """
 
     onset_step: int | None
     persistence: Persistence | None
+    end_step: int | None = None
 
 
 def onset_of_hits(steps: Ints, is_hit: NDArray[np.bool_]) -> Onset:
@@ -114,22 +141,30 @@ def onset_of_hits(steps: Ints, is_hit: NDArray[np.bool_]) -> Onset:
     # Hits a step after the first one; two hits are too few for that.
     rate = (hits.size - 1) / (last + 1 - first) if hits.size > 2 else float(is_hit[first:].mean())
     began_here = (1 - rate) ** first < _MAX_CHANCE
-    is_over = (1 - rate) ** (is_hit.size - 1 - last) < _MAX_CHANCE
+    num_after = is_hit.size - 1 - last
+    is_over = num_after > 0 and (1 - rate) ** num_after < _MAX_CHANCE
     is_hiccup = hits.size <= _FEW_STEPS < is_hit.size / 2
     lasts: Persistence = "transient" if is_over or is_hiccup else "chronic"
-    return Onset(int(steps[first]) if began_here else None, lasts)
+    return Onset(
+        int(steps[first]) if began_here else None, lasts, int(steps[last]) if is_over else None
+    )
 
 
 def densest_stretch(share: Floats) -> tuple[int, int]:
-    """First and end of the stretch with the largest sum of share - 1/2 (Kadane).
+    """First and end of the stretch with the largest sum of share - 1/2.
 
     `share` [steps] is within 0..1.
     """
-    best, found, total, began = -np.inf, (0, share.size), 0.0, 0
-    for position, gain in enumerate((share - MIN_HIT_SHARE).tolist()):
+    return best_stretch(share - MIN_HIT_SHARE)
+
+
+def best_stretch(gain: Floats) -> tuple[int, int]:
+    """First and end of the stretch with the largest sum of `gain` [steps] (Kadane)."""
+    best, found, total, began = -np.inf, (0, gain.size), 0.0, 0
+    for position, each in enumerate(gain.tolist()):
         if total <= 0.0:
             total, began = 0.0, position
-        total += gain
+        total += each
         if total > best:
             best, found = total, (began, position + 1)
     return found

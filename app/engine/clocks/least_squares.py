@@ -217,7 +217,7 @@ def _line(far_ns, when, spread_ns, coefficients):  # type: ignore[no-untyped-def
 
 # Values further off than this many spreads are clipped to it.
 CLIP = 2.0
-_MIN_SPREAD_NS = 1000.0
+MIN_SPREAD_NS = 1000.0
 _MAX_TURNS = 20
 _NEAR_ENOUGH = 0.02  # of the spread
 _SPREAD_SAMPLE = 1 << 13  # values; more make it no surer
@@ -259,7 +259,7 @@ def robust_least_squares(  # type: ignore[no-untyped-def]
 @kernel
 def _robust_deviation(spread):  # type: ignore[no-untyped-def]
     """Robust standard deviation: that of normal values with a few outliers."""
-    return max(1.4826 * np.median(spread), _MIN_SPREAD_NS)
+    return max(1.4826 * np.median(spread), MIN_SPREAD_NS)
 
 
 _MAX_ROUNDS = 3

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from app.engine.clocks.first_guess import FirstGuess, first_guess
-from app.engine.clocks.least_squares import CLIP, centre, fit_lines
+from app.engine.clocks.least_squares import CLIP, MIN_SPREAD_NS, centre, fit_lines
 from app.engine.clocks.shared_ends import ClockLines, SharedEnds, shared_ends
 from app.engine.graph import StepGraph
 from app.engine.grid import Grid
@@ -36,12 +36,25 @@ class Clocks:
     """The clocks of all hosts by name, and the 0.9 quantile of the residuals.
 
     If they could not be measured, `residual_s` is None, `reason` says why, and times stay as
-    recorded. With a residual, `reason` says what remains unknown, if anything.
+    recorded; `apart_s` then is how far shared ends are from their moments as recorded (the same
+    quantile), None where nothing is shared. With a residual, `reason` says what remains unknown,
+    if anything.
     """
 
     residual_s: float | None = None
     hosts: Mapping[str, HostClock] = field(default_factory=dict)
     reason: str | None = None
+    apart_s: float | None = None
+
+    @property
+    def error_s(self) -> float | None:
+        """How wrong the time between two workers may be; None where nothing shows it.
+
+        Of clocks that were not corrected, both ends may be off.
+        """
+        if self.residual_s is not None:
+            return self.residual_s
+        return None if self.apart_s is None else 2 * self.apart_s
 
     @property
     def offset_s(self) -> dict[str, float]:
@@ -106,8 +119,10 @@ def _correct(  # type: ignore[no-untyped-def]
 RESIDUAL_QUANTILE = 0.9
 
 
-def residuals_ns(shared: SharedEnds, found: ClockLines) -> tuple[float, Floats]:
-    """`RESIDUAL_QUANTILE` of the residuals of all ends, and [hosts] of each host's ends."""
+def residuals_ns(
+    shared: SharedEnds, found: ClockLines, quantile: float = RESIDUAL_QUANTILE
+) -> tuple[float, Floats]:
+    """This quantile of the residuals of all ends, and [hosts] of each host's ends."""
     slots = shared.num_times // shared.per_slot
     num_values = np.diff(shared.first_member) * slots
     first_value = np.concatenate(([0], np.cumsum(num_values)))
@@ -117,9 +132,7 @@ def residuals_ns(shared: SharedEnds, found: ClockLines) -> tuple[float, Floats]:
         shared.end_ns, found.offset_ns, found.origin_ns, found.middle_ns, found.half_ns,
         found.coefficients, CLIP * found.spread_ns, first_value, far_ns, host,
     )  # fmt: skip
-    return float(np.quantile(far_ns, RESIDUAL_QUANTILE)), _by_host(
-        far_ns, host, shared.num_hosts, RESIDUAL_QUANTILE
-    )
+    return float(np.quantile(far_ns, quantile)), _by_host(far_ns, host, shared.num_hosts, quantile)
 
 
 @kernel
@@ -173,86 +186,159 @@ _MAX_DRIFT_ERROR = 20e-6
 # With larger residuals, as a share of a step, the ends do not mark the same moments (a client
 # records them differently), and no clocks are better than clocks measured by them.
 _MAX_RESIDUAL = 0.05
+# Clocks that nobody said to be several are taken to be so if the correction divides the distances
+# of shared ends by this (published traces: by 1.15 at most), and there are so many distances for
+# each figure of a clock, that chance cannot.
+MIN_EVIDENCE_RATIO = 3.0
+MIN_ENDS_PER_FIGURE = 5
+# Share of the step; clocks nearer to each other move no cause by as much as 1 %.
+MIN_APART_OF_STEP = 1e-5
+_TYPICAL_QUANTILE = 0.5
+# Steps without absolute times are laid end to end by their numbers; a larger gap says nothing.
+_MAX_STEPS_APART = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ClockCorrection:
     """A window's clocks, and the correction of its times to the reference clock.
 
-    `host` [dp, pp] numbers the hosts; `found` is None if nothing was measured.
+    `host` [dp, pp] numbers the hosts; `found` is None if no time is corrected. `origin_ns` [steps]
+    is the origin of each of the window's steps, since the first one.
     """
 
     clocks: Clocks
     window: Window
     host: Ints
     found: ClockLines | None = None
+    origin_ns: Ints | None = None
 
     def of(self, grid: Grid) -> Grid:
-        """The grid by one clock, corrected in place; unchanged if no clock was measured."""
-        if self.found is None:
+        """The grid by one clock, corrected in place; unchanged if no time is corrected."""
+        if self.found is None or self.origin_ns is None:
             return grid
-        return corrected(grid, self.found, _began_ns(self.window, grid), self.host)
+        began_ns = _began_ns(self.window, self.origin_ns, grid)
+        by_one = corrected(grid, self.found, began_ns, self.host)
+        # Origins that were made up say nothing of the time between steps.
+        return by_one if self.window.origin_ns is not None else replace(by_one, origin_s=None)
 
 
 def measure_clocks(window: Window, grids: list[tuple[Grid, StepGraph]]) -> ClockCorrection:
-    """The clocks of the window's hosts, measured over all of its steps."""
-    reason, names, host = _hosts(window)
-    if reason is not None or not grids:
-        return ClockCorrection(Clocks(reason=reason or "no step can be replayed"), window, host)
-    began_ns = [_began_ns(window, grid) for grid, _ in grids]
+    """The clocks of the window's hosts, measured over all of its steps.
+
+    A worker of no known host has its own clock. Where hosts or absolute times are unknown, times
+    are corrected only where shared ends clearly show several clocks.
+    """
+    doubt, names, host = _hosts(window)
+    if len(names) < 2 or not grids:
+        reason = doubt or (
+            "all workers are on one host" if len(names) < 2 else "no step can be replayed"
+        )
+        return ClockCorrection(Clocks(reason=reason), window, host)
+    step_s = max(float(grid.template.end_s.max()) for grid, _ in grids)
+    origin_ns = _origin_ns(window, step_s)
+    began_ns = [_began_ns(window, origin_ns, grid) for grid, _ in grids]
     shared = shared_ends(grids, began_ns, host)
     if not shared.num_sets:
         reason = "workers on different hosts record no operation that ends at one moment on both"
-        return ClockCorrection(Clocks(reason=reason), window, host)
+        return ClockCorrection(Clocks(reason=doubt or reason), window, host)
     guess = first_guess(shared)
     found = fit_lines(shared, guess)
-    clocks = _clocks(names, shared, guess, found)
-    step_s = max(float(grid.template.end_s.max()) for grid, _ in grids)
-    if (residual_s := clocks.residual_s or 0.0) > _MAX_RESIDUAL * step_s:
-        reason = (
+    clocks = _clocks(names, shared, guess, found, knows_time=window.origin_ns is not None)
+    as_recorded = replace(
+        found,
+        offset_ns=np.zeros_like(found.offset_ns),
+        coefficients=np.zeros_like(found.coefficients),
+    )
+    residual_s = clocks.residual_s or 0.0
+    if residual_s > _MAX_RESIDUAL * step_s:
+        reason = doubt or (
             f"operations that should end together end {residual_s * 1e3:.1f} ms apart, whatever "
             "the clocks: too far to tell these by"
         )
-        return ClockCorrection(Clocks(reason=reason), window, host)
-    return ClockCorrection(clocks, window, host, found)
+        return ClockCorrection(_unmeasured(reason, shared, as_recorded), window, host)
+    if doubt is not None:
+        if not _show_several_clocks(shared, as_recorded, found, step_s):
+            return ClockCorrection(_unmeasured(doubt, shared, as_recorded), window, host)
+        reason = f"{doubt}; shared ends show several clocks, so each worker's was measured"
+        clocks = replace(clocks, reason=reason)
+    return ClockCorrection(clocks, window, host, found, origin_ns)
 
 
-def _began_ns(window: Window, grid: Grid) -> Ints:
+def _show_several_clocks(
+    shared: SharedEnds, as_recorded: ClockLines, found: ClockLines, step_s: float
+) -> bool:
+    """Whether shared ends are apart, and much closer to each other after the correction.
+
+    Either most of them, or the distant ones: a few workers may have all of the wrong clocks.
+    """
+    distances = int(((np.diff(shared.first_member) - 1) * shared.num_times).sum())
+    if distances < MIN_ENDS_PER_FIGURE * found.coefficients.size:
+        return False
+    least_ns = 1e9 * MIN_APART_OF_STEP * step_s
+    for quantile in (_TYPICAL_QUANTILE, RESIDUAL_QUANTILE):
+        before_ns, after_ns = (
+            residuals_ns(shared, each, quantile)[0] for each in (as_recorded, found)
+        )
+        if before_ns > max(least_ns, MIN_EVIDENCE_RATIO * max(after_ns, MIN_SPREAD_NS)):
+            return True
+    return False
+
+
+def _unmeasured(reason: str, shared: SharedEnds, as_recorded: ClockLines) -> Clocks:
+    return Clocks(reason=reason, apart_s=residuals_ns(shared, as_recorded)[0] * 1e-9)
+
+
+def _origin_ns(window: Window, step_s: float) -> Ints:
+    """[steps], origin of each step's times since the first one's; made up where unknown."""
+    if window.origin_ns is not None:
+        first_ns = window.origin_ns[0]
+        return np.array([each - first_ns for each in window.origin_ns], np.int64)
+    apart = np.minimum(np.diff(window.steps, prepend=window.steps[0]), _MAX_STEPS_APART)
+    return np.asarray(np.cumsum(apart) * np.int64(np.rint(step_s * 1e9)), np.int64)
+
+
+def _began_ns(window: Window, origin_ns: Ints, grid: Grid) -> Ints:
     """[steps] of the grid, origin of their times since the window's first origin."""
-    origin_ns = window.origin_ns or ()
-    by_step = {
-        step: each - origin_ns[0] for step, each in zip(window.steps, origin_ns, strict=True)
-    }
-    return np.array([by_step[step] for step in grid.steps], np.int64)
+    return np.asarray(origin_ns[np.searchsorted(window.steps, grid.steps)], np.int64)
 
 
 def _hosts(window: Window) -> tuple[str | None, list[str], Ints]:
-    """Reason why clocks cannot be compared or None, host names, and each worker's host [dp, pp]."""
+    """Reason to doubt that clocks can be compared or None, names, and each worker's host [dp, pp].
+
+    A worker of no known host is a host of its own.
+    """
     sizes = window.job.parallelism
-    host = np.zeros((sizes.dp_size, sizes.pp_size), np.int64)
-    if window.origin_ns is None:
-        return "times of different steps have nothing to do with each other", [], host
-    names = sorted(set(window.hosts.values()))
+    host = np.full((sizes.dp_size, sizes.pp_size), -1, np.int64)
+    donors = window.imputed.clock_of if window.imputed else {}
+    hosts = dict(window.hosts)
+    hosts |= {worker: hosts[donor] for worker, donor in donors.items() if donor in hosts}
+    names = sorted(set(hosts.values()))
     number = {name: at for at, name in enumerate(names)}
-    host[:] = -1
-    for (dp_rank, stage), name in window.hosts.items():
+    for (dp_rank, stage), name in hosts.items():
         host[dp_rank, stage] = number[name]
-    if (host < 0).any():
-        dp_rank, stage = np.argwhere(host < 0)[0]
-        others = int((host < 0).sum()) - 1
-        more = f" and of {others:,} more workers" if others else ""
-        return f"the host of dp rank {dp_rank}, stage {stage}{more} is not known", [], host
-    return ("all workers are on one host" if len(names) < 2 else None), names, host
+    unknown = np.argwhere(host < 0).tolist()
+    for dp_rank, stage in unknown:
+        host[dp_rank, stage] = len(names)
+        names.append(f"dp {dp_rank}, stage {stage}")
+    if window.origin_ns is None:
+        return "times of different steps have nothing to do with each other", names, host
+    if not unknown:
+        return None, names, host
+    dp_rank, stage = unknown[0]
+    more = f" and of {len(unknown) - 1:,} more workers" if len(unknown) > 1 else ""
+    return f"the host of dp rank {dp_rank}, stage {stage}{more} is not known", names, host
 
 
-def _clocks(names: list[str], shared: SharedEnds, guess: FirstGuess, found: ClockLines) -> Clocks:
+def _clocks(
+    names: list[str], shared: SharedEnds, guess: FirstGuess, found: ClockLines, *, knows_time: bool
+) -> Clocks:
     residual_ns, of_host_ns = residuals_ns(shared, found)
     offset_ns = found.offset_ns + found.coefficients[:, 0]
     drift, drift_error = found.drift, found.drift_error
     by_name = {
         name: HostClock(
             float(offset_ns[at]) * 1e-9,
-            _drift_ppm(drift[at], drift_error[at]),
+            _drift_ppm(drift[at], drift_error[at]) if knows_time else None,
             float(of_host_ns[at]) * 1e-9,
         )
         for at, name in enumerate(names)

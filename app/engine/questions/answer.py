@@ -31,6 +31,16 @@ class WhatIfAnswer:
     edits: tuple[EditCounts, ...]
 
     @property
+    def expected_s(self) -> Floats:
+        """[steps], seconds that steps would really take: simulated, times recorded T / simulated T.
+
+        A replay has no launch delays; steps with the edits keep their share of them. The mean is
+        the recorded one times T_new / T.
+        """
+        launch_slowdown = self.recorded_s.mean() / self.simulated_s.mean()
+        return np.asarray(self.what_if_s * launch_slowdown)
+
+    @property
     def gpu_hours_saved(self) -> float:
         """GPU-hours of the window's recorded time that the edits would save; may be negative.
 
@@ -92,6 +102,7 @@ def answer_as_json(answer: WhatIfAnswer) -> dict[str, Any]:
             "simulated": answer.simulated_s.tolist(),
             "ideal": answer.ideal_s.tolist(),
             "what_if": answer.what_if_s.tolist(),
+            "expected": answer.expected_s.tolist(),
         },
         "against_recorded": _against(answer.what_if_s, answer.simulated_s),
         "against_ideal": _against(answer.what_if_s, answer.ideal_s),

@@ -5,7 +5,7 @@ and collectives are stored column by column, compressed without loss.
 """
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -29,7 +29,14 @@ from app.ingest.wire.body import LAST_STEP
 from app.ingest.wire.collectives import members_of, ranks_of
 from app.trace.collectives import RankGroup, RankPlace
 from app.trace.job import Job
-from app.trace.window import TABLE_DTYPES, SkippedStep, StepKind, Window, WindowState
+from app.trace.window import (
+    TABLE_DTYPES,
+    PartialSteps,
+    SkippedStep,
+    StepKind,
+    Window,
+    WindowState,
+)
 
 _LEVEL = 1  # twice the size of the best one, for a tenth of the time
 
@@ -255,6 +262,7 @@ class OpenWindow:
         self.has_news = False
         skipped = tuple(step.skipped for step in self.settled if step.skipped)
         origin_ns = self.table.origins_ns(steps)
+        lacking = tuple(each for each in skipped if each.kind is None and each.missing)
         return Window(
             job=self._job,
             epoch=self._epoch,
@@ -268,12 +276,26 @@ class OpenWindow:
             places=tracker.workers_by_rank({rank for step in skipped for rank in step.missing}),
             origin_ns=origin_ns,
             collectives=None if groups is None else groups.collectives(steps, origin_ns),
+            partial=partial_steps(self.table, groups, steps, lacking) if lacking else None,
         )
 
     def _is_large(self) -> bool:
         """Whether one more step like the last would exceed the limit."""
         sizes = [step.table.num_ops for step in self.settled]
         return sum(sizes) + sizes[-1] > MAX_WINDOW_OPS
+
+
+def partial_steps(
+    table: OpTable,
+    groups: GroupTable | None,
+    complete: Sequence[int],
+    lacking: tuple[SkippedStep, ...],
+) -> PartialSteps:
+    """What was recorded of the steps that lack operations, ascending."""
+    numbers = [each.step for each in lacking]
+    every = sorted([*complete, *numbers])
+    collectives = None if groups is None else groups.collectives(every, table.origins_ns(every))
+    return PartialSteps(lacking, table.trace(numbers), table.origins_ns(numbers), collectives)
 
 
 def keeps_groups(skipped: SkippedStep | None) -> bool:

@@ -19,6 +19,7 @@ from app.synth.faults.slow_compute import (
     UniformSlowdown,
 )
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
+from app.synth.faults.stops import CheckpointStalls, CpuContention, JobStop
 
 FAULTS: dict[str, type[Fault]] = {
     fault.name: fault
@@ -38,6 +39,9 @@ FAULTS: dict[str, type[Fault]] = {
         FlappingNic,
         DataLoading,
         AllocatorStalls,
+        CpuContention,
+        CheckpointStalls,
+        JobStop,
         UniformSlowdown,
         SilentWorker,
     )

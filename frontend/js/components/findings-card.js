@@ -107,13 +107,19 @@ function finding(found, page) {
 }
 
 /** How much longer, compared with what, since when; the title names the culprit, the bar the cost. */
-function against({ cause, evidence, onset_step, culprits }) {
+function against({ cause, evidence, onset_step, end_step, persistence, culprits }) {
   const others = OTHERS[cause]?.(evidence)
   const { forward_slowdown: forward, backward_slowdown: backward } = evidence
   if (!others || !Number.isFinite(forward) || !Number.isFinite(backward)) return null
   const whose = culprits.length > 1 ? "The slowest of them: forward" : "Forward"
-  const since = onset_step === null ? "in every recorded step" : `since step ${whole(onset_step)}`
+  const since = onsetWords(onset_step, end_step, persistence)
   return `${whose} ${ratio(forward)} and backward ${ratio(backward)} ${others}, ${since}.`
+}
+
+function onsetWords(onset, end, persistence) {
+  const always = persistence === "transient" ? "in some of the recorded steps" : "in every recorded step"
+  if (!isKnown(end)) return isKnown(onset) ? `since step ${whole(onset)}` : always
+  return isKnown(onset) ? `from step ${whole(onset)} to step ${whole(end)}` : `until step ${whole(end)}`
 }
 
 /** The evidence of uneven sequence lengths; title and bar have the rest. */
@@ -158,7 +164,7 @@ function share({ cost, cost_range }) {
   )
 }
 
-/** Three bars and their words, as "high confidence". */
+/** Three bars, and words with the number, as "high confidence, 95 %". */
 export function confidenceBars(confidence) {
   const [, steps, words] = CONFIDENCES.find(([from]) => confidence >= from)
   const bar = (at) =>
@@ -170,7 +176,10 @@ export function confidenceBars(confidence) {
       fill: "currentColor",
       opacity: at < steps ? 1 : 0.2,
     })
-  return [h("svg", { class: "confidence", viewBox: "0 0 14 12", "aria-hidden": "true" }, [0, 1, 2].map(bar)), words]
+  return [
+    h("svg", { class: "confidence", viewBox: "0 0 14 12", "aria-hidden": "true" }, [0, 1, 2].map(bar)),
+    tidy(`${words}, ${roundedPercent(confidence)} %`),
+  ]
 }
 
 function details(found) {
@@ -227,7 +236,7 @@ const lowered = (words) => words.charAt(0).toLowerCase() + words.slice(1)
 function said(sentence) {
   const words = tidy(contained(sentence)).replaceAll(/(\d\.\d+)x(?= )/g, "$1\u00d7")
   return words
-    .replace(/^(every|rank|stage|steps|no|a|transfers|some|collectives|simulated) /, capitalized)
+    .replace(/^(every|all|both|the|loads|rank|stage|steps|no|a|transfers|some|collectives|simulated) /, capitalized)
     .replace(/([^.])$/, "$1.")
 }
 
@@ -294,6 +303,12 @@ const ROWS = {
   usual_share: ["Usual share", percent],
   mean_stop_s: ["Mean stop", seconds],
   seconds_lost: ["Time lost in stops", seconds],
+  stops: ["Stops", whole],
+  longest_stop_s: ["Longest stop", seconds],
+  other_operations_late: ["Other operations start late, too", (value) => (value ? "yes" : "no")],
+  load_spread: ["Loads of the ranks vary by", percent],
+  block_variance_ratio: ["A block's mean varies, against independent ranks", two],
+  pearson_r_with_tokens: ["Time goes with tokens", (value) => `r ${two(value)}`],
   mean_wait_s: ["Mean wait for data", seconds],
   longest_wait_s: ["Longest wait for data", seconds],
   steps_missed: ["Last steps without its data", whole],
@@ -307,6 +322,7 @@ const ROWS = {
   compute_before_s: ["Typical computation before", seconds],
   compute_after_s: ["Typical computation after", seconds],
   slowdown: ["Slowdown of the job", times],
+  steps_near_record: ["Steps that the replay explains", whole],
 }
 
 const REASONS = {
@@ -316,7 +332,7 @@ const REASONS = {
 }
 
 const LASTING = {
-  transient: "a few steps",
+  transient: "some of the steps",
   chronic: "most steps",
   rotating: "a different one each time",
   progressive: "growing",
@@ -326,12 +342,13 @@ const LASTING = {
 export const KNOWN_KEYS = Object.keys(ROWS)
 
 /** Rows `[label, value]` of a finding, the most important first; unknown values are skipped. */
-export function evidenceRows({ evidence, onset_step, persistence }) {
+export function evidenceRows({ evidence, onset_step, end_step, persistence }) {
   const since = onset_step === null || onset_step === undefined ? "before recording began" : `step ${whole(onset_step)}`
   const known = KNOWN_KEYS.filter((name) => hasValue(evidence[name]))
   const others = Object.keys(evidence).filter((name) => !(name in ROWS) && hasValue(evidence[name]))
   return [
     ["Since", since],
+    isKnown(end_step) && ["Until", `step ${whole(end_step)}`],
     LASTING[persistence] && ["Lasts", LASTING[persistence]],
     ...known.map((name) => [ROWS[name][0], ROWS[name][1](evidence[name])]),
     // A newer server may know more than this page.

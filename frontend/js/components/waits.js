@@ -1,6 +1,6 @@
 /** Arrivals: which rank the others waited for, and remarks on it. docs/arrivals.md has the figures. */
 
-import { isKnown, roundedPercent } from "../lib/formatting.js"
+import { contained, isKnown, roundedPercent } from "../lib/formatting.js"
 import { place } from "./culprits.js"
 
 // As in app/charts/job/waits.py.
@@ -17,7 +17,7 @@ export function showsWaits(result) {
 }
 
 /** Remarks on waits that no finding explains; with any, "nothing stands out" would be wrong. */
-export function waitRemarks({ arrivals, coverage, unexplained_share, findings }) {
+export function waitRemarks({ arrivals, coverage, unexplained, unexplained_share, findings }) {
   const isLow = Number.isFinite(coverage) && coverage < MIN_COVERAGE
   const late = lateRank(arrivals)
   const isNamed =
@@ -30,6 +30,8 @@ export function waitRemarks({ arrivals, coverage, unexplained_share, findings })
       `The other ranks waited for ${place(late)} for ${percent(arrivals.largest_share)} of the step.`,
     unexplained_share > MATERIAL_SHARE &&
       `${percent(unexplained_share)} of the step is waiting that no cause explains.`,
+    // Waiting is a part of the loss: both would be said of the same time.
+    !(unexplained_share > MATERIAL_SHARE) && unexplained?.sentence && `${contained(unexplained.sentence)}.`,
   ].filter(Boolean)
 }
 

@@ -123,7 +123,7 @@ def test_many_causes_are_drawn_as_seven_and_listed_all():
     figure = fleet_causes(LOST | {"not-explained": 5.0}, 100.0, theme=LIGHT)
     labels = figure["data"][0]["customdata"]
     assert len(labels) == 7
-    assert labels[-2:] == ["6 other causes", "Not explained"]
+    assert labels[-2:] == ["10 other causes", "Not explained"]
     assert len(figure["meta"]["table"]["rows"]) == len(CAUSES) + 1
 
 

@@ -135,8 +135,20 @@ def test_a_job_with_silent_ranks_names_them_and_how_many_go_on(ranks, num_others
     seen = {"silent_ranks": ranks, "num_others": num_others}
     known, sub = told("silent", result(), since_s=AT_14_02, now_s=AT_14_02, **seen)
     assert known == sentence
-    assert "the figures are those of before" in sub
+    assert "The figures are those of before" in sub
     assert "there are no figures" in told("silent", None, **seen)[1]
+
+
+def test_figures_of_the_others_follow_the_silent_rank():
+    silent = {"cause": "silent-worker", "sentence": "rank 12 reports nothing"}
+    slow = {"cause": "slow-worker", "sentence": "rank 3 is 1.8x slower"}
+    imputed = {"ops": 10, "workers": [{"rank": 12}]}
+    seen = {"silent_ranks": [12], "num_others": 7}
+    _, sub = told("silent", result(findings=[silent, slow], imputed=imputed), **seen)
+    assert sub.startswith("Rank 3 is 1.8\N{MULTIPLICATION SIGN} slower. The others run at ")
+    assert "medians of its peers stand in" in sub
+    sentence, _ = told("healthy", result(findings=[silent, slow], imputed=imputed))
+    assert sentence.startswith("Rank 12 reports nothing. Rank 3 is")
 
 
 def test_one_silent_worker_is_named_with_its_host():

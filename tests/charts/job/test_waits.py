@@ -159,3 +159,13 @@ def test_unknown_coverage_and_shares_give_no_remark():
     calm = result((0.0, 0.0), culprits=(), unexplained_share=None, coverage=None)
     assert remarks(calm) == []
     assert np.isfinite(largest_wait_share(calm))
+
+
+def test_loss_without_a_cause_is_remarked_unless_waiting_says_it():
+    sentence = "6.5 % of the step time is not explained by any known cause"
+    calm = {"culprits": (), "unexplained": {"share": 0.065, "sentence": sentence}}
+    assert remarks(result((0.0, 0.0), **calm)) == [f"{sentence}."]
+    waiting = remarks(result((0.0, 0.0), unexplained_share=0.1, **calm))
+    assert waiting == ["10 % of the step is waiting that no cause explains."]
+    small = calm | {"unexplained": {"share": 0.02, "sentence": None}}
+    assert remarks(result((0.0, 0.0), **small)) == []

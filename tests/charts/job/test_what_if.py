@@ -36,7 +36,7 @@ def test_the_table_has_every_step_and_its_speed_up():
         [8, "2.100", "2.000", "1.500", "1.000", "1.33\u00d7"],
         [9, "2.100", "2.000", "2.500", "1.000", "0.80\u00d7"],
     ]
-    assert "takes 2 s with the changes and 2 s without" in figure["meta"]["text"]
+    assert "takes 2.1 s with the changes and 2.1 s without" in figure["meta"]["text"]
 
 
 def test_a_gap_between_steps_is_a_gap():

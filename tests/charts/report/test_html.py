@@ -60,7 +60,7 @@ def test_report_has_sentence_figures_and_evidence_as_text(result):
     assert f'<dd class="figure">{formatting.ratio(result["slowdown"])}</dd>' in page
     assert f'<dd class="figure">{formatting.percent(result["gpu_time_wasted"])}</dd>' in page
     assert f"<b>{formatting.percent(finding['evidence']['share_of_loss'])}</b> of loss" in page
-    assert "high confidence" in page
+    assert f"high confidence, {formatting.percent(finding['confidence'])}" in page
     assert "<dt>Workers</dt><dd>dp 2 stage 1</dd>" in page
     for cause in result["ruled_out"]:
         assert formatting.with_times_sign(cause["reason"])[1:] in unescape(page)

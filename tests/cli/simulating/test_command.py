@@ -194,11 +194,12 @@ def test_first_and_checkpoint_steps_are_longer(tmp_path):
     assert saved > two + 0.9
 
 
-def test_silent_worker_makes_its_steps_skipped(tmp_path):
+def test_operations_of_a_silent_worker_are_imputed(tmp_path):
     path = write_trace(tmp_path, "--fault", "silent-worker:dp=1,stage=1,from=3")
     window = trace_files.read(path)
-    assert window.steps == (0, 1, 2)
-    assert [(skip.step, skip.missing) for skip in window.skipped] == [(3, (3,))]
+    assert window.steps == (0, 1, 2, 3)
+    assert window.imputed is not None
+    assert list(window.missing) == [3]
 
 
 def test_restarted_job_writes_a_file_for_each_run(tmp_path):

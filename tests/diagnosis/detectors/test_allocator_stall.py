@@ -12,6 +12,8 @@ from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPause
 from app.synth.faults.slow_compute import SlowWorker, ThrottlingGpu
 from app.synth.noise import HeavyTailed, Pareto
 from app.synth.normal_variation import SpecialSteps
+from app.synth.schedules import SCHEDULES
+from app.trace.job import Parallelism
 from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
 from tests.diagnosis.windows import case_of
 from tests.window_factory import scaled
@@ -83,6 +85,11 @@ def test_heavy_tails_of_all_workers_are_no_stall(tail, seed):
         job(GcPauses(rate=0.5, workers=((1, 1),))),
         job(GcPauses(rate=0.3)),
         job(DataLoading(host="host-000")),
+        job(
+            parallelism=Parallelism(4, 4, vpp_size=2),
+            schedule=SCHEDULES["interleaved"],
+            costs=OperationCosts(chunk_factors=(1.0,) * 7 + (2.2,), noise=0.03),
+        ),
         job(odd_steps=SpecialSteps(num_first=2, evaluate_every=5, checkpoint_every=6)),
         job(costs=OperationCosts(launch_delay_s=5e-3)),
         job(dp=1, pp=1),
@@ -96,6 +103,7 @@ def test_heavy_tails_of_all_workers_are_no_stall(tail, seed):
         "gc of one",
         "gc",
         "data",
+        "loss layer in the last virtual chunk",
         "odd steps",
         "slow launches",
         "alone",

@@ -15,6 +15,7 @@ from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPause
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker, UniformSlowdown
 from app.synth.faults.slow_network import SlowLink
+from app.synth.faults.stops import CheckpointStalls, CpuContention, JobStop
 from app.synth.noise import HeavyTailed
 from app.synth.normal_variation import SpecialSteps
 from app.trace.window import Window
@@ -23,6 +24,7 @@ from tests.diagnosis.jobs import case_of, diagnosed, findings_of, made, window_o
 CAUSES = {
     "slow-worker", "stage-imbalance", "sequence-imbalance", "gc-pause", "slow-link",
     "flapping-link", "data-loading", "allocator-stall", "uniform-slowdown", "silent-worker",
+    "expert-imbalance", "cpu-contention", "checkpoint-stall", "job-stop",
 }  # fmt: skip
 
 FAULTY = {
@@ -34,6 +36,9 @@ FAULTY = {
     "data-loading": made(DataLoading("host-005", 0.3)),
     "allocator-stall": made(AllocatorStalls(((2, 1),), rate=0.3)),
     "uniform-slowdown": made(UniformSlowdown(1.4, when=FaultSteps(9))),
+    "checkpoint-stall": made(CheckpointStalls(5, 2.0)),
+    "job-stop": made(JobStop(((1, 2),), when=FaultSteps(7))),
+    "cpu-contention": made(CpuContention("host-005")),
 }
 SIZES = [(1, 1), (1, 4), (4, 1), (2, 2)]
 

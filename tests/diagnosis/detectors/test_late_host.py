@@ -89,10 +89,11 @@ def test_two_late_hosts_are_named_together():
     assert found.cost == pytest.approx(SHARE, abs=0.01)
 
 
-def test_a_host_that_collects_garbage_between_operations_is_late_because_of_gc():
+def test_garbage_collection_between_operations_is_a_gc_pause():
     found = only_finding(diagnosed(LateJob(gc_s={LATE: LATE_S}).window()))
-    assert (found.cause, found.evidence["late_because"]) == ("late-host", "gc")
-    assert "garbage collection" in found.sentence
+    assert (found.cause, found.evidence["told_by_client"]) == ("gc-pause", 64)
+    assert [each.rank for each in found.culprits] == [LATE]
+    assert "stops before launches" in found.sentence
     assert found.cost == pytest.approx(SHARE, abs=0.01)
 
 

@@ -90,7 +90,8 @@ def test_reason_without_a_distinct_step_mentions_no_step(monkeypatch):
     net = network_transfers(recorded(job(pp=2), 60))
     num_slow = np.ones_like(net.num)
     num_slow[0, 1] = 3
-    spread = replace(net, num=np.full_like(net.num, 10), num_slow=num_slow)
+    excess = 4.0 * num_slow.sum(axis=-1)
+    spread = replace(net, num=np.full_like(net.num, 10), num_slow=num_slow, excess=excess)
     monkeypatch.setattr("app.diagnosis.detectors.link.network_transfers", lambda _: spread)
     found = FLAP.detect(net.case)
     assert isinstance(found, RuledOut)

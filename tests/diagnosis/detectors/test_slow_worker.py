@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from app.diagnosis.finding import Culprit
+from app.diagnosis.detector import Suspicion
+from app.diagnosis.detectors.slow_worker import SlowWorker as SlowWorkerDetector
+from app.diagnosis.evidence.slow_operations import slow_operations
+from app.diagnosis.finding import Culprit, RuledOut
 from app.synth.costs import OperationCosts
+from app.synth.faults.effects import factor_while, scale_worker
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import GcPauses
 from app.synth.faults.sequence_imbalance import SequenceImbalance
@@ -16,6 +20,7 @@ from app.synth.faults.slow_compute import (
     SlowWorker,
     ThrottlingGpu,
 )
+from app.synth.truth import step_times
 from app.trace.ops import OP_CODES
 from tests.diagnosis.jobs import (
     NUM_STEPS,
@@ -48,25 +53,184 @@ def test_a_slow_worker_is_named_with_its_host_and_what_it_costs(slowdown):
 
 
 class SlowForward(SlowWorker):
-    """Of which only the forward takes longer: no GPU is slow in that way."""
+    """Of which only the forward takes longer."""
 
     @override
     def change(self, drawn, world, lasts, rng_of):
-        drawn.forward_s[self.stage, ..., self.dp_rank] *= self.slowdown
+        factor = factor_while(self.slowdown, lasts)
+        drawn.forward_s[self.stage, ..., self.dp_rank] *= factor
 
 
-def test_a_slow_forward_is_found_by_the_others_waits():
-    seen = of(SlowForward(1, 0, 2.4))
-    found = only_finding(seen)
-    assert (found.cause, found.culprits) == ("slow-worker", (Culprit(1, 0, "host-001"),))
-    assert "of its collectives by its own doing" in found.sentence
-    assert found.evidence["arrivals"]["share"] > 0.05
+class SlowBackward(SlowWorker):
+    """Of which only the backward takes longer."""
+
+    @override
+    def change(self, drawn, world, lasts, rng_of):
+        factor = factor_while(self.slowdown, lasts)
+        drawn.backward_s[self.stage, ..., self.dp_rank] *= factor
 
 
-def test_a_slow_forward_without_waits_is_ruled_out_by_its_backward():
-    reason = reason_against(of(SlowForward(1, 0, 1.2)), "slow-worker")
-    assert "the slowest, dp 1, stage 0, takes" in reason
-    assert reason.endswith("takes 1.2x as long in the forward and 1.00x in the backward")
+class SlowOptimizer(SlowWorker):
+    """Of which only the optimizer takes longer."""
+
+    @override
+    def change(self, drawn, world, lasts, rng_of):
+        factor = factor_while(self.slowdown, lasts)
+        drawn.once_s["optimizer"][self.stage, :, :, self.dp_rank] *= factor
+
+
+class ComesAndGoes(SlowWorker):
+    """Slow in every other step."""
+
+    @override
+    def change(self, drawn, world, lasts, rng_of):
+        factor = np.where(drawn.steps % 2 == 0, self.slowdown, 1.0)
+        scale_worker(drawn, self.dp_rank, self.stage, factor)
+
+
+@pytest.mark.parametrize(
+    ("fault", "optypes", "fact"),
+    [
+        (
+            SlowForward(1, 0, 1.3),
+            ["forward-compute"],
+            "takes 1.3x as long as its peers in the forward and 1.00x in the backward",
+        ),
+        (
+            SlowForward(1, 0, 2.4),
+            ["forward-compute"],
+            "takes 2.4x as long as its peers in the forward and 1.00x in the backward",
+        ),
+        (
+            SlowBackward(2, 1, 2.6),
+            ["backward-compute"],
+            "takes 2.6x as long as its peers in the backward and 1.00x in the forward",
+        ),
+        (SlowOptimizer(3, 3, 20.0), ["optimizer"], "as long as its peers in the optimizer"),
+    ],
+    ids=["forward", "slow forward", "backward", "optimizer"],
+)
+def test_a_worker_slow_in_one_operation_is_named_with_it_and_its_cost(fault, optypes, fact):
+    job = made(fault)
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.cause == "slow-worker"
+    assert found.culprits == fault.culprits(job.world)
+    assert found.evidence["optypes"] == optypes
+    assert fact in found.sentence
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.005)
+    assert found.evidence["slowdown_against_peers"] == pytest.approx(fault.slowdown, rel=0.03)
+
+
+@pytest.mark.parametrize("fault", [SlowForward(1, 0, 1.3), SlowBackward(1, 1, 1.5)])
+def test_repair_of_one_operation_leaves_the_others(fault):
+    case = case_of(window_of(made(fault)))
+    found = SlowWorkerDetector().detect(case)
+    assert isinstance(found, Suspicion)
+    assert found.repair is not None
+    [group] = case.replay.groups
+    repaired = found.repair(group)
+    names = {group.template.name(row) for row in repaired.rows}
+    assert names == set(found.evidence["optypes"])
+
+
+def test_operations_of_different_workers_have_a_clause_each():
+    found = only_finding(of(SlowWorker(0, 2, 1.5), SlowBackward(3, 1, 2.0)))
+    assert found.evidence["workers"] == [[0, 2], [3, 1]]
+    assert "is 1.5x slower than its peers in forward and backward; rank" in found.sentence
+    assert "takes 2.0x as long as its peers in the backward" in found.sentence
+
+
+def test_slow_optimizer_of_a_slow_gpu_is_repaired_with_it():
+    both = (SlowWorker(1, 1, 1.5), SlowOptimizer(1, 1, 30.0))
+    job = made(*both)
+    found = only_finding(diagnosed(window_of(job)))
+    healthy = step_times(replace(job, faults=()), range(NUM_STEPS)).mean()
+    cost = 1 - healthy / step_times(job, range(NUM_STEPS)).mean()
+    assert found.cost == pytest.approx(cost, abs=0.01)
+
+
+def test_a_rank_that_waits_inside_its_backward_is_not_blamed():
+    # dp 0 waits there for dp 1, whose forward is slow; it is faster in the forward.
+    job = made(SlowForward(1, 0, 1.5), SlowBackward(0, 0, 1.5), dp=2, pp=1)
+    operations = slow_operations(case_of(window_of(job)))
+    assert not any(each.is_slow.any() for each in operations)
+
+
+def test_a_worker_that_is_slow_now_and_then_is_repaired_when_it_is():
+    job = made(ComesAndGoes(1, 2, 2.2))
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.culprits == job.faults[0].culprits(job.world)
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
+
+
+class SlowOnSome(SlowWorker):
+    """Slow on the first half of its micro-batches."""
+
+    @override
+    def change(self, drawn, world, lasts, rng_of):
+        half = slice(drawn.forward_s.shape[2] // 2)
+        for duration_s in (drawn.forward_s, drawn.backward_s):
+            duration_s[self.stage, :, half, :, self.dp_rank] *= self.slowdown
+
+
+def test_reason_against_a_worker_says_what_it_lacks():
+    found = SlowWorkerDetector().detect(case_of(window_of(made(SlowOnSome(1, 0, 2.0)))))
+    assert isinstance(found, RuledOut)
+    assert "the slowest, dp 1, stage 0, takes 1.5x as long" in found.reason
+    assert found.reason.endswith(
+        "and its shortest computations 1.01x: it is slow in some of them only"
+    )
+
+
+def test_parts_without_a_layer_do_not_hide_a_slow_worker():
+    # As FSDP2 records them: some parts of a forward, between two gathers, take next to nothing.
+    window = window_of(made(SlowWorker(1, 0, 1.6), pp=1))
+    trace = window.trace
+    is_part = np.isin(trace.mb_id, [0, 7])
+    parts = replace(trace, duration_s=np.where(is_part, 2e-5, trace.duration_s))
+    found = SlowWorkerDetector().detect(case_of(replace(window, trace=parts)))
+    assert isinstance(found, Suspicion)
+    assert found.evidence["workers"] == [[1, 0]]
+
+
+def test_slowest_of_healthy_workers_is_not_named_beside_a_slow_one():
+    spread = [SlowWorker(dp, stage, 1 + 0.02 * ((5 * dp + 3 * stage) % 5))
+              for dp in range(4) for stage in range(4) if (dp, stage) != (1, 2)]  # fmt: skip
+    found = only_finding(of(SlowWorker(1, 2, 1.8), *spread))
+    assert found.evidence["workers"] == [[1, 2]]
+
+
+def test_several_whole_stages_of_a_slow_host_are_the_host():
+    job = made(SlowHost("host-001", 1.5), dp=2, tp=2)
+    found = only_finding(diagnosed(window_of(job)))
+    assert (found.cause, found.culprits) == ("slow-worker", (Culprit(host="host-001"),))
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
+
+
+def test_two_ranks_of_one_stage_slow_in_turn_are_workers_and_no_stage():
+    job = made(
+        SlowWorker(0, 1, 1.5, when=FaultSteps(0, 8)),
+        SlowWorker(1, 1, 1.5, when=FaultSteps(8)),
+        dp=2,
+    )
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.cause == "slow-worker"
+    assert {(each.dp_rank, each.stage) for each in found.culprits} == {(0, 1), (1, 1)}
+    assert found.evidence["slowdown_against_peers"] == pytest.approx(1.5, abs=0.02)
+
+
+def test_half_of_a_stage_on_a_slow_host_is_the_host():
+    job = made(SlowHost("host-003", 1.3), dp=16, pp=3, tp=1)
+    found = only_finding(diagnosed(window_of(job)))
+    assert (found.cause, found.culprits) == ("slow-worker", (Culprit(host="host-003"),))
+
+
+@pytest.mark.parametrize(("dp", "choice"), [(8, 3), (4, 5)])
+def test_older_gpus_in_most_of_the_job_cost_what_they_cost(dp, choice):
+    job = made(MixedGpus(0.65, 1.3, choice=choice), dp=dp, pp=4, tp=4)
+    found = only_finding(diagnosed(window_of(job)))
+    assert set(found.culprits) == set(job.faults[0].culprits(job.world))
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
 
 
 def test_a_worker_that_becomes_slow_has_onset_and_cost_of_its_steps():
@@ -169,11 +333,23 @@ def test_with_one_replica_a_worker_is_compared_with_its_own_history():
     assert "slower than before" in found.sentence
 
 
-@pytest.mark.parametrize("pp", [1, 4])
-def test_with_one_replica_an_always_slow_worker_gives_insufficient_evidence(pp):
-    seen = of(SlowWorker(0, 0, 1.5), dp=1, pp=pp)
+def test_with_one_replica_an_always_slow_worker_may_be_a_long_stage():
+    seen = of(SlowWorker(0, 0, 1.5), dp=1)
+    found = only_finding(seen)
+    assert (found.cause, found.culprits) == ("stage-imbalance", (Culprit(stage=0),))
+    assert "with one dp rank" in reason_against(seen, "slow-worker")
+
+
+def test_the_only_worker_has_nothing_to_be_compared_with():
+    seen = of(SlowWorker(0, 0, 1.5), dp=1, pp=1)
     assert seen.findings == ()
     assert "with one dp rank" in reason_against(seen, "slow-worker")
+
+
+def test_with_one_replica_a_backward_that_becomes_slow_is_said_to_be_one():
+    found = only_finding(of(SlowBackward(0, 2, 2.0, when=FaultSteps(9)), dp=1))
+    assert (found.cause, found.onset_step) == ("slow-worker", 9)
+    assert "takes 1.00x as long in the forward and 2.0x in the backward as before" in found.sentence
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05])

@@ -1,7 +1,8 @@
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import CostFigures, Suspicion
@@ -10,6 +11,8 @@ from app.diagnosis.evidence.job_changes import compute_per_work
 from app.diagnosis.finding import RuledOut
 from app.diagnosis.job_history import ExtendedHistory, History, onset_in_history
 from app.diagnosis.suspicions import suspicion_costs
+from app.synth.cluster import RngOf, World
+from app.synth.drawing import DrawnSteps
 from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.interruptions import PlannedGc
 from app.synth.faults.sequence_imbalance import SequenceImbalance
@@ -19,6 +22,7 @@ from app.synth.faults.slow_network import SlowDpGroup
 from app.synth.job import SimulatedJob
 from app.synth.normal_variation import SpecialSteps
 from app.trace.job import Parallelism
+from app.trace.window import Floats
 from tests.diagnosis.windows import case_of, cases, made_window
 
 HEALTHY = SimulatedJob(Parallelism(4, 2), 4, seed=5)
@@ -196,3 +200,71 @@ def with_work(made: SimulatedJob, ratio: float) -> Case:
         case = case_of(replace(window, trace=replace(trace, tokens=tokens)), history)
         history = history.extended(case.new_history)
     return case
+
+
+@dataclass(frozen=True, slots=True)
+class EverybodySlowsDown(EverybodySlower):
+    """Everybody gets slower from step to step: `slowdown` after `ramp_steps`."""
+
+    ramp_steps: int = 20
+
+    @override
+    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
+        share = np.clip((drawn.steps - self.when.first_step + 1) / self.ramp_steps, 0.0, 1.0)
+        factor = (1 + (self.slowdown - 1) * share)[:, None]
+        drawn.forward_s *= factor
+        drawn.backward_s *= factor
+        drawn.once_s["optimizer"] *= factor
+
+
+@pytest.mark.parametrize("window_steps", [8, 40])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_ramp_of_everybody_is_a_progressive_uniform_slowdown(window_steps, seed):
+    made = replace(having(EverybodySlowsDown(slowdown=1.3, when=SINCE_20)), seed=seed)
+    case = cases(made, 40, window_steps)[-1]
+    found = detect(case)
+    assert isinstance(found, Suspicion)
+    assert found.onset_step is not None
+    assert abs(found.onset_step - 20) <= 2
+    assert found.persistence == "progressive"
+    assert found.evidence["compute_ratio"] == pytest.approx(1.3, rel=0.05)
+    assert "longer and longer, by now 1.3x as long as before" in found.wording(
+        CostFigures(0.1, 20, "progressive")
+    )
+
+
+@pytest.mark.parametrize("window_steps", [10, 40])
+def test_a_ramp_of_everybody_from_the_first_step_has_no_onset(window_steps):
+    made = having(EverybodySlowsDown(slowdown=1.3, ramp_steps=40))
+    found = detect(cases(made, 40, window_steps)[-1])
+    assert isinstance(found, Suspicion)
+    assert (found.onset_step, found.persistence) == (None, "progressive")
+    assert np.isfinite(found.evidence["step_time_before_s"])
+    assert np.isfinite(found.evidence["compute_before_s"])
+    assert "by now 1.3x as long as in the first steps" in found.wording(
+        CostFigures(0.1, None, "progressive")
+    )
+
+
+def test_cost_of_a_ramp_of_everybody_matches_the_counterfactual():
+    made = having(EverybodySlowsDown(slowdown=1.3, when=SINCE_20))
+    case = cases(made, 40, 40)[-1]
+    found = detect(case)
+    assert isinstance(found, Suspicion)
+    healthy_s = case_of(made_window(HEALTHY, 0, 40)).report.simulated_s.mean()
+    real = 1 - healthy_s / case.report.simulated_s.mean()
+    assert suspicion_costs(case, [found]).of(0) == pytest.approx(real, abs=0.01)
+
+
+def test_a_ramp_that_ended_long_ago_is_chronic():
+    made = having(EverybodySlowsDown(slowdown=1.3, ramp_steps=8, when=SINCE_20))
+    found = detect(cases(made, 64)[-1])
+    assert isinstance(found, Suspicion)
+    assert found.persistence == "chronic"
+
+
+def test_a_ramp_of_one_worker_is_no_uniform_slowdown():
+    made = having(ThrottlingGpu(1, 0, 1.9, when=SINCE_20))
+    found = detect(cases(made, 40, 40)[-1])
+    assert isinstance(found, RuledOut)
+    assert not found.insufficient

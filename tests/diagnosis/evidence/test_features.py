@@ -58,6 +58,13 @@ def test_two_computations_a_step_are_not_trimmed():
     np.testing.assert_allclose(pace.least_s, np.full((1, 2, 1), 1.0))
 
 
+def test_parts_that_are_always_short_are_not_the_least():
+    rows = in_row(("forward-compute", 1), ("forward-compute", 9), ("forward-compute", 10))
+    forward = features_of(window(replicas(rows, 2), dp_size=2)).forward
+    assert forward.is_main.tolist() == [[False, True, True]]
+    np.testing.assert_allclose(forward.pace.least_s, np.full((1, 2, 1), 9.0))
+
+
 def test_a_job_without_backward_has_none():
     rows = in_row(("forward-compute", 1), ("optimizer", 1))
     group = features_of(window(replicas(rows, 2), dp_size=2))

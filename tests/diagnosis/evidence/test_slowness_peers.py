@@ -42,3 +42,59 @@ def test_each_stage_has_its_own_reference():
     np.testing.assert_allclose(
         ratios_to_peers(took_s, peer_references(took_s))[0].T, [[1, 1, 2], [1, 1, 1]]
     )
+
+
+def stages(*levels):
+    """[steps, dp, pp] of each stage's dp ranks."""
+    return np.concatenate([took(*of_stage) for of_stage in levels], axis=2)
+
+
+@pytest.mark.parametrize(
+    ("levels", "measured_by"),
+    [
+        # One of four is as fast as the other stages: three are slow.
+        ([[1.0] * 4, [1.2, 1.5, 1.0, 1.8], [1.0] * 4], [2]),
+        # A long stage with one fast worker has no such level.
+        ([[1.0] * 4, [1.5, 1.5, 1.3, 1.5], [1.0] * 4], [0, 1, 2, 3]),
+        # All are as slow as the older GPUs of the other stages, or more.
+        ([[1.0, 1.4, 1.4, 1.0], [1.4] * 4, [1.4, 1.0, 1.0, 1.4]], []),
+        ([[1.0, 1.4, 1.4, 1.0], [1.8] * 4, [1.4, 1.0, 1.0, 1.4]], [0, 1, 2, 3]),
+        # Few slow workers are no older generation.
+        ([[1.0, 1.0, 1.4, 1.0], [1.4] * 4, [1.0] * 4], [0, 1, 2, 3]),
+    ],
+    ids=["as fast as other stages", "one fast", "older", "longer", "few"],
+)
+def test_other_stages_show_who_is_slow_in_a_stage(levels, measured_by):
+    assert np.flatnonzero(peer_references(stages(*levels))[:, 1]).tolist() == measured_by
+
+
+@pytest.mark.parametrize(
+    ("hosts", "has_reference"),
+    [([0, 1, 1, 2], False), ([0, 1, 2, 3], True), ([0, 1, 1, 1], True), ([-1] * 4, True)],
+    ids=["of one host", "of two", "part of one", "unknown"],
+)
+def test_several_stages_of_one_host_have_no_reference(hosts, has_reference):
+    took_s = stages([1.0, 1.0], [1.5, 1.5], [1.5, 1.5], [1.0, 1.0])
+    of_workers = np.broadcast_to(np.array(hosts), (2, 4))
+    assert peer_references(took_s, of_workers)[:, 1:3].all() == has_reference
+    assert peer_references(took_s, of_workers)[:, [0, 3]].all()
+
+
+def test_ranks_that_are_slow_in_turn_are_both_reference():
+    took_s = took(1.0, 1.0, num_steps=16)
+    took_s[:7, 0], took_s[7:, 1] = 1.5, 1.5
+    assert peer_references(took_s).all()
+
+
+def test_a_stage_without_reference_is_compared_with_the_others():
+    took_s = stages([1.0, 1.0], [1.4, 1.5], [1.0, 1.0])
+    measure = np.array([[True, False, True]] * 2)
+    np.testing.assert_allclose(ratios_to_peers(took_s, measure)[0, :, 1], [1.4, 1.5])
+
+
+def test_a_step_without_reference_is_compared_with_the_other_steps():
+    took_s = took(1.0, 1.0)
+    took_s[2] = 1.5
+    measure = np.ones(took_s.shape, np.bool_)
+    measure[2] = False
+    np.testing.assert_allclose(ratios_to_peers(took_s, measure)[2, :, 0], [1.5, 1.5])

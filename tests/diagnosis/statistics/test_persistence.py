@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from app.diagnosis.job_history import ExtendedHistory, median_over_workers, onset_in_history
-from app.diagnosis.statistics.persistence import bad_steps, persistence, rotation
+from app.diagnosis.statistics.persistence import persistence, rotation
 
 
 def course(*parts):
@@ -21,10 +21,16 @@ def course(*parts):
         (1 + 0.1 * np.arange(8), "progressive"),
         (course((1.5, 7), (9.0, 1)), "chronic"),
         (course((np.nan, 6), (1.5, 2)), "chronic"),
+        (course((1.0, 30), (1.5, 10)), "chronic"),
+        (course((1.0, 8), (1.5, 20), (1.0, 12)), "chronic"),
+        (course((1.0, 8), (1.5, 10), (1.0, 22)), "transient"),
+        (course(*[(1.5, 4), (1.0, 3)] * 6), "transient"),
+        (np.concatenate([np.ones(10), 1 + 0.02 * np.arange(1, 31)]), "progressive"),
         (np.full(8, np.nan), None),
     ],
     ids=["never", "always", "half", "at its end", "at first", "growing", "with a spike",
-         "where it is known", "not known"],
+         "where it is known", "since its onset", "over after most steps",
+         "over", "comes and goes", "ramp", "not known"],
 )  # fmt: skip
 def test_persistence_of_badness(badness, says):
     assert persistence(badness) == says
@@ -48,12 +54,6 @@ def test_badness_that_has_stopped_is_not_progressive():
     assert persistence(np.concatenate([1 + 0.2 * np.arange(1, 7), np.ones(10)])) == "transient"
 
 
-def test_steps_from_half_of_the_median_badness_are_bad():
-    assert bad_steps(np.array([1.0, 1.04, 1.1, 1.6, 1.6, 1.6, np.nan])).tolist() == [
-        *(False, False, False, True, True, True, False)
-    ]
-
-
 @pytest.mark.parametrize(
     ("culprits", "says"),
     [
@@ -73,6 +73,10 @@ def test_onset_is_a_step_number():
     sampled = ExtendedHistory(np.arange(0, 300, 10), np.ones(30), {}, 22)
     last = onset_in_history(sampled, course((1.0, 20), (1.4, 10)))
     assert (last.onset_step, last.persistence) == (200, "chronic")
+    ended = onset_in_history(sampled, course((1.0, 20), (1.4, 5), (1.0, 5)))
+    assert (ended.onset_step, ended.end_step) == (200, 240)
+    before = onset_in_history(sampled, course((1.0, 5), (1.4, 5), (1.0, 20)))
+    assert (before.end_step, before.persistence) == (None, None)
     assert onset_in_history(sampled, np.ones(30)).onset_step is None
     assert onset_in_history(sampled, np.full(30, 1.4)).onset_step is None
 

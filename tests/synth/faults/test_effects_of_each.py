@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from app.errors import InvalidRequest
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import (
     AllocatorStalls,
@@ -14,6 +15,7 @@ from app.synth.faults.interruptions import (
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, MixedGpus, ThrottlingGpu, UniformSlowdown
 from app.synth.faults.slow_network import FlappingNic, SlowLink, SlowNic
+from app.synth.faults.stops import CheckpointStalls, CpuContention, ExpertImbalance, JobStop
 from app.synth.schedules import Interleaved
 from app.trace.job import Parallelism
 from tests.synth.faulty_jobs import (
@@ -239,3 +241,33 @@ def test_allocator_stalls_come_and_go_and_hit_delays_and_durations():
 def test_a_silent_worker_reports_nothing_and_slows_nobody():
     silent, _ = drawn(made(SilentWorker(2, 1, when=FaultSteps(5, 3))))
     assert np.argwhere(silent["is_silent"]).tolist() == [[1, step, 2] for step in (5, 6, 7)]
+
+
+def test_checkpoints_stop_every_worker_at_one_interval():
+    late_s = added(made(CheckpointStalls(5, 2.0)), "once_delay_s gc")[:, 0]
+    assert np.flatnonzero((late_s > 1.0).all(axis=(0, 2))).tolist() == [4, 9, 14, 19]
+    assert (late_s[:, :4] < 1e-9).all()
+
+
+def test_a_job_stop_is_in_one_step_of_its_workers():
+    late_s = added(made(JobStop(((2, 1),), 20.0, when=FaultSteps(3))), "backward_delay_s")
+    assert np.argwhere(late_s > 1.0)[:, [0, 3, 4]].tolist() == [[1, 3, 2]]
+    assert late_s.sum() == pytest.approx(20.0)
+
+
+def test_a_busy_host_holds_up_other_operations_too():
+    job = made(CpuContention("host-001", rate=0.5))
+    for name in ("forward_s", "backward_delay_s", "once_delay_s optimizer"):
+        hit = np.argwhere(added(job, name) > 1e-9)
+        assert {(dp_rank, stage) for stage, *_, dp_rank in hit.tolist()} == {(2, 0), (3, 0)}
+
+
+def test_experts_share_out_the_same_tokens():
+    sizes = Parallelism(DP, PP, ep_size=2)
+    load = drawn(made(ExpertImbalance(0.3), parallelism=sizes))[0]["forward_s"]
+    load = load / drawn(made(parallelism=sizes))[0]["forward_s"]
+    blocks = load.reshape(*load.shape[:-1], DP // 2, 2)
+    np.testing.assert_allclose(blocks.mean(axis=-1), 1.0)
+    assert load.std() > 0.1
+    with pytest.raises(InvalidRequest, match="without experts"):
+        made(ExpertImbalance()).make([0])

@@ -25,6 +25,7 @@ from app.synth.faults.slow_compute import (
     UniformSlowdown,
 )
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowLink, SlowNic
+from app.synth.faults.stops import CheckpointStalls, CpuContention, JobStop
 from tests.synth.faulty_jobs import DP, PP, STEPS, changed, costs_of, drawn, made, step_axis
 
 EVERYWHERE = {(dp_rank, stage) for dp_rank in range(DP) for stage in range(PP)}
@@ -53,6 +54,10 @@ KINDS = [
     (DataLoading(is_sent=True), EVERYWHERE),
     (DataLoading("host-001"), ON_HOST_1),
     (AllocatorStalls(((2, 1), (0, 1))), {(2, 1), (0, 1)}),
+    (CpuContention("host-001"), ON_HOST_1),
+    (CheckpointStalls(4), EVERYWHERE),
+    (CheckpointStalls(4, host="host-001"), ON_HOST_1),
+    (JobStop(((2, 1),)), {(2, 1)}),
     (UniformSlowdown(1.3), EVERYWHERE),
     (SilentWorker(2, 1), {(2, 1)}),
 ]

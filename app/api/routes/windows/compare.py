@@ -200,6 +200,7 @@ def _slowest_worker(service: Service, caller: Principal, side: Side) -> Compared
         (slowdown, dp_rank, stage)
         for dp_rank, stages in enumerate(by_worker)
         for stage, slowdown in enumerate(stages)
+        if slowdown is not None
     )
     with service.store.read() as conn:
         names = hosts.load(conn, caller.key(side.job_id), side.result["window"]["epoch"])

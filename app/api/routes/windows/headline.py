@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.http.fields import ResponseModel, ShownWindow
+from app.api.http.fields import ResponseModel, ShownWindow, SinceStep
 from app.api.routes.dependencies import JobKey, ServiceDep, refusals
 from app.api.routes.windows.charts import recent_step_s
 from app.api.routes.windows.windows import shown_result
@@ -46,10 +46,13 @@ class HeadlineOut(ResponseModel):
     responses=refusals(404),
 )
 def get_headline(
-    job_id: JobKey, service: ServiceDep, window: ShownWindow = "latest"
+    job_id: JobKey,
+    service: ServiceDep,
+    window: ShownWindow = "latest",
+    since_step: SinceStep = None,
 ) -> HeadlineOut:
     """The job's cost and main finding: now, or in a past window."""
-    result = _result_or_none(service, job_id, window)
+    result = _result_or_none(service, job_id, window, since_step)
     with service.store.read() as conn:
         job = jobs.get(conn, job_id)
         is_now = window == "latest"
@@ -69,9 +72,11 @@ def get_headline(
     )
 
 
-def _result_or_none(service: Service, job_id: str, window: str) -> Mapping[str, Any] | None:
+def _result_or_none(
+    service: Service, job_id: str, window: str, since_step: int | None
+) -> Mapping[str, Any] | None:
     try:
-        return shown_result(service, job_id, window)
+        return shown_result(service, job_id, window, since_step=since_step)
     except WindowNotFound:
         return None
 

@@ -176,6 +176,12 @@ class WindowRangeOut(ResponseModel):
     to: str
 
 
+class SinceOnsetOut(WindowRangeOut):
+    """Windows since an onset, and its step."""
+
+    step: int
+
+
 class RibbonOut(ResponseModel):
     """A job's newest windows, oldest first; `older` windows are not shown."""
 
@@ -183,8 +189,9 @@ class RibbonOut(ResponseModel):
     older: int
     gaps: list[RibbonGapOut]
     events: list[RibbonEventOut]
-    since_onset: WindowRangeOut | None = Field(
-        description="Windows since the onset of the costliest current cause; null if unknown."
+    since_onset: SinceOnsetOut | None = Field(
+        description="Windows since the onset of the costliest current cause, and the step of the "
+        "onset; null if unknown."
     )
 
 
@@ -211,14 +218,15 @@ def get_ribbon(job_id: JobKey, service: ServiceDep) -> RibbonOut:
 
 def _since_onset(
     shown: Sequence[RibbonBin], newest: Mapping[int, Mapping[str, Any]]
-) -> WindowRangeOut | None:
+) -> SinceOnsetOut | None:
     last = shown[-1].last
     findings = (newest.get(last.epoch) or {}).get("findings")
     if not findings or findings[0]["onset_step"] is None:
         return None
     of_run = [w for each in shown for w in each.windows if w.epoch == last.epoch]
-    first = next((w for w in of_run if w.last_step >= findings[0]["onset_step"]), of_run[-1])
-    return WindowRangeOut(from_=first.window_id, to=last.window_id)
+    onset: int = findings[0]["onset_step"]
+    first = next((w for w in of_run if w.last_step >= onset), of_run[-1])
+    return SinceOnsetOut(from_=first.window_id, to=last.window_id, step=onset)
 
 
 def _bin_out(each: RibbonBin) -> RibbonBinOut:

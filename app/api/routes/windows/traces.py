@@ -45,7 +45,10 @@ _TRACE_FILE: Responses = {
     responses={**_TRACE_FILE, **refusals(404, 409)},
 )
 def get_window_trace(job_id: JobKey, window: WindowId, service: ServiceDep) -> Response:
-    """All operations of a closed window's complete steps, until retention deletes them."""
+    """All recorded operations of a closed window's steps, until retention deletes them.
+
+    Those of steps that were not analysed are left out.
+    """
     with service.store.read() as conn:
         key = window_key(conn, job_id, window)
         epoch = int(key.window_id.split("-")[0])
@@ -78,14 +81,20 @@ def _zipped(store: Store, key: WindowKey, registration: Registration, name: str)
 
 
 def _written(window: Window, file: Any) -> Iterator[None]:
-    """Writes one batch of rows per iteration."""
-    origin_ns = window.origin_ns and dict(zip(window.steps, window.origin_ns, strict=True))
+    """Writes one batch of rows per iteration; imputed operations are none that were recorded."""
+    origin_ns = dict(zip(window.steps, window.origin_ns or (), strict=False))
+    traces = [window.trace]
+    if window.partial is not None:
+        lacking = (each.step for each in window.partial.steps)
+        origin_ns |= zip(lacking, window.partial.origin_ns or (), strict=False)
+        traces.append(window.partial.trace)
     with TraceWriter(file, window.job) as writer:
-        for first in range(0, window.trace.num_ops, _ROWS_PER_CHUNK):
-            rows = np.arange(first, min(first + _ROWS_PER_CHUNK, window.trace.num_ops))
-            piece = window.trace.select(rows)
-            writer.add(piece, hosts=window.hosts or None, origin_ns=origin_ns or None)
-            yield
+        for trace in traces:
+            for first in range(0, trace.num_ops, _ROWS_PER_CHUNK):
+                rows = np.arange(first, min(first + _ROWS_PER_CHUNK, trace.num_ops))
+                piece = trace.select(rows)
+                writer.add(piece, hosts=window.hosts or None, origin_ns=origin_ns or None)
+                yield
 
 
 class _Sink(RawIOBase):

@@ -109,6 +109,10 @@ class StepTimesOut(ResponseModel):
     simulated: list[float]
     ideal: list[float]
     what_if: list[float]
+    expected: list[float] = Field(
+        description="what_if x mean recorded / mean simulated: what the steps would really take, "
+        "late launches included."
+    )
 
 
 class RatiosOut(ResponseModel):

@@ -16,6 +16,7 @@ from app.api.http.fields import (
     EpochNumber,
     Limit,
     ResponseModel,
+    SinceStep,
     StepNumber,
     WindowsId,
     timestamp,
@@ -25,6 +26,7 @@ from app.api.service.results import ARRAYS_PER_RANK, ARRAYS_PER_WORKER, Result
 from app.api.service.service import Service
 from app.diagnosis.combine_causes import combine_causes
 from app.diagnosis.job_history import History
+from app.diagnosis.since_step import result_since
 from app.engine.arrivals.arrivals import MAX_RANKS
 from app.engine.combine import combine_per_step, combine_results
 from app.monitor import analysed
@@ -43,9 +45,17 @@ MAX_LEFT_OUT_NAMED = 100
 
 
 def shown_result(
-    service: Service, job_id: str, window: str, steps: str | None = None, *, per_step: bool = False
+    service: Service,
+    job_id: str,
+    window: str,
+    steps: str | None = None,
+    *,
+    per_step: bool = False,
+    since_step: int | None = None,
 ) -> Result:
     """The result of `latest`, a window, a range of windows, or some steps of a window.
+
+    With `since_step` the steps before it are left out of the first window (`result_since`).
 
     Raises:
         JobNotFound: the job never registered.
@@ -57,8 +67,9 @@ def shown_result(
     if steps is not None:
         return _result_of_steps(service, job_id, window, steps, per_step=per_step)
     if RANGE_SEPARATOR in window:
-        return _result_of_range(service, job_id, window, per_step=per_step)
-    return service.results.get(service.store, job_id, window, per_step=per_step)
+        return _result_of_range(service, job_id, window, since_step, per_step=per_step)
+    result = service.results.get(service.store, job_id, window, per_step=per_step)
+    return result if since_step is None else _window_since(result, since_step)
 
 
 def _result_of_steps(
@@ -79,7 +90,15 @@ def _result_of_steps(
     return result if per_step else split_by_step(result)[0]
 
 
-def _result_of_range(service: Service, job_id: str, named: str, *, per_step: bool) -> Result:
+def _window_since(result: Result, since_step: int) -> Result:
+    """One window's result since a step, its findings with the costs of these steps."""
+    kept = result_since(result, since_step)
+    return {**joint_result([kept]), "window": kept["window"]}
+
+
+def _result_of_range(
+    service: Service, job_id: str, named: str, since_step: int | None, *, per_step: bool
+) -> Result:
     first, last = named.split(RANGE_SEPARATOR)
     with service.store.read() as conn:
         span = windows.window_range(conn, job_id, first, last)
@@ -93,12 +112,20 @@ def _result_of_range(service: Service, job_id: str, named: str, *, per_step: boo
         with service.results.range_limit.slot(), service.store.read() as conn:
             ids = [f"{span.epoch}-{first_step}" for first_step in kept]
             parts = [windows.get(conn, job_id, each, per_step=per_step) for each in ids]
+            left_out_gpu_hours = 0.0
+            if since_step is not None and not per_step:
+                whole, parts[0] = parts[0], result_since(parts[0], since_step)
+                left_out_gpu_hours = (whole["gpu_hours_lost"] or 0.0) - (
+                    parts[0]["gpu_hours_lost"] or 0.0
+                )
             if len(kept) == span.num_windows:
                 return joint_result(parts)
             lost_s = windows.gpu_s_lost(conn, job_id, span, num_gpus=run.num_gpus)
+        if lost_s is not None:
+            lost_s -= 3600 * left_out_gpu_hours
         return _partial_result(joint_result(parts), span, kept, lost_s)
 
-    key = (job_id, named, span.num_windows, span.revisions, per_step)
+    key = (job_id, named, span.num_windows, span.revisions, per_step, since_step)
     return service.results.get_or_compute(key, read)
 
 
@@ -184,8 +211,8 @@ class WorkersOut(ResponseModel):
     window: str
     dp_size: int
     pp_size: int
-    worker_slowdown: list[list[float]] | None
-    worker_slowdown_estimate: list[list[float]] | None
+    worker_slowdown: list[list[float | None]] | None
+    worker_slowdown_estimate: list[list[float | None]] | None
     hosts: list[list[str | None]]
 
 
@@ -235,13 +262,21 @@ def get_window(
         bool, Query(description="Whether to include figures by worker and by dp rank.")
     ] = True,
     steps: ChosenSteps = None,
+    since_step: SinceStep = None,
 ) -> Response:
     """The same object as the output of `paceline analyze --json`.
 
     A range of windows is analysed as one window with all their steps. With `steps`, `latest` is the
-    newest closed window.
+    newest closed window. `since_step` has no effect on figures by step (`per_step`).
     """
-    result = shown_result(service, job_id, window, steps, per_step=per_step)
+    result = shown_result(
+        service,
+        job_id,
+        window,
+        steps,
+        per_step=per_step,
+        since_step=None if per_step else since_step,
+    )
     return json_response(result if arrays else _without_arrays(result))
 
 

@@ -40,6 +40,12 @@ class RecordTable:
         """[op types], whether a claim holds."""
         return self.op_types.flags(holds)[self.codes]
 
+    @property
+    def kinds(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """The last two arguments of `lost_operations`."""
+        comes_and_goes = (self.codes == _GC) | (self.codes >= FIRST_USER_CODE)
+        return np.isin(self.codes, _COMPUTATIONS), comes_and_goes
+
 
 def tabulate(trace: Trace, parallelism: Parallelism, op_types: OpTypes) -> RecordTable:
     """The table of a trace whose dp ranks and stages are within the job's sizes.
@@ -119,7 +125,7 @@ Flags = NDArray[np.bool_]
 def is_nothing_lost(recorded: Flags) -> bool:
     """Whether all replicas of all steps have the same operations."""
     first = recorded[0, 0]
-    if not first.any(axis=(1, 2)).all() or _numbering_gaps(first).any():
+    if not first.any(axis=(1, 2)).all() or numbering_gaps(first).any():
         return False
     return bool((recorded == first).all())
 
@@ -135,13 +141,18 @@ def lost_operations(recorded: Flags, counted: Flags, comes_and_goes: Flags) -> F
     flags those whose number is that of the micro-batches, `comes_and_goes` those that a step may
     have and the next one not.
     """
-    found = _usual_operations(recorded, counted, comes_and_goes) & ~recorded
-    found |= _numbering_gaps(recorded)
+    found = usual_operations(recorded, counted, comes_and_goes) & ~recorded
+    found |= numbering_gaps(recorded)
     found[~recorded.any(axis=(3, 4))] = True
     return found
 
 
-def _usual_operations(recorded: Flags, counted: Flags, comes_and_goes: Flags) -> Flags:
+def usual_operations(recorded: Flags, counted: Flags, comes_and_goes: Flags) -> Flags:
+    """The operations that at least half of the replicas of the same step have.
+
+    Of a lone replica those of at least half of the steps with as many micro-batches. Arguments and
+    shapes are those of `lost_operations`; the dp axis of the result may be 1.
+    """
     dp_size = recorded.shape[1]
     if dp_size > 1:
         return np.asarray(2 * np.count_nonzero(recorded, axis=1, keepdims=True) >= dp_size)
@@ -154,8 +165,8 @@ def _usual_operations(recorded: Flags, counted: Flags, comes_and_goes: Flags) ->
     return usual
 
 
-def _numbering_gaps(recorded: Flags) -> Flags:
-    """Operations are numbered from 0 on each worker, so a number that is left out is a loss."""
+def numbering_gaps(recorded: Flags) -> Flags:
+    """The numbers that were left out: operations are numbered from 0 on each worker."""
     has_later = np.logical_or.accumulate(recorded[..., ::-1], axis=-1)[..., ::-1]
     return np.asarray(has_later & ~recorded)
 
@@ -188,8 +199,7 @@ def completeness(
     table = tabulate(trace, parallelism, op_types)
     if is_nothing_lost(table.recorded):
         return Completeness(tuple(table.steps.tolist()), ())
-    comes_and_goes = (table.codes == _GC) | (table.codes >= FIRST_USER_CODE)
-    gone = lost_operations(table.recorded, np.isin(table.codes, _COMPUTATIONS), comes_and_goes)
+    gone = lost_operations(table.recorded, *table.kinds)
     is_incomplete = gone.any(axis=(1, 2, 3, 4))
     ranks = _ranks(trace, parallelism)
     skipped = [
@@ -201,7 +211,8 @@ def completeness(
 def _refuse_other_sizes(trace: Trace, parallelism: Parallelism) -> None:
     for column, name in ((trace.dp_rank, "dp"), (trace.stage, "pp")):
         size, found = getattr(parallelism, f"{name}_size"), int(column.max()) + 1
-        if size != found:
+        # Of the last dp ranks nothing may have been recorded at all.
+        if size < found or (size > found and (name == "pp" or 2 * found <= size)):
             axis = "dp_rank" if name == "dp" else "stage"
             raise InvalidTrace(
                 f"{name}_size is {size}, but the trace's highest {axis} is {found - 1}: "

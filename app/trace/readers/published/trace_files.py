@@ -16,17 +16,19 @@ from numpy.typing import NDArray
 
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.collectives import Collectives
+from app.trace.imputation import impute
 from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN, COMPUTE_STREAM
 from app.trace.readers.importing import ImportSummary, OperationImport, RankRows
 from app.trace.readers.published import collective_files, columns, meta
 from app.trace.readers.published.completeness import completeness
-from app.trace.window import OPTIONAL, Floats, Integers, Ints, Trace, Window
+from app.trace.window import OPTIONAL, Floats, Integers, Ints, PartialSteps, Trace, Window
 
 
-def read(trace_path: Path, meta_path: Path | None = None) -> Window:
+def read(trace_path: Path, meta_path: Path | None = None, *, is_imputed: bool = True) -> Window:
     """A recorded trace as one closed window; steps that lack operations are in `skipped`.
 
+    With `is_imputed`, lost operations are imputed where that is possible (app.trace.imputation).
     Without `meta_path`, meta-NAME.yaml beside trace-NAME.parquet is taken; where that is missing
     too, the sizes are those seen in the trace, with one GPU a worker. Collectives inside groups are
     those of collectives-NAME.parquet beside it, if it is there.
@@ -43,18 +45,20 @@ def read(trace_path: Path, meta_path: Path | None = None) -> Window:
         found = completeness(trace, about.parallelism, about.op_types)
     except InvalidTrace as error:
         raise InvalidTrace(f"{trace_path.name}: {error}") from error
-    if not found.steps:
-        first = found.skipped[0]
-        raise InvalidTrace(
-            f"{trace_path.name}: none of its {len(found.skipped):,} steps is complete; "
-            f"in step {first.step}, {first.reason}: record all workers of a step"
-        )
+    lacking = None
     if found.skipped:
+        numbers = [skip.step for skip in found.skipped]
+        lacking = PartialSteps(
+            found.skipped,
+            trace.select(np.isin(trace.step, numbers)),
+            tuple(origin_ns[step] for step in numbers) if origin_ns else None,
+            collective_files.beside(trace_path, [*found.steps, *numbers]),
+        )
         trace = trace.select(np.isin(trace.step, found.steps))
-    return Window(
+    window = Window(
         job=Job.of(about.name or meta.trace_name(trace_path), about.parallelism, about.op_types),
         epoch=1,
-        first_step=min([found.steps[0], *(skip.step for skip in found.skipped)]),
+        first_step=min([*found.steps[:1], *(skip.step for skip in found.skipped)]),
         steps=found.steps,
         trace=trace,
         skipped=found.skipped,
@@ -62,7 +66,16 @@ def read(trace_path: Path, meta_path: Path | None = None) -> Window:
         hosts=loaded.hosts,
         origin_ns=tuple(origin_ns[step] for step in found.steps) if origin_ns else None,
         collectives=collective_files.beside(trace_path, found.steps),
+        partial=lacking,
     )
+    window = impute(window) if is_imputed else window
+    if not window.steps:
+        first = found.skipped[0]
+        raise InvalidTrace(
+            f"{trace_path.name}: none of its {len(found.skipped):,} steps is complete; "
+            f"in step {first.step}, {first.reason}: record all workers of a step"
+        )
+    return window
 
 
 def write(

@@ -7,6 +7,7 @@ import { h } from "../../lib/dom.js"
 import {
   causeName,
   contained,
+  isKnown,
   NOT_MEASURED,
   percentNumber,
   ratio,
@@ -86,7 +87,7 @@ function fidelity(a, b) {
 
 // Persistence of a cause in words.
 const LASTING = {
-  transient: ", in a few steps",
+  transient: ", in some of the steps",
   chronic: ", in most steps",
   rotating: ", a different one each time",
   progressive: ", growing",
@@ -144,8 +145,10 @@ function cause({ change, finding, before }, numStages) {
   )
 }
 
-function since({ onset_step, persistence }) {
+function since({ onset_step, end_step, persistence }) {
   const from = onset_step === null ? "before recording began" : `step ${whole(onset_step)}`
+  const onset = onset_step === null ? "Until" : `From ${from} to`
+  if (isKnown(end_step)) return `${onset} step ${whole(end_step)}.`
   return `Since ${from}${LASTING[persistence] ?? ""}.`
 }
 

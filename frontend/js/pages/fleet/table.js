@@ -282,7 +282,10 @@ function blamed({ causes, culprits, num_culprits }) {
 
 const NOBODY = {
   "sequence-imbalance": ["moves every step", "no single host"],
+  "expert-imbalance": ["moves with the routing", "no single host"],
   "gc-pause": ["different workers", ""],
+  "checkpoint-stall": ["all workers", ""],
+  "job-stop": ["all workers", ""],
   "uniform-slowdown": ["all workers", ""],
 }
 

@@ -4,16 +4,7 @@ import { copyOrSelectButton } from "../../components/buttons.js"
 import { confidenceBars } from "../../components/findings-card.js"
 import { LONGEST_VALUE } from "../../lib/address.js"
 import { h } from "../../lib/dom.js"
-import {
-  about,
-  capitalized,
-  contained,
-  gpuHours,
-  ratio,
-  roundedPercent,
-  stepRange,
-  tidy,
-} from "../../lib/formatting.js"
+import { about, capitalized, contained, gpuHours, ratio, stepRange, tidy } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 import { fixName, isAsked, needed } from "./advice-facts.js"
 
@@ -75,7 +66,6 @@ export function notAdvised({ not_offered }) {
 
 function fixRow(fix, window, { base, track, isStale }) {
   const lacks = fix.needs.filter((need) => !isAsked(need))
-  const [bars, sure] = confidenceBars(fix.confidence)
   const href = whatIfHref(base, window, fix.what_if)
   return h(
     "li",
@@ -91,7 +81,7 @@ function fixRow(fix, window, { base, track, isStale }) {
       h(
         "div",
         { class: "sure" },
-        h("span", {}, bars, tidy(`${sure}, ${roundedPercent(fix.confidence)} %`)),
+        h("span", {}, confidenceBars(fix.confidence)),
         h("span", { class: "pays" }, paysWords(fix)),
         href && h("a", { href }, "Open in what-if"),
         track(fix),

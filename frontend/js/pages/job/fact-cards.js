@@ -88,6 +88,7 @@ export function dataUsedCard(result, ribbon, silent = null) {
     window.num_left_out > 0 && ["Windows omitted", `${whole(window.num_left_out)}, to limit the size of the answer`],
     result.more_findings > 0 && ["Causes omitted", `${whole(result.more_findings)}, each costs less than those shown`],
     ["Ranks missing", missing(window.missing ?? [], silent)],
+    result.imputed && ["Imputed", imputed(result.imputed)],
     ["Recorded against simulated step", launch_slowdown ? ratio(launch_slowdown) : NOT_MEASURED],
     ribbon.older > 0 && ["Older windows", `${whole(ribbon.older)}, not on the ribbon`],
   ]
@@ -107,6 +108,16 @@ export function dataUsedCard(result, ribbon, silent = null) {
 function missing(ranks, silent) {
   if (!silent) return some(ranks.map(String))
   return ranks.length ? `${some(ranks.map(String))}; now ${silent}` : `${silent}, after this window`
+}
+
+/** Operations that nobody recorded: their peers' medians stand in for them. */
+function imputed({ ops, workers }) {
+  const from = workers.length ? `; missing: ${some(workers.map(missingWorker))}` : ""
+  return `${counted(ops, "operation")}, by the medians of their peers${from}`
+}
+
+function missingWorker({ rank, dp_rank, stage, first_step, last_step }) {
+  return `rank ${rank} (dp ${dp_rank}, stage ${stage}) in steps ${stepRange(first_step, last_step)}`
 }
 
 /** Steps that were never analysed, and why: successive ones with the same reason as one. */

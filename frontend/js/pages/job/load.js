@@ -16,12 +16,15 @@ export async function load(base, { pick, steps }, hasWindow) {
   // Whichever fails first is reported; the other's rejection must not stay unhandled.
   for (const asked of [jobAsked, ribbonAsked]) asked.catch(() => {})
   const hasOne = pick !== "latest" || hasWindow || (await ribbonAsked).bins.length > 0
-  const window = windowOf(pick, isByRibbon(pick) ? await ribbonAsked : null)
+  const byRibbon = isByRibbon(pick) ? await ribbonAsked : null
+  const window = windowOf(pick, byRibbon)
   const name = encodeURIComponent(window)
-  const query = new URLSearchParams({ arrays: "false", ...(steps && { steps }) })
+  const onset = pick === "since-onset" ? byRibbon.since_onset : null
+  const since = onset && { since_step: String(onset.step) }
+  const query = new URLSearchParams({ arrays: "false", ...(steps && { steps }), ...since })
   const [job, summary, ribbon, result] = await Promise.all([
     jobAsked,
-    getJson(`${base}/headline?window=${name}`),
+    getJson(`${base}/headline?${new URLSearchParams({ window, ...since })}`),
     ribbonAsked,
     hasOne ? getJsonOrNull(`${base}/windows/${name}?${query}`) : null,
   ])
@@ -88,8 +91,7 @@ export function beforeOnset({ since_onset, bins }) {
 export function shownWords({ result, steps, job, left, isSinceOnset = false }) {
   if (!result?.steps?.length) return ["no complete step", result ? "in this window" : "has arrived"]
   const [first, last] = [result.steps[0], result.steps.at(-1)]
-  // Windows are whole: the onset may be some steps into the first one.
-  const range = isSinceOnset ? `from step ${whole(first)}, the window of the onset` : stepRange(first, last)
+  const range = isSinceOnset ? `from step ${whole(first)}, the onset` : stepRange(first, last)
   const { state, windows } = result.window
   if (steps) return [range, `of window ${result.window.id}, alone`]
   if (windows) return [range, `${counted(result.steps.length, "step")} in ${counted(windows.length, "window")}`]

@@ -23,6 +23,8 @@ const LEADS = {
   "stage-imbalance": "stages",
   "sequence-imbalance": "ranks",
   "gc-pause": "steps",
+  "checkpoint-stall": "steps",
+  "job-stop": "steps",
   "uniform-slowdown": "steps",
   "late-host": "waited",
 }

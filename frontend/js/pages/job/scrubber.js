@@ -8,7 +8,7 @@ const FAR = 10
 const MOVES = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -FAR, PageUp: FAR }
 const WAYS = [
   { pick: "latest", text: "Follow", title: "The newest window, as it grows" },
-  { pick: "since-onset", text: "Since onset", title: "From the window in which the leading cause began to the newest" },
+  { pick: "since-onset", text: "Since onset", title: "From the step in which the leading cause began to the newest" },
   { pick: "all", text: "All", title: "All windows of this run" },
 ]
 

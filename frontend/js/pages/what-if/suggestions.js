@@ -25,6 +25,14 @@ const OF_CAUSES = {
     title: "No allocator stalls",
     edits: [ideal(optypes, { workers, steps })],
   }),
+  "expert-imbalance": ({ steps }) => ({
+    title: "Even loads of experts",
+    edits: [ideal(COMPUTE, { steps })],
+  }),
+  "cpu-contention": ({ optypes, workers, steps }) => ({
+    title: "A host with free CPUs",
+    edits: [ideal(optypes, { workers, steps })],
+  }),
   "uniform-slowdown": ({ optypes, ratio, steps }) => ({
     title: "Everything as fast as before",
     edits: [edit({ op_types: optypes, steps }, slower(ratio))],

@@ -92,11 +92,28 @@ async def test_windows_since_the_onset_are_given(api):
     for first_step in (0, 2, 4, 6):
         api.save_window(with_result(window_record(first_step), findings=[found(3)]))
     shown = await seen_by(api)
-    assert shown["since_onset"] == {"from": "1-2", "to": "1-6"}
+    assert shown["since_onset"] == {"from": "1-2", "to": "1-6", "step": 3}
     [onset] = shown["events"]
     assert (onset["kind"], onset["step"], onset["bin"]) == ("onset", 3, 1)
     assert onset["text"] == "slow since 3"
     assert onset["detail"] == "dp 1, stage 1 is 1.6\u00d7 slower"
+
+
+async def test_figures_since_the_onset_leave_out_the_steps_before(api):
+    await api.register()
+    recorded.save(api, *(a_window(first, 10.0 + first) for first in range(0, 6, 2)))
+    whole = (await api.client.get(f"{PATH}/windows/1-2..1-4")).json()
+    since = (await api.client.get(f"{PATH}/windows/1-2..1-4", params={"since_step": 3})).json()
+    assert since["steps"] == whole["steps"][1:] == [3, 4, 5]
+    times = {
+        name: sum(each[1:]) for name, each in whole["step_time_s"].items() if name != "between"
+    }
+    assert since["slowdown"] == pytest.approx(times["simulated"] / times["ideal"])
+    one = (await api.client.get(f"{PATH}/windows/1-2", params={"since_step": 3})).json()
+    assert one["steps"] == [3]
+    assert one["window"]["id"] == "1-2"
+    head = await api.client.get(f"{PATH}/headline", params={"window": "1-2", "since_step": 3})
+    assert head.status_code == 200
 
 
 async def test_onset_before_the_ribbon_starts_at_the_oldest_window(api):
@@ -104,7 +121,7 @@ async def test_onset_before_the_ribbon_starts_at_the_oldest_window(api):
     for first_step in (10, 12):
         api.save_window(with_result(window_record(first_step), findings=[found(3)]))
     shown = await seen_by(api)
-    assert shown["since_onset"] == {"from": "1-10", "to": "1-12"}
+    assert shown["since_onset"] == {"from": "1-10", "to": "1-12", "step": 3}
     assert shown["events"] == []
 
 

@@ -84,7 +84,7 @@ def test_op_types_may_be_plain_strings_and_rows_in_many_groups(tmp_path):
 def test_a_step_that_lacks_one_operation_is_skipped_and_named(tmp_path):
     trace = MADE.make([1, 2, 3])
     gone = rows_where(trace, step=2, dp_rank=1, stage=0, optype=FORWARD, seq_id=1)
-    window = trace_files.read(written(tmp_path, trace.select(~gone)))
+    window = trace_files.read(written(tmp_path, trace.select(~gone)), is_imputed=False)
     assert window.steps == (1, 3)
     assert set(window.trace.step) == {1, 3}
     (skipped,) = window.skipped
@@ -94,7 +94,8 @@ def test_a_step_that_lacks_one_operation_is_skipped_and_named(tmp_path):
 
 def test_a_step_without_one_of_its_workers_is_skipped_and_named(tmp_path):
     trace = MADE.make([1, 2, 3])
-    window = trace_files.read(written(tmp_path, trace.select(~rows_where(trace, step=1, rank=3))))
+    path = written(tmp_path, trace.select(~rows_where(trace, step=1, rank=3)))
+    window = trace_files.read(path, is_imputed=False)
     assert (window.steps, window.first_step, window.missing) == ((2, 3), 1, [3])
     assert window.skipped[0].reason == "rank 3 (dp_rank 1, stage 1) reported nothing"
 
@@ -103,7 +104,8 @@ def test_a_loss_is_seen_without_other_replicas_to_compare_with(tmp_path):
     made = SimulatedJob(Parallelism(1, 2), 3)
     trace = made.make([1, 2, 3])
     gone = rows_where(trace, step=3, stage=1, optype=OP_CODES["backward-send"], seq_id=2)
-    window = trace_files.read(written(tmp_path, trace.select(~gone), made.job))
+    path = written(tmp_path, trace.select(~gone), made.job)
+    window = trace_files.read(path, is_imputed=False)
     assert window.steps == (1, 2)
     assert "backward-send 2" in window.skipped[0].reason
 
@@ -128,9 +130,10 @@ def test_pauses_that_only_some_workers_had_are_no_loss(tmp_path):
 
 
 def test_a_trace_without_one_whole_step_is_refused(tmp_path):
-    trace = MADE.make([1])
-    path = written(tmp_path, trace.select(~rows_where(trace, rank=2)))
-    with pytest.raises(InvalidTrace, match=r"none of its 1 steps is complete.*rank 2"):
+    made = SimulatedJob(Parallelism(1, 2), 3)
+    trace = made.make([1])
+    path = written(tmp_path, trace.select(~rows_where(trace, rank=0)), made.job)
+    with pytest.raises(InvalidTrace, match=r"none of its 1 steps is complete.*rank 0"):
         trace_files.read(path)
 
 

@@ -1,0 +1,40 @@
+"""Confidence of a finding as the share of such findings that are right.
+
+A detector's own figure says how far its evidence is beyond chance. How often findings with that
+figure are right is counted on jobs of a generator on which no detector was tuned, smoothed by
+isotonic regression and kept in `CALIBRATION` (app/diagnosis/calibration_table.py).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import numpy as np
+
+from app.diagnosis.calibration_table import CALIBRATION, OTHER_CAUSES
+
+_IS_OWN = ContextVar("is_own", default=False)
+
+
+@contextmanager
+def own_confidences() -> Iterator[None]:
+    """Findings in this block have the detectors' own figures, from which the table is made."""
+    token = _IS_OWN.set(True)
+    try:
+        yield
+    finally:
+        _IS_OWN.reset(token)
+
+
+def calibrated(cause: str, figure: float) -> float:
+    """The share of findings of this cause with this figure that are right, 0..1.
+
+    Args:
+        cause: the finding's.
+        figure: the detector's own confidence, 0..1.
+    """
+    if _IS_OWN.get():
+        return figure
+    points = CALIBRATION.get(cause, CALIBRATION[OTHER_CAUSES])
+    figures, shares = zip(*points, strict=True)
+    return float(np.interp(figure, figures, shares))

@@ -1,0 +1,160 @@
+"""job-stop: in one step, or very few, one worker or all of them do nothing for a long time.
+
+All wait for a worker whose launches or computation stand still: a page fault, a frozen process, a
+hung file system. An evaluation or a checkpoint stops all workers too, where a step begins or ends:
+such a stop is not named here.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from app import formatting
+from app.diagnosis.case import Case
+from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.evidence.stops import (
+    MIN_STEPS,
+    Stop,
+    blamed_stops,
+    long_stops,
+    usual_step_s,
+)
+from app.diagnosis.finding import RuledOut, Worker
+from app.diagnosis.repair import delays_repair, durations_repair
+
+# A stop takes at least so many usual steps,
+MIN_TIMES_STEP = 1.0
+# and so many times the longest other excess of the window: it is no tail of ordinary noise.
+MIN_TIMES_OTHERS = 3.0
+# More stops than this share of the steps are not single ones.
+MAX_SHARE_OF_STEPS = 0.15
+_CONFIDENCE = 0.95
+_MAX_LISTED = 64
+
+
+class JobStop(Detector):
+    """A stop that is long beyond all other variation of the window."""
+
+    cause = "job-stop"
+
+    @override
+    def detect(self, case: Case) -> Suspicion | RuledOut:
+        if case.steps.size < MIN_STEPS:
+            return RuledOut(
+                self.cause, f"fewer than {MIN_STEPS} steps do not show how long one takes", True
+            )
+        usual_s = usual_step_s(case)
+        huge = [
+            each for each in case.cached(long_stops) if each.seconds >= MIN_TIMES_STEP * usual_s
+        ]
+        if not huge:
+            return _none(case, usual_s)
+        named = [each for each in huge if not _may_be_planned(case, each)]
+        if not named:
+            return RuledOut(
+                self.cause,
+                f"all workers stop together {_where(huge[0])} for "
+                f"{formatting.seconds(huge[0].seconds)} in step {case.steps[huge[0].at]}: "
+                "an evaluation, a checkpoint or a collection does the same",
+                insufficient=True,
+                figures={"longest_stop_s": max(each.seconds for each in huge)},
+            )
+        if len(named) > max(1.0, MAX_SHARE_OF_STEPS * case.steps.size):
+            return RuledOut(self.cause, "workers stop in too many steps for single stops")
+        others_s = _longest_other_s(case, huge)
+        if min(each.seconds for each in named) < MIN_TIMES_OTHERS * others_s:
+            return RuledOut(
+                self.cause,
+                f"other steps vary by up to {formatting.seconds(others_s)}, so that a longer one "
+                "may be chance",
+                figures={"longest_stop_s": max(each.seconds for each in named)},
+            )
+        return _suspicion(case, named)
+
+
+def _none(case: Case, usual_s: float) -> RuledOut:
+    recorded_s = np.where(case.is_usual, case.report.recorded_s, 0.0)
+    longest = int(recorded_s.argmax())
+    excess_s = float(recorded_s[longest]) - usual_s
+    if excess_s < MIN_TIMES_STEP * usual_s:
+        return RuledOut(JobStop.cause, "no worker stops for as long as a whole step takes")
+    return RuledOut(
+        JobStop.cause,
+        f"step {case.steps[longest]} takes {formatting.seconds(excess_s)} longer than usual, but "
+        "no worker's operations show a single stop",
+        insufficient=True,
+        figures={"longest_excess_s": excess_s},
+    )
+
+
+def _may_be_planned(case: Case, stop: Stop) -> bool:
+    """Whether an evaluation, a checkpoint or a planned collection looks the same."""
+    if not stop.is_all:
+        return False
+    if stop.place != "middle":
+        return True
+    rows = {(each.row, each.worker[1]) for each in stop.workers}
+    # A collection is in the same forward computation of every replica.
+    is_same = len(rows) <= case.parallelism.pp_size
+    return is_same and stop.is_inside and stop.optype == "forward-compute"
+
+
+def _longest_other_s(case: Case, huge: list[Stop]) -> float:
+    """The longest excess of a step without such a stop, seconds; odd steps do not count."""
+    others = case.is_usual.copy()
+    others[[each.at for each in huge if each.place != "between"]] = False
+    if not others.any():
+        return 0.0
+    recorded_s = case.report.recorded_s
+    return max(0.0, float(recorded_s[others].max()) - usual_step_s(case))
+
+
+def _where(stop: Stop) -> str:
+    if stop.place == "between":
+        return "between two steps"
+    return f"{'in' if stop.is_inside else 'before'} {stop.optype}"
+
+
+def _workers(stops: list[Stop]) -> list[Worker]:
+    """Those to be named; none where all stop."""
+    named = [each.worker for stop in stops if not stop.is_all for each in stop.workers]
+    return list(dict.fromkeys(named))
+
+
+def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
+    workers = [] if any(each.is_all for each in stops) else _workers(stops)
+    culprits = case.culprits(workers)
+    longest = max(stops, key=lambda each: each.seconds)
+    steps = case.steps[[each.at for each in stops]].tolist()
+    blamed = blamed_stops(case, stops)
+    who = names_of(culprits) if culprits else "all workers"
+    stop_word = "stops" if len(culprits) == 1 else "stop"
+    in_steps = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
+    fact = (
+        f"{who} {stop_word} for {formatting.seconds(longest.seconds)} {_where(longest)} in "
+        f"{in_steps}" + (", and all others wait" if culprits else "")
+    )
+    evidence: dict[str, Any] = {
+        "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
+        "num_workers": len(workers) or case.num_workers,
+        "optypes": sorted({each.optype for each in stops if each.optype}),
+        "steps": steps,
+        "stops": len(stops),
+        "longest_stop_s": longest.seconds,
+        "seconds_lost": float(np.sum([each.seconds for each in stops])),
+    }
+    return Suspicion(
+        cause=JobStop.cause,
+        score=_CONFIDENCE,
+        confidence=_CONFIDENCE,
+        culprits=culprits,
+        wording=lambda costs: finding_sentence(fact, replace(costs, onset_step=None)),
+        repair=durations_repair(blamed.durations),
+        delays=delays_repair(blamed.delays),
+        min_cost=0.02,
+        onset_step=int(steps[0]),
+        persistence="transient",
+        evidence=evidence,
+    )

@@ -1,0 +1,198 @@
+"""Pauses and waits that the client itself reports: gc-pause and data-wait rows.
+
+`annotated_seconds` sums them by worker and step. `annotated_delays` says which launches they made
+late, and by how much: a wait that ended before its worker was needed delays nothing.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.diagnosis.evidence.features import Features
+from app.diagnosis.evidence.outliers import LaunchDelays, launch_delays_s
+from app.engine.steady_state import before_first_s
+from app.trace.job import Parallelism
+from app.trace.ops import OP_CODES
+from app.trace.window import Floats, Ints, Trace, Window
+
+# Clocks of a host and its GPU agree this well.
+_TOLERANCE_S = 50e-6
+
+
+def annotations_of(window: Window, name: str) -> Trace | None:
+    """The annotations of one type; None where there are none."""
+    rows = np.flatnonzero(window.trace.optype == OP_CODES[name])
+    return window.trace.select(rows) if rows.size else None
+
+
+def annotated_seconds(window: Window, steps: Ints, name: str) -> Floats:
+    """[steps, dp, pp], seconds of one type of annotation in these ascending steps."""
+    found, sizes = annotations_of(window, name), window.job.parallelism
+    total_s = np.zeros((steps.size, sizes.dp_size, sizes.pp_size))
+    if found is None:
+        return total_s
+    at = np.minimum(np.searchsorted(steps, found.step), steps.size - 1)
+    known = (steps[at] == found.step) & _is_placed(found, sizes)
+    np.add.at(total_s, (at[known], found.dp_rank[known], found.stage[known]),
+              found.duration_s[known])  # fmt: skip
+    return total_s
+
+
+def _is_placed(notes: Trace, sizes: Parallelism) -> NDArray[np.bool_]:
+    return np.asarray((notes.dp_rank < sizes.dp_size) & (notes.stage < sizes.pp_size))
+
+
+def first_delays_s(group: Features, late: LaunchDelays, *, is_surely: bool = False) -> Floats:
+    """[pp, lanes], how late each stage's first forward starts by its own doing.
+
+    That is its launch delay, with that of the gather before it: parameters are gathered once the
+    data have come. A stage that waits for data may also post its first receive late. A later
+    stage's delay counts from the arrival of its input. Without origins a worker may still be in
+    the step before when others begin: with `is_surely`, only what does not depend on that counts.
+    """
+    is_surely = is_surely and group.replayer.grid.origin_s is None
+    template = group.replayer.template
+    found = np.zeros((group.replayer.pp_size, late.delay_s.shape[1]))
+    arrives_s = _arrivals_s(group, with_receives=not is_surely)
+    gather_s = _gather_delays_s(group)
+    if is_surely:
+        by_dp_s = gather_s.reshape(gather_s.shape[0], group.replayer.dp_size, -1)
+        gather_s = (by_dp_s - by_dp_s.min(axis=1, keepdims=True)).reshape(gather_s.shape)
+    for first in np.flatnonzero(late.is_first)[::-1].tolist():
+        stage, row = int(late.stage[first]), int(late.rows[first])
+        own_s = late.delay_s[first] + gather_s[stage]
+        if stage in arrives_s:
+            arrived_s, posted_late_s = arrives_s[stage]
+            start_s = group.replayer.grid.start_s[row]
+            own_s = np.clip(start_s - arrived_s, 0.0, own_s + posted_late_s)
+        elif is_surely and not (template.optype == OP_CODES["params-all-gather"]).any():
+            # The first receive, which the delay counts from, is no begin.
+            early_s = np.tile(before_first_s(group.replayer.grid), group.replayer.dp_size)
+            own_s = np.maximum(0.0, own_s - early_s)
+        found[stage] = own_s
+    return found
+
+
+def _gather_delays_s(group: Features) -> Floats:
+    """[pp, lanes], launch delay of the gather with which a stage begins its step, else 0."""
+    replayer, template = group.replayer, group.replayer.template
+    found = np.zeros((replayer.pp_size, replayer.grid.start_s.shape[1]))
+    rows = np.flatnonzero(template.optype == OP_CODES["params-all-gather"])
+    # Those that depend on nothing in the step; a worker's are numbered in recorded order.
+    rows = rows[np.diff(replayer.graph.pred_ptr)[rows] == 0]
+    stages, first = np.unique(template.stage[rows], return_index=True)
+    found[stages] = launch_delays_s(replayer, rows[first])
+    return found
+
+
+def _arrivals_s(group: Features, *, with_receives: bool) -> dict[int, tuple[Floats, Floats]]:
+    """By stage: when its first input would have come, and the receive's delay, each [lanes].
+
+    Of jobs with one chunk a stage.
+    """
+    replayer, template = group.replayer, group.replayer.template
+    found: dict[int, tuple[Floats, Floats]] = {}
+    if template.parallelism.vpp_size > 1:
+        return found
+    sent, received = (
+        _first_of_stages(template.stage, template.optype == OP_CODES[name])
+        for name in ("forward-send", "forward-recv")
+    )
+    start_s, duration_s = replayer.grid.start_s, replayer.grid.duration_s
+    gathers = _first_of_stages(template.stage, template.optype == OP_CODES["params-all-gather"])
+    for stage, row in received.items():
+        if stage - 1 not in sent:
+            continue
+        posted_s, sent_s = start_s[row], start_s[sent[stage - 1]]
+        own_s = launch_delays_s(replayer, np.array([row]))[0]
+        late_s = np.clip(posted_s - sent_s, 0.0, own_s if with_receives else 0.0)
+        if stage in gathers:
+            # A receive posted late because others were late to the gather is not its own doing.
+            gathered_s = start_s[gathers[stage]] + duration_s[gathers[stage]]
+            after_s = posted_s - gathered_s
+            own_s = np.where(after_s >= -_TOLERANCE_S, np.maximum(0.0, after_s), own_s)
+        found[stage] = (posted_s + duration_s[row] - late_s, np.minimum(late_s, own_s))
+    return found
+
+
+def _first_of_stages(stage: Ints, chosen: NDArray[np.bool_]) -> dict[int, int]:
+    """By stage, the first chosen row; a worker's are numbered in recorded order."""
+    rows = np.flatnonzero(chosen)
+    stages, first = np.unique(stage[rows], return_index=True)
+    return dict(zip(stages.tolist(), rows[first].tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatedDelays:
+    """Launches that annotations made late, each once.
+
+    Shapes: all [launches]. `row` and `lane` are the group's, `at` is the row's position in the
+    group's `LaunchDelays`; `seconds` are the annotated part of the delay.
+    """
+
+    row: Ints
+    lane: Ints
+    at: Ints
+    seconds: Floats
+
+
+def annotated_delays(
+    group: Features, late: LaunchDelays, notes: Trace, *, is_between: bool
+) -> AnnotatedDelays:
+    """The next computation after each annotation, late by the annotated time at most.
+
+    Args:
+        group: steps of equal structure.
+        late: launch delays of its computations.
+        notes: annotations of one type.
+        is_between: leave out annotations that begin inside a computation.
+    """
+    replayer, grid = group.replayer, group.replayer.grid
+    steps = np.asarray(group.steps)
+    notes = notes.select(
+        np.isin(notes.step, steps) & _is_placed(notes, replayer.template.parallelism)
+    )
+    lane = notes.dp_rank.astype(np.int64) * steps.size + np.searchsorted(steps, notes.step)
+    begins_s = notes.start_s.copy()
+    if grid.shift_s is not None:
+        begins_s += grid.shift_s[notes.stage, lane]
+    at = np.full(lane.size, -1)
+    for stage in np.unique(notes.stage).tolist():
+        mine = np.flatnonzero(notes.stage == stage)
+        at[mine] = _next_computation(group, late, stage, lane[mine], begins_s[mine], is_between)
+    known = np.flatnonzero(at >= 0)
+    num_lanes = late.delay_s.shape[1]
+    keys, of_note = np.unique(at[known] * num_lanes + lane[known], return_inverse=True)
+    noted_s = np.bincount(of_note, notes.duration_s[known], keys.size)
+    at, lane = np.divmod(keys, num_lanes)
+    delay_s = late.delay_s[at, lane]
+    firsts_s = first_delays_s(group, late)[late.stage[at], lane]
+    delay_s = np.where(late.is_first[at], firsts_s, delay_s)
+    return AnnotatedDelays(late.rows[at], lane, at, np.minimum(noted_s, delay_s))
+
+
+def _next_computation(
+    group: Features,
+    late: LaunchDelays,
+    stage: int,
+    lane: Ints,
+    begins_s: Floats,
+    is_between: bool,
+) -> Ints:
+    """[notes], position in `late` of the stage's next computation, -1 where there is none."""
+    replayer = group.replayer
+    of_stage = np.flatnonzero(late.stage == stage)
+    if not of_stage.size:
+        return np.full(lane.size, -1)
+    start_s = replayer.grid.start_s[late.rows[of_stage][:, None], lane[None, :]]
+    order = np.argsort(start_s, axis=0, kind="stable")
+    num_before = (start_s <= begins_s).sum(axis=0)
+    found = of_stage[order[np.minimum(num_before, of_stage.size - 1), np.arange(lane.size)]]
+    found = np.where(num_before < of_stage.size, found, -1)
+    if is_between:
+        before = order[np.maximum(num_before - 1, 0), np.arange(lane.size)]
+        own_s = replayer.grid.duration_s[late.rows[of_stage[before]], lane]
+        ends_s = start_s[before, np.arange(lane.size)] + own_s
+        found = np.where((num_before > 0) & (begins_s < ends_s - _TOLERANCE_S), -1, found)
+    return np.asarray(found)

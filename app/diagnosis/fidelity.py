@@ -1,0 +1,140 @@
+"""Which causes hold although the replay is far from the record?
+
+A replay leaves out launch delays. Where it differs from the record by more than 5 %, even with the
+delays put back that a suspicion blames, something delays launches that no cause explains. A cause
+is then named only if it does not depend on that: it costs enough in the steps without such delays,
+or it is itself a launch delay that the record has, or ranks were seen to wait for it at
+collectives. Each other cause is withheld for a reason of its own.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from app.diagnosis.case import Case
+from app.diagnosis.detector import Suspicion, percent, plural
+from app.diagnosis.evidence.features import Features
+from app.diagnosis.finding import Finding, RuledOut
+from app.diagnosis.suspicions import SuspicionCosts
+from app.engine.metrics import MAX_DISCREPANCY, discrepancy
+from app.engine.steady_state import overlap_s
+from app.trace.window import Floats, Ints
+
+# Cheaper causes are not named.
+MIN_COST = 0.02
+# Fewer steps near the record confirm no cause.
+MIN_STEPS = 3
+# A late launch is in the record if it brings the replay nearer by this share of itself.
+MIN_SHARE_RECORDED = 0.5
+# Other delays were not explained, so that no finding is surer than this.
+MAX_CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    """How far a replay, with the delays of all suspicions, is from the record.
+
+    `away` is the discrepancy over the usual steps; `near` are the positions of usual steps that
+    differ by at most MAX_DISCREPANCY, `num_usual` of how many. `unexplained_s` [steps] is what the
+    record has more.
+    """
+
+    away: float
+    near: Ints
+    num_usual: int
+    unexplained_s: Floats
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the replay is too far from the record for causes that depend on it."""
+        return self.away > MAX_DISCREPANCY
+
+
+def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
+    """The fidelity of step times [steps] with the delays of all suspicions."""
+    usual = case.usual_steps
+    recorded_s = case.report.recorded_s - case.joined(_overlap_s)
+    # Gaps between steps are launch delay, which a suspicion may have added already.
+    at_most_s = np.maximum(blamed_s, np.minimum(blamed_s + case.report.between_s, recorded_s))
+    either = (blamed_s, at_most_s)
+    away = min(discrepancy(each[usual], recorded_s[usual]) for each in either)
+    step_away = np.min([np.abs(each - recorded_s) / recorded_s for each in either], axis=0)
+    near = usual[step_away[usual] <= MAX_DISCREPANCY]
+    return Fidelity(away, near, usual.size, np.maximum(0.0, recorded_s - at_most_s))
+
+
+def _overlap_s(group: Features) -> Floats:
+    return overlap_s(group.replayer.grid)
+
+
+def doubted_by_fidelity(
+    case: Case, suspicion: Suspicion, cost: SuspicionCosts, index: int, seen: Fidelity
+) -> RuledOut | None:
+    """The reason against a suspicion that depends on what the replay leaves out."""
+    repaired_s = cost.repaired_s[index]
+    is_late = repaired_s is None or suspicion.delays is not None
+    if "arrivals" in suspicion.evidence and is_late:
+        return None
+    if repaired_s is None and suspicion.cost is not None:
+        return None  # read from the record itself
+    if repaired_s is None:
+        return _withheld(suspicion, seen, "what it costs cannot be replayed")
+    if suspicion.repair is None:
+        if _is_recorded(case, cost.blamed_s, repaired_s):
+            return None
+        return _withheld(suspicion, seen, "the record does not have the delays that it is about")
+    if seen.near.size < MIN_STEPS:
+        return _withheld(suspicion, seen, "too few to confirm a cause")
+    share = 1.0 - float(repaired_s[seen.near].mean() / cost.blamed_s[seen.near].mean())
+    if share >= max(MIN_COST, suspicion.min_cost):
+        return None
+    return _withheld(suspicion, seen, f"and there it costs only {percent(max(share, 0.0))}")
+
+
+def _is_recorded(case: Case, blamed_s: Floats, repaired_s: Floats) -> bool:
+    """Whether the record has the delays of a suspicion, which are in `blamed_s` only."""
+    usual = case.usual_steps
+    recorded_s, without_s, with_s = (
+        each[usual] for each in (case.report.recorded_s, repaired_s, blamed_s)
+    )
+    nearer_s = np.abs(recorded_s - without_s).sum() - np.abs(recorded_s - with_s).sum()
+    return bool(nearer_s >= MIN_SHARE_RECORDED * (with_s - without_s).sum())
+
+
+def _withheld(suspicion: Suspicion, seen: Fidelity, why: str) -> RuledOut:
+    steps = plural(seen.num_usual, "step")
+    return RuledOut(
+        suspicion.cause,
+        f"suspected, but the replay is within {percent(MAX_DISCREPANCY)} of the record in "
+        f"{seen.near.size:,} of {steps}, {why}",
+        insufficient=True,
+        score=suspicion.score,
+        figures={"discrepancy": seen.away, "steps_near": float(seen.near.size)},
+    )
+
+
+def with_unexplained(cost: SuspicionCosts, seen: Fidelity) -> SuspicionCosts:
+    """The costs as shares of the recorded time, where more was recorded than is explained."""
+    more_s = seen.unexplained_s
+    return replace(
+        cost,
+        blamed_s=cost.blamed_s + more_s,
+        repaired_s=tuple(None if each is None else each + more_s for each in cost.repaired_s),
+    )
+
+
+def as_independent(found: Finding, seen: Fidelity, recorded_s: Floats) -> Finding:
+    """The finding with the share of the step that remains unexplained, and limited confidence."""
+    share = float(seen.unexplained_s.sum() / recorded_s.sum())
+    besides = (
+        f" (late launches that no cause explains take another {percent(share)} of the time)"
+        if share > MAX_DISCREPANCY
+        else f" (the replay explains {seen.near.size:,} of {plural(seen.num_usual, 'step')})"
+    )
+    fact, cost, costs = found.sentence.partition("; it costs ")
+    return replace(
+        found,
+        confidence=min(found.confidence, MAX_CONFIDENCE),
+        sentence=f"{fact}{besides}{cost}{costs}",
+        evidence={**found.evidence, "steps_near_record": int(seen.near.size)},
+    )

@@ -1,0 +1,88 @@
+"""Drawn jobs: the same for the same number, and true costs that can be worked by hand."""
+
+import numpy as np
+import pytest
+
+from app.monitor import observe
+from benchmarks.strangers.drawn_jobs import JobNumber, draw_job
+from benchmarks.strangers.faults.kinds import KINDS, PAIRS
+from benchmarks.strangers.figures import figures_of
+from benchmarks.strangers.scoring import culprits_of, judge
+from benchmarks.strangers.shape import Shape
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_kind_of_fault_costs_time_and_is_drawn_the_same_again(kind):
+    number = JobNumber(5, "single", 3, (kind,))
+    job, again = draw_job(number), draw_job(number)
+    assert job.faults == again.faults
+    assert job.step_s == again.step_s
+    assert 0 < job.faults[0].cost < 0.95
+    assert 8 <= job.num_steps <= 40
+    if job.window is not None and again.window is not None:
+        assert np.array_equal(job.window.trace.duration_s, again.window.trace.duration_s)
+
+
+def test_other_numbers_are_other_jobs():
+    drawn = [draw_job(JobNumber(5, "healthy", index)).step_s for index in range(4)]
+    assert len(set(drawn)) == 4
+
+
+def test_a_healthy_job_is_recorded_as_long_as_simulated():
+    for index in range(4):
+        job = draw_job(JobNumber(6, "healthy", index))
+        assert job.window is not None
+        found = observe(job.window).result
+        recorded = float(np.mean(found["step_time_s"]["recorded"]))
+        assert recorded == pytest.approx(job.step_s, rel=0.03)
+        assert found["fidelity"]["discrepancy"] < 0.05
+
+
+@pytest.mark.parametrize("kinds", PAIRS)
+def test_pairs_have_two_truths(kinds):
+    job = draw_job(JobNumber(5, "pair", 0, kinds))
+    assert [each.truth.kind for each in job.faults] == list(kinds)
+
+
+def finding(cause, culprits, **more):
+    return {
+        "cause": cause, "culprits": culprits, "confidence": 0.9, "sentence": "", "cost": 0.1,
+        "onset_step": None, "persistence": "chronic", **more,
+    }  # fmt: skip
+
+
+def test_an_innocent_is_a_wrong_name_even_beside_the_right_one():
+    job = draw_job(JobNumber(5, "single", 3, ("slow-gpu",)))
+    (dp_rank, stage), = job.faults[0].truth.guilty  # fmt: skip
+    right = {"dp_rank": dp_rank, "stage": stage}
+    innocent = {"dp_rank": (dp_rank + 1) % job.shape.dp, "stage": (stage + 1) % job.shape.pp}
+    outcomes = [
+        judge(job, {"findings": findings, "ruled_out": []}, 0.0).outcome
+        for findings in (
+            [finding("slow-worker", [right])],
+            [finding("slow-worker", [right, innocent])],
+            [finding("slow-worker", [right]), finding("slow-link", [innocent])],
+            [finding("gc-pause", [right])],
+            [],
+        )
+    ]
+    assert outcomes == ["right", "wrong", "wrong", "wrong", "missed"]
+
+
+def test_an_error_of_the_analysis_counts_as_crashed():
+    job = draw_job(JobNumber(5, "single", 3, ("slow-gpu",)))
+    assert judge(job, {"ruled_out": []}, 0.0).outcome == "crashed"
+
+
+def test_a_host_stands_for_its_workers():
+    shape = Shape(4, 2, 8, gpus_per_host=2)
+    assert culprits_of(shape, [{"host": "node-001"}]) == {(2, 0), (3, 0)}
+    assert culprits_of(shape, [{"stage": 1}]) == {(each, 1) for each in range(4)}
+
+
+def test_figures_miss_the_bars_that_do_not_hold():
+    healthy = draw_job(JobNumber(5, "healthy", 0))
+    named = judge(healthy, {"findings": [finding("slow-link", [{"stage": 0}])]}, 0.0)
+    silent = judge(healthy, {"findings": []}, 0.0)
+    assert figures_of([silent])["missed_bars"] == []
+    assert figures_of([silent, named])["missed_bars"] == ["false_causes_healthy"]

@@ -1,0 +1,79 @@
+"""cpu-contention: all workers of a host are held up irregularly."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.diagnosis.detector import CostFigures
+from app.diagnosis.detectors.cpu_contention import CONFIDENCE, CpuContention
+from app.diagnosis.finding import Culprit
+from app.synth.cluster import Cluster
+from app.synth.costs import OperationCosts
+from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
+from app.synth.faults.slow_compute import SlowHost
+from app.synth.faults.stops import CpuContention as BusyHost
+from app.synth.noise import HeavyTailed
+from tests.diagnosis.jobs import diagnosed, findings_of
+from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
+from tests.diagnosis.windows import case_of
+
+CONTENTION = CpuContention()
+UNKNOWN = CostFigures(None, None, None)
+
+
+def test_the_host_is_named():
+    found = suspicion(CONTENTION, job(BusyHost("host-002")))
+    assert found.culprits == (Culprit(host="host-002"),)
+    assert found.confidence == CONFIDENCE
+    said = found.wording(UNKNOWN)
+    assert "both workers of host-002 are held up irregularly" in said
+    assert "something else uses the CPUs of this host" in said
+
+
+def test_one_fault_has_one_name():
+    seen = diagnosed(job(BusyHost("host-002")).record(range(16)).window())
+    assert [each.cause for each in findings_of(seen)] == ["cpu-contention"]
+
+
+def test_a_lone_worker_is_named_by_its_other_operations():
+    alone = {"cluster": Cluster(gpus_per_host=1)}
+    found = suspicion(CONTENTION, job(BusyHost("host-005"), **alone))
+    assert found.culprits == (Culprit(1, 1, "host-005"),)
+    assert "the only worker of host-005 is held up" in found.wording(UNKNOWN)
+    stalled = ruled_out(CONTENTION, job(AllocatorStalls(((1, 1),), rate=0.3), **alone))
+    assert stalled.insufficient
+    assert "its memory allocator does the same" in stalled.reason
+
+
+def test_stops_of_computations_alone_leave_more_doubt():
+    # Ranks 8 and 9 are on host-004.
+    found = suspicion(CONTENTION, job(AllocatorStalls(((0, 2), (1, 2)), rate=0.3)))
+    assert found.culprits == (Culprit(host="host-004"),)
+    assert found.confidence < CONFIDENCE
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_cost_matches_the_counterfactual(pp):
+    attributed, real = attributed_and_real_cost(CONTENTION, job(BusyHost("host-001"), pp=pp))
+    assert attributed == pytest.approx(real, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(),
+        job(costs=OperationCosts(noise=0.05, tail=HeavyTailed(share=0.1, alpha=1.1))),
+        job(AllocatorStalls(((1, 2),))),
+        job(DataLoading("host-002", 0.2)),
+        job(GcPauses(rate=0.3)),
+        job(SlowHost("host-002", 1.5)),
+    ],
+)
+def test_other_causes_and_noise_are_no_contention(made):
+    assert ruled_out(CONTENTION, made)
+
+
+def test_without_hosts_nothing_can_be_told():
+    window = replace(job(BusyHost("host-002")).record(range(16)).window(), hosts={})
+    found = CONTENTION.detect(case_of(window))
+    assert found.insufficient  # type: ignore[union-attr]

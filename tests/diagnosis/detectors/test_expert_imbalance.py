@@ -1,0 +1,120 @@
+"""expert-imbalance: loads of experts, told apart from sequence lengths."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.diagnosis.detector import CostFigures
+from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
+from app.diagnosis.evidence.expert_load import NOT_TOLD_APART
+from app.synth.costs import OperationCosts
+from app.synth.faults.sequence_imbalance import SequenceImbalance
+from app.synth.faults.slow_compute import LongLastStage, SlowWorker
+from app.synth.faults.stops import ExpertImbalance as UnevenExperts
+from app.synth.noise import HeavyTailed
+from app.trace.job import Parallelism
+from app.trace.ops import OP_CODES
+from app.trace.window import Window
+from tests.diagnosis.jobs import diagnosed, findings_of
+from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
+from tests.diagnosis.windows import case_of
+
+EXPERTS = ExpertImbalance()
+UNKNOWN = CostFigures(None, None, None)
+MOE = {"parallelism": Parallelism(4, 4, ep_size=4)}
+ONE_STAGE = {"parallelism": Parallelism(8, 1, ep_size=4)}
+
+
+@pytest.mark.parametrize("sizes", [MOE, ONE_STAGE, {"parallelism": Parallelism(4, 4, ep_size=2)}])
+def test_uneven_experts_are_named_and_no_host(sizes):
+    found = suspicion(EXPERTS, job(UnevenExperts(0.3), **sizes))
+    assert found.culprits == ()
+    assert "loads of the experts are uneven" in found.wording(UNKNOWN)
+    seen = diagnosed(job(UnevenExperts(0.3), **sizes).record(range(16)).window())
+    assert [each.cause for each in findings_of(seen)] == ["expert-imbalance"]
+
+
+@pytest.mark.parametrize("sizes", [MOE, ONE_STAGE])
+def test_cost_matches_the_counterfactual(sizes):
+    attributed, real = attributed_and_real_cost(EXPERTS, job(UnevenExperts(0.3), **sizes))
+    assert attributed == pytest.approx(real, abs=0.02)
+
+
+def test_sequences_of_a_job_with_experts_stay_sequences():
+    seen = diagnosed(job(SequenceImbalance(), **MOE).record(range(16)).window())
+    assert [each.cause for each in findings_of(seen)] == ["sequence-imbalance"]
+
+
+def test_sequences_and_experts_of_one_stage_are_not_told_apart_without_tokens():
+    window = job(SequenceImbalance(attention_share=0.6), **ONE_STAGE).record(range(16)).window()
+    found = EXPERTS.detect(case_of(window))
+    assert (found.insufficient, found.reason) == (True, NOT_TOLD_APART)  # type: ignore[union-attr]
+    assert findings_of(diagnosed(window)) == ()
+
+
+def test_tokens_that_times_go_with_show_experts():
+    window = job(SequenceImbalance(attention_share=0.6), **ONE_STAGE).record(range(16)).window()
+    found = EXPERTS.detect(case_of(_with_tokens(window)))
+    assert found.score >= 0.5
+    assert "go with the tokens" in found.wording(UNKNOWN)  # type: ignore[union-attr]
+
+
+def _with_tokens(window: Window) -> Window:
+    """Tokens in proportion to the time of each forward computation."""
+    trace = window.trace
+    forward = trace.optype == OP_CODES["forward-compute"]
+    tokens = np.where(forward, np.rint(trace.duration_s * 1e5), -1).astype(np.int64)
+    columns: dict[str, Any] = {**trace.columns(), "tokens": tokens}
+    return replace(window, trace=type(trace)(**columns))
+
+
+def test_a_job_without_experts_is_told_that_it_names_none():
+    window = job(UnevenExperts(0.3), **MOE).record(range(16)).window()
+    dense = replace(window.job, parallelism=Parallelism(4, 4))
+    found = EXPERTS.detect(case_of(replace(window, job=dense)))
+    assert found.insufficient  # type: ignore[union-attr]
+    assert "ep_size is 1" in found.reason  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(**MOE),
+        job(SlowWorker(1, 2, 1.5), **MOE),
+        job(LongLastStage(), **MOE),
+        job(costs=OperationCosts(noise=0.1, tail=HeavyTailed()), **MOE),
+        job(SequenceImbalance()),
+        job(dp=1, pp=1),
+    ],
+)
+def test_other_causes_and_noise_are_no_experts(made):
+    assert ruled_out(EXPERTS, made)
+
+
+def test_a_slow_worker_beside_uneven_experts_is_named_too():
+    seen = diagnosed(
+        job(UnevenExperts(0.3), SlowWorker(1, 2, 1.5), **MOE).record(range(16)).window()
+    )
+    assert {each.cause for each in findings_of(seen)} == {"expert-imbalance", "slow-worker"}
+
+
+def test_the_same_place_of_every_block_is_slow_by_its_experts():
+    """Blocks of dp ranks 0 to 3 and 4 to 7 hold the same experts."""
+    sizes = {"parallelism": Parallelism(8, 4, ep_size=4)}
+    hot = (SlowWorker(1, 2, 1.6), SlowWorker(5, 2, 1.6))
+    seen = diagnosed(job(*hot, **sizes).record(range(16)).window())
+    assert [each.cause for each in findings_of(seen)] == ["expert-imbalance"]
+    one = diagnosed(job(hot[0], **sizes).record(range(16)).window())
+    assert [each.cause for each in findings_of(one)] == ["slow-worker"]
+
+
+def test_several_ranks_of_one_block_that_stay_slow_are_not_blamed_without_tokens():
+    hot = tuple(SlowWorker(*place) for place in ((0, 1, 1.5), (1, 2, 1.4), (2, 0, 1.3)))
+    seen = diagnosed(job(*hot, **MOE).record(range(16)).window())
+    (reason,) = [each for each in seen.ruled_out if each.cause == "slow-worker"]
+    assert reason.insufficient
+    assert "their experts and their GPUs or hosts cannot be told apart" in reason.reason
+    dense = diagnosed(job(*hot).record(range(16)).window())
+    assert [each.cause for each in findings_of(dense)] == ["slow-worker"]

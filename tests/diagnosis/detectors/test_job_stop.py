@@ -1,0 +1,72 @@
+"""job-stop: one worker, or all of them, do nothing for longer than a step takes."""
+
+import pytest
+
+from app.diagnosis.detector import CostFigures
+from app.diagnosis.detectors.job_stop import JobStop
+from app.diagnosis.finding import Culprit
+from app.synth.costs import OperationCosts
+from app.synth.faults.fault import FaultSteps
+from app.synth.faults.stops import CheckpointStalls
+from app.synth.faults.stops import JobStop as StoppedWorkers
+from app.synth.noise import HeavyTailed
+from app.synth.normal_variation import SpecialSteps
+from tests.diagnosis.stopped_windows import freeze, longer_gaps
+from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
+from tests.diagnosis.windows import case_of
+
+STOP = JobStop()
+UNKNOWN = CostFigures(None, 7, None)
+AT_STEP_7 = FaultSteps(7)
+
+
+def test_the_worker_that_all_others_wait_for_is_named():
+    found = suspicion(STOP, job(StoppedWorkers(((1, 2),), when=AT_STEP_7)))
+    assert found.culprits == (Culprit(1, 2, "host-004"),)
+    assert (found.onset_step, found.persistence) == (7, "transient")
+    assert found.evidence["longest_stop_s"] == pytest.approx(20.0, abs=0.1)
+    assert found.wording(UNKNOWN) == (
+        "rank 9 (dp 1, stage 2) on host-004 stops for 20 s before backward-compute in step 7, "
+        "and all others wait"
+    )
+
+
+def test_cost_matches_the_counterfactual():
+    made = job(StoppedWorkers(((1, 2),), when=AT_STEP_7))
+    attributed, real = attributed_and_real_cost(STOP, made)
+    assert attributed == pytest.approx(real, abs=0.01)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_stop_of_all_workers_in_the_middle_of_a_step_names_nobody(share):
+    window = freeze(job().record(range(16)).window(), step=7, at_share=share, stop_s=10.0)
+    found = STOP.detect(case_of(window))
+    assert found.score >= 0.5
+    assert found.culprits == ()  # type: ignore[union-attr]
+    assert "all workers stop for 10 s in" in found.wording(UNKNOWN)  # type: ignore[union-attr]
+
+
+def test_a_gap_between_steps_may_be_an_evaluation():
+    case = case_of(longer_gaps(job().record(range(16)).window(), every=9, gap_s=10.0))
+    found = STOP.detect(case)
+    assert found.insufficient  # type: ignore[union-attr]
+    assert "between two steps for 10 s in step 9" in found.reason  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(),
+        job(CheckpointStalls(5, 5.0)),
+        job(odd_steps=SpecialSteps(evaluate_every=9, evaluation_s=30.0)),
+        job(odd_steps=SpecialSteps(num_first=2, first_factor=6.0)),
+        job(costs=OperationCosts(noise=0.05, tail=HeavyTailed(share=0.1, alpha=1.1))),
+        job(dp=1, pp=1),
+    ],
+)
+def test_evaluations_first_steps_and_noise_are_no_single_stops(made):
+    assert ruled_out(STOP, made)
+
+
+def test_too_few_steps_show_no_usual_step():
+    assert ruled_out(STOP, job(StoppedWorkers(((1, 2),), when=FaultSteps(1))), 3).insufficient

@@ -1,0 +1,84 @@
+"""The loss that no cause explains, and its place."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.diagnosis.unexplained import unexplained_sentence
+from app.engine.report import analyse
+from app.synth.costs import OperationCosts
+from app.synth.faults.slow_compute import LongLastStage, SlowWorker
+from app.synth.faults.stops import ExpertImbalance
+from app.trace.job import Parallelism
+from tests.diagnosis.jobs import diagnosed, findings_of, made, window_of
+from tests.diagnosis.stopped_windows import longer_gaps
+
+QUIET = OperationCosts(noise=0.0, transfer_noise=0.0)
+EVEN: dict[str, Any] = {
+    "share": 0.0,
+    "share_of_loss": None,
+    "optype": None,
+    "share_in_optype": None,
+    "stage": None,
+    "share_in_stage": None,
+    "late_launch_share": 0.0,
+    "stop_share": 0.0,
+    "stop_steps": [],
+}
+
+
+def rest_of(diagnosis):
+    assert diagnosis.unexplained is not None
+    return diagnosis.unexplained
+
+
+@pytest.mark.parametrize("faults", [(), (SlowWorker(1, 2, 1.5),), (LongLastStage(),)])
+def test_nothing_is_left_where_causes_explain_the_loss(faults):
+    seen = diagnosed(window_of(made(*faults, costs=QUIET)))
+    assert len(findings_of(seen)) == len(faults)
+    assert rest_of(seen).share == pytest.approx(0.0, abs=0.02)
+    assert rest_of(seen).as_json()["sentence"] is None
+
+
+def test_costs_that_overlap_count_once():
+    """Both slow workers cost nothing alone, as the others still wait for the other one."""
+    seen = diagnosed(window_of(made(SlowWorker(1, 2, 2.0), SlowWorker(3, 2, 2.0), costs=QUIET)))
+    assert rest_of(seen).share == pytest.approx(0.0, abs=0.02)
+
+
+def test_two_repairs_of_one_computation_shorten_it_by_both():
+    both = (ExpertImbalance(0.3), SlowWorker(1, 2, 1.5))
+    sizes = Parallelism(4, 4, ep_size=4)
+    seen = diagnosed(window_of(replace(made(*both, costs=QUIET), parallelism=sizes)))
+    assert len(findings_of(seen)) == 2
+    assert rest_of(seen).share == pytest.approx(0.0, abs=0.03)
+
+
+def test_noise_without_a_cause_is_said_with_its_share():
+    seen = diagnosed(window_of(made(costs=OperationCosts(noise=0.2))))
+    assert findings_of(seen) == ()
+    rest = rest_of(seen)
+    assert rest.share > 0.05
+    assert rest.share_of_loss == pytest.approx(1.0)
+    assert rest.optype == "backward-compute"
+    assert rest.as_json()["sentence"].endswith(
+        "of the step time is not explained by any known cause, most of it in backward-compute"
+    )
+
+
+def test_stops_between_steps_are_a_loss_too():
+    window = longer_gaps(window_of(made(costs=QUIET)), every=9, gap_s=5.0)
+    seen = diagnosed(window)
+    assert findings_of(seen) == ()
+    total_s = sum(analyse(window).recorded_s) + 5.0
+    assert rest_of(seen).share == pytest.approx(5.0 / total_s, abs=0.01)
+    assert "stops of all workers (in or before step 9)" in rest_of(seen).as_json()["sentence"]
+
+
+def test_a_small_rest_has_no_sentence_and_a_place_needs_most_of_it():
+    assert unexplained_sentence(EVEN | {"share": 0.04}) is None
+    assert unexplained_sentence(EVEN | {"share": 0.125, "share_of_loss": 0.4, "stage": 2}) == (
+        "12 % of the step time (40 % of the loss) is not explained by any known cause, most of it "
+        "in stage 2"
+    )
