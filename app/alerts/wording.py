@@ -216,8 +216,8 @@ def cost_sentence(detail: Detail) -> str:
         return f"It has ended, hangs or lost its network.{_cost(detail, 'It costs')}"
     if detail.on == "silent-worker":
         return (
-            "No step is complete without every worker: there are no figures meanwhile, and what it "
-            "costs is not measured."
+            "Its peers stand in for it in the figures of the others where they can; what it costs "
+            "is not measured."
         )
     if detail.on == "low-fidelity":
         return "Naming a worker or a stage would be a guess."

@@ -317,10 +317,6 @@ def _window_result() -> dict[str, Any]:
         "confidence": share,
         "culprits": {"type": "array", "items": culprit},
         "onset_step": {"type": ["integer", "null"]},
-        "end_step": {
-            "type": ["integer", "null"],
-            "description": "The last step with the cause; null while it lasts.",
-        },
         "persistence": {"enum": ["transient", "chronic", "rotating", "progressive", None]},
         "cost": {
             **number,
@@ -328,6 +324,10 @@ def _window_result() -> dict[str, Any]:
         },
         "evidence": thing,
         "sentence": {"type": "string"},
+    }
+    end_step = {
+        "type": ["integer", "null"],
+        "description": "The last step with the cause; null while it lasts.",
     }
     cost_range = {
         "type": ["array", "null"],
@@ -425,9 +425,9 @@ def _window_result() -> dict[str, Any]:
             "dp_rank_slowdown": {**numbers, "items": {"type": ["number", "null"]}},
             **dict.fromkeys(("worker_slowdown", "worker_slowdown_estimate"), matrix),
             "findings": {
-                **_list_of(found, cost_range=cost_range, seen_in=seen_in),
-                "description": "Causes by cost, descending; empty if nothing is wrong, null if "
-                "the data does not allow a diagnosis.",
+                **_list_of(found, end_step=end_step, cost_range=cost_range, seen_in=seen_in),
+                "description": "Missing workers, then causes by cost, descending; empty if nothing "
+                "is wrong, null if the data does not allow a diagnosis.",
             },
             "more_findings": {
                 "type": "integer",

@@ -11,7 +11,10 @@ from contextvars import ContextVar
 
 import numpy as np
 
-from app.diagnosis.calibration_table import CALIBRATION, OTHER_CAUSES
+from app.diagnosis.calibration_table import CALIBRATION
+
+# No finding is certain, and none is shown as 100 %.
+MAX_CONFIDENCE = 0.99
 
 _IS_OWN = ContextVar("is_own", default=False)
 
@@ -29,12 +32,17 @@ def own_confidences() -> Iterator[None]:
 def calibrated(cause: str, figure: float) -> float:
     """The share of findings of this cause with this figure that are right, 0..1.
 
+    The detector's own figure where too few such findings were counted: a cause without a row, or a
+    figure below those of its row.
+
     Args:
         cause: the finding's.
         figure: the detector's own confidence, 0..1.
     """
-    if _IS_OWN.get():
+    points = CALIBRATION.get(cause)
+    if _IS_OWN.get() or points is None:
         return figure
-    points = CALIBRATION.get(cause, CALIBRATION[OTHER_CAUSES])
+    if figure < points[0][0]:
+        return min(figure, points[0][1])
     figures, shares = zip(*points, strict=True)
-    return float(np.interp(figure, figures, shares))
+    return min(MAX_CONFIDENCE, float(np.interp(figure, figures, shares)))

@@ -1,7 +1,6 @@
 """How often findings were right, by the detector's own confidence. 2,401 findings of
 `python -m benchmarks strangers --calibrate --jobs 3000 --seed 4`."""
 
-OTHER_CAUSES = "other"
 # (own confidence, share right), ascending in both, by cause.
 CALIBRATION: dict[str, tuple[tuple[float, float], ...]] = {
     "data-loading": (
@@ -15,10 +14,6 @@ CALIBRATION: dict[str, tuple[tuple[float, float], ...]] = {
     "gc-pause": (
         (0.941, 0.989),
         (0.97, 0.989),
-    ),
-    OTHER_CAUSES: (
-        (0.598, 0.985),
-        (0.99, 0.985),
     ),
     "sequence-imbalance": (
         (0.973, 0.948),

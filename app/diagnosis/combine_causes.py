@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from app.diagnosis.detector import percent
 from app.diagnosis.evidence.job_changes import MAX_CHANGES, MAX_STEPS_APART
+from app.diagnosis.finding import SILENT
 from app.diagnosis.onset_words import ONSET_WORDS, onset_words, past_tense
 from app.diagnosis.unexplained import unexplained_sentence
 
@@ -40,7 +41,7 @@ def combine_causes(results: Sequence[Result], figures: Result) -> dict[str, Any]
     others = {
         "changes": _changes(results),
         "fingerprint": _fingerprint(results, figures),
-        "unexplained": _unexplained(results),
+        "unexplained": combined_unexplained(results),
         "advice": results[-1].get("advice"),  # of the newest window; older ones were stored without
     }
     diagnosed = [each for each in results if each["findings"] is not None]
@@ -71,7 +72,19 @@ def _findings(diagnosed: Sequence[Result]) -> list[dict[str, Any]]:
         total_s += times["recorded"]
         total_lost_s += lost_s
     found = [_one(each, len(diagnosed), total_s, total_lost_s) for each in seen.values()]
-    return sorted(found, key=lambda each: (-(each["cost"] or 0.0), -each["score"], each["cause"]))
+    return sorted(found, key=by_cost)
+
+
+def by_cost(finding: Result) -> tuple[Any, ...]:
+    """Sorts findings: missing workers, of which all else is unknown, then the most costly first."""
+    cost = finding["cost"] or 0.0
+    return (finding["cause"] != SILENT, -cost, -finding["score"], finding["cause"])
+
+
+def leading(findings: Sequence[Result] | None) -> Result | None:
+    """The most costly finding; a missing worker only where nothing else was found."""
+    found = findings or ()
+    return next((each for each in found if each["cause"] != SILENT), next(iter(found), None))
 
 
 def _key(finding: Result, first_rank: Mapping[tuple[str, int, int], int]) -> tuple[Any, ...]:
@@ -239,7 +252,7 @@ def _fingerprint(results: Sequence[Result], figures: Result) -> dict[str, Any] |
 _SHARES = ("share", "share_of_loss", "late_launch_share", "stop_share")
 
 
-def _unexplained(results: Sequence[Result]) -> dict[str, Any] | None:
+def combined_unexplained(results: Sequence[Result]) -> dict[str, Any] | None:
     """Means over the windows, weighted by their time; the place is that of the largest loss."""
     known = [
         (each["unexplained"], sum(each["step_time_s"]["recorded"]))
@@ -253,7 +266,8 @@ def _unexplained(results: Sequence[Result]) -> dict[str, Any] | None:
     for name in _SHARES:
         of_name = [(block[name], weight) for block, weight in known if block[name] is not None]
         means[name] = _mean(of_name, sum(weight for _, weight in of_name))
-    block = {**worst, **means}
+    steps = sorted({step for block, _ in known for step in block["stop_steps"]})
+    block = {**worst, **means, "stop_steps": steps}
     return {**block, "sentence": unexplained_sentence(block)}
 
 

@@ -46,7 +46,7 @@ from app.diagnosis.fidelity import (
     fidelity_of,
     with_unexplained,
 )
-from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
+from app.diagnosis.finding import MIN_SCORE, SILENT, Finding, RuledOut
 from app.diagnosis.job_history import (
     History,
     Suspected,
@@ -88,7 +88,6 @@ DETECTORS: tuple[Detector, ...] = (
 ARRIVALS_DETECTORS: tuple[Detector, ...] = (LateHost(), SlowWorkerByArrivals())
 
 
-SILENT = "silent-worker"
 LATE_HOST = "late-host"
 # Causes that another one hides are named if they cost this after its repair.
 MIN_HIDDEN_COST = 0.05

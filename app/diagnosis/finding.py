@@ -31,6 +31,9 @@ CAUSES = (
     "silent-worker",
 )
 
+# The cause that names missing workers.
+SILENT = "silent-worker"
+
 # Below this score a cause is not named.
 MIN_SCORE = 0.5
 

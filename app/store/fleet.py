@@ -26,6 +26,7 @@ from sqlalchemy import (
     type_coerce,
 )
 
+from app.diagnosis.combine_causes import leading
 from app.engine.metrics import loss_shares
 from app.store.columns import JsonText
 from app.store.database import insert_or_replace
@@ -241,8 +242,8 @@ def _finding_brief(finding: Mapping[str, Any]) -> dict[str, Any]:
 
 def _onset_s(conn: Connection, job_id: str, epoch: int, brief: dict[str, Any]) -> float | None:
     """When (Unix time) the window where the costliest cause began was saved; None if unknown."""
-    step = brief["findings"][0]["onset_step"] if brief["findings"] else None
-    if step is None:
+    first = leading(brief["findings"])
+    if first is None or (step := first["onset_step"]) is None:
         return None
     query = (
         select(windows.c.updated_s)

@@ -333,7 +333,8 @@ class _Donors:
         stage, known = worker[1], self._donor.get(worker)
         if known is not None and self._peers.losses.is_whole[step, known, stage]:
             return known
-        return self._donor.setdefault(worker, self._peers.donor(step, stage))
+        self._donor[worker] = self._peers.donor(step, stage)
+        return self._donor[worker]
 
     def shift_s(self, worker: WorkerPlace, donor: WorkerPlace) -> float:
         """How far the worker's clock is ahead of its donor's; 0 where the clock is the donor's."""

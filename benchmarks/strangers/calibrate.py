@@ -9,9 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# Causes without a row of their own.
-OTHER_CAUSES = "other"
-# A cause with fewer findings is fitted with all other ones.
+# A cause with fewer findings keeps its own confidence.
 MIN_FINDINGS = 60
 # A block with fewer findings is pooled with its neighbour.
 MIN_BLOCK = 10
@@ -43,14 +41,14 @@ class _Block:
 
 
 def fitted(findings: Sequence[SaidFinding]) -> dict[str, Points]:
-    """(figure, share right) by cause, ascending; all findings together for `OTHER_CAUSES`."""
-    by_cause: dict[str, list[SaidFinding]] = {OTHER_CAUSES: list(findings)}
+    """(figure, share right) by cause, ascending, of causes with enough findings."""
+    by_cause: dict[str, list[SaidFinding]] = {}
     for each in findings:
         by_cause.setdefault(each.cause, []).append(each)
     return {
         cause: isotonic_points(of_cause)
         for cause, of_cause in sorted(by_cause.items())
-        if cause == OTHER_CAUSES or len(of_cause) >= MIN_FINDINGS
+        if len(of_cause) >= MIN_FINDINGS
     }
 
 
@@ -98,11 +96,9 @@ def write_table(path: Path, table: dict[str, Points], provenance: str) -> None:
     lines = [
         f'"""How often findings were right, by the detector\'s own confidence. {provenance}"""',
         "",
-        f'OTHER_CAUSES = "{OTHER_CAUSES}"',
         "# (own confidence, share right), ascending in both, by cause.",
         "CALIBRATION: dict[str, tuple[tuple[float, float], ...]] = {",
     ]
     for cause, points in table.items():
-        name = "OTHER_CAUSES" if cause == OTHER_CAUSES else f'"{cause}"'
-        lines += [f"    {name}: (", *(f"        {point}," for point in points), "    ),"]
+        lines += [f'    "{cause}": (', *(f"        {point}," for point in points), "    ),"]
     path.write_text("\n".join([*lines, "}", ""]))

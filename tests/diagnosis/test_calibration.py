@@ -1,7 +1,7 @@
 import pytest
 
-from app.diagnosis.calibration import calibrated, own_confidences
-from app.diagnosis.calibration_table import CALIBRATION, OTHER_CAUSES
+from app.diagnosis.calibration import MAX_CONFIDENCE, calibrated, own_confidences
+from app.diagnosis.calibration_table import CALIBRATION
 from app.diagnosis.finding import CAUSES
 
 
@@ -9,13 +9,21 @@ def test_confidence_is_between_the_points_of_the_table(monkeypatch):
     monkeypatch.setitem(CALIBRATION, "gc-pause", ((0.5, 0.6), (0.9, 0.8)))
     assert calibrated("gc-pause", 0.7) == pytest.approx(0.7)
     assert calibrated("gc-pause", 0.99) == 0.8
-    assert calibrated("gc-pause", 0.1) == 0.6
 
 
-def test_cause_without_a_row_has_that_of_all_findings(monkeypatch):
-    monkeypatch.setitem(CALIBRATION, OTHER_CAUSES, ((0.0, 0.3), (1.0, 0.3)))
+def test_figure_below_those_that_were_counted_stays(monkeypatch):
+    monkeypatch.setitem(CALIBRATION, "gc-pause", ((0.8, 0.95), (0.9, 0.97)))
+    assert calibrated("gc-pause", 0.6) == 0.6
+
+
+def test_cause_without_a_row_keeps_its_own_figure(monkeypatch):
     monkeypatch.delitem(CALIBRATION, "job-stop", raising=False)
-    assert calibrated("job-stop", 0.9) == pytest.approx(0.3)
+    assert calibrated("job-stop", 0.9) == 0.9
+
+
+def test_no_confidence_is_above_99_percent(monkeypatch):
+    monkeypatch.setitem(CALIBRATION, "gc-pause", ((0.5, 0.998), (0.9, 0.999)))
+    assert calibrated("gc-pause", 0.9) == MAX_CONFIDENCE == 0.99
 
 
 def test_own_confidences_are_not_calibrated(monkeypatch):
@@ -27,7 +35,7 @@ def test_own_confidences_are_not_calibrated(monkeypatch):
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_no_figure_is_certain_and_a_higher_one_is_no_less_sure(cause):
-    found = [calibrated(cause, figure / 20) for figure in range(21)]
+def test_higher_figure_is_no_less_sure(cause):
+    found = [calibrated(cause, figure / 20) for figure in range(20)]
     assert found == sorted(found)
-    assert 0 < found[0] <= found[-1] < 1
+    assert found[-1] <= MAX_CONFIDENCE

@@ -1,6 +1,14 @@
+from typing import Any
+
 import pytest
 
-from app.diagnosis.combine_causes import MAX_FINDINGS, combine_causes
+from app.diagnosis.combine_causes import (
+    MAX_FINDINGS,
+    by_cost,
+    combine_causes,
+    combined_unexplained,
+    leading,
+)
 
 SENTENCE = (
     "dp 3, stage 1 on host-17 is 1.6x slower than its peers, since step 40; "
@@ -208,3 +216,31 @@ def test_an_end_without_onset_is_said():
     unknown = finding(onset=None, sentence=SENTENCE.replace(", since step 40", ""))
     [found] = findings_of(result(unknown, steps=[40, 41]), result(steps=[42]))
     assert ", until step 41; it cost" in found["sentence"]
+
+
+def unexplained(share, stop_share, stop_steps):
+    return {
+        **{"share": share, "share_of_loss": None, "optype": None, "share_in_optype": None},
+        **{"stage": None, "share_in_stage": None, "late_launch_share": 0.0},
+        **{"stop_share": stop_share, "stop_steps": stop_steps, "sentence": None},
+    }
+
+
+def test_stops_of_the_unexplained_loss_are_those_of_all_windows():
+    results = [
+        {"unexplained": each, "step_time_s": {"recorded": [1.0]}}
+        for each in (unexplained(0.11, 0.0, []), unexplained(0.1, 0.5, [12]))
+    ]
+    found = combined_unexplained(results)
+    assert found is not None
+    assert found["stop_steps"] == [12]
+    assert found["sentence"].endswith("most of it in stops of all workers (in or before step 12)")
+
+
+def test_missing_worker_is_first_and_leads_only_alone():
+    silent: dict[str, Any] = {"cause": "silent-worker", "cost": None, "score": 1.0}
+    slow: dict[str, Any] = {"cause": "slow-worker", "cost": 0.3, "score": 0.9}
+    assert sorted([slow, silent], key=by_cost) == [silent, slow]
+    assert leading([silent, slow]) is slow
+    assert leading([silent]) is silent
+    assert leading(None) is None

@@ -128,3 +128,28 @@ def test_rows_that_repeat_leave_the_steps_skipped():
     after = impute(replace(window, partial=partial))
     assert (after.steps, after.skipped) == ((), window.skipped)
     assert completeness(trace, MADE.parallelism).steps == (1,)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_peer_that_is_lost_itself_later_stands_in_no_longer(is_alone):
+    # Rank 0 of stage 0 is missing from the start, and whoever stands in for it from the third step.
+    made = SimulatedJob(Parallelism(5, 2), 4)
+    trace = made.make(range(5))
+    gone = rows_where(trace, dp_rank=0, stage=0)
+    first = impute(lossy_window(made, trace.select(~gone)))
+    mine = found(first, step=0, dp_rank=0, stage=0, optype=FORWARD, seq_id=0)
+    theirs = found(first, step=0, stage=0, optype=FORWARD, seq_id=0)
+    donor = int(theirs.dp_rank[(theirs.start_s == mine.start_s) & (theirs.dp_rank > 0)][0])
+    lost = rows_where(trace, dp_rank=donor, stage=0) & (trace.step >= 2)
+    if is_alone:
+        lost &= rows_where(trace, optype=FORWARD, seq_id=1)
+    window = impute(lossy_window(made, trace.select(~(gone | lost))))
+    assert window.steps == tuple(range(5))
+    for step in range(2, 5):
+        theirs = found(window, step=step, dp_rank=0, stage=0)
+        assert theirs.num_ops == found(trace_window(made), step=step, dp_rank=0, stage=0).num_ops
+        assert (theirs.mb_id[theirs.optype == FORWARD] >= 0).all()
+
+
+def trace_window(made: SimulatedJob) -> Window:
+    return made.record(range(5)).window()

@@ -15,6 +15,7 @@ import numpy as np
 
 from app.alerts.alert import Detail
 from app.alerts.rule import On, Rule
+from app.diagnosis.combine_causes import leading
 from app.trace.window import Floats, WindowState
 
 Worker = tuple[int, int]  # dp rank, stage
@@ -234,7 +235,7 @@ class WindowReading(ABC):
 
     def blame(self, facts: WindowFacts, subject: str) -> Finding | None:
         """The finding that explains it, as far as there is one."""
-        return facts.findings[0] if facts.findings else None
+        return leading(facts.findings)
 
     def lost_share(self, facts: WindowFacts, value: float) -> float | None:
         """Share of the job's GPU time that is lost by it; None where that is no loss of time."""

@@ -1,6 +1,6 @@
 """The headline of the fleet's page: how many jobs lose time, and what it costs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ class LosingJob:
     lost_per_day: float
     is_stalled: bool = False
     silent_s: float = 0.0
-    finding: dict[str, Any] | None = None
+    finding: Mapping[str, Any] | None = None
     num_stages: int = 1
 
     @property
@@ -79,7 +79,7 @@ def _reason(job: LosingJob) -> str:
     return f"loses most: {cause}{_culprit_text(job.finding)}"
 
 
-def _culprit_text(finding: dict[str, Any]) -> str:
+def _culprit_text(finding: Mapping[str, Any]) -> str:
     if finding["num_culprits"] != 1:
         return ""
     culprit = finding["culprits"][0]

@@ -141,6 +141,11 @@ function varying({ cause, evidence }) {
   )
 }
 
+/** The most costly finding; a missing worker only where nothing else was found. */
+export function leadingFinding(findings) {
+  return findings?.find(({ cause }) => cause !== "silent-worker") ?? findings?.[0]
+}
+
 /** Whether the only culprit is the job's last stage. */
 export function isOfLastStage(culprits, { numStages }) {
   return numStages > 1 && culprits.length === 1 && culprits[0].stage === numStages - 1

@@ -33,6 +33,7 @@ from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import THEMES, Theme
 from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fleet_planned
 from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, measured_jobs
+from app.diagnosis.combine_causes import leading
 from app.diagnosis.finding import CAUSES, Persistence
 from app.store import fleet, hosts, shards
 from app.store.database import Connection
@@ -289,7 +290,7 @@ def _job_out(
 def _causes_and_culprits(findings: Sequence[dict[str, Any]] | None) -> dict[str, Any]:
     if not findings:
         return {"causes": [], "culprits": [], "num_culprits": 0, "persistence": None}
-    first = findings[0]
+    first = leading(findings) or findings[0]
     names = tuple(FleetCauseOut.model_fields)
     return {
         "causes": [FleetCauseOut(**{name: each[name] for name in names}) for each in findings],
@@ -302,8 +303,8 @@ def _causes_and_culprits(findings: Sequence[dict[str, Any]] | None) -> dict[str,
 def _onset_bin(
     findings: Sequence[dict[str, Any]] | None, recent: Sequence[RecentWindow]
 ) -> int | None:
-    step = findings[0]["onset_step"] if findings else None
-    if step is None:
+    first = leading(findings)
+    if first is None or (step := first["onset_step"]) is None:
         return None
     positions = (
         at for at, window in enumerate(recent) if window.first_step <= step <= window.last_step

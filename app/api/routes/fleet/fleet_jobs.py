@@ -15,6 +15,7 @@ from app.api.service.job_state import (
     state_since_s,
 )
 from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
+from app.diagnosis.combine_causes import leading
 from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
 from app.store.database import JobId, from_cursor, to_cursor
@@ -99,9 +100,10 @@ def _fleet_job(line: FleetLine, state: JobState) -> FleetJob:
 
 def _onset(line: FleetLine) -> tuple[float | None, int | None]:
     """Onset of the costliest cause: time and step."""
-    if line.brief is None or not line.brief["findings"]:
+    first = None if line.brief is None else leading(line.brief["findings"])
+    if line.brief is None or first is None:
         return None, None
-    return line.brief["onset_at_s"], line.brief["findings"][0]["onset_step"]
+    return line.brief["onset_at_s"], first["onset_step"]
 
 
 def _lost_per_hour(line: FleetLine, state: JobState) -> float | None:
@@ -347,7 +349,7 @@ def _headline_fleet(
             each.lost_per_day or 0.0,
             is_stalled=each.state == "stalled",
             silent_s=silent_for_s(each.line, now_s) or 0.0,
-            finding=each.findings[0] if each.findings else None,
+            finding=leading(each.findings),
             num_stages=each.line.pp_size,
         )
         for each in fleet

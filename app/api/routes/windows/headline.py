@@ -20,6 +20,7 @@ from app.api.service.job_state import (
 )
 from app.api.service.service import Service
 from app.charts.job.headline import JobFacts, headline, won_back_gpu_hours
+from app.diagnosis.combine_causes import leading
 from app.errors import WindowNotFound
 from app.store import jobs
 from app.store.database import Connection
@@ -62,8 +63,8 @@ def get_headline(
             state = _state_then(result, service)
         facts = _job_facts(conn, job, state, service)
     shown = headline(state, result, facts)
-    leading = next(iter((result or {}).get("findings") or ()), None)
-    won_back = None if leading is None else won_back_gpu_hours(leading, facts.num_gpus)
+    first = leading((result or {}).get("findings"))
+    won_back = None if first is None else won_back_gpu_hours(first, facts.num_gpus)
     return HeadlineOut(
         state=shown.state,
         sentence=shown.sentence,

@@ -23,6 +23,7 @@ from app.api.routes.windows.ribbon_events import (
 )
 from app.api.service.service import Service
 from app.charts.base.step_axis import StepEvent
+from app.diagnosis.combine_causes import leading
 from app.ingest.assembly.steps import LEFT_OUT_REASONS
 from app.store import windows
 from app.store.alerting import alerts
@@ -220,11 +221,11 @@ def _since_onset(
     shown: Sequence[RibbonBin], newest: Mapping[int, Mapping[str, Any]]
 ) -> SinceOnsetOut | None:
     last = shown[-1].last
-    findings = (newest.get(last.epoch) or {}).get("findings")
-    if not findings or findings[0]["onset_step"] is None:
+    finding = leading((newest.get(last.epoch) or {}).get("findings"))
+    if finding is None or finding["onset_step"] is None:
         return None
     of_run = [w for each in shown for w in each.windows if w.epoch == last.epoch]
-    onset: int = findings[0]["onset_step"]
+    onset: int = finding["onset_step"]
     first = next((w for w in of_run if w.last_step >= onset), of_run[-1])
     return SinceOnsetOut(from_=first.window_id, to=last.window_id, step=onset)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from app import formatting
 from app.alerts.alert import AlertEvent
+from app.diagnosis.combine_causes import leading
 from app.store.windows import StepTimeSums, UnanalysedStep, Verdict, WindowSummary
 
 # A bin is three pixels wide on a desktop, one on a phone.
@@ -196,7 +197,7 @@ def _changes(
 def _onset_of_costliest(
     ribbon: Sequence[RibbonBin], epoch: int, result: Mapping[str, Any]
 ) -> RibbonEvent | None:
-    finding = next(iter(result.get("findings") or ()), None)
+    finding = leading(result.get("findings"))
     if finding is None or finding["onset_step"] is None:
         return None
     step = finding["onset_step"]

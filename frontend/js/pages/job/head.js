@@ -1,5 +1,6 @@
 /** The top of a job's page: where it is, what is wrong, and what to do next. */
 
+import { leadingFinding } from "../../components/findings-card.js"
 import { headline } from "../../components/page-head.js"
 import { h } from "../../lib/dom.js"
 import { contained, counted, shape } from "../../lib/formatting.js"
@@ -69,7 +70,7 @@ function buttons({ job, base, window, steps, result, pinned, before }) {
 
 /** The step and dp rank whose timeline shows the cause: those pinned, else the finding's own. */
 function proof({ window, result, pinned }) {
-  const leading = result.findings?.[0]
+  const leading = leadingFinding(result.findings)
   const { steps } = result
   const seen = (leading?.evidence.steps ?? []).filter((step) => steps.includes(step))
   const dp = pinned.dp ?? leading?.culprits[0]?.dp_rank ?? leading?.evidence.workers?.[0]?.[0]

@@ -1,7 +1,7 @@
 /** The charts and cards of a job's page: which there are, in which order, and which one leads. */
 
 import { ChartCard, legend, waitingCells } from "../../components/chart-card.js"
-import { findingsCard } from "../../components/findings-card.js"
+import { findingsCard, leadingFinding } from "../../components/findings-card.js"
 import { fixHistoryCard, loadFixes } from "../../components/fix-history.js"
 import { hostHistoryCard } from "../../components/host-history.js"
 import { silentRanksNow, silentRanksRemark } from "../../components/missing-data.js"
@@ -205,7 +205,7 @@ export class Panels {
 
   /** Whether the leading culprit's host was slow elsewhere; asked once for each host. */
   async askForHost() {
-    const name = this.seen.result.findings?.[0]?.culprits[0]?.host
+    const name = leadingFinding(this.seen.result.findings)?.culprits[0]?.host
     if (!name || this.askedFor === name) return
     this.askedFor = name
     this.host = await getJsonOrNull(`/hosts/${encodeURIComponent(name)}`).catch(() => null)
@@ -216,7 +216,7 @@ export class Panels {
 function leadOf(result) {
   const { findings, m_w, stage_share } = result
   if (findings?.length) {
-    const lead = LEADS[findings[0].cause] ?? "workers"
+    const lead = LEADS[leadingFinding(findings).cause] ?? "workers"
     return lead === "waited" && !showsWaits(result) ? "workers" : lead
   }
   const best = Math.max(...(stage_share ?? []).map((share) => share ?? 0), 0)

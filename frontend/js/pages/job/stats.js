@@ -1,5 +1,6 @@
 /** The figures of the shown windows of a job. */
 
+import { leadingFinding } from "../../components/findings-card.js"
 import { hasStaleFigures } from "../../components/missing-data.js"
 import { statStrip } from "../../components/stat-strip.js"
 import {
@@ -116,7 +117,7 @@ function workersSending({ parallelism, state, num_silent_workers }) {
 
 /** The one figure that the leading cause is judged by. */
 function wonBack(job, known, isWithheld) {
-  const leading = known.findings?.[0]
+  const leading = leadingFinding(known.findings)
   if (leading?.cause === "sequence-imbalance") return [byLengths(leading)]
   return [leading?.cause === "stage-imbalance" ? byStage(job, known, isWithheld) : byWorker(job, known, isWithheld)]
 }
@@ -154,7 +155,7 @@ function byWorker(job, { m_w, m_s, slowdown: figure }, isWithheld) {
 }
 
 function byStage({ parallelism }, { stage_share, findings, m_w, slowdown: figure }, isWithheld) {
-  const stage = findings[0].evidence.stages?.[0] ?? parallelism.pp_size - 1
+  const stage = leadingFinding(findings).evidence.stages?.[0] ?? parallelism.pp_size - 1
   const label = stage === parallelism.pp_size - 1 ? "Won back by last stage" : `Won back by stage ${stage}`
   const value = stage_share?.[stage]
   if (isWithheld) return { label, note: WITHHELD }
