@@ -15,6 +15,7 @@ from app.diagnosis.detector import (
     finding_sentence,
     names_of,
     percent,
+    plural,
 )
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.job_changes import signal_against_others
@@ -251,7 +252,7 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
     only_group = not worst.links.any()
     score = _score(worst)
 
-    fact = _fact(case, worst, culprits, verb)
+    fact = "; ".join(_facts(case, found, verb))
 
     return Suspicion(
         cause=cause,
@@ -315,9 +316,35 @@ def _score(worst: NetworkSuspect) -> float:
     return far * (0.85 if not worst.links.any() else 0.99)
 
 
+# More pairs are counted, not named.
+_MAX_PAIRS = 3
+
+
+def _is_pair(suspect: NetworkSuspect) -> bool:
+    """Whether one link is slow and either of its ends may be the reason."""
+    return bool(suspect.links.any() and len(suspect.workers) == len(suspect.culprits) == 2)
+
+
+def _facts(case: Case, found: list[NetworkSuspect], verb: str) -> list[str]:
+    """A clause for each pair, one for workers and hosts, and one for dp groups, the worst first."""
+    clauses: dict[int | str, list[NetworkSuspect]] = {}
+    for at, each in enumerate(found):
+        other = "ends" if each.links.any() else "groups"
+        clauses.setdefault(at if _is_pair(each) else other, []).append(each)
+    facts, num_pairs = [], 0
+    for alike in clauses.values():
+        num_pairs += _is_pair(alike[0])
+        if _is_pair(alike[0]) and num_pairs > _MAX_PAIRS:
+            continue
+        culprits = tuple(dict.fromkeys(culprit for each in alike for culprit in each.culprits))
+        facts.append(_fact(case, alike[0], culprits, verb))
+    more = num_pairs - _MAX_PAIRS
+    return facts + ([f"{plural(more, 'more pair')} {verb} longer as well"] if more > 0 else [])
+
+
 def _fact(case: Case, worst: NetworkSuspect, culprits: tuple[Culprit, ...], verb: str) -> str:
     share = f"{verb} {as_ratio(worst.ratio)} as long as those of other links"
-    if worst.links.any() and len(worst.workers) == 2 and len(worst.culprits) == 2:
+    if _is_pair(worst):
         return f"Transfers between {names_of(culprits)} {share}, in both directions"
     if worst.links.any():
         return f"Transfers of {names_of(culprits)} with all others {share}"

@@ -1,6 +1,7 @@
 """Whose network is slow: by worker, by host, by clocks that are unknown, or not to be told."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from app.synth.faults.fault import FaultSteps
 from app.synth.faults.slow_network import FlappingNic, SlowDpGroup, SlowNic
 from app.synth.faults.slow_network import SlowLink as LinkFault
 from app.synth.noise import HeavyTailed
+from tests.diagnosis.jobs import diagnosed, made, only_finding, window_of
 from tests.diagnosis.suspects import job, recorded, ruled_out, suspicion
 from tests.diagnosis.windows import case_of
 from tests.engine.clocks.skewed_windows import skewed
@@ -154,3 +156,15 @@ def test_slow_transfers_are_repaired_in_counted_steps_only():
     changed = repaired.duration_s != group.durations.recorded_s[repaired.rows]
     assert not changed.reshape(len(changed), -1, NUM_STEPS)[..., :2].any()
     assert np.isin(range(2, NUM_STEPS), found.evidence["steps"]).all()
+
+
+def test_each_slow_link_has_a_clause_and_a_ratio_of_its_own():
+    window = window_of(made(LinkFault(0, 1, 30.0), LinkFault(2, 1, 15.0)))
+    sentence = only_finding(diagnosed(window)).sentence
+    one, other, _ = sentence.split("; ")
+    assert "(dp 0, stage 1)" in one
+    assert "(dp 0, stage 2)" in one
+    assert "dp 2" not in one
+    assert "(dp 2, stage 1)" in other
+    ratios = [float(re.findall(r"take ([\d.]+)x", each)[0]) for each in (one, other)]
+    assert ratios == pytest.approx([30, 15], rel=0.05)
