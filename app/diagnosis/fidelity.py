@@ -60,6 +60,7 @@ def fidelity_of(case: Case, blamed_s: Floats) -> Fidelity:
     away = min(discrepancy(each[usual], recorded_s[usual]) for each in either)
     step_away = np.min([np.abs(each - recorded_s) / recorded_s for each in either], axis=0)
     near = usual[step_away[usual] <= MAX_DISCREPANCY]
+    away += case.report.lone_share  # as the report's verdict counts it
     return Fidelity(away, near, usual.size, np.maximum(0.0, recorded_s - at_most_s))
 
 
