@@ -107,17 +107,17 @@ export function dataUsedCard(result, ribbon, silent = null) {
 /** Of the window, and of now. */
 function missing(ranks, silent) {
   if (!silent) return some(ranks.map(String))
-  return ranks.length ? `${some(ranks.map(String))}; now ${silent}` : `${silent}, after this window`
+  return ranks.length ? `${some(ranks.map(String))} in this window; now ${silent}` : `${silent}, after this window`
 }
 
-/** Operations that nobody recorded: their peers' medians stand in for them. */
+/** Operations that were not recorded: their peers' medians stand in for them. */
 function imputed({ ops, workers }) {
   const from = workers.length ? `; missing: ${some(workers.map(missingWorker))}` : ""
   return `${counted(ops, "operation")}, by the medians of their peers${from}`
 }
 
 function missingWorker({ rank, dp_rank, stage, first_step, last_step }) {
-  return `rank ${rank} (dp ${dp_rank}, stage ${stage}) in steps ${stepRange(first_step, last_step)}`
+  return `rank ${rank} (dp ${dp_rank}, stage ${stage}) in ${stepRange(first_step, last_step)}`
 }
 
 /** Steps that were never analysed, and why: successive ones with the same reason as one. */
