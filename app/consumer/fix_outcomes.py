@@ -141,7 +141,7 @@ def _with_new(
         return list(records)
     try:
         record = fixes.save_prediction(conn, job_id, new, now_s=context.unix_time())
-    except Conflict as error:  # somebody has just followed it
+    except Conflict as error:  # it is followed already
         log.info("fix not predicted again", job=job_id, reason=str(error))
         return list(records)
     return [*(each for each in records if each.fix_id != record.fix_id), record]

@@ -23,10 +23,11 @@ from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
 from app.diagnosis.detectors.gc_pause import GcPause
 from app.diagnosis.detectors.job_stop import JobStop
 from app.diagnosis.detectors.late_host import LateHost
+from app.diagnosis.detectors.late_slow_worker import SlowWorkerByArrivals
 from app.diagnosis.detectors.link import FlappingLink, SlowLink
 from app.diagnosis.detectors.sequence_imbalance import SequenceImbalance
 from app.diagnosis.detectors.silent_worker import SilentWorker, silent_worker
-from app.diagnosis.detectors.slow_worker import SlowWorker, SlowWorkerByArrivals
+from app.diagnosis.detectors.slow_worker import SlowWorker
 from app.diagnosis.detectors.stage_imbalance import StageImbalance
 from app.diagnosis.detectors.uniform_slowdown import UniformSlowdown
 from app.diagnosis.evidence.fingerprint import (

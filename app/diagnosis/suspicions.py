@@ -337,7 +337,7 @@ def drop_explained(
 
 
 def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
-    """Drops sequence-imbalance where experts were told apart from it, and workers they slow."""
+    """Drops sequence-imbalance where experts explain it, and the workers that these slow."""
     by_cause = {each.cause: each for each in suspicions}
     lengths = by_cause.get("sequence-imbalance")
     found: dict[str, RuledOut] = {}

@@ -63,7 +63,7 @@ _HAS_CHUNK = frozenset(
 )
 
 
-# An operation that nobody recorded: of a worker that recorded the rest of the step, or nothing.
+# An operation that was not recorded: of a worker that recorded the rest of the step, or nothing.
 LONE, ABSENT = 1, 2
 
 
@@ -155,7 +155,7 @@ def lay_out(window: Window) -> Grid:
 def _imputed(
     window: Window, template: Template, table: NDArray[np.int32]
 ) -> NDArray[np.int8] | None:
-    """[ops, lanes], the operations that nobody recorded; None where there are none."""
+    """[ops, lanes], the operations that were not recorded; None where there are none."""
     found, steps = window.imputed, np.asarray(window.steps, np.int64)
     if found is None:
         return None

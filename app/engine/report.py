@@ -302,7 +302,7 @@ def _window_header(window: Window) -> dict[str, Any]:
 
 
 def imputed_as_json(window: Window) -> dict[str, Any] | None:
-    """What nobody recorded of the window's steps; None where nothing is imputed.
+    """What was not recorded of the window's steps; None where nothing is imputed.
 
     Workers are those absent from some step, by rank. `steps` are those completed, as they were.
     """

@@ -256,7 +256,7 @@ fixes = Table(
     Column("applied_step", BigInteger),
     Column("achieved", Real),
     Column("note", Text),
-    Column("notice", Text),  # due, notified; null: nobody is to be notified
+    Column("notice", Text),  # due, notified; null: no notification
     Index(None, "job_id", "predicted_s", "fix_id"),
 )
 # At most one prediction of each fix of a job is followed.

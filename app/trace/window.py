@@ -209,7 +209,7 @@ class PartialSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Imputed:
-    """Operations of a window that nobody recorded.
+    """Operations of a window that were not recorded.
 
     `absent` has the steps from which a worker is absent, so that all of its operations are imputed,
     `ranks` the global ranks of these workers; `lone` [ops, 5] are the others: step, dp rank, stage,

@@ -267,7 +267,7 @@ def figures(result: Result) -> Table:
 
 
 def _imputed(result: Result) -> list[tuple[str, str, str]]:
-    """Operations that nobody recorded, and the workers that are missing."""
+    """Imputed operations, and the workers that are missing."""
     found = result.get("imputed")
     if not found:
         return []

@@ -3,7 +3,7 @@
 Forward and backward alike: a failing or throttled GPU, a busy host, or GPUs of an older generation.
 One of them alone, or the optimizer: another kernel or library, work of the host within it. Where
 computations hide waits, or inside a worker, only waiting for late ranks shows it
-(`SlowWorkerByArrivals`). The evidence includes clock, temperature and power of the GPU and of its
+(late_slow_worker.py). The evidence includes clock, temperature and power of the GPU and of its
 peers'.
 """
 
@@ -28,14 +28,12 @@ from app.diagnosis.detector import (
     finding_sentence,
     is_supported,
     names_of,
-    percent,
     too_few_steps_reason,
 )
 from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
 from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
-    MIN_SHARE,
     LateWorker,
     arrivals_evidence,
     gpu_culprit,
@@ -589,57 +587,3 @@ def _factor(found: Slowness, side: Floats, at: int) -> Floats:
         np.maximum(own[stretch], 1.0) if found.varies[at] else own[found.usual[first:end]].mean()
     )
     return factor
-
-
-# Lower than by durations.
-_ARRIVALS_CONFIDENCE = 0.9
-
-
-class SlowWorkerByArrivals(Detector):
-    """Ranks that others wait for and that were not held up, with longer computations."""
-
-    cause = "slow-worker"
-
-    @override
-    def detect(self, case: Case) -> Suspicion | RuledOut:
-        step_s = float(case.report.recorded_s.mean())
-        late = [
-            each
-            for each in case.cached(late_workers)
-            if each.kind in ("compute", "unknown") and each.late.waited_for_s >= MIN_SHARE * step_s
-        ]
-        if not late:
-            return RuledOut(self.cause, "the others wait for no rank that computes longer")
-        return _suspicion_by_arrivals(case, late, step_s)
-
-
-def _suspicion_by_arrivals(case: Case, late: list[LateWorker], step_s: float) -> Suspicion:
-    worst = late[0]
-    workers = list(dict.fromkeys(each.worker for each in late))
-    named = [
-        gpu_culprit(each) if each.is_inside else case.culprits([each.worker])[0] for each in late
-    ]
-    # GPUs of one worker are separate culprits.
-    culprits = tuple({each.rank: each for each in named}.values())
-    is_, its, them = ("is", "its", "it") if len(culprits) == 1 else ("are", "their", "them")
-    fact = (
-        f"{names_of(culprits)} {is_} late to {percent(worst.late.late_share)} of {its} collectives "
-        f"by {its} own doing: the others wait {1e3 * worst.late.waited_for_s:.3g} ms for {them} in "
-        "each step"
-    )
-
-    return Suspicion(
-        SlowWorkerByArrivals.cause,
-        _ARRIVALS_CONFIDENCE,
-        _ARRIVALS_CONFIDENCE,
-        culprits,
-        partial(finding_sentence, fact),
-        persistence="chronic",
-        evidence={
-            "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
-            "num_workers": len(workers),
-            "optypes": [],
-            "steps": case.steps.tolist(),
-            **arrivals_evidence(worst, worst.late.waited_for_s / step_s),
-        },
-    )

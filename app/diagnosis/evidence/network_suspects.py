@@ -311,7 +311,7 @@ def _hosts(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blam
         )
         if len(hit) >= 2 and slow.sum() >= max(2, MIN_SHARE_OF_HOST * links.sum()):
             found.append((int(slow.sum()), host, hit, slow))
-    # Of two hosts with the same slow links, the one with a slow dp group; else nobody knows.
+    # Of two hosts with the same slow links, the one with a slow dp group; else it is unknown.
     shares = [_is_shared_outside(network, slow, hit) for _, _, hit, slow in found]
     found = [
         mine

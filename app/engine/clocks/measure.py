@@ -186,7 +186,7 @@ _MAX_DRIFT_ERROR = 20e-6
 # With larger residuals, as a share of a step, the ends do not mark the same moments (a client
 # records them differently), and no clocks are better than clocks measured by them.
 _MAX_RESIDUAL = 0.05
-# Clocks that nobody said to be several are taken to be so if the correction divides the distances
+# Clocks that are not known to be several are taken to be so if the correction divides the distances
 # of shared ends by this (published traces: by 1.15 at most), and there are so many distances for
 # each figure of a clock, that chance cannot.
 MIN_EVIDENCE_RATIO = 3.0
