@@ -6,7 +6,7 @@ import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
-from app.diagnosis.finding import Culprit
+from app.diagnosis.finding import Culprit, RuledOut
 from app.synth.faults.stops import CheckpointStalls
 from app.synth.normal_variation import SpecialSteps
 from app.trace.window import SkippedStep, Window
@@ -53,7 +53,8 @@ def test_marked_checkpoint_steps_are_said_with_their_cost():
     assert found.evidence["steps"] == [5, 10]
     assert found.evidence["mean_stop_s"] == pytest.approx(1.0, abs=0.1)
     cheap = CHECKPOINT.detect(case_of(_marked(0.01)))
-    assert "a checkpoint step, as the client marks it, takes" in cheap.reason  # type: ignore[union-attr]
+    assert isinstance(cheap, RuledOut)
+    assert "a checkpoint step, as the client marks it, takes" in cheap.reason
 
 
 def _marked(checkpoint_s: float) -> Window:

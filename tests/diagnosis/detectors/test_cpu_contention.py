@@ -6,7 +6,7 @@ import pytest
 
 from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.cpu_contention import CONFIDENCE, CpuContention
-from app.diagnosis.finding import Culprit
+from app.diagnosis.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
@@ -76,4 +76,5 @@ def test_other_causes_and_noise_are_no_contention(made):
 def test_without_hosts_nothing_can_be_told():
     window = replace(job(BusyHost("host-002")).record(range(16)).window(), hosts={})
     found = CONTENTION.detect(case_of(window))
-    assert found.insufficient  # type: ignore[union-attr]
+    assert isinstance(found, RuledOut)
+    assert found.insufficient

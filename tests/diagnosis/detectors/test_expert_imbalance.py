@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures
+from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART
+from app.diagnosis.finding import RuledOut
 from app.synth.costs import OperationCosts
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
@@ -50,7 +51,8 @@ def test_sequences_of_a_job_with_experts_stay_sequences():
 def test_sequences_and_experts_of_one_stage_are_not_told_apart_without_tokens():
     window = job(SequenceImbalance(attention_share=0.6), **ONE_STAGE).record(range(16)).window()
     found = EXPERTS.detect(case_of(window))
-    assert (found.insufficient, found.reason) == (True, NOT_TOLD_APART)  # type: ignore[union-attr]
+    assert isinstance(found, RuledOut)
+    assert (found.insufficient, found.reason) == (True, NOT_TOLD_APART)
     assert findings_of(diagnosed(window)) == ()
 
 
@@ -58,7 +60,8 @@ def test_tokens_that_times_go_with_show_experts():
     window = job(SequenceImbalance(attention_share=0.6), **ONE_STAGE).record(range(16)).window()
     found = EXPERTS.detect(case_of(_with_tokens(window)))
     assert found.score >= 0.5
-    assert "go with the tokens" in found.wording(UNKNOWN)  # type: ignore[union-attr]
+    assert isinstance(found, Suspicion)
+    assert "go with the tokens" in found.wording(UNKNOWN)
 
 
 def _with_tokens(window: Window) -> Window:
@@ -74,8 +77,9 @@ def test_a_job_without_experts_is_told_that_it_names_none():
     window = job(UnevenExperts(0.3), **MOE).record(range(16)).window()
     dense = replace(window.job, parallelism=Parallelism(4, 4))
     found = EXPERTS.detect(case_of(replace(window, job=dense)))
-    assert found.insufficient  # type: ignore[union-attr]
-    assert "ep_size is 1" in found.reason  # type: ignore[union-attr]
+    assert isinstance(found, RuledOut)
+    assert found.insufficient
+    assert "ep_size is 1" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.diagnosis.detector import CostFigures
+from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.job_stop import JobStop
-from app.diagnosis.finding import Culprit
+from app.diagnosis.finding import Culprit, RuledOut
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.stops import CheckpointStalls
@@ -42,15 +42,17 @@ def test_a_stop_of_all_workers_in_the_middle_of_a_step_names_nobody(share):
     window = freeze(job().record(range(16)).window(), step=7, at_share=share, stop_s=10.0)
     found = STOP.detect(case_of(window))
     assert found.score >= 0.5
-    assert found.culprits == ()  # type: ignore[union-attr]
-    assert "all workers stop for 10 s in" in found.wording(UNKNOWN)  # type: ignore[union-attr]
+    assert isinstance(found, Suspicion)
+    assert found.culprits == ()
+    assert "all workers stop for 10 s in" in found.wording(UNKNOWN)
 
 
 def test_a_gap_between_steps_may_be_an_evaluation():
     case = case_of(longer_gaps(job().record(range(16)).window(), every=9, gap_s=10.0))
     found = STOP.detect(case)
-    assert found.insufficient  # type: ignore[union-attr]
-    assert "between two steps for 10 s in step 9" in found.reason  # type: ignore[union-attr]
+    assert isinstance(found, RuledOut)
+    assert found.insufficient
+    assert "between two steps for 10 s in step 9" in found.reason
 
 
 @pytest.mark.parametrize(
