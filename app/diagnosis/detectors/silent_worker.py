@@ -55,11 +55,9 @@ def silent_worker(window: Window) -> Suspicion | RuledOut:
 
 
 def _suspicion(window: Window, workers: Sequence[Worker], missing: Mapping[int, int]) -> Suspicion:
-    of_worker = dict(zip(workers, sorted(missing), strict=False)) if len(workers) == 1 else {}
-    culprits = tuple(
-        replace(each, rank=of_worker.get((each.dp_rank, each.stage)))  # type: ignore[arg-type]
-        for each in group_culprits(workers, window.hosts, window.job.parallelism)
-    )
+    culprits = group_culprits(workers, window.hosts, window.job.parallelism)
+    if len(workers) == 1:
+        culprits = tuple(replace(each, rank=min(missing)) for each in culprits)
     num_steps = max(missing.values())
     steps = _last_steps(window)
     since = steps[-num_steps]
@@ -68,7 +66,8 @@ def _suspicion(window: Window, workers: Sequence[Worker], missing: Mapping[int, 
     def wording(costs: CostFigures) -> str:
         often = "the last step" if num_steps == 1 else f"the last {num_steps:,} steps"
         began = f", since step {since}" if began_here else ""
-        return f"{names_of(culprits)} reports nothing in {often}{began}; the others go on"
+        report = "reports" if len(culprits) == 1 else "report"
+        return f"{names_of(culprits)} {report} nothing in {often}{began}; the others go on"
 
     return Suspicion(
         cause=SilentWorker.cause,
