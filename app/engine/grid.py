@@ -228,8 +228,7 @@ def _best_recorded(window: Window) -> tuple[int, int]:
         num_imputed[np.isin(steps, of_worker), dp_rank] += found.num_ops  # more than any lone ones
     lone = found.lone[np.isin(found.lone[:, 0], steps)]
     np.add.at(num_imputed, (np.searchsorted(steps, lone[:, 0]), lone[:, 1]), 1)
-    step_at, dp_rank = np.unravel_index(int(num_imputed.argmin()), num_imputed.shape)
-    return int(step_at), int(dp_rank)
+    return divmod(int(num_imputed.argmin()), num_imputed.shape[1])
 
 
 def _times(window: Window, rows: Ints) -> tuple[Floats, Floats]:
