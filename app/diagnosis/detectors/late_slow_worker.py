@@ -17,6 +17,7 @@ from app.diagnosis.evidence.late_workers import (
     gpu_culprit,
     late_workers,
 )
+from app.diagnosis.evidence.slow_steps import workers_in_turn
 from app.diagnosis.finding import RuledOut
 
 _MAX_LISTED = 64
@@ -39,6 +40,10 @@ class SlowWorkerByArrivals(Detector):
         ]
         if not late:
             return RuledOut(self.cause, "the others wait for no rank that computes longer")
+        if case.cached(workers_in_turn) is not None:
+            return RuledOut(
+                self.cause, "several workers are slow in turn, and some wait for others"
+            )
         return _suspicion_by_arrivals(case, late, step_s)
 
 

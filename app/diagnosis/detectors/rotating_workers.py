@@ -11,7 +11,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion, as_ratio, finding_sentence, names_of
 from app.diagnosis.evidence.slow_steps import MIN_DEVIATIONS, Turns
 from app.diagnosis.evidence.slowness import Slowness
-from app.diagnosis.finding import confidence
+from app.diagnosis.finding import confidence, worker_culprit
 from app.diagnosis.repair import ShortenedComputations
 from app.trace.window import Floats
 
@@ -32,7 +32,9 @@ def rotating_suspicion(case: Case, found: Slowness, turns: Turns, earlier: Float
     """
     dp_ranks, stages = zip(*turns.workers, strict=True)
     ratio = np.concatenate([earlier, found.ratio])[:, dp_ranks, stages]
-    culprits = case.culprits(turns.workers)
+    # One by one: a host or stage of which most workers had a turn has innocent ones, too.
+    hosts = case.replay.window.hosts
+    culprits = tuple(case.with_rank(worker_culprit(each, hosts)) for each in turns.workers)
     slow_steps = found.usual[turns.is_slow.any(axis=(1, 2))]
     fact = (
         f"{IN_TURN}{names_of(culprits)} are {as_ratio(turns.ratio)} slower than their peers in "

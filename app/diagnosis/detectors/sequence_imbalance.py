@@ -34,6 +34,9 @@ MIN_VARIATION = 0.05
 _CERTAIN = 0.18
 # A micro-batch is long on all stages of its replica, while clock noise differs by worker.
 MIN_STAGES_R = 0.6
+# Independent lengths vary as much within a step as between steps. A worker that is slow for whole
+# steps does not: of its variance a few hundredths are within steps.
+MIN_WITHIN_STEPS = 0.35
 # Least r of times with squared lengths, where these are sent.
 MIN_LENGTH_R = 0.5
 
@@ -127,6 +130,11 @@ def _score_and_reason(found: Variation, of_lengths: float | None) -> tuple[float
             "a worker's computations vary, but those of the same micro-batch on other stages do "
             f"not: r is {found.stages_r:.2f}"
         )
+    if found.within_steps is not None and found.within_steps < MIN_WITHIN_STEPS:
+        return min(value, MIN_SCORE * found.within_steps / MIN_WITHIN_STEPS), (
+            "a worker's computations vary from step to step, but those of one step take alike: "
+            "each sequence would lengthen its own micro-batch"
+        )
     if of_lengths is not None and of_lengths < MIN_LENGTH_R:
         return min(value, MIN_SCORE * max(of_lengths, 0.0)), (
             f"computations vary, but not with the lengths that were sent: r is {of_lengths:.2f}"
@@ -141,6 +149,7 @@ def _figures(found: Variation, of_lengths: float | None) -> dict[str, float]:
         "pearson_r_of_replicas": found.replica_r,
         "pearson_r_between_stages": found.stages_r,
         "pearson_r_with_lengths_squared": of_lengths,
+        "variance_within_steps": found.within_steps,
     }
     return {name: figure for name, figure in known.items() if figure is not None}
 

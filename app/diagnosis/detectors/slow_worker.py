@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from app.diagnosis.absent_workers import absent_from_most
 from app.diagnosis.case import Case
 from app.diagnosis.detector import (
     ENOUGH_STEPS,
@@ -161,13 +162,15 @@ class SlowWorker(Detector):
         if found is None:
             return self._cannot_tell(NO_COMPUTATIONS)
         is_paused = _is_paused(case, found)
-        of_workers = np.where(is_paused, 0.0, _scores(found))
+        # An absent worker's durations are its peers' (app.trace.imputation).
+        is_absent = absent_from_most(case).ravel()
+        of_workers = np.where(is_paused | is_absent, 0.0, _scores(found))
         has_support = _is_supported(case, found)
         is_clear = found.stretches.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_workers, np.minimum(of_workers, _CHANCE_SCORE))
         hits = _slow_in_both(case, found, likely, has_support)
         hits += _slow_in_some(case, is_paused | (of_workers >= MIN_SCORE))
-        turns = workers_in_turn(case, found)
+        turns = case.cached(workers_in_turn)
         if turns is not None and len(turns.workers) > len(hits):
             return rotating_suspicion(case, found, turns, _earlier(case, found))
         if hits:
@@ -212,9 +215,10 @@ class SlowWorker(Detector):
         sure = _confidence(hits[0])
         workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
         late = case.cached(late_workers)
-        culprits = _culprits(case, workers, late)
         lasts = rotation(slow_in_turn(case, found, [hit.at for hit in hits]))
-        fact = f"{'' if lasts is None else IN_TURN}{_fact(case, found, hits, late)}"
+        in_turn = lasts is not None
+        culprits = _culprits(case, workers, late, one_by_one=in_turn)
+        fact = f"{IN_TURN * in_turn}{_fact(case, found, hits, late, in_turn=in_turn)}"
         return Suspicion(
             self.cause,
             max(hit.score for hit in hits),
@@ -328,15 +332,20 @@ def _with_gpu(culprit: Culprit, late: list[LateWorker]) -> Culprit:
     return culprit
 
 
-def _culprits(case: Case, workers: list[Worker], late: list[LateWorker]) -> tuple[Culprit, ...]:
-    """Workers, hosts or dp ranks; of a stage all workers, as the stage itself is not to blame."""
+def _culprits(
+    case: Case, workers: list[Worker], late: list[LateWorker], *, one_by_one: bool
+) -> tuple[Culprit, ...]:
+    """Workers, hosts or dp ranks; of a stage all workers, as the stage itself is not to blame.
+
+    With `one_by_one` workers only: of a host where most were slow in turn, some never were.
+    """
+    hosts = case.replay.window.hosts
+    of_each = {worker: case.with_rank(worker_culprit(worker, hosts)) for worker in workers}
     found: list[Culprit] = []
-    for each in case.culprits(workers):
+    for each in of_each.values() if one_by_one else case.culprits(workers):
         is_stage = each.stage is not None and each.dp_rank is None
         mine = [worker for worker in workers if is_stage and worker[1] == each.stage]
-        found += [
-            case.with_rank(worker_culprit(worker, case.replay.window.hosts)) for worker in mine
-        ] or [each]
+        found += [of_each[worker] for worker in mine] or [each]
     return tuple(dict.fromkeys(_with_gpu(each, late) for each in found))
 
 
@@ -402,17 +411,23 @@ def _worth_naming(found: Slowness, hit: list[int]) -> list[int]:
 _WORDS = {FORWARD: "forward", BACKWARD: "backward"}
 
 
-def _fact(case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker]) -> str:
+def _fact(
+    case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker], *, in_turn: bool
+) -> str:
     """What is slow in which workers, one clause for each set of operations."""
     clauses: dict[tuple[str, ...], list[_Hit]] = {}
     for hit in hits:
         clauses.setdefault(tuple(each.optype for each in hit.operations), []).append(hit)
-    return "; ".join(_clause(case, found, alike, late) for alike in clauses.values())
+    return "; ".join(
+        _clause(case, found, alike, late, in_turn=in_turn) for alike in clauses.values()
+    )
 
 
-def _clause(case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker]) -> str:
+def _clause(
+    case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker], *, in_turn: bool
+) -> str:
     workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
-    culprits = _culprits(case, workers, late)
+    culprits = _culprits(case, workers, late, one_by_one=in_turn)
     is_, its, takes = ("is", "its", "takes") if len(culprits) == 1 else ("are", "their", "take")
     operations = hits[0].operations
     if not operations:

@@ -61,13 +61,15 @@ class Variation:
 
     `pearson_r` is of forward against backward; `replica_r` the same of a replica's stages summed,
     which has less noise; `stages_r` of half of the stages against the others. The latter two are
-    None with one stage.
+    None with one stage. `within_steps` is the share of the variance that is among the items of a
+    step, 1 where items are independent; None with one item a step.
     """
 
     pearson_r: float
     coefficient_of_variation: float
     replica_r: float | None
     stages_r: float | None
+    within_steps: float | None
 
 
 def variation(case: Case) -> Variation | None:
@@ -92,7 +94,8 @@ def variation(case: Case) -> Variation | None:
         everywhere = np.asarray(agrees.all(axis=1))
         replica = _correlation(forward.mean(axis=1), backward.mean(axis=1), everywhere)
         stages = _correlation(both[:, ::2].mean(axis=1), both[:, 1::2].mean(axis=1), everywhere)
-    return Variation(of_worker, _spread(forward, backward, agrees), replica, stages)
+    spread = _spread(forward, backward, agrees)
+    return Variation(of_worker, spread, replica, stages, _share_within_steps(known))
 
 
 def _relative(case: Case, group: Features) -> tuple[Floats, Floats] | None:
@@ -209,6 +212,28 @@ def _spread(forward: Floats, backward: Floats, chosen: Flags) -> float:
     squares = ((forward * forward + backward * backward) * chosen).sum(axis=-1) / 2
     of_worker = np.sqrt(squares / np.maximum(chosen.sum(axis=-1), 1))
     return float(np.median(of_worker))
+
+
+def _share_within_steps(parts: list[tuple[Floats, Floats]]) -> float | None:
+    """Share of the variance among the items of a step; median over workers that vary as most do."""
+    within, total = [], []
+    for forward, backward in parts:
+        num_items = forward.shape[2]
+        if num_items < 2:
+            continue
+        both = (_cells(forward) + _cells(backward)).reshape(*forward.shape)
+        away = both - both.mean(axis=2, keepdims=True)
+        within.append((away * away).sum(axis=(2, 3)) * num_items / (num_items - 1))
+        total.append((both * both).sum(axis=(2, 3)))
+    if not total:
+        return None
+    of_total = np.sum(total, axis=0)
+    varies = (of_total >= np.median(of_total)) & (of_total > 0)
+    return (
+        float(np.median(np.sum(within, axis=0)[varies] / of_total[varies]))
+        if varies.any()
+        else None
+    )
 
 
 def common_factor(case: Case, group: Features) -> Floats:

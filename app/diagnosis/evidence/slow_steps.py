@@ -42,21 +42,24 @@ def slow_in_turn(case: Case, found: Slowness, workers: list[int]) -> Ints:
 # A worker is slow in a single step from this excess, and from so many robust deviations of all.
 MIN_EXCESS = 0.1
 MIN_DEVIATIONS = 6.0
-# Workers slow in turn are slow in this share of the steps; those with fewer steps than MIN_TURNS
-# are left out, and the others have at least MIN_NAMED_SHARE of the slow steps.
+# Workers slow in turn are slow in this share of the steps.
 MIN_SHARE_OF_STEPS = 0.5
-MIN_TURNS = 2
 MIN_TURN_STEPS = 8
 MIN_MICROBATCHES = 4
-MIN_NAMED_SHARE = 0.8
+# A worker is named from so many turns, or from one that has this share of the usual excess and so
+# many robust deviations.
+MIN_TURNS = 2
+SINGLE_OF_USUAL = 0.7
+SINGLE_DEVIATIONS = 12.0
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
     """Workers that are slow in turn, each in steps of its own.
 
-    `workers` by their share of the loss, `is_slow` [usual steps, dp, pp], `ratio` their mean
-    slowdown in these steps, and `deviations` how many robust ones the typical slow step shows.
+    `workers` by their share of the loss, without single turns that may be chance. `is_slow` [usual
+    steps, dp, pp] has the turns of all, `ratio` is the mean slowdown in the turns of `workers`, and
+    `deviations` how many robust ones the typical slow step shows.
     """
 
     workers: tuple[Worker, ...]
@@ -65,7 +68,7 @@ class Turns:
     deviations: float
 
 
-def workers_in_turn(case: Case, found: Slowness) -> Turns | None:
+def workers_in_turn(case: Case) -> Turns | None:
     """Workers that are slow in turn, a step or a few each; None where there are none.
 
     A slow step is one in which forward, backward and the shortest computation of one worker all are
@@ -74,7 +77,10 @@ def workers_in_turn(case: Case, found: Slowness) -> Turns | None:
     of their dp rank and are left out, and where lengths vary nothing is concluded. With one stage
     that takes several micro-batches, which a few long sequences do not slow down all alike.
     """
-    if found.has_no_peers or found.lengths_vary or found.usual.size < MIN_TURN_STEPS:
+    found = case.slowness
+    if found is None or found.has_no_peers or found.lengths_vary:
+        return None
+    if found.usual.size < MIN_TURN_STEPS:
         return None
     if case.parallelism.pp_size == 1 and _num_microbatches(case) < MIN_MICROBATCHES:
         return None
@@ -86,22 +92,24 @@ def workers_in_turn(case: Case, found: Slowness) -> Turns | None:
     is_slow = excess >= max(MIN_EXCESS, MIN_DEVIATIONS * scale)
     if is_slow.shape[2] > 1:
         is_slow &= is_slow.sum(axis=2, keepdims=True) == 1
-    count = is_slow.sum(axis=0)
-    named = is_slow & (count >= MIN_TURNS)
-    at_once = named.sum(axis=(1, 2))
-    in_steps, of_all = int((at_once > 0).sum()), int(is_slow.any(axis=(1, 2)).sum())
-    if in_steps < max(MIN_SHARE_OF_STEPS * at_once.size, MIN_NAMED_SHARE * of_all, 1):
+    at_once = is_slow.sum(axis=(1, 2))
+    if (at_once > 0).sum() < max(MIN_SHARE_OF_STEPS * at_once.size, 1):
         return None
     if at_once[at_once > 0].mean() > MAX_AT_ONCE:
         return None
-    flat = np.where(named, excess, 0.0).reshape(at_once.size, -1)
+    flat = np.where(is_slow, excess, 0.0).reshape(at_once.size, -1)
     if rotation(np.where(at_once > 0, flat.argmax(axis=1), -1)) is None:
         return None
+    # A single turn may be chance, unless it is as slow as the others' and far beyond the noise.
+    usual = float(np.median(excess[is_slow]))
+    is_far = is_slow & (excess >= max(SINGLE_OF_USUAL * usual, SINGLE_DEVIATIONS * scale))
+    named = is_slow & ((is_slow.sum(axis=0) >= MIN_TURNS) | is_far.any(axis=0))
+    flat = np.where(named, excess, 0.0).reshape(at_once.size, -1)
     order = [int(each) for each in np.argsort(-flat.sum(axis=0), kind="stable")]
     workers = [divmod(each, is_slow.shape[2]) for each in order if flat[:, each].any()]
     ratio = found.ratio[found.usual]
     return Turns(
-        tuple(workers), named, float(ratio[named].mean()), float(np.median(excess[named])) / scale
+        tuple(workers), is_slow, float(ratio[named].mean()), float(np.median(excess[named])) / scale
     )
 
 
