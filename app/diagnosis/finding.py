@@ -127,7 +127,7 @@ class RuledOut:
 Worker = tuple[int, int]  # dp rank, stage
 Hosts = Mapping[Worker, str]
 
-# A host is the culprit if this share of its workers is affected.
+# A fault of the host itself, its network card or CPUs, shows in this share of its workers.
 MIN_SHARE_OF_HOST = 0.75
 
 
@@ -136,8 +136,8 @@ def group_culprits(
 ) -> tuple[Culprit, ...]:
     """Culprits of these workers, in their order: hosts, then dp ranks or stages, then workers.
 
-    A host needs two workers and nearly all that it has in the job; a dp rank needs all stages, a
-    stage all dp ranks.
+    A host needs two workers and all that it has in the job, as one that is not affected would be
+    blamed with the others; a dp rank needs all stages, a stage all dp ranks.
     """
     return tuple(dict.fromkeys(culprit_of_each(workers, hosts, parallelism).values()))
 
@@ -170,11 +170,7 @@ def _hosts_hit(hit: list[Worker], hosts: Hosts) -> set[str]:
     for worker in hit:
         if worker in hosts:
             found[hosts[worker]] += 1
-    return {
-        host
-        for host, count in found.items()
-        if count >= 2 and count >= MIN_SHARE_OF_HOST * there[host]
-    }
+    return {host for host, count in found.items() if 2 <= count == there[host]}
 
 
 def _group(worker: Worker, hit: set[Worker], hosts: Hosts, sizes: Parallelism) -> Culprit:

@@ -26,11 +26,11 @@ def test_some_workers_of_a_host_are_not_grouped():
     )
 
 
-def test_nearly_all_workers_of_a_large_host_are_grouped():
+def test_a_host_with_one_healthy_worker_is_no_culprit():
     hosts = {(dp, 0): "host-0" for dp in range(8)}
     sizes = Parallelism(16, 1)
-    assert group_culprits([(dp, 0) for dp in range(6)], hosts, sizes) == (Culprit(host="host-0"),)
-    assert len(group_culprits([(dp, 0) for dp in range(5)], hosts, sizes)) == 5
+    assert group_culprits([(dp, 0) for dp in range(8)], hosts, sizes) == (Culprit(host="host-0"),)
+    assert len(group_culprits([(dp, 0) for dp in range(7)], hosts, sizes)) == 7
 
 
 def test_all_stages_of_a_dp_rank_are_grouped():

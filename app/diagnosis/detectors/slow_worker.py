@@ -169,7 +169,7 @@ class SlowWorker(Detector):
         is_clear = found.stretches.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_workers, np.minimum(of_workers, _CHANCE_SCORE))
         hits = _slow_in_both(case, found, likely, has_support)
-        hits += _slow_in_some(case, is_paused | (of_workers >= MIN_SCORE))
+        hits += _slow_in_some(case, is_paused | is_absent | (of_workers >= MIN_SCORE))
         turns = case.cached(workers_in_turn)
         if turns is not None and len(turns.workers) > len(hits):
             return rotating_suspicion(case, found, turns, _earlier(case, found))
