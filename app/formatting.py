@@ -14,7 +14,7 @@ _MAX_RANKS = 4
 
 # Unicode marks that change text direction, and the isolates that contain a direction.
 _DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_LETTER_X = re.compile(r"(?<=\.\d)x(?= )|(?<=\.\d\d)x(?= )")
+_LETTER_X = re.compile(r"(?<=[ (])(\d[\d,]*(?:\.\d+)?)x(?= )")
 _ISOLATE, _END_ISOLATE = "\u2068", "\u2069"
 
 OPTYPE_LABELS = {
@@ -92,8 +92,10 @@ def count(number: int) -> str:
 
 
 def seconds(value_s: float) -> str:
-    """A duration with three significant digits, in ms below one second."""
-    return f"{value_s:.3g} s" if value_s >= 1 else f"{1e3 * value_s:.3g} ms"
+    """A duration with three significant digits, in ms below one second; whole from 1,000 s on."""
+    if value_s >= 999.5:
+        return f"{value_s:,.0f} s"
+    return f"{value_s:.3g} s" if value_s >= 0.9995 else f"{1e3 * value_s:.3g} ms"
 
 
 def short_seconds(value_s: float) -> str:
@@ -153,6 +155,12 @@ def optype_label(optype: str) -> str:
     return OPTYPE_LABELS.get(optype, optype.replace("-", " ").capitalize())
 
 
+def optype_in_text(optype: str) -> str:
+    """An operation type in words within a sentence: backward compute."""
+    label = optype_label(optype)
+    return label[:1].lower() + label[1:]
+
+
 def cause_name(name: str, *, is_last_stage: bool = False) -> str:
     """A cause in lower case, as a chip has it; `is_last_stage` where its only culprit is that."""
     if name == "stage-imbalance" and is_last_stage:
@@ -196,7 +204,7 @@ def bidi_isolated(text: str) -> str:
 
 def with_times_sign(sentence: str) -> str:
     """The sentence with 1.6x written with the multiplication sign."""
-    return _LETTER_X.sub(TIMES, sentence)
+    return _LETTER_X.sub(rf"\1{TIMES}", sentence)
 
 
 def chart_label(text: str, max_chars: int = _MAX_LABEL_CHARS) -> str:

@@ -4,24 +4,18 @@ Present tense, no blame. Text from outside (names of jobs, hosts, subjects) cann
 text around it.
 """
 
-import re
 from collections.abc import Callable, Mapping
 
 from app import formatting
 from app.alerts.alert import AlertEventKind, AlertState, Blame, Detail
 from app.alerts.readings.facts import worker_of_name
 from app.alerts.rule import On
-from app.diagnosis.onset_words import ONSET_WORDS
 from app.trace.job import job_of
 
 JOB_ENDED = "the job has ended"
 RULE_REMOVED = "the rule was removed"
 NO_BASELINE_YET = "the job has restarted: no baseline yet"
 
-# What a finding's sentence says after the fact; both are said in other places here.
-_AFTER_FACT = re.compile(
-    rf"(?:{ONSET_WORDS})?(?:; (?:it costs?|hidden by another cause) .*)?$", re.S
-)
 _MAX_NAMES = 3
 
 
@@ -83,10 +77,9 @@ def _runs_now(detail: Detail) -> str:
 
 
 def finding_sentence(blame: Blame) -> str:
-    """A finding's sentence without its onset and cost."""
-    return formatting.with_times_sign(
-        formatting.bidi_isolated(_AFTER_FACT.sub("", blame.sentence.removesuffix("."), 1))
-    )
+    """A finding's fact, without its onset and cost, which alerts have in other places."""
+    fact = blame.fact or blame.sentence.removesuffix(".")
+    return formatting.with_times_sign(formatting.bidi_isolated(fact))
 
 
 def _fact(detail: Detail) -> str:

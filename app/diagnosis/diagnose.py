@@ -14,7 +14,13 @@ from app.diagnosis.absent_workers import doubted_by_absence
 from app.diagnosis.calibration import calibrated
 from app.diagnosis.case import Case
 from app.diagnosis.culprit_costs import drop_cheap_culprits
-from app.diagnosis.detector import CostFigures, Detector, Suspicion, percent
+from app.diagnosis.detector import (
+    CostFigures,
+    Detector,
+    Suspicion,
+    percent,
+    sentence_and_parts,
+)
 from app.diagnosis.detectors.allocator_stall import AllocatorStall
 from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
 from app.diagnosis.detectors.cpu_contention import CpuContention
@@ -273,6 +279,9 @@ def without_steps(window: Window) -> dict[str, Any]:
     ruled_out = [RuledOut(cause, no_step, insufficient=True) for cause in others]
     if isinstance(answer, RuledOut):
         return {"findings": None, "ruled_out": [each.as_json() for each in (answer, *ruled_out)]}
+    sentence, parts = sentence_and_parts(
+        answer, CostFigures(None, answer.onset_step, answer.persistence)
+    )
     found = Finding(
         cause=answer.cause,
         score=answer.score,
@@ -282,7 +291,8 @@ def without_steps(window: Window) -> dict[str, Any]:
         persistence=answer.persistence,
         cost=None,
         evidence=answer.evidence,
-        sentence=answer.wording(CostFigures(None, answer.onset_step, answer.persistence)),
+        sentence=sentence,
+        parts=parts,
     )
     return {"findings": [found.as_json()], "ruled_out": [each.as_json() for each in ruled_out]}
 
@@ -322,6 +332,7 @@ def _judged(
     costs = CostFigures(
         share, onset.onset_step, onset.persistence, later, cost_range, onset.end_step
     )
+    sentence, parts = sentence_and_parts(suspicion, costs)
     return Finding(
         cause=suspicion.cause,
         score=suspicion.score,
@@ -336,7 +347,8 @@ def _judged(
             "share_of_loss": _share_of_loss(case, cost, index),
             **({} if later is None else {"cost_once_others_are_mended": later}),
         },
-        sentence=suspicion.wording(costs),
+        sentence=sentence,
+        parts=parts,
         cost_range=cost_range,
         end_step=costs.end_step,
     )

@@ -21,6 +21,7 @@ BLAME = Blame(
     0.95,
     [{"dp_rank": 3, "stage": 1, "host": "host-017"}],
     1,
+    fact="dp 3, stage 1 on host-017 is 1.6x slower than its peers",
 )
 FACT = "dp 3, stage 1 on host-017 is 1.6\u00d7 slower than its peers"
 DETAIL = Detail(
@@ -174,13 +175,13 @@ def test_alerts_of_older_releases_have_sentences():
 def test_text_from_outside_has_no_power_over_the_text_around_it():
     said = told(on="host", value=1.3, subject="h\u202est-1", blame=None)
     assert "\u202e" not in said
-    hidden = (
-        "host-1 is 2.0x slower than its peers; hidden by another cause now, it costs 9 % of the"
-    )
-    assert (
-        finding_sentence(replace(BLAME, sentence=hidden))
-        == "host-1 is 2.0\u00d7 slower than its peers"
-    )
+    named = replace(BLAME, fact="h\u202est-\u00e91 is 2.0x slower than its peers")
+    assert finding_sentence(named) == "\u2068hst-\u00e91 is 2.0\u00d7 slower than its peers\u2069"
+
+
+def test_alerts_of_older_releases_have_the_whole_sentence():
+    old = finding_sentence(replace(BLAME, fact=""))
+    assert old == f"{FACT}, since step 1204; it costs 29 % of the job's GPU time"
 
 
 def test_the_loss_that_no_cause_explains_is_said_after_the_cause():

@@ -10,10 +10,13 @@ from app.diagnosis.combine_causes import (
     leading,
 )
 
-SENTENCE = (
-    "dp 3, stage 1 on host-17 is 1.6x slower than its peers, since step 40; "
-    "it costs 30 % of the job's GPU time"
-)
+PARTS = {
+    "fact": "dp 3, stage 1 on host-17 is 1.6x slower than its peers",
+    "past_fact": "dp 3, stage 1 on host-17 was 1.6x slower than its peers",
+    "onset": "since",
+    "note": "",
+}
+SENTENCE = f"{PARTS['fact']}, since step 40; it costs 30 % of the job's GPU time"
 FIGURES = {"optype_slowdown": {"forward-compute": 1.3, "gc": 1.1}, "stage_share": [0.2, 0.8]}
 
 
@@ -38,6 +41,7 @@ def finding(cost=0.3, onset=40, cause="slow-worker", dp_rank=3, sentence=SENTENC
         "cost": cost,
         "evidence": {"share_of_loss": 0.9},
         "sentence": sentence,
+        "sentence_parts": PARTS,
     }
 
 

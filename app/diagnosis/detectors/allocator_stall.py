@@ -21,6 +21,7 @@ from app.diagnosis.evidence.late_workers import late_hosts
 from app.diagnosis.evidence.outliers import LaunchDelays
 from app.diagnosis.finding import RuledOut
 from app.diagnosis.repair import delays_repair, durations_repair
+from app.diagnosis.sentence import STOP, STOPS
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.trace.window import Floats
 
@@ -92,16 +93,12 @@ def _suspicion(case: Case, found: Stalls, stops: ComputationEvents) -> Suspicion
     is_hit = np.zeros(case.steps.size, np.bool_)
     is_hit[stops.step] = True
     onset = onset_of_hits(case.steps, is_hit)
-    stop_in = (
-        "stops for a while in {} of its"
-        if len(culprits) == 1
-        else ("stop for a while in {} of their")
-    )
+    stop, its = (STOPS, "its") if len(culprits) == 1 else (STOP, "their")
     score = float(1 - np.exp(max(found.log_chance[found.is_stalled].max() / 4, -50.0)))
 
     fact = (
-        f"{names_of(culprits)} {stop_in.format(f'{stops.size:,}')} computations, forward and "
-        "backward, whatever their length"
+        f"{names_of(culprits)} {stop} for a while in {stops.size:,} of {its} computations, forward "
+        "and backward, whatever their length"
     )
 
     return Suspicion(

@@ -24,6 +24,7 @@ from app.diagnosis.evidence.stops import (
 )
 from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
+from app.diagnosis.sentence import STOP, STOPS, TAKES, in_tense
 
 # So many stops show an interval.
 MIN_STOPS = 3
@@ -84,13 +85,13 @@ def _of_marked(case: Case, marked: _MarkedSteps) -> Suspicion | RuledOut:
     total_s = _total_s(case) + lost_s + len(marked.steps) * usual_step_s(case)
     cost = lost_s / total_s
     takes = (
-        f"a checkpoint step, as the client marks it, takes {formatting.seconds(marked.mean_s)} "
+        f"a checkpoint step, as the client marks it, {TAKES} {formatting.seconds(marked.mean_s)} "
         "longer than others"
     )
     if cost < MIN_COST:
         return RuledOut(
             CheckpointStall.cause,
-            f"{takes}: {percent(cost)} of the time",
+            f"{in_tense(takes, is_past=False)}: {percent(cost)} of the time",
             figures={"cost": cost, "mean_stop_s": marked.mean_s},
         )
     return Suspicion(
@@ -160,7 +161,7 @@ def _suspicion(case: Case, stops: list[Stop], every: int) -> Suspicion:
     where = "between two steps" if is_between else "where a step ends"
     who = names_of(culprits) if culprits else "all workers"
     fact = (
-        f"{who} {'stops' if len(culprits) == 1 else 'stop'} for {formatting.seconds(mean_s)} "
+        f"{who} {STOPS if len(culprits) == 1 else STOP} for {formatting.seconds(mean_s)} "
         f"{where}, every {every} steps, as a checkpoint{' or an evaluation' * is_between} does"
     )
     blamed = blamed_stops(case, stops)

@@ -27,6 +27,7 @@ from app.diagnosis.evidence.late_workers import late_hosts
 from app.diagnosis.evidence.outliers import LaunchDelays, launch_delays_s
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, RuledOut, Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair, durations_repair
+from app.diagnosis.sentence import ARE, IS, verb
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
 from app.engine.what_if import Replayer
@@ -303,6 +304,9 @@ def _culprit(case: Case, name: str, workers: list[Worker]) -> Culprit:
     return case.with_rank(Culprit(*workers[0], name))
 
 
+_USES = verb("uses", "used")
+
+
 def _fact(hosts: dict[str, list[Worker]], num_stops: int, sure: dict[str, bool]) -> str:
     names = list(hosts)
     shown = (
@@ -314,13 +318,13 @@ def _fact(hosts: dict[str, list[Worker]], num_stops: int, sure: dict[str, bool])
     num_workers = sum(len(workers) for workers in hosts.values())
     every = "both workers" if num_workers == 2 else f"all {plural(num_workers, 'worker')}"
     who = (
-        f"{every} of {shown} are"
+        f"{every} of {shown} {ARE}"
         if num_workers > len(names)
         else f"the only {'worker' if num_workers == 1 else 'workers'} of {shown} "
-        f"{'is' if num_workers == 1 else 'are'}"
+        f"{IS if num_workers == 1 else ARE}"
     )
     as_well = ", other operations too" if all(sure.values()) else ""
     return (
-        f"{who} held up irregularly, in {num_stops:,} computations{as_well}: something else uses "
-        f"the CPUs of {'this host' if len(names) == 1 else 'these hosts'}"
+        f"{who} held up irregularly, in {num_stops:,} computations{as_well}: something else "
+        f"{_USES} the CPUs of {'this host' if len(names) == 1 else 'these hosts'}"
     )

@@ -16,6 +16,7 @@ from app.diagnosis.detector import (
     finding_sentence,
     names_of,
     percent,
+    steps_of,
 )
 from app.diagnosis.evidence.data_waits import (
     MIN_STEPS,
@@ -27,6 +28,7 @@ from app.diagnosis.evidence.data_waits import (
 from app.diagnosis.evidence.job_changes import launch_lateness
 from app.diagnosis.finding import Culprit, RuledOut, Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair
+from app.diagnosis.sentence import WAIT, WAITS
 from app.diagnosis.statistics.persistence import onset_of_hits
 
 _MAX_LISTED = 64
@@ -72,7 +74,7 @@ class DataLoading(Detector):
             )
         return RuledOut(
             self.cause,
-            "no worker's first forward computation waits in one step after the other",
+            "no worker's first forward computation begins late step after step",
             figures=figures,
         )
 
@@ -90,11 +92,11 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
     )
     score = 0.98 if found.is_annotated else float(1 - 0.5 ** min(int(is_hit.sum()), 10))
     who = _who(found, culprits)
+    in_steps = steps_of(int(is_hit.sum()), is_hit.size)
 
     def wording(costs: CostFigures) -> str:
         return finding_sentence(
-            f"{who} {_seconds(mean_s)} for data before the first forward computation in "
-            f"{int(is_hit.sum()):,} of {is_hit.size:,} steps",
+            f"{who} {_seconds(mean_s)} for data before the first forward computation {in_steps}",
             costs,
         )
 
@@ -128,8 +130,8 @@ def _seconds(seconds: float) -> str:
 def _who(found: DataWaits, culprits: tuple[Culprit, ...]) -> str:
     if found.wanders:
         num_workers = int(found.is_late.any(axis=0).sum())
-        return f"{num_workers:,} different workers, one or another in each step, wait"
-    return f"{names_of(culprits)} {'waits' if len(culprits) <= 1 else 'wait'}"
+        return f"{num_workers:,} different workers, one or another in each step, {WAIT}"
+    return f"{names_of(culprits)} {WAITS if len(culprits) <= 1 else WAIT}"
 
 
 def _culprits(case: Case, found: DataWaits) -> tuple[Culprit, ...]:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, steps_of
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import (
     MIN_PAUSE_RATIO,
@@ -33,6 +34,7 @@ from app.diagnosis.evidence.interruptions import (
 )
 from app.diagnosis.finding import Culprit, Persistence, RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
+from app.diagnosis.sentence import STOP, STOPS
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.engine.metrics import binomial_tail
 from app.trace.ops import OP_CODES
@@ -112,12 +114,12 @@ class GcPause(Detector):
             return RuledOut(
                 self.cause,
                 "the same forward computation is longer on all workers in most steps: that may be "
-                "what it computes, and no client tells of a pause",
+                "what it computes, and no client reports a pause",
                 insufficient=True,
             )
         return RuledOut(
             self.cause,
-            "no forward computations are longer by themselves, their backwards as usual",
+            "no forward computation is long while its backward is as usual, as a pause makes it",
         )
 
 
@@ -195,20 +197,22 @@ def _fact(
     culprits: tuple[Culprit, ...],
 ) -> str:
     pauses = found.full
-    mean_s = f"for {float(pauses.excess_s.mean()):.2f} s"
+    mean_s = f"for {formatting.seconds(float(pauses.excess_s.mean()))}"
     if every_steps is not None:
         often = {0: "at once", 1: "in every step"}.get(every_steps, f"every {every_steps} steps")
-        return f"Every worker stops to collect garbage {often}, {mean_s}"
+        return f"Every worker {STOPS} to collect garbage {often}, {mean_s}"
     num_paused = int((pauses.counts(case) > 0).sum())
-    subject = f"{names_of(culprits)} stops" if len(culprits) == 1 else f"{names_of(culprits)} stop"
+    subject = f"{names_of(culprits)} {STOPS if len(culprits) == 1 else STOP}"
     if not culprits:
-        subject = f"{num_paused:,} different workers stop" if num_paused > 1 else "A worker stops"
+        subject = (
+            f"{num_paused:,} different workers {STOP}" if num_paused > 1 else f"A worker {STOPS}"
+        )
     num_steps = int(_steps(case, pauses).sum())
     in_forward = found.annotated.size + found.in_op.size + found.single.size
-    where = "in a forward computation" if in_forward >= found.between.size else "before launches"
+    where = "in a forward computation" if in_forward >= found.between.size else "before a launch"
     return (
         f"{subject} {where} {mean_s}, as Python does to collect garbage: "
-        f"{pauses.size:,} times in {num_steps:,} of {case.steps.size:,} steps"
+        f"{pauses.size:,} times {steps_of(num_steps, case.steps.size)}"
     )
 
 

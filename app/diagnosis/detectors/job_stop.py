@@ -23,6 +23,7 @@ from app.diagnosis.evidence.stops import (
 )
 from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
+from app.diagnosis.sentence import STOP, STOPS, WAIT
 
 # A stop takes at least so many usual steps,
 MIN_TIMES_STEP = 1.0
@@ -114,7 +115,29 @@ def _longest_other_s(case: Case, huge: list[Stop]) -> float:
 def _where(stop: Stop) -> str:
     if stop.place == "between":
         return "between two steps"
-    return f"{'in' if stop.is_inside else 'before'} {stop.optype}"
+    label = _OPERATIONS.get(stop.optype) or formatting.optype_in_text(stop.optype)
+    return f"{'in' if stop.is_inside else 'before'} {label}"
+
+
+_OPERATIONS = {
+    "forward-compute": "a forward computation",
+    "backward-compute": "a backward computation",
+    "optimizer": "the optimizer",
+}
+# More steps are counted.
+_MAX_STEPS = 4
+
+
+def _fact(who: str, stop: str, stops: list[Stop], steps: list[int]) -> str:
+    longest = max(stops, key=lambda each: each.seconds)
+    took, where = formatting.seconds(longest.seconds), _where(longest)
+    if len(steps) == 1:
+        when = f"before step {steps[0]}" if longest.place == "between" else f"in step {steps[0]}"
+        inside = "" if longest.place == "between" else f" {where}"
+        return f"{who} {stop} for {took}{inside} {when}"
+    listed = ", ".join(map(str, steps[:_MAX_STEPS]))
+    more = f" and {len(steps) - _MAX_STEPS} more" if len(steps) > _MAX_STEPS else ""
+    return f"{who} {stop} {len(steps)} times (steps {listed}{more}), for up to {took} {where}"
 
 
 def _workers(stops: list[Stop]) -> list[Worker]:
@@ -130,12 +153,8 @@ def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
     steps = case.steps[[each.at for each in stops]].tolist()
     blamed = blamed_stops(case, stops)
     who = names_of(culprits) if culprits else "all workers"
-    stop_word = "stops" if len(culprits) == 1 else "stop"
-    in_steps = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
-    fact = (
-        f"{who} {stop_word} for {formatting.seconds(longest.seconds)} {_where(longest)} in "
-        f"{in_steps}" + (", and all others wait" if culprits else "")
-    )
+    fact = _fact(who, STOPS if len(culprits) == 1 else STOP, stops, steps)
+    fact += f", and all others {WAIT}" if culprits else ""
     evidence: dict[str, Any] = {
         "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
         "num_workers": len(workers) or case.num_workers,
@@ -156,5 +175,6 @@ def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
         min_cost=0.02,
         onset_step=int(steps[0]),
         persistence="transient",
+        onset_form=None,
         evidence=evidence,
     )

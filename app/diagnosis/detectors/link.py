@@ -34,6 +34,7 @@ from app.diagnosis.evidence.network_suspects import (
 )
 from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, Repair, Repaired, durations_repair
+from app.diagnosis.sentence import TAKE
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.diagnosis.suspicions import clock_doubt, step_times_with
 from app.engine.what_if import Replayer
@@ -243,7 +244,7 @@ def _without_network(group: Replayer) -> Repaired:
 
 def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: bool) -> Suspicion:
     """One suspicion for all culprits of the cause, the worst first."""
-    verb = "take" if steady else "now and then take"
+    verb = TAKE if steady else f"now and then {TAKE}"
     worst = found[0]
     is_hit = np.any([each.shows_in for each in found], axis=0)
     onset = onset_of_hits(case.steps, is_hit)
@@ -267,6 +268,7 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
         onset_step=onset.onset_step,
         end_step=onset.end_step,
         persistence=onset.persistence,
+        onset_form="since" if steady else "first",
         evidence={
             "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
             "num_workers": len(workers),
@@ -347,16 +349,16 @@ def _fact(case: Case, worst: NetworkSuspect, culprits: tuple[Culprit, ...], verb
     if _is_pair(worst):
         return f"Transfers between {names_of(culprits)} {share}, in both directions"
     if worst.links.any():
-        return f"Transfers of {names_of(culprits)} with all others {share}"
+        return f"All transfers of {names_of(culprits)} {share}"
     if case.parallelism.pp_size == 1:
         return (
             f"Collectives among all dp ranks {verb} {as_ratio(worst.ratio)} as long as in other "
-            "steps; with one stage they cannot tell which worker's network is slow"
+            "steps; with one stage the data do not show whose network is slow"
         )
     return (
         f"Collectives among the dp ranks of {names_of(culprits, case.parallelism.pp_size)} {verb} "
-        f"{as_ratio(worst.ratio)} as long as usual, and its pairs of stages do not, so that no one "
-        "worker can be named"
+        f"{as_ratio(worst.ratio)} as long as usual, and transfers between the stages do not, so "
+        "that no single worker can be named"
     )
 
 

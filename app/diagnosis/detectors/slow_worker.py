@@ -71,6 +71,7 @@ from app.diagnosis.repair import (
     joint_repair,
     stretch_slice,
 )
+from app.diagnosis.sentence import ARE, IS, TAKE, TAKES
 from app.diagnosis.statistics.persistence import rotation
 from app.trace.window import Floats, Ints, Trace
 
@@ -413,11 +414,11 @@ def _fact(case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker])
 def _clause(case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker]) -> str:
     workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
     culprits = _culprits(case, workers, late)
-    is_, its, takes = ("is", "its", "takes") if len(culprits) == 1 else ("are", "their", "take")
+    is_, its, takes = (IS, "its", TAKES) if len(culprits) == 1 else (ARE, "their", TAKE)
     operations = hits[0].operations
     if not operations:
         if found.has_no_peers and len(hits) == 1 and _is_one_sided(found, hits[0].at):
-            return f"{names_of(culprits)} takes {_sides_since(found, hits[0].at)} as before"
+            return f"{names_of(culprits)} {TAKES} {_sides_since(found, hits[0].at)} as before"
         than = "before" if found.has_no_peers else f"{its} peers"
         return (
             f"{names_of(culprits)} {is_} {_range(hits)} slower than {than} in forward and backward"
@@ -433,7 +434,13 @@ def _clause(case: Case, found: Slowness, hits: list[_Hit], late: list[LateWorker
     dp_rank, stage = workers[0]
     theirs = float(other[found.usual, dp_rank, stage].mean())
     [beside] = {"forward", "backward"} - set(words)
+    if theirs < _AS_LONG:
+        return f"{fact}, and {IS} as fast as they are in the {beside}"
     return f"{fact} and {as_ratio(theirs)} in the {beside}"
+
+
+# Below this ratio a direction takes as long as its peers'.
+_AS_LONG = 1.02
 
 
 # Of two directions, one shows less than this share of the other's excess.

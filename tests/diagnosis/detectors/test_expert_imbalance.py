@@ -61,7 +61,7 @@ def test_tokens_that_times_go_with_show_experts():
     found = EXPERTS.detect(case_of(_with_tokens(window)))
     assert found.score >= 0.5
     assert isinstance(found, Suspicion)
-    assert "go with the tokens" in found.wording(UNKNOWN)
+    assert "follow the number of tokens" in found.wording(UNKNOWN)
 
 
 def _with_tokens(window: Window) -> Window:

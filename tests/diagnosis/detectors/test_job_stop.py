@@ -26,8 +26,8 @@ def test_the_worker_that_all_others_wait_for_is_named():
     assert (found.onset_step, found.persistence) == (7, "transient")
     assert found.evidence["longest_stop_s"] == pytest.approx(20.0, abs=0.1)
     assert found.wording(UNKNOWN) == (
-        "rank 9 (dp 1, stage 2) on host-004 stops for 20 s before backward-compute in step 7, "
-        "and all others wait"
+        "rank 9 (dp 1, stage 2) on host-004 stops for 20 s before a backward computation in "
+        "step 7, and all others wait"
     )
 
 
@@ -72,3 +72,13 @@ def test_evaluations_first_steps_and_noise_are_no_single_stops(made):
 
 def test_too_few_steps_show_no_usual_step():
     assert ruled_out(STOP, job(StoppedWorkers(((1, 2),), when=FaultSteps(1))), 3).insufficient
+
+
+def test_several_stops_have_their_steps_and_the_longest_time():
+    several = (FaultSteps(7), FaultSteps(11))
+    faults = [StoppedWorkers(((1, 2),), when=each) for each in several]
+    found = suspicion(STOP, job(*faults))
+    assert found.wording(UNKNOWN) == (
+        "rank 9 (dp 1, stage 2) on host-004 stops 2 times (steps 7, 11), for up to 20 s before a "
+        "backward computation, and all others wait"
+    )

@@ -93,7 +93,7 @@ def test_garbage_collection_between_operations_is_a_gc_pause():
     found = only_finding(diagnosed(LateJob(gc_s={LATE: LATE_S}).window()))
     assert (found.cause, found.evidence["told_by_client"]) == ("gc-pause", 64)
     assert [each.rank for each in found.culprits] == [LATE]
-    assert "stops before launches" in found.sentence
+    assert "stops before a launch" in found.sentence
     assert found.cost == pytest.approx(SHARE, abs=0.01)
 
 

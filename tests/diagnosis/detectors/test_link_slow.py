@@ -76,7 +76,7 @@ def test_slow_collectives_alone_name_the_stage():
     found = suspicion(LINK, job(SlowDpGroup(stage=1, slowdown=12.0)))
     assert found.culprits == (Culprit(stage=1),)
     assert found.evidence["only_collectives"]
-    assert "no one worker can be named" in found.wording(UNKNOWN)
+    assert "no single worker can be named" in found.wording(UNKNOWN)
 
 
 def test_with_one_stage_a_collective_is_compared_with_other_steps():
@@ -84,7 +84,7 @@ def test_with_one_stage_a_collective_is_compared_with_other_steps():
     found = suspicion(LINK, job(late, pp=1))
     assert found.culprits == (Culprit(stage=0),)
     assert found.onset_step == 8
-    assert "cannot tell which worker's network is slow" in found.wording(UNKNOWN)
+    assert "do not show whose network is slow" in found.wording(UNKNOWN)
     always = ruled_out(LINK, job(dataclasses.replace(late, when=FaultSteps()), pp=1))
     assert always.insufficient
 
