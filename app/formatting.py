@@ -1,6 +1,7 @@
 """Formats figures for sentences, labels and tables, rounded to what can be trusted."""
 
 import html
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -84,6 +85,23 @@ def percent(share: float) -> str:
     digits = 0 if abs(value) >= 9.95 else 1
     text = f"{abs(value):.{digits}f}".removesuffix(".0")
     return f"{MINUS if value < 0 and text != '0' else ''}{text} %"
+
+
+def confidence(share: float) -> str:
+    """A confidence in words and as a whole percentage: high confidence, 95 %."""
+    level, figure = confidence_figure(share).split(", ")
+    return f"{level} confidence, {figure}"
+
+
+def confidence_figure(share: float) -> str:
+    """A confidence beside its label: high, 95 %. As in frontend/js/lib/formatting.js."""
+    # Half a percent is rounded up, as in JavaScript.
+    whole = math.floor(100 * share + 0.5)
+    level = next(word for least, word in _CONFIDENCES if whole >= least)
+    return f"{level}, {whole} %"
+
+
+_CONFIDENCES = ((80, "high"), (60, "medium"), (0, "low"))
 
 
 def count(number: int) -> str:

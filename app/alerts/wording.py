@@ -209,8 +209,8 @@ def cost_sentence(detail: Detail) -> str:
         return f"It has ended, hangs or lost its network.{_cost(detail, 'It costs')}"
     if detail.on == "silent-worker":
         return (
-            "Its peers stand in for it in the figures of the others where they can; what it costs "
-            "is not measured."
+            "In the figures of the others, the medians of the other workers of the same stage "
+            "stand in for it where they can; what it costs is not measured."
         )
     if detail.on == "low-fidelity":
         return "Naming a worker or a stage would be a guess."
@@ -251,5 +251,5 @@ def _beside_slowdown(detail: Detail) -> str:
 def _confidence(blame: Blame | None) -> str:
     if blame is None:
         return ""
-    confidence = formatting.percent(blame.confidence)
-    return f" Cause: {formatting.cause_name(blame.cause)} ({confidence} confidence)."
+    confidence = formatting.confidence(blame.confidence)
+    return f" Cause: {formatting.cause_name(blame.cause)} ({confidence})."

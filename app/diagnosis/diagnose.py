@@ -164,7 +164,7 @@ def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosi
             return _diagnosis(case, with_late, left, [*suspicions, *late])
         ruled_out_then += [each for each in ruled_out_with if each.cause == LATE_HOST]
     elif late:
-        reason = "what the others wait for late ranks is explained by other causes"
+        reason = "the time that others wait for late ranks is explained by other causes"
         not_late += [RuledOut(each.cause, reason, score=each.score) for each in late]
     left = _without_found([*ruled_out_then, *not_late], findings or ())
     return _diagnosis(case, findings, left, suspicions)

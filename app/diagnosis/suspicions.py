@@ -21,6 +21,7 @@ from itertools import combinations
 
 import numpy as np
 
+from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.evidence.expert_load import hot_by_routing
@@ -328,7 +329,7 @@ def drop_explained(
         if shared.of_smaller >= _MIN_SHARED:
             explained[small.cause] = RuledOut(
                 small.cause,
-                f"what it is about is explained by {large.cause}",
+                f"its lost time is explained by {formatting.cause_phrase(large.cause)}",
                 score=small.score,
                 figures={"share_explained": shared.of_smaller},
             )
@@ -367,8 +368,8 @@ def _reason_by_experts(case: Case, slow: Suspicion) -> str | None:
 
 
 _NOT_TOLD_FROM_EXPERTS = (
-    "several ranks of an expert-parallel block compute longer: without token counts, their experts "
-    "and their GPUs or hosts cannot be told apart"
+    "several ranks of an expert-parallel block compute longer: without token counts, busy experts "
+    "and slow GPUs or hosts look alike"
 )
 # Computations of all ranks of a block that are long now and then are no stops either.
 _STOPS = ("allocator-stall", "cpu-contention")
@@ -439,7 +440,7 @@ def _names_all(suspicion: Suspicion, workers: Sequence[Sequence[int]]) -> bool:
 
 
 def _explained(suspicion: Suspicion, by: str) -> dict[str, RuledOut]:
-    reason = f"what it is about is explained by {by}"
+    reason = f"its lost time is explained by {formatting.cause_phrase(by)}"
     return {suspicion.cause: RuledOut(suspicion.cause, reason, score=suspicion.score)}
 
 

@@ -51,7 +51,7 @@ def test_the_first_sentence_says_how_slow_since_when_and_who():
 def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
     assert cost_sentence(DETAIL) == (
         "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs. "
-        "Cause: slow worker (95 % confidence)."
+        "Cause: slow worker (high confidence, 95 %)."
     )
     assert cost_sentence(replace(DETAIL, blame=None)) == (
         "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs."
@@ -150,7 +150,7 @@ def test_a_cause_that_costs_more_than_the_slowdown_shows_says_why():
     assert cost_sentence(replace(of_cause, slowdown=1.27, gpu_time_wasted=0.21)) == (
         "It costs 20 GPU-h an hour, 31 % of the time of 64 GPUs. That is by steps replayed "
         "without it: the slowdown of 1.27\u00d7, which only compares workers with each other, "
-        "accounts for 21 %. Cause: slow worker (95 % confidence)."
+        "accounts for 21 %. Cause: slow worker (high confidence, 95 %)."
     )
     for wasted in (0.4, 0.312):
         assert "accounts for" not in cost_sentence(replace(of_cause, gpu_time_wasted=wasted))

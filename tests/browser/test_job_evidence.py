@@ -88,7 +88,7 @@ def test_evidence_figures_have_units_and_long_lists_are_cut(rows):
             "coefficient_of_variation": 0.213,
             "workers": [[dp, 1] for dp in range(11)],
             "steps": [3, 4, 5, 9],
-            "told_by_client": False,
+            "reported_by_client": False,
             "every_steps": None,
             "a_figure_of_tomorrow": 7,
         },

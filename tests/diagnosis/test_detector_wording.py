@@ -34,11 +34,15 @@ def test_names_of_culprits(culprits, words):
     assert names_of(culprits, num_stages=4) == words
 
 
-@pytest.mark.parametrize(("ratio", "text"), [(1.6, "1.6x"), (1.04, "1.04x"), (12.34, "12.3x")])
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.6, "1.6x"), (1.04, "1.04x"), (12.34, "12x"), (2410.0, "2,410x")]
+)
 def test_ratio_in_words(ratio, text):
     assert as_ratio(ratio) == text
 
 
-@pytest.mark.parametrize(("share", "text"), [(0.311, "31 %"), (0.0449, "4.5 %"), (0.099, "10 %")])
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.311, "31 %"), (0.0449, "4.5 %"), (0.099, "9.9 %"), (0.05, "5 %")]
+)
 def test_share_in_words(share, text):
     assert percent(share) == text

@@ -107,7 +107,7 @@ def _of_marked(case: Case, marked: _MarkedSteps) -> Suspicion | RuledOut:
             "stops": len(marked.steps),
             "mean_stop_s": marked.mean_s,
             "seconds_lost": lost_s,
-            "told_by_client": True,
+            "reported_by_client": True,
         },
     )
 
@@ -185,7 +185,7 @@ def _suspicion(case: Case, stops: list[Stop], every: int) -> Suspicion:
             "every_steps": every,
             "mean_stop_s": mean_s,
             "seconds_lost": lost_s,
-            "told_by_client": False,
+            "reported_by_client": False,
         },
     )
 

@@ -63,8 +63,10 @@ class CpuContention(Detector):
     def detect(self, case: Case) -> Suspicion | RuledOut:
         hosts = _workers_by_host(case)
         if len(hosts) < MIN_WORKERS:
-            known = "only one host is known" if hosts else "no host is known"
-            return RuledOut(self.cause, f"{known}, so that none can be compared with others", True)
+            known = "only one host is known" if hosts else "the hosts of the workers are not known"
+            return RuledOut(
+                self.cause, f"{known}, so that no host has another to compare with", True
+            )
         found = case.cached(stalls)
         stopped = found.is_frequent & ~_launched_late(case, found)
         held_up = _held_up(hosts, stopped)

@@ -118,7 +118,7 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
             "steps": case.steps[is_hit].tolist(),
             "mean_wait_s": mean_s,
             "longest_wait_s": float(delays_s.max()),
-            "told_by_client": found.is_annotated,
+            "reported_by_client": found.is_annotated,
         },
     )
 

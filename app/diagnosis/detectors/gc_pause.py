@@ -226,7 +226,7 @@ def _evidence(case: Case, found: Pauses, every_steps: int | None) -> dict[str, A
         "optypes": ["gc"] * bool(found.in_op.size) + ["forward-compute"] * bool(in_forward),
         "steps": case.steps[_steps(case, pauses)].tolist(),
         "pauses": pauses.size,
-        "told_by_client": found.annotated.size + found.between.size,
+        "reported_by_client": found.annotated.size + found.between.size,
         "mean_pause_s": float(pauses.excess_s.mean()),
         "longest_pause_s": float(pauses.excess_s.max()),
         "planned": every_steps is not None,

@@ -102,12 +102,12 @@ def _undecided(cause: str, found: list[NetworkSuspect]) -> RuledOut | None:
     if hosts := common_hosts(found):
         reason = (
             f"all links between {hosts[0]} and {hosts[1]} take {ratio} as long as expected: which "
-            "of the two hosts' network is slow cannot be told"
+            "of the two hosts' networks is slow is not known"
         )
     elif is_network_wide(found):
         reason = (
             f"{percent(slow)} of all links are slow, the worst take {ratio} as long as expected, "
-            "and no one worker or host has all of them: whose network is slow cannot be told"
+            "and no single worker or host has all of them: whose network is slow is not known"
         )
     else:
         return None
@@ -127,7 +127,7 @@ def _suspects(case: Case) -> list[NetworkSuspect]:
 def _too_few(found: list[NetworkSuspect]) -> str:
     if any(each.shows_in.any() for each in found):
         return "transfers were slow in one step only"
-    return "some transfers were slow, but no step has so many that it can be told from the others"
+    return "some transfers were slow, but no step has enough of them to stand out"
 
 
 def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
@@ -148,16 +148,14 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
 def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> RuledOut:
     typical = float(np.median(net.typical_share)) if net.typical_share.size else 0.0
     figures = {"typical_share_slow": typical}
-    alone = "in this window it is as fast all the time, and there is no other to compare it with"
+    alone = "is as fast all the time in this window, and there is no other to compare it with"
     if len(net.pairs) * case.parallelism.dp_size == 1:
-        return RuledOut(cause, f"of the only link: {alone}", True, figures=figures)
+        return RuledOut(cause, f"the only link {alone}", True, figures=figures)
     if not net.pairs:
-        only = RuledOut(cause, f"of the only dp group: {alone}", True, figures=figures)
+        only = RuledOut(cause, f"the only dp group {alone}", True, figures=figures)
         return (_slow_everywhere(case, net) if steady else None) or only
     if steady and net.is_one_workers and not net.is_slow.any():
-        theirs = (
-            "all links of a kind are one worker's: in this window they are as fast all the time"
-        )
+        theirs = "all links of a kind end at one worker and are as fast all the time in this window"
         reason = f"{theirs}, and there is no other to compare them with"
         return RuledOut(cause, reason, True, figures=figures)
     if steady and (slow := _topology(case) or _slow_everywhere(case, net)):
@@ -165,7 +163,7 @@ def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> Rul
     reason = (
         "no link and no dp group is far slower than the others"
         if steady
-        else "no transfers are slow now and then on one link or dp group only"
+        else "no single link or dp group is slow now and then"
     )
     return RuledOut(cause, reason, figures=figures)
 
@@ -193,18 +191,18 @@ def _slow_everywhere(case: Case, net: NetworkTransfers) -> RuledOut | None:
     )
     if case.parallelism.pp_size == 1:
         reason = (
-            f"collectives among dp ranks take {percent(share)} of the step; which worker's network "
-            "is slow, if any, cannot be told"
+            f"collectives among dp ranks take {percent(share)} of the step; with one stage the "
+            "data do not show whether a worker's network is slow, and whose"
         )
     elif hosts:
         reason = (
-            f"{both}; all links between hosts end at {' and '.join(hosts)}, so whether they are "
-            "slow cannot be told"
+            f"{both}; all links between hosts end at {' and '.join(hosts)}, so that no other shows "
+            "whether they are slow"
         )
     else:
         reason = (
-            f"{both}, and no link or dp group is far slower than the others: whether all are slow "
-            "cannot be told"
+            f"{both}, and no link or dp group is far slower than the others: if all are slow, "
+            "nothing in the job shows it"
         )
     return RuledOut("slow-link", reason, insufficient=True, figures={"network_share": share})
 

@@ -74,7 +74,7 @@ def test_the_host_of_the_whole_first_stage_is_named(host):
 def test_annotated_data_waits_name_the_workers():
     made = job(LoadFault(host="host-000", is_sent=True), dp=2, pp=2, cluster=Cluster(3))
     found = suspicion(LOAD, made)
-    assert found.evidence["told_by_client"]
+    assert found.evidence["reported_by_client"]
     assert found.culprits == (Culprit(host="host-000"),)
 
 

@@ -138,7 +138,7 @@ def test_cost_matches_the_counterfactual(fault, sent):
 def test_annotated_pauses_count_however_short():
     fault = GcPauses(rate=0.1, pause_s=0.004, is_sent=True)
     found = suspicion(GC, job(fault))
-    assert found.evidence["told_by_client"] == found.evidence["pauses"]
+    assert found.evidence["reported_by_client"] == found.evidence["pauses"]
     assert found.evidence["mean_pause_s"] == pytest.approx(0.004, rel=0.1)
     assert ruled_out(GC, job(dataclasses.replace(fault, is_sent=False)))
 
@@ -149,7 +149,7 @@ def test_annotated_collections_of_young_objects_make_no_pause_planned():
     found, alone = suspicion(GC, job(full, young)), suspicion(GC, job(full))
     assert not found.evidence["planned"]
     assert found.evidence["pauses"] == alone.evidence["pauses"]
-    assert found.evidence["told_by_client"] > 10 * found.evidence["pauses"]
+    assert found.evidence["reported_by_client"] > 10 * found.evidence["pauses"]
     assert found.evidence["mean_pause_s"] == pytest.approx(0.3, rel=0.1)
 
 
