@@ -103,7 +103,7 @@ def test_of_two_links_the_slow_one_is_found():
 def test_a_worker_with_all_links_gives_insufficient_evidence():
     found = ruled_out(LINK, job(SlowNic(0, 1, 90.0), dp=1, pp=3, costs=NOISY))
     assert found.insufficient
-    assert "all links of a kind are one worker's" in found.reason
+    assert "all links of a kind end at one worker" in found.reason
     assert not ruled_out(LINK, job(dp=2, pp=3)).insufficient
 
 
