@@ -519,10 +519,10 @@ def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
 def clock_doubt(case: Case) -> str:
     """How wrong times between workers may be, in words."""
     clocks = case.replay.clocks
-    error_ms = f"{1e3 * (clocks.error_s or 0.0):.3g} ms"
+    error = formatting.seconds(clocks.error_s or 0.0)
     if clocks.residual_s is None:
-        return f"the workers' clocks are unknown: ends that belong together are {error_ms} apart"
-    return f"the hosts' clocks are known to {error_ms} only"
+        return f"the workers' clocks are unknown: ends that belong together are {error} apart"
+    return f"the hosts' clocks are known to {error} only"
 
 
 def _effect_s(case: Case, repair: Repair) -> float | None:
