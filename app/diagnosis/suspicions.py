@@ -509,7 +509,7 @@ def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
         return None
     return RuledOut(
         suspicion.cause,
-        f"its transfers take {1e3 * effect_s:.3g} ms too long, and {clock_doubt(case)}",
+        f"its transfers take {formatting.seconds(effect_s)} too long, and {clock_doubt(case)}",
         insufficient=True,
         score=suspicion.score,
         figures={"effect_s": effect_s, "clock_residual_s": error_s},

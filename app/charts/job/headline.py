@@ -79,6 +79,8 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
     return Headline(state, *_with_missing_ranks(state, text, known))
 
 
+# Smallest launch slowdown worth a remark.
+_MIN_LAUNCH_SLOWDOWN = 1.03
 # Their first sentence is about the whole job.
 _SAID_AFTER = ("stalled", "stale", "finished")
 
@@ -114,6 +116,9 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
     if result is None or state == "not-analysed":
         return _not_analysed(seen)
     runs_at = f"This job runs at {formatting.ratio(result['slowdown'])} of its ideal."
+    if result.get("findings") and (result.get("launch_slowdown") or 1.0) >= _MIN_LAUNCH_SLOWDOWN:
+        # Else a cause that delays launches seems to cost more than the job loses.
+        runs_at = f"{runs_at[:-1]}, late launches not counted."
     findings, remarked = result.get("findings"), " ".join(remarks(result))
     if findings:
         sentence = f"{_leading_cause(findings)} {remarked}".rstrip()

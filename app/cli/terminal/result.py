@@ -77,7 +77,8 @@ def _late_launches(result: Result, ranks: Ranks | None) -> list[Text]:
     """Time lost to late kernel launches, and the worker that held up the others most."""
     if result["launch_slowdown"] < _MIN_LAUNCH_SLOWDOWN:
         return []
-    text = f"Late launches add {percent(result['launch_slowdown'] - 1, 0)} to a step"
+    added = percent(result["launch_slowdown"] - 1, 0)
+    text = f"Late launches, which this ratio leaves out, add {added} to a step"
     waited = result["launch_delay"]["others_waited"]
     dp_rank, stage, longest_s = _highest(waited)
     total_s = sum(each or 0.0 for of_rank in waited for each in of_rank)

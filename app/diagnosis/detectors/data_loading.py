@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import (
     CostFigures,
@@ -96,7 +97,8 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
 
     def wording(costs: CostFigures) -> str:
         return finding_sentence(
-            f"{who} {_seconds(mean_s)} for data before the first forward computation {in_steps}",
+            f"{who} {formatting.seconds(mean_s)} for data before the first forward computation "
+            f"{in_steps}",
             costs,
         )
 
@@ -121,10 +123,6 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
             "reported_by_client": found.is_annotated,
         },
     )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 0.0995 else f"{1e3 * seconds:.3g} ms"
 
 
 def _who(found: DataWaits, culprits: tuple[Culprit, ...]) -> str:

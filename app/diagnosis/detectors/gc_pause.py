@@ -211,7 +211,7 @@ def _fact(
     in_forward = found.annotated.size + found.in_op.size + found.single.size
     where = "in a forward computation" if in_forward >= found.between.size else "before a launch"
     return (
-        f"{subject} {where} {mean_s}, as Python does to collect garbage: "
+        f"{subject} {where} {mean_s} on average, as Python does to collect garbage: "
         f"{pauses.size:,} times {steps_of(num_steps, case.steps.size)}"
     )
 

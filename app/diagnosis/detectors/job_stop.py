@@ -56,9 +56,8 @@ class JobStop(Detector):
         if not named:
             return RuledOut(
                 self.cause,
-                f"all workers stop together {_where(huge[0])} for "
-                f"{formatting.seconds(huge[0].seconds)} in step {case.steps[huge[0].at]}: "
-                "an evaluation, a checkpoint or a collection does the same",
+                f"{_fact('all workers', 'stop', huge[:1], [int(case.steps[huge[0].at])])}: an "
+                "evaluation, a checkpoint or a collection does the same",
                 insufficient=True,
                 figures={"longest_stop_s": max(each.seconds for each in huge)},
             )

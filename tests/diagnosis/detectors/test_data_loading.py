@@ -53,7 +53,7 @@ def test_delay_of_a_data_wait_by_hand():
 def test_a_data_wait_of_all_workers_has_no_culprit():
     found = suspicion(LOAD, job(LoadFault()))
     assert found.culprits == ()
-    assert found.wording(UNKNOWN).startswith("every worker waits 0.2")
+    assert found.wording(UNKNOWN).startswith("every worker waits 2")
 
 
 def test_a_host_that_waits_for_data_is_named():

@@ -52,7 +52,7 @@ def test_a_gap_between_steps_may_be_an_evaluation():
     found = STOP.detect(case)
     assert isinstance(found, RuledOut)
     assert found.insufficient
-    assert "between two steps for 10 s in step 9" in found.reason
+    assert "all workers stop for 10 s before step 9" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,18 @@
 import { alertHref, figureOf, KINDS, stateOf, withoutName } from "../../components/alert-words.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
-import { ago, clock, confidenceFigure, contained, counted, gpuHours, percentNumber, ratio, tidy, whole } from "../../lib/formatting.js"
+import {
+  ago,
+  clock,
+  confidenceFigure,
+  contained,
+  counted,
+  gpuHours,
+  percentNumber,
+  ratio,
+  tidy,
+  whole,
+} from "../../lib/formatting.js"
 
 /**
  * The rows.
