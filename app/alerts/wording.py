@@ -141,6 +141,10 @@ def _subject(state: AlertState) -> str:
     return formatting.bidi_isolated(state.subject)
 
 
+def _optype(state: AlertState) -> str:
+    return formatting.bidi_isolated(formatting.optype_label(state.subject))
+
+
 def _cause(state: AlertState) -> str:
     """The cause that a rule is on, in words; the whole name of one that is not known."""
     if state.subject not in formatting.CAUSE_PHRASES:
@@ -172,7 +176,7 @@ _FIRING_SENTENCES: Mapping[On, _SentenceMaker] = {
     "worker": lambda state, job, value: _slowed(state, job, value, _worker(state), "alone slows"),
     "host": lambda state, job, value: _slowed(state, job, value, _subject(state), "slows"),
     "optype": lambda state, job, value: (
-        f"{_subject(state)} slows {job} down to {formatting.ratio(value)} of its ideal"
+        f"{_optype(state)} slows {job} down to {formatting.ratio(value)} of its ideal"
     ),
     "low-fidelity": lambda _, job, value: (
         f"The simulated steps of {job} differ from the recorded ones by {formatting.percent(value)}"
@@ -192,7 +196,7 @@ _RESOLVED_SENTENCES: Mapping[On, _SentenceMaker] = {
     "cause": lambda state, job, _: f"{job} no longer loses as much to {_cause(state)}",
     "worker": lambda state, job, _: f"{_worker(state)} no longer slows {job} down",
     "host": lambda state, job, _: f"{_subject(state)} no longer slows {job} down",
-    "optype": lambda state, job, _: f"{_subject(state)} no longer slows {job} down",
+    "optype": lambda state, job, _: f"{_optype(state)} no longer slows {job} down",
     "low-fidelity": lambda _, job, __: f"The simulated steps of {job} are like the recorded ones",
     "clock-residual": lambda _, job, value: (
         f"The clocks of the hosts of {job} are uncertain by {formatting.short_seconds(value)} now"

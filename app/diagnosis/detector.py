@@ -132,11 +132,18 @@ def names_of(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:
     if not culprits:
         return "every worker"
     named = [_name(culprit, num_stages) for culprit in culprits[:_MAX_NAMED]]
-    if len(culprits) > _MAX_NAMED:
-        return f"{'; '.join(named)} and {len(culprits) - _MAX_NAMED:,} more"
+    more, hosts = len(culprits) - _MAX_NAMED, all(_is_host(each) for each in culprits)
+    # Names of workers have commas.
+    between = ", " if hosts else "; "
+    if more > 0:
+        return f"{between.join(named)} and {more:,} more{' hosts' if hosts and more > 1 else ''}"
     if len(named) == 1:
         return named[0]
-    return f"{'; '.join(named[:-1])} and {named[-1]}"
+    return f"{between.join(named[:-1])} and {named[-1]}"
+
+
+def _is_host(culprit: Culprit) -> bool:
+    return culprit.dp_rank is None and culprit.stage is None and culprit.rank is None
 
 
 def plural(number: int, noun: str) -> str:
@@ -164,7 +171,7 @@ def percent(share: float) -> str:
 
 def _name(culprit: Culprit, num_stages: int | None) -> str:
     host = _host(culprit.host) if culprit.host else ""
-    if culprit.dp_rank is None and culprit.stage is None and culprit.rank is None:
+    if _is_host(culprit):
         return host or "every worker"
     parts = [f"dp {culprit.dp_rank}"] if culprit.dp_rank is not None else []
     if culprit.stage is not None:

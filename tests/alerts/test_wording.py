@@ -79,7 +79,7 @@ def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
         ),
         (
             {"on": "optype", "value": 1.3, "subject": "forward-compute"},
-            "forward-compute slows llm-70b down to 1.30\u00d7",
+            "Forward compute slows llm-70b down to 1.30\u00d7",
         ),
         (
             {"on": "low-fidelity", "value": 0.071},

@@ -26,8 +26,8 @@ def test_sentence_leaves_out_unknown_parts():
         ([Culprit(stage=1)], "stage 1"),
         ([Culprit(stage=3)], "stage 3, the last stage,"),
         ([Culprit(host="a"), Culprit(host="b")], "a and b"),
-        ([Culprit(host=name) for name in "abc"], "a; b and c"),
-        ([Culprit(host=name) for name in "abcdef"], "a; b; c and 3 more"),
+        ([Culprit(host=name) for name in "abc"], "a, b and c"),
+        ([Culprit(host=name) for name in "abcdef"], "a, b, c and 3 more hosts"),
     ],
 )
 def test_names_of_culprits(culprits, words):

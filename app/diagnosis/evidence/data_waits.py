@@ -125,7 +125,7 @@ def _waiting(amount_s: Floats, long_from_s: float, *, is_whole: bool = True) -> 
     """Divide workers by their waits [steps, workers] at the widest gap between their means.
 
     With `is_whole` amounts are the whole waits, else what they are longer than the step's shortest:
-    then one worker seems not to wait at all, and only a minority far ahead of it can be told.
+    then one worker seems not to wait at all, and only a minority far ahead of it is found.
     """
     is_long = np.asarray(amount_s >= long_from_s)
     in_step = np.asarray(is_long.any(axis=1))
