@@ -50,8 +50,10 @@ class DataLoading(Detector):
         worst = float((found.delay_s / case.report.recorded_s[:, None, None]).max())
         figures = {"longest_share": worst}
         if found.is_annotated:
-            reason = "the waits for data that the client reports delay no first forward computation"
-            return RuledOut(self.cause, f"{reason} by much, step after step", figures=figures)
+            reason = (
+                "the client reports waits for data, but they delay no first forward computation"
+            )
+            return RuledOut(self.cause, f"{reason} computations of steps", figures=figures)
         if case.steps.size < MIN_STEPS and worst > 0.05:
             return RuledOut(
                 self.cause,

@@ -227,7 +227,7 @@ def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Cul
         lightest, heaviest = (f"stage {each}" for each in (stages.others[0], stages.long[0]))
         fact = (
             f"stages get heavier from {lightest} to {heaviest}, which {TAKES} {as_ratio(most)} as "
-            "long in every step"
+            f"long as {lightest} in every step"
         )
     else:
         fact = (

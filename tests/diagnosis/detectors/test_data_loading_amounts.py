@@ -105,7 +105,7 @@ def test_waits_that_delay_no_launch_are_no_cause():
     ]
     answer = LOAD.detect(case_of(window(rows, dp_size=2)))
     assert isinstance(answer, RuledOut)
-    assert "that the client reports" in answer.reason
+    assert "the client reports waits for data" in answer.reason
 
 
 def test_a_wait_before_the_gather_counts_like_one_before_the_forward():
