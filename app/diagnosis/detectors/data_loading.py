@@ -50,9 +50,7 @@ class DataLoading(Detector):
         worst = float((found.delay_s / case.report.recorded_s[:, None, None]).max())
         figures = {"longest_share": worst}
         if found.is_annotated:
-            reason = (
-                "the client reports waits for data, but they delay no first forward computation"
-            )
+            reason = "the client reports waits for data, but these hardly delay the first forward"
             return RuledOut(self.cause, f"{reason} computations of steps", figures=figures)
         if case.steps.size < MIN_STEPS and worst > 0.05:
             return RuledOut(
