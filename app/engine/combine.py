@@ -395,14 +395,19 @@ def _header(results: Sequence[Result]) -> dict[str, Any]:
             "windows": [each["id"] for each in windows],
         },
         "skipped_steps": _concatenated(results, lambda each: each["skipped_steps"]),
-        "imputed": _imputed([each["imputed"] for each in results if each.get("imputed")]),
+        "imputed": _imputed(results),
     }
 
 
-def _imputed(blocks: Sequence[Result]) -> dict[str, Any] | None:
-    """Imputed operations of all windows; a worker is missing from the steps of all of them."""
-    if not blocks:
+def _imputed(results: Sequence[Result]) -> dict[str, Any] | None:
+    """Imputed operations of all windows; a worker is missing from the steps of all of them.
+
+    A window without losses does not say how many operations it has: as many a step as the others.
+    """
+    with_losses = [each for each in results if each.get("imputed")]
+    if not with_losses:
         return None
+    blocks = [each["imputed"] for each in with_losses]
     workers: dict[int, dict[str, Any]] = {}
     for each in (worker for block in blocks for worker in block["workers"]):
         before = workers.get(each["rank"])
@@ -412,7 +417,9 @@ def _imputed(blocks: Sequence[Result]) -> dict[str, Any] | None:
             "num_steps": each["num_steps"] + (0 if before is None else before["num_steps"]),
         }
     num_ops = sum(each["ops"] for each in blocks)
-    of_all = sum(each["ops"] / each["share"] for each in blocks if each["share"])
+    of_losses = sum(each["ops"] / each["share"] for each in blocks if each["share"])
+    num_steps = [sum(len(each["steps"]) for each in some) for some in (results, with_losses)]
+    of_all = of_losses * num_steps[0] / num_steps[1] if num_steps[1] else of_losses
     return {
         "ops": num_ops,
         "lone_ops": sum(each["lone_ops"] for each in blocks),

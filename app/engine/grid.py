@@ -68,7 +68,7 @@ LONE, ABSENT = 1, 2
 
 
 class OtherStructure(InvalidTrace):
-    """Some step or replica has other operations than the first step of dp rank 0."""
+    """Some step or replica has other operations than the one that the template is read from."""
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,12 @@ def has_chunk(types: OpTypes) -> Any:
 def _template(window: Window) -> Template:
     trace, job = window.trace, window.job
     simulated = is_simulated(job.op_types)
-    rows = rows_of(trace.step, trace.dp_rank, trace.optype, simulated, window.steps[0], 0)
+    step_at, dp_rank = _best_recorded(window)
+    step = window.steps[step_at]
+    rows = rows_of(trace.step, trace.dp_rank, trace.optype, simulated, step, dp_rank)
     if not rows.size:
         raise (OtherStructure if len(window.steps) > 1 else InvalidTrace)(
-            f"no operation of dp rank 0 was recorded in step {window.steps[0]} of window "
-            f"{window.id}"
+            f"no operation of dp rank {dp_rank} was recorded in step {step} of window {window.id}"
         )
     rows = rows[_recorded_order(trace, rows, job)]
     start_s, end_s = _times(window, rows)
@@ -209,7 +210,25 @@ def _template(window: Window) -> Template:
         mb_id=trace.mb_id[rows].astype(np.int64),
         start_s=start_s,
         end_s=end_s,
+        dp_rank=dp_rank,
+        step_at=step_at,
     )
+
+
+def _best_recorded(window: Window) -> tuple[int, int]:
+    """Position of a step and a dp rank: the first of those of which least was imputed.
+
+    Imputed times are no record of which operation followed which.
+    """
+    if (found := window.imputed) is None:
+        return 0, 0
+    steps = np.asarray(window.steps, np.int64)
+    num_imputed = np.zeros((steps.size, window.job.parallelism.dp_size), np.int64)
+    for (dp_rank, _), of_worker in found.absent.items():
+        num_imputed[np.isin(steps, of_worker), dp_rank] += found.num_ops  # more than any lone ones
+    lone = found.lone[np.isin(found.lone[:, 0], steps)]
+    np.add.at(num_imputed, (np.searchsorted(steps, lone[:, 0]), lone[:, 1]), 1)
+    return divmod(int(num_imputed.argmin()), num_imputed.shape[1])
 
 
 def _times(window: Window, rows: Ints) -> tuple[Floats, Floats]:
@@ -266,8 +285,10 @@ def _refuse(problem: int, row: int, trace: Trace, template: Template, start_s: F
     if problem == NOT_FINITE:
         raise InvalidTrace(f"{describe(trace, row, template)} has a time that is no finite number")
     if problem == OTHER:
+        position = "first step" if template.step_at == 0 else f"step at {template.step_at}"
         raise OtherStructure(
-            f"{describe(trace, row, template)} has no counterpart in the first step of dp rank 0"
+            f"{describe(trace, row, template)} has no counterpart in the {position} of dp rank "
+            f"{template.dp_rank}"
         )
     op = int(np.argwhere(np.isnan(start_s))[0, 0])
     raise OtherStructure(

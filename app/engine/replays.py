@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.absent_arrivals import without_waits_for_absent
 from app.engine.arrivals.arrivals import Arrivals, arrivals_of_replay
 from app.engine.arrivals.hidden_waits import without_waits
 from app.engine.clocks.measure import ClockCorrection, measure_clocks
@@ -159,7 +160,7 @@ def _group(window: Window, draft: _GridDraft, correction: ClockCorrection) -> Gr
     while draft.laid_out is not None:
         grid, graph = draft.laid_out
         try:
-            return _checked(replayer(grid, graph)), refused
+            return without_waits_for_absent(_checked(replayer(grid, graph))), refused
         except InvalidTrace as error:
             num_bad += 1
             if num_bad == MAX_BAD_STEPS:

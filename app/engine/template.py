@@ -23,10 +23,11 @@ AT_ONCE_S = 50e-6
 class Template:
     """Operations of one replica, numbered worker by worker in recorded order.
 
-    Order on a worker is by (start, seq_id, op type name), read from the first step of dp rank 0
-    (docs/replay.md).
+    Order on a worker is by (start, seq_id, op type name), read from one step of one dp rank: the
+    first step of dp rank 0, unless some of it was not recorded (docs/replay.md).
 
-    Shapes: all [ops]. `start_s` and `end_s` are those of that first step.
+    Shapes: all [ops]. `start_s` and `end_s` are those of that step of `dp_rank`; `step_at` is its
+    position in the window.
     """
 
     parallelism: Parallelism
@@ -38,6 +39,8 @@ class Template:
     mb_id: Ints
     start_s: Floats
     end_s: Floats
+    dp_rank: int = 0
+    step_at: int = 0
 
     @cached_property
     def num_ops(self) -> int:

@@ -49,6 +49,8 @@ _PG_LONG_STATEMENT_S = 60
 _PG_LOCK_S = 2
 _PG_IDLE_IN_TRANSACTION_S = 10
 _SQLITE_LOCK_S = 5  # longer: there, every write waits for every other
+# The server ended a transaction that was idle, or took, too long: the driver calls that internal.
+_PG_TRANSACTION_ENDED = ("25P03", "25P04")
 # A consumer cut off from the server is noticed in 5.6 s, on both sides, instead of in minutes.
 _KEEPALIVES = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
 _TCP_USER_TIMEOUT_MS = 5000
@@ -158,7 +160,8 @@ def _as_store_errors() -> Iterator[None]:
     except (OperationalError, InterfaceError, PoolTimeout) as error:
         raise StoreUnavailable("the database does not answer in time") from error
     except DBAPIError as error:
-        if not error.connection_invalidated:
+        ended = getattr(error.orig, "sqlstate", None) in _PG_TRANSACTION_ENDED
+        if not (ended or error.connection_invalidated):
             raise
         raise StoreUnavailable("the connection to the database was lost") from error
 

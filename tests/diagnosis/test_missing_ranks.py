@@ -1,24 +1,30 @@
 """A job of which some ranks are missing has the figures and findings of the others."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.diagnosis.job_history import History
+from app.engine.replays import prepare
 from app.monitor import analysed, observe
 from app.synth.cluster import Cluster
-from app.synth.faults.fault import Fault
+from app.synth.costs import OperationCosts
+from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.faults.slow_network import SlowLink
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
+from app.trace.ops import OP_CODES
 from tests.trace.losses import without_ranks
 
 POINT = 0.01
 STEPS = range(16)
 SIZES = {8: Parallelism(4, 2), 64: Parallelism(16, 4), 512: Parallelism(128, 4)}
 MISSING = {8: [2], 64: [17], 512: [3, 200, 201, 333, 511]}
+
+P2P = ("forward-send", "forward-recv", "backward-send", "backward-recv")
 
 Result = dict[str, Any]
 
@@ -85,6 +91,44 @@ def test_missing_rank_has_no_figures_of_its_own():
     assert all(step[place[0]][place[1]] is None for step in result["per_step"]["worker_slowdown"])
     named = [each for each in result["findings"][1:] for each in each["culprits"]]
     assert all((each.get("dp_rank"), each.get("stage")) != place for each in named)
+
+
+@pytest.mark.parametrize("from_step", [0, 10])
+@pytest.mark.parametrize("stage", [0, 3])
+def test_absent_worker_of_the_slow_replica_changes_no_figure(stage, from_step):
+    """It is late to its collectives, which is no transfer of theirs."""
+    made = SimulatedJob(Parallelism(4, 4), 6, faults=(SlowWorker(2, 1, slowdown=1.8),))
+    record = made.record(STEPS)
+    gone = Parallelism(4, 4).usual_rank(2, stage)
+    whole = observe(record.window()).result
+    result = observe(without_ranks(record, [gone], from_step=from_step).window()).result
+    for name in FIGURES:
+        assert away(result, whole, name) < POINT, name
+    assert said(result) == said(whole)
+
+
+def test_dependencies_are_those_of_recorded_operations():
+    """Imputed durations of noisy peers contradict the donor's order; transfers have no numbers."""
+    costs = OperationCosts(noise=0.6, transfer_noise=1.0)
+    record = SimulatedJob(Parallelism(4, 4), 8, costs=costs, seed=3).record(range(6))
+    window = without_ranks(record, [8]).window()
+    assert window.partial is not None
+    trace = window.partial.trace
+    is_transfer = np.isin(trace.optype, [OP_CODES[name] for name in P2P])
+    published = replace(trace, mb_id=np.where(is_transfer, -1, trace.mb_id))
+    window = replace(window, partial=replace(window.partial, trace=published))
+    assert prepare(window).steps == tuple(range(6))
+
+
+@pytest.mark.parametrize("gone", [0, 2])
+def test_clocks_are_measured_without_imputed_ends(gone):
+    sizes, cluster = Parallelism(2, 4), Cluster(1, clock_offset_s=0.2, drift_ppm=30.0)
+    since = SlowWorker(dp_rank=1, stage=1, slowdown=2.0, when=FaultSteps(8))
+    record = SimulatedJob(sizes, 4, faults=(since,), cluster=cluster).record(STEPS)
+    window = without_ranks(record, [sizes.usual_rank(0, gone)], from_step=10).window()
+    clocks = prepare(window).clocks
+    assert clocks.residual_s is not None
+    assert clocks.residual_s < 1e-8
 
 
 def test_clocks_of_hosts_apart_do_not_matter_to_the_others():

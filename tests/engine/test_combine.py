@@ -5,9 +5,12 @@ import pytest
 
 from app.engine.combine import combine_per_step, combine_results
 from app.engine.report import analyse, report_as_json, result_without_figures
+from app.synth.job import SimulatedJob
+from app.trace.job import Parallelism
 from app.trace.window import SkippedStep
 from tests import window_factory
 from tests.engine.questions.jobs import two_stages
+from tests.trace.losses import without_ranks
 
 
 def report_of(first_step, *, num_steps=2, slow=()):
@@ -176,3 +179,13 @@ def test_step_figures_are_joined_and_an_absent_type_costs_nothing():
     assert [len(found[name]) for name in found if name != "optype_slowdown"] == [7, 7, 7]
     assert found["optype_slowdown"]["optimizer"][2:5] == [1.0, 1.0, 1.0]
     assert all(math.isfinite(each) for each in flat(found))
+
+
+def test_combined_share_of_imputed_operations_counts_windows_without_losses():
+    made = SimulatedJob(Parallelism(4, 2), 4)
+    lost = without_ranks(made.record(range(8, 12)), [2]).window()
+    found = combine_results(
+        [report_as_json(analyse(made.record(range(8)).window())), report_as_json(analyse(lost))]
+    )
+    assert found["imputed"]["share"] == pytest.approx(1 / 8 * 4 / 12)
+    assert found["imputed"]["workers"][0]["num_steps"] == 4

@@ -131,7 +131,9 @@ def test_row_17_full_disk_is_unavailable_and_loses_no_committed_row(tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize("code", ["53100", "53200", "53300", "58030", "57P03", "40001", "40P01"])
+@pytest.mark.parametrize(
+    "code", ["53100", "53200", "53300", "58030", "57P03", "40001", "40P01", "25P03"]
+)
 def test_row_17_transient_postgresql_errors_are_unavailable(pg_store, code):
     """Disk full, out of memory, too many connections, I/O error, start-up, conflicts."""
     fail = text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")

@@ -278,10 +278,12 @@ def _own_share(
 ) -> float:
     """Share of an operation's own time that had passed at a share of its recorded time.
 
-    In the first step of dp rank 0, where milestones are read.
+    In the step and dp rank of the template, where milestones are read.
     """
-    start_s, took_s = float(grid.start_s[op, 0]), float(grid.duration_s[op, 0])
-    cell = int(grid.template.stage[op]) * grid.start_s.shape[1]
+    num_lanes, template = grid.start_s.shape[1], grid.template
+    lane = template.dp_rank * len(grid.steps) + template.step_at
+    start_s, took_s = float(grid.start_s[op, lane]), float(grid.duration_s[op, lane])
+    cell = int(template.stage[op]) * num_lanes + lane
     mine = slice(int(intervals.ptr[cell]), int(intervals.ptr[cell + 1]))
     counts = ~intervals.is_stay[mine] | held[op]
     waiting = merged_intervals(intervals.start_s[mine][counts], intervals.end_s[mine][counts])

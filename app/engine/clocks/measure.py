@@ -317,9 +317,14 @@ def _hosts(window: Window) -> tuple[str | None, list[str], Ints]:
     for (dp_rank, stage), name in hosts.items():
         host[dp_rank, stage] = number[name]
     unknown = np.argwhere(host < 0).tolist()
-    for dp_rank, stage in unknown:
-        host[dp_rank, stage] = len(names)
-        names.append(f"dp {dp_rank}, stage {stage}")
+    # Those by a donor's clock come last. Two may be each other's donors, in different steps.
+    for dp_rank, stage in sorted(unknown, key=lambda each: tuple(each) in donors):
+        donor = donors.get((dp_rank, stage))
+        if donor is not None and host[donor] >= 0:
+            host[dp_rank, stage] = host[donor]
+        else:
+            host[dp_rank, stage] = len(names)
+            names.append(f"dp {dp_rank}, stage {stage}")
     if window.origin_ns is None:
         return "times of different steps have nothing to do with each other", names, host
     if not unknown:

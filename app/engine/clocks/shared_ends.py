@@ -8,13 +8,16 @@ are condensed into one value for the least squares.
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.graph import ALL_DP_RANKS, EP_BLOCK, NO_PEERS, StepGraph
-from app.engine.grid import Grid
+from app.engine.grid import ABSENT, Grid
 from app.engine.kernels import kernel
 from app.engine.template import Template
 from app.trace.ops import NUM_CODES
 from app.trace.window import Floats, Ints
+
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class ClockLines:
 _MIN_ENDS, _MAX_ENDS, _OPS_PER_END = 1 << 14, 1 << 19, 32
 # Limits of the sample: repetitions of a set, its occurrences in a step, and steps.
 _MIN_TIMES, _MAX_PER_STEP, _MAX_STEPS = 16, 8, 64
+# So many different sets of absent workers are kept apart.
+_MAX_ABSENCES = 4
 # Slots of a set along the window; a few steps are split into several, so that drift shows.
 WANTED_SLOTS = 4
 
@@ -101,10 +106,13 @@ def shared_ends(
     times = max(num_ends // max(at_once, 1), _MIN_TIMES)
     every = -(-num_steps // min(num_steps, times, _MAX_STEPS))
     most = min(max(times // -(-num_steps // every), 1), _MAX_PER_STEP)
-    parts = [
-        _gathered(grid, _kinds(grid.template, each, most), every, began, host)
-        for (grid, _), each, began in zip(grids, units, began_ns, strict=True)
-    ]
+    parts = []
+    for (grid, _), each, began in zip(grids, units, began_ns, strict=True):
+        kinds, sampled = _kinds(grid.template, each, most), np.arange(0, grid.num_steps, every)
+        parts += [
+            _gathered(grid, kinds, steps, began, host, is_absent)
+            for steps, is_absent in _by_absence(grid, sampled)
+        ]
     return _joined(parts, int(host.max()) + 1)
 
 
@@ -145,9 +153,35 @@ def _spread_out(units: list[list[int]], most: int) -> list[list[int]]:
     return [units[at * len(units) // most + len(units) // (2 * most)] for at in range(most)]
 
 
-def _gathered(grid: Grid, kinds: _Kinds, every: int, began_ns: Ints, host: Ints) -> SharedEnds:
-    """Ends of evenly spaced steps."""
-    dp_size, steps = host.shape[0], np.arange(0, grid.num_steps, every)
+def _by_absence(grid: Grid, steps: Ints) -> list[tuple[Ints, Flags]]:
+    """Steps from which the same workers are absent, and [dp, pp] which: imputed ends say nothing.
+
+    Workers that come and go are absent from all steps with any absence.
+    """
+    template = grid.template
+    sizes = template.parallelism
+    nobody = np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
+    if grid.imputed is None:
+        return [(steps, nobody)]
+    firsts = np.searchsorted(template.stage, np.arange(sizes.pp_size))
+    flags = grid.imputed[firsts] == ABSENT
+    by_step = flags.reshape(sizes.pp_size, sizes.dp_size, -1)[..., steps].transpose(2, 1, 0)
+    patterns, of_step = np.unique(by_step.reshape(steps.size, -1), axis=0, return_inverse=True)
+    if len(patterns) <= _MAX_ABSENCES:
+        return [
+            (steps[of_step.ravel() == at], each.reshape(nobody.shape))
+            for at, each in enumerate(patterns)
+        ]
+    is_whole = ~by_step.any(axis=(1, 2))
+    parts = [(steps[is_whole], nobody), (steps[~is_whole], by_step.any(axis=0))]
+    return [part for part in parts if part[0].size]
+
+
+def _gathered(
+    grid: Grid, kinds: _Kinds, steps: Ints, began_ns: Ints, host: Ints, is_absent: Flags
+) -> SharedEnds:
+    """Ends in these steps, without those of absent workers [dp, pp]."""
+    dp_size = host.shape[0]
     slots = -(-WANTED_SLOTS // steps.size)
     slots_a_step = np.minimum(slots, kinds.num_units)
     per_slot = kinds.num_units // np.maximum(slots_a_step, 1)
@@ -165,6 +199,14 @@ def _gathered(grid: Grid, kinds: _Kinds, every: int, began_ns: Ints, host: Ints)
         kinds.rows, kinds.first_row, kinds.num_members, kinds.num_ranks, kind, first_rank,
         first_member, grid.template.stage, host, of_member, is_mixed,
     )  # fmt: skip
+    gone = np.zeros(of_member.size, np.int64)
+    if is_absent.any():
+        _members(
+            kinds.rows, kinds.first_row, kinds.num_members, kinds.num_ranks, kind, first_rank,
+            first_member, grid.template.stage, is_absent.astype(np.int64), gone,
+            np.zeros_like(is_mixed),
+        )  # fmt: skip
+    gone = gone[np.repeat(is_mixed, num_members)]
     of_member = of_member[np.repeat(is_mixed, num_members)]
     kind, first_rank, num_members = kind[is_mixed], first_rank[is_mixed], num_members[is_mixed]
     num_times = used_units[kind] * steps.size
@@ -174,7 +216,7 @@ def _gathered(grid: Grid, kinds: _Kinds, every: int, began_ns: Ints, host: Ints)
         kinds.rows, kinds.first_row, kinds.num_members, kinds.num_ranks, used_units, kind,
         first_rank, first_end, steps, began_ns, grid.start_s, grid.duration_s, end_ns,
     )  # fmt: skip
-    return SharedEnds(
+    found = SharedEnds(
         0,
         np.concatenate(([0], np.cumsum(num_members))),
         of_member,
@@ -182,6 +224,29 @@ def _gathered(grid: Grid, kinds: _Kinds, every: int, began_ns: Ints, host: Ints)
         per_slot[kind],
         first_end,
         end_ns,
+    )
+    return _without(found, gone > 0) if gone.any() else found
+
+
+def _without(shared: SharedEnds, is_left_out: Flags) -> SharedEnds:
+    """The sets without some members [members], and without sets that are on one host then."""
+    of_set = np.repeat(np.arange(shared.num_sets), np.diff(shared.first_member))
+    lowest, highest = np.full(shared.num_sets, np.iinfo(np.int64).max), np.full(shared.num_sets, -1)
+    kept = ~is_left_out
+    np.minimum.at(lowest, of_set[kept], shared.host[kept])
+    np.maximum.at(highest, of_set[kept], shared.host[kept])
+    is_mixed = lowest < highest
+    kept &= is_mixed[of_set]
+    sizes = np.bincount(of_set[kept], minlength=shared.num_sets)[is_mixed]
+    num_times = shared.num_times[is_mixed]
+    return SharedEnds(
+        shared.num_hosts,
+        np.concatenate(([0], np.cumsum(sizes))),
+        shared.host[kept],
+        num_times,
+        shared.per_slot[is_mixed],
+        np.concatenate(([0], np.cumsum(sizes * num_times))),
+        shared.end_ns[np.repeat(kept, shared.num_times[of_set])],
     )
 
 
