@@ -57,7 +57,8 @@ class Suspicion:
     unknown; onset, end and persistence come from it unless they are given. `wording` makes the
     sentence. Below `min_cost`, a share of GPU time, the cause is not named. `parts` is
     for several culprits with a repair. `max_confidence` is for evidence that cannot decide, however
-    often such findings are right: few steps, or two explanations that look alike.
+    often such findings are right: few steps, or two explanations that look alike. With
+    `is_cost_recorded` the cost is `cost`, read from the record, whatever is replayed.
     """
 
     cause: str
@@ -71,6 +72,7 @@ class Suspicion:
     cost: float | None = None
     min_cost: float = 0.0
     max_confidence: float = 1.0
+    is_cost_recorded: bool = False
     onset_step: int | None = None
     persistence: Persistence | None = None
     end_step: int | None = None

@@ -308,6 +308,8 @@ _CONFUSABLE = frozenset(
         ("late-host", "job-stop"),
         ("checkpoint-stall", "job-stop"),
         ("gc-pause", "checkpoint-stall"),
+        ("data-loading", "checkpoint-stall"),
+        ("late-host", "checkpoint-stall"),
     )
 )
 # Share of the smaller one's excess time.

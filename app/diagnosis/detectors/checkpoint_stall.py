@@ -5,7 +5,8 @@ They write a checkpoint where a step ends, or between two steps; the client may 
 long as it is cheap.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,6 +15,7 @@ from typing_extensions import override
 from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, percent
+from app.diagnosis.evidence.late_begins import is_whole, late_begins, stops_before_steps
 from app.diagnosis.evidence.stops import (
     StepGaps,
     Stop,
@@ -22,21 +24,30 @@ from app.diagnosis.evidence.stops import (
     long_stops,
     usual_step_s,
 )
-from app.diagnosis.finding import RuledOut, Worker
+from app.diagnosis.finding import Culprit, RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
 
-# So many stops show an interval.
+# So many stops show an interval; two do if no third is due in the window, and they are alike.
 MIN_STOPS = 3
+MIN_ALIKE_STOPS = 2
 # The longest stop takes at most so many times the shortest one.
 MAX_RATIO = 3.0
+MAX_RATIO_OF_TWO = 1.5
+# Before steps that begin late, stops every other step may be waits for data.
+MIN_EVERY_AT_BEGIN = 3
 # Cheaper checkpoints are as usual.
 MIN_COST = 0.05
+# Cheaper stops without an interval are no reason for doubt.
+LEAST_COST = 0.02
+# Where only a part of a stop is recorded: a smaller part may be of a checkpoint as usual.
+LEAST_COST_SEEN = 0.01
 _CONFIDENCE = 0.85
+_CONFIDENCE_OF_LITTLE = 0.7
 _MARKED_CONFIDENCE = 0.97
 
 
 class CheckpointStall(Detector):
-    """Stops at the end of steps, or between them, every so many steps."""
+    """Stops at the end of steps, between them or before they begin, every so many steps."""
 
     cause = "checkpoint-stall"
 
@@ -45,11 +56,11 @@ class CheckpointStall(Detector):
         marked = _marked(case)
         if marked is not None:
             return _of_marked(case, marked)
-        stops = [each for each in case.cached(long_stops) if each.place in ("end", "between")]
-        every = _interval(case, stops)
+        found = _stops(case)
+        every = _interval(case, found.stops)
         if every is None:
-            return _none(case, stops)
-        return _suspicion(case, stops, every)
+            return _none(case, found.stops)
+        return _suspicion(case, found, every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,66 +126,124 @@ def _total_s(case: Case) -> float:
     """Recorded seconds of the steps, and of large gaps between successive ones."""
     gaps: StepGaps = case.cached(gaps_between)
     chosen = gaps.is_large & (gaps.num_left_out == 0)
-    return float(case.report.recorded_s.sum() + gaps.before_s[chosen].sum())
+    # After a gap a step counts from its usual begin (steady_state.py).
+    lasted_s = np.where(
+        chosen,
+        np.maximum(case.report.recorded_s, case.cached(late_begins).span_s),
+        case.report.recorded_s,
+    )
+    return float(lasted_s.sum() + gaps.before_s[chosen].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class _Stops:
+    """Stops that checkpoints may be, ascending; not `are_whole` where a part was not recorded."""
+
+    stops: list[Stop]
+    are_whole: bool
+
+
+def _stops(case: Case) -> _Stops:
+    """Stops where steps end, between them or before they begin.
+
+    With known times between steps, what a step takes longer after a gap belongs to the stop: its
+    workers do not all go on at once.
+    """
+    seen = {each.at: each for each in case.cached(long_stops) if each.place in ("end", "between")}
+    before = {each.at: each for each in stops_before_steps(case)}
+    has_times = bool(np.isfinite(case.cached(gaps_between).before_s).any())
+    span_s, recorded_s = case.cached(late_begins).span_s, case.report.recorded_s
+    usual_s = _usual_other_s(case, {*seen, *before})
+    for at, late in before.items():
+        stop = seen.get(at)
+        if stop is not None and stop.place == "between":
+            more_s = float(np.clip(span_s[at] - usual_s, -late.seconds, late.seconds))
+            seen[at] = replace(late, seconds=stop.seconds + more_s, place="between")
+        elif stop is None and not has_times:
+            more_s = float(recorded_s[at]) - usual_s
+            seen[at] = replace(late, seconds=more_s) if is_whole(case, late) else late
+    longest_s = max((each.seconds for each in seen.values()), default=0.0)
+    stops = [seen[at] for at in sorted(seen) if seen[at].seconds >= longest_s / MAX_RATIO]
+    return _Stops(stops, all(each.place != "begin" or is_whole(case, each) for each in stops))
+
+
+def _usual_other_s(case: Case, stopped: Collection[int]) -> float:
+    """The median recorded time of steps without a stop."""
+    others = np.ones(case.steps.size, np.bool_)
+    others[list(stopped)] = False
+    return float(np.median(case.report.recorded_s[others])) if others.any() else usual_step_s(case)
 
 
 def _interval(case: Case, stops: list[Stop]) -> int | None:
     """Steps between two stops, if they come at one interval and are about equally long."""
     steps = np.unique(case.steps[[each.at for each in stops]]) if stops else np.empty(0, np.int64)
-    if steps.size < MIN_STOPS:
+    if steps.size < MIN_ALIKE_STOPS:
         return None
     every = int(np.gcd.reduce(np.diff(steps)))
-    inside = case.steps[(case.steps >= steps[0]) & (case.steps <= steps[-1])]
-    due = inside[(inside - steps[0]) % every == 0]
+    due = case.steps[(case.steps - steps[0]) % every == 0]
+    if steps.size >= MIN_STOPS:
+        due = due[(due >= steps[0]) & (due <= steps[-1])]
     seconds = [each.seconds for each in stops]
-    is_regular = every > 1 and due.size == steps.size
-    return every if is_regular and max(seconds) <= MAX_RATIO * min(seconds) else None
+    least = MIN_EVERY_AT_BEGIN if any(each.place == "begin" for each in stops) else 2
+    ratio = MAX_RATIO if steps.size >= MIN_STOPS else MAX_RATIO_OF_TWO
+    is_regular = every >= least and due.size == steps.size
+    return every if is_regular and max(seconds) <= ratio * min(seconds) else None
 
 
 def _none(case: Case, stops: list[Stop]) -> RuledOut:
     if not stops:
         return RuledOut(
-            CheckpointStall.cause, "workers stop neither where a step ends nor between two steps"
+            CheckpointStall.cause,
+            "workers stop neither where a step ends or begins nor between two steps",
         )
     lost_s = sum(each.seconds for each in stops)
     share = lost_s / _total_s(case)
     longest = max(stops, key=lambda stop: stop.seconds)
     who = "all workers" if longest.is_all else "some workers"
-    where = "before step" if longest.place == "between" else "at the end of step"
+    where = {"end": "at the end of", "begin": "at the begin of"}.get(longest.place, "before")
     times = "once" if len(stops) == 1 else f"{len(stops)} times, {percent(share)} of the time"
     return RuledOut(
         CheckpointStall.cause,
-        f"{who} stop {times}, for {formatting.seconds(longest.seconds)} {where} "
-        f"{case.steps[longest.at]}: {MIN_STOPS} stops at one interval are needed to see a "
-        "checkpoint",
-        insufficient=True,
+        f"{who} stop {times}, for {formatting.seconds(longest.seconds)} {where} step "
+        f"{case.steps[longest.at]}: {MIN_STOPS} stops at one interval, or two alike, are needed "
+        "to see a checkpoint",
+        insufficient=share >= LEAST_COST,
         figures={"cost": share, "stops": len(stops)},
     )
 
 
-def _suspicion(case: Case, stops: list[Stop], every: int) -> Suspicion:
+def _suspicion(case: Case, found: _Stops, every: int) -> Suspicion | RuledOut:
+    stops = found.stops
+    mean_s = float(np.mean([each.seconds for each in stops]))
+    lost_s = float(np.sum([each.seconds for each in stops]))
+    cost = lost_s / _total_s(case)
+    if not found.are_whole and cost < LEAST_COST_SEEN:
+        return RuledOut(
+            CheckpointStall.cause,
+            f"every {every} steps the workers begin up to {formatting.seconds(mean_s)} apart, as "
+            "after a checkpoint: how long that takes is in no step, and times between steps are "
+            "not recorded",
+            insufficient=True,
+            figures={"stops": len(stops)},
+        )
     workers = _workers(stops)
     culprits = case.culprits(workers)
-    mean_s = float(np.mean([each.seconds for each in stops]))
-    is_between = stops[0].place == "between"
-    where = "between two steps" if is_between else "where a step ends"
-    who = names_of(culprits) if culprits else "all workers"
-    fact = (
-        f"{who} {'stops' if len(culprits) == 1 else 'stop'} for {formatting.seconds(mean_s)} "
-        f"{where}, every {every} steps, as a checkpoint{' or an evaluation' * is_between} does"
-    )
     blamed = blamed_stops(case, stops)
-    lost_s = float(np.sum([each.seconds for each in stops]))
+    confidence = _CONFIDENCE
+    if len(stops) < MIN_STOPS or not found.are_whole:
+        confidence = _CONFIDENCE_OF_LITTLE
     return Suspicion(
         cause=CheckpointStall.cause,
-        score=_CONFIDENCE,
-        confidence=_CONFIDENCE,
+        score=confidence,
+        confidence=confidence,
         culprits=culprits,
-        wording=partial(finding_sentence, fact),
-        repair=None if is_between else durations_repair(blamed.durations),
-        delays=None if is_between else delays_repair(blamed.delays),
-        cost=lost_s / _total_s(case),
+        wording=partial(finding_sentence, _fact(culprits, found, every, mean_s)),
+        repair=durations_repair(blamed.durations),
+        delays=delays_repair(blamed.delays),
+        cost=cost if found.are_whole else None,
+        is_cost_recorded=True,
         min_cost=MIN_COST,
+        max_confidence=confidence,
         persistence="chronic",
         evidence={
             "workers": [list(worker) for worker in workers],
@@ -186,6 +255,23 @@ def _suspicion(case: Case, stops: list[Stop], every: int) -> Suspicion:
             "seconds_lost": lost_s,
             "told_by_client": False,
         },
+    )
+
+
+def _fact(culprits: tuple[Culprit, ...], found: _Stops, every: int, mean_s: float) -> str:
+    place = found.stops[0].place
+    if not found.are_whole:
+        return (
+            f"every {every} steps all workers begin a step up to {formatting.seconds(mean_s)} "
+            "apart, as after a checkpoint or an evaluation, which takes longer than that: times "
+            "between steps are not recorded, so its cost is not known"
+        )
+    where = {"between": "between two steps", "begin": "before a step begins"}
+    who = names_of(culprits) if culprits else "all workers"
+    return (
+        f"{who} {'stops' if len(culprits) == 1 else 'stop'} for {formatting.seconds(mean_s)} "
+        f"{where.get(place, 'where a step ends')}, every {every} steps, as a checkpoint"
+        f"{' or an evaluation' * (place != 'end')} does"
     )
 
 

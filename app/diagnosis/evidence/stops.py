@@ -144,7 +144,7 @@ def gaps_between(case: Case) -> StepGaps:
     for group in case.groups:
         grid = group.replayer.grid
         if grid.origin_s is not None:
-            begin_s[group.positions] = grid.origin_s + _first_start_s(grid)
+            begin_s[group.positions] = grid.origin_s + first_start_s(grid)
             end_s[group.positions] = grid.origin_s + grid.spans_s[1]
     before_s = np.full(size, np.nan)
     before_s[1:] = begin_s[1:] - end_s[:-1]
@@ -157,7 +157,7 @@ def gaps_between(case: Case) -> StepGaps:
     return StepGaps(before_s, num_left_out, is_large, usual_s)
 
 
-def _first_start_s(grid: Grid) -> Floats:
+def first_start_s(grid: Grid) -> Floats:
     """[steps], the first start of an operation that is no receive."""
     template = grid.template
     rows = np.flatnonzero(~template.op_types.is_receive[template.optype])
