@@ -5,7 +5,7 @@ They write a checkpoint where a step ends, or between two steps; the client may 
 long as it is cheap.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,8 +14,13 @@ from typing_extensions import override
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, percent
-from app.diagnosis.evidence.late_begins import is_whole, late_begins, stops_before_steps
+from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, percent, plural
+from app.diagnosis.evidence.late_begins import (
+    begins_apart,
+    is_whole,
+    late_begins,
+    stops_before_steps,
+)
 from app.diagnosis.evidence.stops import (
     StepGaps,
     Stop,
@@ -39,8 +44,9 @@ MIN_EVERY_AT_BEGIN = 3
 MIN_COST = 0.05
 # Cheaper stops without an interval are no reason for doubt.
 LEAST_COST = 0.02
-# Where only a part of a stop is recorded: a smaller part may be of a checkpoint as usual.
-LEAST_COST_SEEN = 0.01
+# Where only a part of a stop is recorded, what some workers stop longer than others: about a tenth
+# of it, if they write alike, so that a smaller part may be of a checkpoint as usual.
+LEAST_COST_SEEN = 0.1 * MIN_COST
 _CONFIDENCE = 0.85
 _CONFIDENCE_OF_LITTLE = 0.7
 _MARKED_CONFIDENCE = 0.97
@@ -57,10 +63,8 @@ class CheckpointStall(Detector):
         if marked is not None:
             return _of_marked(case, marked)
         found = _stops(case)
-        every = _interval(case, found.stops)
-        if every is None:
-            return _none(case, found.stops)
-        return _suspicion(case, found, every)
+        every = _interval(case, found)
+        return _none(case, found) if every is None else _suspicion(case, found, every)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +141,15 @@ def _total_s(case: Case) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Stops:
-    """Stops that checkpoints may be, ascending; not `are_whole` where a part was not recorded."""
+    """Stops that checkpoints may be, ascending.
+
+    Where a part of them was not recorded, they are not `are_whole`: workers begin steps apart, or
+    with `of_one` the same worker begins late.
+    """
 
     stops: list[Stop]
-    are_whole: bool
+    are_whole: bool = True
+    of_one: bool = False
 
 
 def _stops(case: Case) -> _Stops:
@@ -151,20 +160,28 @@ def _stops(case: Case) -> _Stops:
     """
     seen = {each.at: each for each in case.cached(long_stops) if each.place in ("end", "between")}
     before = {each.at: each for each in stops_before_steps(case)}
-    has_times = bool(np.isfinite(case.cached(gaps_between).before_s).any())
-    span_s, recorded_s = case.cached(late_begins).span_s, case.report.recorded_s
     usual_s = _usual_other_s(case, {*seen, *before})
-    for at, late in before.items():
-        stop = seen.get(at)
-        if stop is not None and stop.place == "between":
-            more_s = float(np.clip(span_s[at] - usual_s, -late.seconds, late.seconds))
-            seen[at] = replace(late, seconds=stop.seconds + more_s, place="between")
-        elif stop is None and not has_times:
-            more_s = float(recorded_s[at]) - usual_s
-            seen[at] = replace(late, seconds=more_s) if is_whole(case, late) else late
-    longest_s = max((each.seconds for each in seen.values()), default=0.0)
-    stops = [seen[at] for at in sorted(seen) if seen[at].seconds >= longest_s / MAX_RATIO]
-    return _Stops(stops, all(each.place != "begin" or is_whole(case, each) for each in stops))
+    if any(np.isfinite(case.cached(gaps_between).before_s)):
+        span_s = case.cached(late_begins).span_s
+        for at in {*seen} & {*before}:
+            stop, late_s = seen[at], before[at].seconds
+            if stop.place == "between":
+                more_s = float(np.clip(span_s[at] - usual_s, -late_s, late_s))
+                seen[at] = replace(before[at], seconds=stop.seconds + more_s, place="between")
+        return _Stops(_alike(seen))
+    whole = {at: each for at, each in before.items() if is_whole(case, each)}
+    for at in {*whole} - {*seen}:
+        seen[at] = replace(whole[at], seconds=float(case.report.recorded_s[at]) - usual_s)
+    if seen:
+        return _Stops(_alike(seen))
+    apart = begins_apart(case)
+    return _Stops(list(apart.stops), are_whole=not apart.stops, of_one=apart.of_one)
+
+
+def _alike(stops: Mapping[int, Stop]) -> list[Stop]:
+    """Those that are not far shorter than the longest one."""
+    longest_s = max((each.seconds for each in stops.values()), default=0.0)
+    return [stops[at] for at in sorted(stops) if stops[at].seconds >= longest_s / MAX_RATIO]
 
 
 def _usual_other_s(case: Case, stopped: Collection[int]) -> float:
@@ -174,42 +191,55 @@ def _usual_other_s(case: Case, stopped: Collection[int]) -> float:
     return float(np.median(case.report.recorded_s[others])) if others.any() else usual_step_s(case)
 
 
-def _interval(case: Case, stops: list[Stop]) -> int | None:
+def _interval(case: Case, found: _Stops) -> int | None:
     """Steps between two stops, if they come at one interval and are about equally long."""
+    stops = found.stops
     steps = np.unique(case.steps[[each.at for each in stops]]) if stops else np.empty(0, np.int64)
-    if steps.size < MIN_ALIKE_STOPS:
+    are_many = steps.size >= MIN_STOPS
+    if steps.size < MIN_ALIKE_STOPS or not (are_many or found.are_whole):
         return None
     every = int(np.gcd.reduce(np.diff(steps)))
     due = case.steps[(case.steps - steps[0]) % every == 0]
-    if steps.size >= MIN_STOPS:
+    if are_many:
         due = due[(due >= steps[0]) & (due <= steps[-1])]
     seconds = [each.seconds for each in stops]
     least = MIN_EVERY_AT_BEGIN if any(each.place == "begin" for each in stops) else 2
-    ratio = MAX_RATIO if steps.size >= MIN_STOPS else MAX_RATIO_OF_TWO
-    is_regular = every >= least and due.size == steps.size
-    return every if is_regular and max(seconds) <= ratio * min(seconds) else None
+    ratio = MAX_RATIO if are_many else MAX_RATIO_OF_TWO
+    if every < least or due.size != steps.size:
+        return None
+    # Of stops that were not seen whole the lengths are unknown.
+    return every if max(seconds) <= ratio * min(seconds) or not found.are_whole else None
 
 
-def _none(case: Case, stops: list[Stop]) -> RuledOut:
+def _none(case: Case, found: _Stops) -> RuledOut:
+    stops = found.stops
     if not stops:
         return RuledOut(
             CheckpointStall.cause,
             "workers stop neither where a step ends or begins nor between two steps",
         )
-    lost_s = sum(each.seconds for each in stops)
-    share = lost_s / _total_s(case)
+    share = sum(each.seconds for each in stops) / _total_s(case)
     longest = max(stops, key=lambda stop: stop.seconds)
     who = "all workers" if longest.is_all else "some workers"
-    where = {"end": "at the end of", "begin": "at the begin of"}.get(longest.place, "before")
+    where = {"end": "at the end of", "begin": "before"}.get(longest.place, "before")
     times = "once" if len(stops) == 1 else f"{len(stops)} times, {percent(share)} of the time"
+    seen = (
+        f"{who} stop {times}, for {formatting.seconds(longest.seconds)} {where} step "
+        f"{case.steps[longest.at]}"
+        if found.are_whole
+        else f"{_beginners(found)} {plural(len(stops), 'step')} up to "
+        f"{formatting.seconds(longest.seconds)} {'late' if found.of_one else 'apart'}"
+    )
     return RuledOut(
         CheckpointStall.cause,
-        f"{who} stop {times}, for {formatting.seconds(longest.seconds)} {where} step "
-        f"{case.steps[longest.at]}: {MIN_STOPS} stops at one interval, or two alike, are needed "
-        "to see a checkpoint",
+        f"{seen}: {MIN_STOPS} stops at one interval, or two alike, are needed to see a checkpoint",
         insufficient=share >= LEAST_COST,
         figures={"cost": share, "stops": len(stops)},
     )
+
+
+def _beginners(found: _Stops) -> str:
+    return "one worker begins" if found.of_one else "the workers begin"
 
 
 def _suspicion(case: Case, found: _Stops, every: int) -> Suspicion | RuledOut:
@@ -217,12 +247,12 @@ def _suspicion(case: Case, found: _Stops, every: int) -> Suspicion | RuledOut:
     mean_s = float(np.mean([each.seconds for each in stops]))
     lost_s = float(np.sum([each.seconds for each in stops]))
     cost = lost_s / _total_s(case)
-    if not found.are_whole and cost < LEAST_COST_SEEN:
+    if found.of_one or (not found.are_whole and cost < LEAST_COST_SEEN):
         return RuledOut(
             CheckpointStall.cause,
-            f"every {every} steps the workers begin up to {formatting.seconds(mean_s)} apart, as "
-            "after a checkpoint: how long that takes is in no step, and times between steps are "
-            "not recorded",
+            f"every {every} steps {_beginners(found)} up to {formatting.seconds(mean_s)} "
+            f"{'late' if found.of_one else 'apart'}, as after a checkpoint: how long that takes "
+            "is in no step, and times between steps are not recorded",
             insufficient=True,
             figures={"stops": len(stops)},
         )

@@ -10,6 +10,7 @@ before the stop.
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Features
@@ -21,6 +22,12 @@ from app.trace.window import Floats, Ints
 # A typical worker begins late by this share of a step, and by so many standard deviations.
 MIN_LATE = 0.01
 MIN_DEVIATIONS = 6.0
+# Without times between steps: the last worker begins late by this share of a step, and by so many
+# times its usual lateness.
+MIN_APART = 0.002
+MIN_TIMES_APART = 10.0
+# Another worker than the last one is late too, if by this share of the last one's.
+MIN_SHARE_OF_LAST = 0.1
 # A stop was seen whole if the first worker to go on is late by this share of the last one's.
 MIN_SHARE_OF_LONGEST = 0.5
 
@@ -60,12 +67,41 @@ def stops_before_steps(case: Case) -> tuple[Stop, ...]:
     deviation_s = MAD_TO_DEVIATION * float(np.median(np.abs(typical_s - np.median(typical_s))))
     usual_s = float(np.median(case.report.recorded_s))
     is_late = typical_s > max(MIN_LATE * usual_s, MIN_DEVIATIONS * deviation_s)
+    return _stops(case, found, is_late)
+
+
+def _stops(case: Case, found: LateBegins, is_late: NDArray[np.bool_]) -> tuple[Stop, ...]:
     stops = [
         _stop(number, group, at, found)
         for number, group in enumerate(case.groups)
         for at in group.positions[is_late[group.positions]].tolist()
     ]
     return tuple(sorted(stops, key=lambda stop: stop.at))
+
+
+@dataclass(frozen=True, slots=True)
+class BeginsApart:
+    """Steps that workers begin far apart, ascending; `of_one` where it is always the same one."""
+
+    stops: tuple[Stop, ...]
+    of_one: bool
+
+
+def begins_apart(case: Case) -> BeginsApart:
+    """Steps in which the last worker begins late, whatever the typical one does."""
+    found = case.cached(late_begins)
+    late_s = found.late_s.reshape(case.steps.size, -1)
+    last_s = late_s.max(axis=1)
+    least_s = max(
+        MIN_APART * float(np.median(case.report.recorded_s)),
+        MIN_TIMES_APART * float(np.median(last_s)),
+    )
+    is_apart = last_s > least_s
+    if not is_apart.any():
+        return BeginsApart((), of_one=False)
+    num_late = (late_s[is_apart] > MIN_SHARE_OF_LAST * last_s[is_apart, None]).sum(axis=1)
+    is_same = np.unique(late_s[is_apart].argmax(axis=1)).size == 1
+    return BeginsApart(_stops(case, found, is_apart), bool(is_same and np.median(num_late) < 2))
 
 
 def is_whole(case: Case, stop: Stop) -> bool:
