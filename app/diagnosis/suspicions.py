@@ -321,6 +321,7 @@ def drop_explained(
 ) -> tuple[list[Suspicion], list[RuledOut]]:
     """The suspicions that remain, and those that another one explains."""
     explained: dict[str, RuledOut] = _late_hosts(case, suspicions) | _experts(case, suspicions)
+    explained |= _busy_hosts(case, suspicions)
     suspicions = [each for each in suspicions if each.cause not in explained]
     for one, other in combinations(suspicions, 2):
         if frozenset((one.cause, other.cause)) not in _CONFUSABLE:
@@ -434,6 +435,29 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     if because == "gc" and "gc-pause" in by_cause:
         return _explained(late, "gc-pause")
     return {}
+
+
+# Of the time that busy CPUs take: less is what stops too short to be seen singly add up to.
+_MAX_SHARE_OF_BUSY = 0.5
+
+
+def _busy_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+    """Drops a small slowdown of the workers whose hosts are busy with something else."""
+    busy = next((each for each in suspicions if each.cause == "cpu-contention"), None)
+    if busy is None:
+        return {}
+    held_up, dp_ranks = set(_workers_of(busy)), range(case.parallelism.dp_size)
+    found: dict[str, RuledOut] = {}
+    for slow in suspicions:
+        workers = set(_workers_of(slow))
+        if slow.cause == "stage-imbalance":
+            stages = [each.stage for each in slow.culprits if each.stage is not None]
+            workers = {(dp_rank, stage) for stage in stages for dp_rank in dp_ranks}
+        if slow.cause in ("slow-worker", "stage-imbalance") and workers and workers <= held_up:
+            shared = _shared_time(case, slow, busy)
+            if shared.first_s <= _MAX_SHARE_OF_BUSY * shared.second_s:
+                found |= _explained(slow, busy.cause)
+    return found
 
 
 def _names_all(suspicion: Suspicion, workers: Sequence[Sequence[int]]) -> bool:

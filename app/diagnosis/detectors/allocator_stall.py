@@ -10,8 +10,8 @@ from typing_extensions import override
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
 from app.diagnosis.evidence.interruptions import ComputationEvents, Stalls, stalls
-from app.diagnosis.evidence.stalled_workers import held_up, launched_late
-from app.diagnosis.finding import RuledOut
+from app.diagnosis.evidence.stalled_workers import chance_of_one_host, held_up, launched_late
+from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
 
@@ -19,6 +19,8 @@ from app.diagnosis.statistics.persistence import onset_of_hits
 MIN_STEPS = 2
 # A late host whose stops are late launches by this share has no other stops.
 MIN_SHARE_OF_ALL = 0.9
+# Several workers of one host, by such a chance, are stopped by their host.
+MAX_CHANCE_OF_ONE_HOST = 0.05
 MIN_WORKERS = 2
 
 
@@ -56,7 +58,16 @@ class AllocatorStall(Detector):
                 insufficient=True,
                 figures={"steps": num_steps},
             )
-        return _suspicion(case, found, mine)
+        workers = [(int(dp), int(stage)) for dp, stage in np.argwhere(found.is_stalled)]
+        if len(workers) > 1 and chance_of_one_host(case, workers) < MAX_CHANCE_OF_ONE_HOST:
+            return RuledOut(
+                self.cause,
+                f"{len(workers):,} workers of one host stop irregularly, and none elsewhere: their "
+                "memory allocators do so, or something else that uses the CPUs of the host",
+                insufficient=True,
+                figures={"workers": len(workers)},
+            )
+        return _suspicion(case, found, mine, workers)
 
 
 def _only_launched_late(case: Case, found: Stalls) -> NDArray[np.bool_]:
@@ -65,8 +76,9 @@ def _only_launched_late(case: Case, found: Stalls) -> NDArray[np.bool_]:
     return np.asarray(launched_late(case, found) & (late >= MIN_SHARE_OF_ALL * stops))
 
 
-def _suspicion(case: Case, found: Stalls, stops: ComputationEvents) -> Suspicion:
-    workers = [(int(dp), int(stage)) for dp, stage in np.argwhere(found.is_stalled)]
+def _suspicion(
+    case: Case, found: Stalls, stops: ComputationEvents, workers: list[Worker]
+) -> Suspicion:
     culprits = case.culprits(workers)
     lost = held_up(case, found.is_stalled)
     is_hit = np.zeros(case.steps.size, np.bool_)

@@ -5,7 +5,9 @@
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from app.diagnosis.evidence.interruptions import (
 )
 from app.diagnosis.evidence.late_workers import late_hosts
 from app.diagnosis.evidence.outliers import LaunchDelays
-from app.diagnosis.finding import Worker
+from app.diagnosis.finding import MIN_SHARE_OF_HOST, Worker
 from app.trace.window import Floats
 
 # A stopped worker's delay counts from so many times the usual one.
@@ -71,26 +73,44 @@ def rank_blocks(case: Case, stopped: NDArray[np.bool_]) -> dict[str, list[Worker
     """Hosts that these workers [dp, pp] fill, if ranks fill hosts one after the other.
 
     By the first and last global rank in words; empty where they fill none of any usual size, or
-    other workers are among them.
+    some of them are elsewhere.
     """
-    tp_size, rank = case.parallelism.tp_size, case.replay.groups[0].grid.rank
-    num_stopped = int(stopped.sum())
+    num_stopped, tp_size = int(stopped.sum()), case.parallelism.tp_size
     for size in HOST_SIZES:
-        blocks: dict[int, list[Worker]] = defaultdict(list)
-        for dp_rank, stage in np.argwhere(rank >= 0).tolist():
-            blocks[int(rank[dp_rank, stage]) // size].append((dp_rank, stage))
         full = {
-            block: workers
-            for block, workers in blocks.items()
-            if len(workers) > 1 and all(stopped[worker] for worker in workers)
+            number: workers
+            for number, workers in _blocks(case, size).items()
+            if len(workers) > 1
+            and sum(bool(stopped[each]) for each in workers) >= MIN_SHARE_OF_HOST * len(workers)
         }
-        if full and sum(len(workers) for workers in full.values()) == num_stopped:
+        inside = [worker for workers in full.values() for worker in workers if stopped[worker]]
+        if full and len(inside) == num_stopped:
             return {
-                f"ranks {size * block} to {_last_rank(rank, workers) + tp_size - 1}": workers
-                for block, workers in full.items()
+                f"ranks {size * number} to {size * number + len(workers) * tp_size - 1}": workers
+                for number, workers in full.items()
             }
     return {}
 
 
-def _last_rank(rank: NDArray[np.int64], workers: list[Worker]) -> int:
-    return max(int(rank[worker]) for worker in workers)
+def chance_of_one_host(case: Case, workers: Sequence[Worker]) -> float:
+    """Probability that as many workers, drawn at random, share a host; 1.0 if these do not.
+
+    Where hosts are unknown, blocks of successive ranks are taken for them.
+    """
+    by_host: dict[str, list[Worker]] = defaultdict(list)
+    for worker, host in case.replay.window.hosts.items():
+        by_host[host].append(worker)
+    hosts = [*(by_host or _blocks(case, HOST_SIZES[0])).values()]
+    if not any(set(workers) <= set(others) for others in hosts):
+        return 1.0
+    shared = sum(comb(len(others), len(workers)) for others in hosts)
+    return float(shared / comb(case.num_workers, len(workers)))
+
+
+def _blocks(case: Case, size: int) -> dict[int, list[Worker]]:
+    """Workers by host, if each host has so many GPUs and ranks fill them in order."""
+    rank = case.replay.groups[0].grid.rank
+    found: dict[int, list[Worker]] = defaultdict(list)
+    for dp_rank, stage in np.argwhere(rank >= 0).tolist():
+        found[int(rank[dp_rank, stage]) // size].append((dp_rank, stage))
+    return dict(found)
