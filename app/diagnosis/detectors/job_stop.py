@@ -30,6 +30,8 @@ MIN_TIMES_STEP = 1.0
 MIN_TIMES_OTHERS = 3.0
 # More stops than this share of the steps are not single ones.
 MAX_SHARE_OF_STEPS = 0.15
+# The replay has a stop if it has this share of it.
+MIN_SHARE_REPLAYED = 0.5
 _CONFIDENCE = 0.95
 _MAX_LISTED = 64
 
@@ -123,12 +125,21 @@ def _workers(stops: list[Stop]) -> list[Worker]:
     return list(dict.fromkeys(named))
 
 
+def _is_replayed(case: Case, stop: Stop) -> bool:
+    """Whether the replay has the stop: a transfer took as long, so no delay is to be added."""
+    replayed_s = case.replay.simulated_s
+    excess_s = float(replayed_s[stop.at] - np.median(replayed_s))
+    return not stop.workers[0].is_inside and excess_s >= MIN_SHARE_REPLAYED * stop.seconds
+
+
 def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
     workers = [] if any(each.is_all for each in stops) else _workers(stops)
     culprits = case.culprits(workers)
     longest = max(stops, key=lambda each: each.seconds)
-    steps = case.steps[[each.at for each in stops]].tolist()
-    blamed = blamed_stops(case, stops)
+    at = np.array([each.at for each in stops])
+    steps = case.steps[at].tolist()
+    blamed = blamed_stops(case, [each for each in stops if not _is_replayed(case, each)])
+    excess_s = np.maximum(0.0, case.report.recorded_s[at] - usual_step_s(case))
     who = names_of(culprits) if culprits else "all workers"
     stop_word = "stops" if len(culprits) == 1 else "stop"
     in_steps = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
@@ -153,6 +164,8 @@ def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
         wording=lambda costs: finding_sentence(fact, replace(costs, onset_step=None)),
         repair=durations_repair(blamed.durations),
         delays=delays_repair(blamed.delays),
+        cost=float(excess_s.sum() / case.report.recorded_s.sum()),
+        is_cost_recorded=True,
         min_cost=0.02,
         onset_step=int(steps[0]),
         persistence="transient",

@@ -47,7 +47,8 @@ Place = Literal["begin", "middle", "end", "between"]
 class WorkerStop:
     """The longest stop of one worker in a step: before or, where `is_inside`, in an operation.
 
-    `usual_s` is what the operation usually takes; `row` is the template's.
+    `usual_s` is what the operation usually takes; `row` is the template's. `until_s` is when the
+    worker goes on, in the step's times.
     """
 
     worker: Worker
@@ -55,6 +56,7 @@ class WorkerStop:
     row: int
     is_inside: bool
     usual_s: float
+    until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +178,31 @@ def _in_group(
     for index, position in enumerate(positions.tolist()):
         at = int(group.positions[position])
         workers = own.of_step(index, float(excess_s[at]), noted_s[at])
+        workers = _without_followers(group, workers)
         if workers:
             found.append(_stop(number, group, at, float(excess_s[at]), workers))
     return found
+
+
+def _without_followers(group: Features, workers: list[WorkerStop]) -> list[WorkerStop]:
+    """Without those that only post a receive late, after another stage of their replica goes on.
+
+    Some schedules post a receive when its input is needed: after a computation that waited for the
+    stage that stopped. Workers that stop together go on together.
+    """
+    template = group.replayer.template
+    later_s = 0.0 if group.forward is None else float(np.median(group.forward.pace.mean_s))
+    is_receive = template.op_types.is_receive
+    return [
+        each
+        for each in workers
+        if each.is_inside
+        or not is_receive[template.optype[each.row]]
+        or all(
+            other.worker[0] != each.worker[0] or other.until_s >= each.until_s - later_s / 2
+            for other in workers
+        )
+    ]
 
 
 def _stop(
@@ -218,6 +242,11 @@ class _OwnStops:
         )
         self._usual_s = np.median(by_step, axis=2)
         self._longer_s = by_step[:, :, positions] - self._usual_s[:, :, None]
+        grid = replayer.grid
+        self._start_s, self._end_s = (
+            each.reshape(each.shape[0], self._dp_size, -1)[:, :, positions]
+            for each in (grid.start_s, grid.start_s + grid.duration_s)
+        )
 
     def _by_step(self, of_lanes: Floats) -> Floats:
         """[rows, dp, steps]"""
@@ -236,7 +265,12 @@ class _OwnStops:
                 row, seconds, is_inside, usual_s = stop
                 seconds -= float(noted_s[dp_rank, stage])
                 if seconds >= MIN_SHARE_OF_EXCESS * excess_s:
-                    found.append(WorkerStop((dp_rank, stage), seconds, row, is_inside, usual_s))
+                    until_s = float(
+                        (self._end_s if is_inside else self._start_s)[row, dp_rank, index]
+                    )
+                    found.append(
+                        WorkerStop((dp_rank, stage), seconds, row, is_inside, usual_s, until_s)
+                    )
         return found
 
     def _longest(
