@@ -59,6 +59,7 @@ class Suspicion:
     for several culprits with a repair. `max_confidence` is for evidence that cannot decide, however
     often such findings are right: few steps, or two explanations that look alike. With
     `is_cost_recorded` the cost is `cost`, read from the record, whatever is replayed.
+    `is_at_step_end` is for work after the last micro-batch, as the optimizer.
     """
 
     cause: str
@@ -73,6 +74,7 @@ class Suspicion:
     min_cost: float = 0.0
     max_confidence: float = 1.0
     is_cost_recorded: bool = False
+    is_at_step_end: bool = False
     onset_step: int | None = None
     persistence: Persistence | None = None
     end_step: int | None = None

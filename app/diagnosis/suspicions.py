@@ -5,6 +5,8 @@
 T' is the mean replayed step time with the launch delays of all suspicions added; T'_repaired the
 same with one suspicion repaired. Both include the time of odd steps that a replay leaves out, as
 evaluations are part of a job's time. Without delays and odd steps T' = T.
+What a worker does at the end of a step is hidden where the others begin the next one meanwhile:
+such seconds are in neither.
 
 One fault may look like two causes. Pairs of causes that may be confused are compared operation by
 operation: if most of the smaller one's excess time is also in the larger one, the larger one
@@ -69,12 +71,36 @@ def suspicion_costs(case: Case, suspicions: Sequence[Suspicion]) -> SuspicionCos
             if _is_replayed(each)
         ],
     )
-    left_out_s = _left_out_s(case, blamed_s)
     answers = iter(found)
+    repaired_s = [next(answers) if _is_replayed(each) else None for each in suspicions]
+    hidden_s = [
+        _hidden_s(case, *each, blamed_s) for each in zip(suspicions, repaired_s, strict=True)
+    ]
+    all_hidden_s = min(sum(hidden_s), float(blamed_s.min()))
+    left_out_s = _left_out_s(case, blamed_s - all_hidden_s) - all_hidden_s
     return SuspicionCosts(
         blamed_s + left_out_s,
-        tuple(next(answers) + left_out_s if _is_replayed(each) else None for each in suspicions),
+        tuple(
+            None if each_s is None else each_s + own_s + left_out_s
+            for each_s, own_s in zip(repaired_s, hidden_s, strict=True)
+        ),
     )
+
+
+def _hidden_s(
+    case: Case, suspicion: Suspicion, repaired_s: Floats | None, blamed_s: Floats
+) -> float:
+    """Seconds of a slow end of a step during which the others begin the next step.
+
+    Replays have each step alone; where times between steps are known, the recorded steps are
+    periods, of which the first one of the window ends when the others begin the next step.
+    """
+    has_periods = all(group.replayer.grid.origin_s is not None for group in case.groups)
+    steps = case.usual_steps[case.usual_steps > 0]
+    if not (suspicion.is_at_step_end and has_periods and steps.size) or repaired_s is None:
+        return 0.0
+    over_s = float(np.median((blamed_s - case.report.recorded_s)[steps]))
+    return float(np.clip(over_s, 0.0, np.median((blamed_s - repaired_s)[steps])))
 
 
 def _left_out_s(case: Case, blamed_s: Floats) -> Floats:

@@ -227,6 +227,7 @@ class SlowWorker(Detector):
             min_cost=0.0 if any(_is_clear(hit) for hit in hits) else _MIN_COST_OF_DOUBT,
             evidence={**_evidence(case, found, hits, workers), **_arrivals(case, workers)},
             max_confidence=1.0 if hits[0].is_supported else MAX_CONFIDENCE,
+            is_at_step_end=not any({FORWARD, BACKWARD} & {*hit.optypes} for hit in hits),
             parts=self._parts(case, found, hits),
         )
 
