@@ -32,12 +32,10 @@ from app.diagnosis.evidence.stops import (
 from app.diagnosis.finding import Culprit, RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
 
-# So many stops show an interval; two do if no third is due in the window, and they are alike.
+# So many stops show an interval: two evaluations, or one and a checkpoint, are alike as well.
 MIN_STOPS = 3
-MIN_ALIKE_STOPS = 2
 # The longest stop takes at most so many times the shortest one.
 MAX_RATIO = 3.0
-MAX_RATIO_OF_TWO = 1.5
 # Before steps that begin late, stops every other step may be waits for data.
 MIN_EVERY_AT_BEGIN = 3
 # Cheaper checkpoints are as usual.
@@ -195,20 +193,17 @@ def _interval(case: Case, found: _Stops) -> int | None:
     """Steps between two stops, if they come at one interval and are about equally long."""
     stops = found.stops
     steps = np.unique(case.steps[[each.at for each in stops]]) if stops else np.empty(0, np.int64)
-    are_many = steps.size >= MIN_STOPS
-    if steps.size < MIN_ALIKE_STOPS or not (are_many or found.are_whole):
+    if steps.size < MIN_STOPS:
         return None
     every = int(np.gcd.reduce(np.diff(steps)))
-    due = case.steps[(case.steps - steps[0]) % every == 0]
-    if are_many:
-        due = due[(due >= steps[0]) & (due <= steps[-1])]
-    seconds = [each.seconds for each in stops]
+    due = case.steps[(case.steps >= steps[0]) & (case.steps <= steps[-1])]
+    due = due[(due - steps[0]) % every == 0]
     least = MIN_EVERY_AT_BEGIN if any(each.place == "begin" for each in stops) else 2
-    ratio = MAX_RATIO if are_many else MAX_RATIO_OF_TWO
     if every < least or due.size != steps.size:
         return None
+    seconds = [each.seconds for each in stops]
     # Of stops that were not seen whole the lengths are unknown.
-    return every if max(seconds) <= ratio * min(seconds) or not found.are_whole else None
+    return every if max(seconds) <= MAX_RATIO * min(seconds) or not found.are_whole else None
 
 
 def _none(case: Case, found: _Stops) -> RuledOut:
@@ -232,7 +227,7 @@ def _none(case: Case, found: _Stops) -> RuledOut:
     )
     return RuledOut(
         CheckpointStall.cause,
-        f"{seen}: {MIN_STOPS} stops at one interval, or two alike, are needed to see a checkpoint",
+        f"{seen}: {MIN_STOPS} stops at one interval are needed to see a checkpoint",
         insufficient=share >= LEAST_COST,
         figures={"cost": share, "stops": len(stops)},
     )
@@ -259,9 +254,7 @@ def _suspicion(case: Case, found: _Stops, every: int) -> Suspicion | RuledOut:
     workers = _workers(stops)
     culprits = case.culprits(workers)
     blamed = blamed_stops(case, stops)
-    confidence = _CONFIDENCE
-    if len(stops) < MIN_STOPS or not found.are_whole:
-        confidence = _CONFIDENCE_OF_LITTLE
+    confidence = _CONFIDENCE if found.are_whole else _CONFIDENCE_OF_LITTLE
     return Suspicion(
         cause=CheckpointStall.cause,
         score=confidence,

@@ -31,6 +31,7 @@ from app.diagnosis.detector import (
     too_few_steps_reason,
 )
 from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
+from app.diagnosis.detectors.slow_optimizer import slow_optimizer
 from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
@@ -174,7 +175,9 @@ class SlowWorker(Detector):
             return self._suspicion(case, found, _without_minor(hits))
         if of_workers.max() >= MIN_SCORE:
             return self._too_few(found, of_workers)
-        return self._alone() if found.has_no_peers else self._none(found, of_workers)
+        if found.has_no_peers:
+            return slow_optimizer(case) or self._alone()
+        return self._none(found, of_workers)
 
     def _cannot_tell(self, reason: str) -> RuledOut:
         return RuledOut(self.cause, reason, insufficient=True)

@@ -178,9 +178,14 @@ def _in_group(
     for index, position in enumerate(positions.tolist()):
         at = int(group.positions[position])
         workers = own.of_step(index, float(excess_s[at]), noted_s[at])
-        workers = _without_followers(group, workers)
         if workers:
-            found.append(_stop(number, group, at, float(excess_s[at]), workers))
+            stop = _stop(number, group, at, float(excess_s[at]), workers)
+            own_workers = workers if stop.is_all else _without_followers(group, workers)
+            found.append(
+                stop
+                if len(own_workers) == len(workers)
+                else _stop(number, group, at, float(excess_s[at]), own_workers)
+            )
     return found
 
 
