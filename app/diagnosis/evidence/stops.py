@@ -180,7 +180,7 @@ def _in_group(
         workers = own.of_step(index, float(excess_s[at]), noted_s[at])
         if workers:
             stop = _stop(number, group, at, float(excess_s[at]), workers)
-            own_workers = workers if stop.is_all else _without_followers(group, workers)
+            own_workers = workers if stop.is_all else without_followers(group, workers)
             found.append(
                 stop
                 if len(own_workers) == len(workers)
@@ -189,7 +189,7 @@ def _in_group(
     return found
 
 
-def _without_followers(group: Features, workers: list[WorkerStop]) -> list[WorkerStop]:
+def without_followers(group: Features, workers: list[WorkerStop]) -> list[WorkerStop]:
     """Without those that only post a receive late, after another stage of their replica goes on.
 
     Some schedules post a receive when its input is needed: after a computation that waited for the

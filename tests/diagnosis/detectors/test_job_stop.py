@@ -1,9 +1,11 @@
 """job-stop: one worker, or all of them, do nothing for longer than a step takes."""
 
+import numpy as np
 import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.job_stop import JobStop
+from app.diagnosis.evidence.stops import WorkerStop, without_followers
 from app.diagnosis.finding import Culprit, RuledOut
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
@@ -35,6 +37,29 @@ def test_cost_matches_the_counterfactual():
     made = job(StoppedWorkers(((1, 2),), when=AT_STEP_7))
     attributed, real = attributed_and_real_cost(STOP, made)
     assert attributed == pytest.approx(real, abs=0.01)
+
+
+def test_cost_is_the_recorded_one_whatever_a_replay_has():
+    case = case_of(job(StoppedWorkers(((1, 2),), when=AT_STEP_7)).record(range(16)).window())
+    found = STOP.detect(case)
+    assert isinstance(found, Suspicion)
+    assert found.is_cost_recorded
+    recorded_s = case.report.recorded_s
+    excess_s = recorded_s[7] - np.median(recorded_s)
+    assert found.cost == pytest.approx(excess_s / recorded_s.sum())
+
+
+@pytest.mark.parametrize(("until_s", "num_left"), [(9.0, 1), (5.001, 2)])
+def test_workers_that_go_on_later_with_a_receive_only_follow(until_s, num_left):
+    case = case_of(job().record(range(4)).window())
+    [group] = case.groups
+    template = group.replayer.template
+    [own, received] = (template.ops(stage, "backward-recv")[0] for stage in (1, 2))
+    stopped = WorkerStop((0, 1), 4.0, own, is_inside=False, usual_s=0.0, until_s=5.0)
+    follows = WorkerStop((0, 2), 4.0, received, is_inside=False, usual_s=0.0, until_s=until_s)
+    left = without_followers(group, [stopped, follows])
+    assert stopped in left
+    assert len(left) == num_left
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
