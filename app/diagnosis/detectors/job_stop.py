@@ -5,7 +5,7 @@ hung file system. An evaluation or a checkpoint stops all workers too, where a s
 such a stop is not named here.
 """
 
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -142,10 +142,11 @@ def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
     excess_s = np.maximum(0.0, case.report.recorded_s[at] - usual_step_s(case))
     who = names_of(culprits) if culprits else "all workers"
     stop_word = "stops" if len(culprits) == 1 else "stop"
-    in_steps = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
+    is_one = len(steps) == 1
     fact = (
-        f"{who} {stop_word} for {formatting.seconds(longest.seconds)} {_where(longest)} in "
-        f"{in_steps}" + (", and all others wait" if culprits else "")
+        f"{who} {stop_word} for {'' if is_one else 'up to '}{formatting.seconds(longest.seconds)} "
+        f"{_where(longest)}{'' if is_one else f' in {len(steps)} steps'}"
+        + (", and all others wait" if culprits else "")
     )
     evidence: dict[str, Any] = {
         "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
@@ -161,13 +162,14 @@ def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
         score=_CONFIDENCE,
         confidence=_CONFIDENCE,
         culprits=culprits,
-        wording=lambda costs: finding_sentence(fact, replace(costs, onset_step=None)),
+        wording=partial(finding_sentence, fact),
         repair=durations_repair(blamed.durations),
         delays=delays_repair(blamed.delays),
         cost=float(excess_s.sum() / case.report.recorded_s.sum()),
         is_cost_recorded=True,
         min_cost=0.02,
         onset_step=int(steps[0]),
+        end_step=int(steps[-1]),
         persistence="transient",
         evidence=evidence,
     )

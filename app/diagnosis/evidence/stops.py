@@ -6,7 +6,7 @@ who stopped and where in the step; `gaps_between` is time between steps, which n
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -139,18 +139,27 @@ def _between(case: Case, least_s: float) -> list[Stop]:
     ]
 
 
-def gaps_between(case: Case) -> StepGaps:
-    """Gaps before each step; unknown without absolute times."""
-    size = case.steps.size
-    begin_s, end_s = np.full(size, np.nan), np.full(size, np.nan)
+def gaps_s(case: Case, begin_s_of: Callable[[Grid], Floats]) -> Floats:
+    """[steps], seconds from the end of the recorded step before to a begin in the step.
+
+    Negative where they overlap, NaN for the first step and without absolute times. `begin_s_of`
+    returns [steps of the grid] in each step's own times.
+    """
+    begins_s, ends_s = np.full(case.steps.size, np.nan), np.full(case.steps.size, np.nan)
     for group in case.groups:
         grid = group.replayer.grid
         if grid.origin_s is not None:
-            begin_s[group.positions] = grid.origin_s + first_start_s(grid)
-            end_s[group.positions] = grid.origin_s + grid.spans_s[1]
-    before_s = np.full(size, np.nan)
-    before_s[1:] = begin_s[1:] - end_s[:-1]
-    num_left_out = np.zeros(size, np.int64)
+            begins_s[group.positions] = grid.origin_s + begin_s_of(grid)
+            ends_s[group.positions] = grid.origin_s + grid.spans_s[1]
+    before_s = np.full(case.steps.size, np.nan)
+    before_s[1:] = begins_s[1:] - ends_s[:-1]
+    return before_s
+
+
+def gaps_between(case: Case) -> StepGaps:
+    """Gaps before each step; unknown without absolute times."""
+    before_s = gaps_s(case, first_start_s)
+    num_left_out = np.zeros(case.steps.size, np.int64)
     num_left_out[1:] = np.diff(case.steps) - 1
     known_s = before_s[np.isfinite(before_s) & (num_left_out == 0)]
     usual_s = max(0.0, float(np.median(known_s))) if known_s.size else 0.0

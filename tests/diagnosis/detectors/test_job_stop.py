@@ -18,19 +18,29 @@ from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, s
 from tests.diagnosis.windows import case_of
 
 STOP = JobStop()
-UNKNOWN = CostFigures(None, 7, None)
+ENDED = CostFigures(None, 7, None, end_step=7)
 AT_STEP_7 = FaultSteps(7)
 
 
 def test_the_worker_that_all_others_wait_for_is_named():
     found = suspicion(STOP, job(StoppedWorkers(((1, 2),), when=AT_STEP_7)))
     assert found.culprits == (Culprit(1, 2, "host-004"),)
-    assert (found.onset_step, found.persistence) == (7, "transient")
+    assert (found.onset_step, found.end_step, found.persistence) == (7, 7, "transient")
     assert found.evidence["longest_stop_s"] == pytest.approx(20.0, abs=0.1)
-    assert found.wording(UNKNOWN) == (
-        "rank 9 (dp 1, stage 2) on host-004 stops for 20 s before backward-compute in step 7, "
-        "and all others wait"
+    assert found.wording(ENDED) == (
+        "rank 9 (dp 1, stage 2) on host-004 stopped for 20 s before backward-compute, "
+        "and all others waited, in step 7"
     )
+
+
+def test_several_stops_are_said_with_the_first_step_and_the_longest():
+    both = (
+        StoppedWorkers(((1, 2),), when=FaultSteps(7)),
+        StoppedWorkers(((1, 2),), 25.0, when=FaultSteps(11)),
+    )
+    found = suspicion(STOP, job(*both))
+    assert (found.onset_step, found.end_step) == (7, 11)
+    assert "stopped for up to 25 s before backward-compute in 2 steps, and" in found.wording(ENDED)
 
 
 def test_cost_matches_the_counterfactual():
@@ -69,7 +79,7 @@ def test_a_stop_of_all_workers_in_the_middle_of_a_step_names_nobody(share):
     assert found.score >= 0.5
     assert isinstance(found, Suspicion)
     assert found.culprits == ()
-    assert "all workers stop for 10 s in" in found.wording(UNKNOWN)
+    assert "all workers stopped for 10 s in" in found.wording(ENDED)
 
 
 def test_a_gap_between_steps_may_be_an_evaluation():
