@@ -66,8 +66,10 @@ class Suspicion:
     unknown; onset, end and persistence come from it unless they are given. `wording` makes the
     sentence, and `onset_form` says how it adds the onset, None where the fact has the step already.
     Below `min_cost`, a share of GPU time, the cause is not named. `parts` is for several culprits
-    with a repair. `max_confidence` is for evidence that cannot decide, however
-    often such findings are right: few steps, or two explanations that look alike.
+    with a repair. `max_confidence` is for evidence that cannot decide, however often such findings
+    are right: few steps, or two explanations that look alike. With `is_cost_recorded` the cost is
+    `cost`, read from the record, whatever is replayed. `is_at_step_end` is for work after the last
+    micro-batch, as the optimizer.
     """
 
     cause: str
@@ -81,6 +83,8 @@ class Suspicion:
     cost: float | None = None
     min_cost: float = 0.0
     max_confidence: float = 1.0
+    is_cost_recorded: bool = False
+    is_at_step_end: bool = False
     onset_step: int | None = None
     persistence: Persistence | None = None
     end_step: int | None = None

@@ -344,7 +344,9 @@ def _judged(
         evidence={
             **_places(case, suspicion),
             **suspicion.evidence,
-            "share_of_loss": _share_of_loss(case, cost, index),
+            "share_of_loss": None
+            if suspicion.is_cost_recorded
+            else _share_of_loss(case, cost, index),
             **({} if later is None else {"cost_once_others_are_mended": later}),
         },
         sentence=sentence,
@@ -358,7 +360,7 @@ def _cost(
     case: Case, suspicion: Suspicion, replayed: float | None
 ) -> tuple[float | None, tuple[float, float] | None]:
     """The cost by replay, and a range where the waits for the suspicion's workers disagree."""
-    share = suspicion.cost if replayed is None else replayed
+    share = suspicion.cost if replayed is None or suspicion.is_cost_recorded else replayed
     workers = [tuple(worker) for worker in suspicion.evidence.get("workers", ())]
     if suspicion.evidence.get("num_workers", 0) > len(workers):
         return share, None  # too many workers to be listed

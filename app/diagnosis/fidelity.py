@@ -76,7 +76,7 @@ def doubted_by_fidelity(
     is_late = repaired_s is None or suspicion.delays is not None
     if "arrivals" in suspicion.evidence and is_late:
         return None
-    if repaired_s is None and suspicion.cost is not None:
+    if suspicion.is_cost_recorded or (repaired_s is None and suspicion.cost is not None):
         return None  # read from the record itself
     if repaired_s is None:
         return _withheld(suspicion, seen, "and a replay has no cost of this cause")

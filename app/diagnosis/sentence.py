@@ -33,6 +33,7 @@ IS, ARE = verb("is", "was"), verb("are", "were")
 TAKES, TAKE = verb("takes", "took"), verb("take", "took")
 WAITS, WAIT = verb("waits", "waited"), verb("wait", "waited")
 STOPS, STOP = verb("stops", "stopped"), verb("stop", "stopped")
+BEGIN = verb("begin", "began")
 
 
 def in_tense(fact: str, *, is_past: bool) -> str:

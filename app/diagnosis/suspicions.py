@@ -5,6 +5,8 @@
 T' is the mean replayed step time with the launch delays of all suspicions added; T'_repaired the
 same with one suspicion repaired. Both include the time of odd steps that a replay leaves out, as
 evaluations are part of a job's time. Without delays and odd steps T' = T.
+What a worker does at the end of a step is hidden where the others begin the next one meanwhile:
+such seconds are in neither.
 
 One fault may look like two causes. Pairs of causes that may be confused are compared operation by
 operation: if most of the smaller one's excess time is also in the larger one, the larger one
@@ -70,12 +72,36 @@ def suspicion_costs(case: Case, suspicions: Sequence[Suspicion]) -> SuspicionCos
             if _is_replayed(each)
         ],
     )
-    left_out_s = _left_out_s(case, blamed_s)
     answers = iter(found)
+    repaired_s = [next(answers) if _is_replayed(each) else None for each in suspicions]
+    hidden_s = [
+        _hidden_s(case, *each, blamed_s) for each in zip(suspicions, repaired_s, strict=True)
+    ]
+    all_hidden_s = min(sum(hidden_s), float(blamed_s.min()))
+    left_out_s = _left_out_s(case, blamed_s - all_hidden_s) - all_hidden_s
     return SuspicionCosts(
         blamed_s + left_out_s,
-        tuple(next(answers) + left_out_s if _is_replayed(each) else None for each in suspicions),
+        tuple(
+            None if each_s is None else each_s + own_s + left_out_s
+            for each_s, own_s in zip(repaired_s, hidden_s, strict=True)
+        ),
     )
+
+
+def _hidden_s(
+    case: Case, suspicion: Suspicion, repaired_s: Floats | None, blamed_s: Floats
+) -> float:
+    """Seconds of a slow end of a step during which the others begin the next step.
+
+    Replays have each step alone; where times between steps are known, the recorded steps are
+    periods, of which the first one of the window ends when the others begin the next step.
+    """
+    has_periods = all(group.replayer.grid.origin_s is not None for group in case.groups)
+    steps = case.usual_steps[case.usual_steps > 0]
+    if not (suspicion.is_at_step_end and has_periods and steps.size) or repaired_s is None:
+        return 0.0
+    over_s = float(np.median((blamed_s - case.report.recorded_s)[steps]))
+    return float(np.clip(over_s, 0.0, np.median((blamed_s - repaired_s)[steps])))
 
 
 def _left_out_s(case: Case, blamed_s: Floats) -> Floats:
@@ -309,6 +335,8 @@ _CONFUSABLE = frozenset(
         ("late-host", "job-stop"),
         ("checkpoint-stall", "job-stop"),
         ("gc-pause", "checkpoint-stall"),
+        ("data-loading", "checkpoint-stall"),
+        ("late-host", "checkpoint-stall"),
     )
 )
 # Share of the smaller one's excess time.
@@ -320,6 +348,7 @@ def drop_explained(
 ) -> tuple[list[Suspicion], list[RuledOut]]:
     """The suspicions that remain, and those that another one explains."""
     explained: dict[str, RuledOut] = _late_hosts(case, suspicions) | _experts(case, suspicions)
+    explained |= _busy_hosts(case, suspicions)
     suspicions = [each for each in suspicions if each.cause not in explained]
     for one, other in combinations(suspicions, 2):
         if frozenset((one.cause, other.cause)) not in _CONFUSABLE:
@@ -433,6 +462,29 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     if because == "gc" and "gc-pause" in by_cause:
         return _explained(late, "gc-pause")
     return {}
+
+
+# Of the time that busy CPUs take: less is what stops too short to be seen singly add up to.
+_MAX_SHARE_OF_BUSY = 0.5
+
+
+def _busy_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+    """Drops a small slowdown of the workers whose hosts are busy with something else."""
+    busy = next((each for each in suspicions if each.cause == "cpu-contention"), None)
+    if busy is None:
+        return {}
+    held_up, dp_ranks = set(_workers_of(busy)), range(case.parallelism.dp_size)
+    found: dict[str, RuledOut] = {}
+    for slow in suspicions:
+        workers = set(_workers_of(slow))
+        if slow.cause == "stage-imbalance":
+            stages = [each.stage for each in slow.culprits if each.stage is not None]
+            workers = {(dp_rank, stage) for stage in stages for dp_rank in dp_ranks}
+        if slow.cause in ("slow-worker", "stage-imbalance") and workers and workers <= held_up:
+            shared = _shared_time(case, slow, busy)
+            if shared.first_s <= _MAX_SHARE_OF_BUSY * shared.second_s:
+                found |= _explained(slow, busy.cause)
+    return found
 
 
 def _names_all(suspicion: Suspicion, workers: Sequence[Sequence[int]]) -> bool:

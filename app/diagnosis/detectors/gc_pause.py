@@ -32,6 +32,7 @@ from app.diagnosis.evidence.interruptions import (
     no_events,
     stalls,
 )
+from app.diagnosis.evidence.stops import MIN_SHARE_OF_EXCESS, long_stops, usual_step_s
 from app.diagnosis.finding import Culprit, Persistence, RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
 from app.diagnosis.sentence import STOP, STOPS
@@ -269,6 +270,8 @@ MIN_PAUSES = 2
 FORWARD_TO_BACKWARD = 4.0
 MIN_MORE_FORWARDS = 2
 _RATIOS = (1.25, 1.5, 2.0, 2.5, 3.0, BEYOND_TAILS)
+# A stop so many times longer than all others is no collection.
+MIN_TIMES_OTHERS = 3.0
 # The `gc` operation takes no time unless garbage is collected in it: a share of the step.
 GC_SHARE = 0.005
 # Share of a worker's stops in backward or before launches from which garbage is not the cause.
@@ -284,7 +287,7 @@ def gc_pauses(case: Case) -> Pauses:
     annotated, in_op = annotated_pauses(case), _in_op(case)
     between = annotated_launches(case, "gc-pause")
     found = case.cached(long_computations)
-    found = found.where(~among(found, annotated))
+    found = _without_stop(case, found.where(~among(found, annotated)))
     shared = longer_at_once(case, found)
     stops_elsewhere = _stops_elsewhere(case, found.where(~shared))[found.dp_rank, found.stage]
     steps = np.unique(found.step[shared])
@@ -295,6 +298,21 @@ def gc_pauses(case: Case) -> Pauses:
     if planned.size and not single.size:
         ratio, chance = MIN_PAUSE_RATIO, MAX_PLANNED_CHANCE
     return Pauses(annotated, between, in_op, join_events([planned, single]), ratio, chance, always)
+
+
+def _without_stop(case: Case, found: ComputationEvents) -> ComputationEvents:
+    """Without a single stop of a whole step or more, far longer than all other long computations.
+
+    Collections of one job are alike; what stops it once and for so long is another cause.
+    """
+    stops = [stop for stop in case.cached(long_stops) if stop.workers and not stop.is_all]
+    if not stops:
+        return found
+    longest = max(stops, key=lambda stop: stop.seconds)
+    is_stop = (found.step == longest.at) & (found.excess_s >= MIN_SHARE_OF_EXCESS * longest.seconds)
+    others_s = float(found.excess_s[~is_stop].max(initial=0.0))
+    is_single = longest.seconds >= max(usual_step_s(case), MIN_TIMES_OTHERS * others_s)
+    return found.where(~is_stop) if is_single else found
 
 
 def paused_together(case: Case, events: ComputationEvents) -> NDArray[np.bool_]:

@@ -6,6 +6,7 @@ such a stop is not named here.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from typing_extensions import override
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.detector import CostFigures, Detector, Suspicion, finding_sentence, names_of
 from app.diagnosis.evidence.stops import (
     MIN_STEPS,
     Stop,
@@ -31,6 +32,8 @@ MIN_TIMES_STEP = 1.0
 MIN_TIMES_OTHERS = 3.0
 # More stops than this share of the steps are not single ones.
 MAX_SHARE_OF_STEPS = 0.15
+# The replay has a stop if it has this share of it.
+MIN_SHARE_REPLAYED = 0.5
 _CONFIDENCE = 0.95
 _MAX_LISTED = 64
 
@@ -145,12 +148,28 @@ def _workers(stops: list[Stop]) -> list[Worker]:
     return list(dict.fromkeys(named))
 
 
+def _is_replayed(case: Case, stop: Stop) -> bool:
+    """Whether the replay has the stop: a transfer took as long, so no delay is to be added."""
+    replayed_s = case.replay.simulated_s
+    excess_s = float(replayed_s[stop.at] - np.median(replayed_s))
+    return not stop.workers[0].is_inside and excess_s >= MIN_SHARE_REPLAYED * stop.seconds
+
+
+def _wording(fact: str, costs: CostFigures) -> str:
+    """The sentence; the fact has its steps already."""
+    is_past = costs.is_past or costs.end_step is not None
+    costs = replace(costs, onset_step=None, end_step=None, is_past=is_past)
+    return finding_sentence(fact, costs)
+
+
 def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
     workers = [] if any(each.is_all for each in stops) else _workers(stops)
     culprits = case.culprits(workers)
     longest = max(stops, key=lambda each: each.seconds)
-    steps = case.steps[[each.at for each in stops]].tolist()
-    blamed = blamed_stops(case, stops)
+    at = np.array([each.at for each in stops])
+    steps = case.steps[at].tolist()
+    blamed = blamed_stops(case, [each for each in stops if not _is_replayed(case, each)])
+    excess_s = np.maximum(0.0, case.report.recorded_s[at] - usual_step_s(case))
     who = names_of(culprits) if culprits else "all workers"
     fact = _fact(who, STOPS if len(culprits) == 1 else STOP, stops, steps)
     fact += f", and all others {WAIT}" if culprits else ""
@@ -168,11 +187,14 @@ def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
         score=_CONFIDENCE,
         confidence=_CONFIDENCE,
         culprits=culprits,
-        wording=lambda costs: finding_sentence(fact, replace(costs, onset_step=None)),
+        wording=partial(_wording, fact),
         repair=durations_repair(blamed.durations),
         delays=delays_repair(blamed.delays),
+        cost=float(excess_s.sum() / case.report.recorded_s.sum()),
+        is_cost_recorded=True,
         min_cost=0.02,
         onset_step=int(steps[0]),
+        end_step=int(steps[-1]),
         persistence="transient",
         onset_form=None,
         evidence=evidence,

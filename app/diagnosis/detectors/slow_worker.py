@@ -31,6 +31,7 @@ from app.diagnosis.detector import (
     too_few_steps_reason,
 )
 from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
+from app.diagnosis.detectors.slow_optimizer import slow_optimizer
 from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
@@ -175,7 +176,9 @@ class SlowWorker(Detector):
             return self._suspicion(case, found, _without_minor(hits))
         if of_workers.max() >= MIN_SCORE:
             return self._too_few(found, of_workers)
-        return self._alone() if found.has_no_peers else self._none(found, of_workers)
+        if found.has_no_peers:
+            return slow_optimizer(case) or self._alone()
+        return self._none(found, of_workers)
 
     def _cannot_tell(self, reason: str) -> RuledOut:
         return RuledOut(self.cause, reason, insufficient=True)
@@ -228,6 +231,7 @@ class SlowWorker(Detector):
             min_cost=0.0 if any(_is_clear(hit) for hit in hits) else _MIN_COST_OF_DOUBT,
             evidence={**_evidence(case, found, hits, workers), **_arrivals(case, workers)},
             max_confidence=1.0 if hits[0].is_supported else MAX_CONFIDENCE,
+            is_at_step_end=not any({FORWARD, BACKWARD} & {*hit.optypes} for hit in hits),
             parts=self._parts(case, found, hits),
         )
 
