@@ -22,6 +22,10 @@ from app.trace.window import Floats, Ints
 
 # A dp group is explained by slow links that show in so many, and this share, of its slow steps.
 MIN_EXPLAINED_STEPS, MIN_EXPLAINED = 2, 0.2
+# Bursts of a network card that last until the end of so many steps slow its dp group in one.
+MIN_SPARED_STEPS = 2
+# A worker's other links have bursts if so much of the pair's share of their transfers is slow.
+MIN_SHARE_ELSEWHERE = 0.1
 # A link is slow at one end if the other end has at most this share of its slow transfers.
 MAX_OTHER_END = 0.2
 # A dp group is slow with a worker's links if its excess is this share of theirs.
@@ -224,7 +228,8 @@ def _with_own_groups(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
 def _with_one_end(pair: NetworkSuspect) -> NetworkSuspect:
     """Blames one end of a pair with bursts, which come from network cards rather than cables.
 
-    The end whose other links are slow in the same steps too, else the end without other links.
+    The end whose other links are slow in the same steps too, else the end without other links,
+    unless bursts that went on at the end of a step left its dp group as fast as ever.
     """
     network = pair.network
     if len(pair.culprits) != 2:
@@ -234,11 +239,35 @@ def _with_one_end(pair: NetworkSuspect) -> NetworkSuspect:
     if len(ends) == 1:
         links[_touching(network, ends[0][1]), ends[0][0]] = True
     elif not ends:
-        ends = [worker for worker in pair.workers if len(_touching(network, worker[1])) == 1]
+        spared = _at_the_end(pair) & pair.shows_in & ~network.is_warm_up
+        ends = [
+            worker
+            for worker in pair.workers
+            if len(_touching(network, worker[1])) == 1
+            and (spared & ~_shared_groups(network, pair.links, (worker,))[worker[1]]).sum()
+            < MIN_SPARED_STEPS
+        ]
     if len(ends) != 1:
         return pair
     culprits = (_culprit(network, ends[0]),)
     return replace(pair, culprits=culprits, workers=(ends[0],), links=links)
+
+
+def _at_the_end(pair: NetworkSuspect) -> NDArray[np.bool_]:
+    """[steps], whether the last transfer of the pair's link is slow; False without dp groups."""
+    case, found = pair.network.case, np.zeros(pair.groups.shape[1], np.bool_)
+    ((link, dp_rank),) = np.argwhere(pair.links).tolist()
+    for group, each, collectives in zip(case.groups, case.links, case.dp_groups, strict=True):
+        if each is None or collectives is None:
+            continue
+        at = np.flatnonzero(each.link == each.pairs.index(pair.network.pairs[link]))
+        steps = np.arange(len(group.steps))
+        lane = dp_rank * steps.size + steps
+        start_s, own_s = group.replayer.grid.start_s, group.replayer.durations.recorded_s
+        last = at[start_s[each.low[at]][:, lane].argmax(axis=0)]
+        took_s = np.maximum(own_s[each.low[last], lane], own_s[each.high[last], lane])
+        found[group.positions] = took_s > SLOW_RATIO * each.usual_s[last, dp_rank]
+    return found
 
 
 def _bursts_elsewhere(pair: NetworkSuspect, worker: Worker) -> bool:
@@ -250,6 +279,9 @@ def _bursts_elsewhere(pair: NetworkSuspect, worker: Worker) -> bool:
         return False
     num, num_slow = (each[others, dp_rank].sum(axis=-1) for each in (net.num, net.num_slow))
     else_share = num_slow[:, ~shown].sum(axis=1) / np.maximum(num[:, ~shown].sum(axis=1), 1)
+    here_share = num_slow[:, shown].sum(axis=1) / np.maximum(num[:, shown].sum(axis=1), 1)
+    if (here_share < MIN_SHARE_ELSEWHERE * float(pair.share[shown].mean())).any():
+        return False
     return all(
         _is_beyond_chance(num_slow[at, shown].sum(), num[at, shown].sum(), float(share))
         for at, share in enumerate(else_share)
