@@ -259,12 +259,17 @@ class NetworkTransfers:
 
     @property
     def _is_topology(self) -> NDArray[np.bool_]:
-        """[links, dp], links slow on all dp ranks alike: the topology, where hosts are unknown."""
+        """[links, dp], links slow on all dp ranks alike: the topology, where hosts are unknown.
+
+        One that takes far longer than on the fastest dp rank is slow by itself.
+        """
         hits, trials = self._of_usual_steps(self.num_slow.sum(axis=-1)), self._trials
         if self.case.replay.window.hosts or hits.shape[1] < 2:
             return np.zeros(hits.shape, np.bool_)
         always = (hits >= MIN_SLOW_SHARE * trials).all(axis=1, keepdims=True)
-        return np.broadcast_to(always, hits.shape)
+        return np.asarray(
+            always & (self.ratios < FAR_RATIO * self.ratios.min(axis=1, keepdims=True))
+        )
 
 
 def hit_chance(typical_share: float) -> float:
