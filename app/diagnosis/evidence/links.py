@@ -33,6 +33,8 @@ MIN_GAP_RATIO = 1.5
 MAX_SAMPLED = 32
 # Kinds of links: between hosts, within one, unknown.
 BETWEEN_HOSTS, NUM_PLACES = 0, 3
+# Kinds of dp groups: within a host, between hosts (`spans_hosts`).
+WITHIN_HOST, BETWEEN_GROUP = 0, 1
 # What has nothing to be compared with is compared with its own faster steps, and shifts if its
 # slower ones are far slower.
 FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE = 0.25, 0.85
@@ -317,16 +319,34 @@ def find_dp_groups(group: Features, spans: Ints) -> DpGroups | None:
     stage = template.stage[rows]
     of_type = template.optype[rows] * template.num_ops + template.seq_id[rows]
     usual_s = _usual_collectives(took_s, of_type * NUM_PLACES + spans[stage])
+    most_s = _most_within_hosts_s(usual_s, of_type, spans[stage])
+    usual_s = np.minimum(usual_s, most_s)
     shape = (group.replayer.pp_size, num_steps)
     total_s, least_s = np.zeros(shape), np.zeros(shape)
+    is_bounded = np.zeros(shape[0], np.bool_)
+    is_bounded[stage[np.isfinite(most_s)]] = True
     np.add.at(total_s, stage, took_s)
     np.add.at(least_s, stage, usual_s[:, None])
     # Of many collectives some are long in every step, so a fast step has some as well.
     is_alone = (np.bincount(spans, minlength=NUM_PLACES) == 1)[spans]
     faster_s = np.quantile(total_s, FAST_STEP_QUANTILE, axis=1, keepdims=True)
-    least_s = np.where(is_alone[:, None], np.maximum(least_s, faster_s), least_s)
+    is_own = (is_alone & ~is_bounded)[:, None]
+    least_s = np.where(is_own, np.maximum(least_s, faster_s), least_s)
     pace = np.divide(total_s, least_s, out=np.ones(shape), where=least_s > 0)
     return DpGroups(rows, stage, took_s, usual_s, pace)
+
+
+def _most_within_hosts_s(usual_s: Floats, of_type: Ints, spans: Ints) -> Floats:
+    """[collectives], the most that each may take: within a host as long as between hosts.
+
+    Infinite for groups on several or unknown hosts, and where there is no such group.
+    """
+    most_s = np.full(usual_s.size, np.inf)
+    for each in np.flatnonzero(spans == WITHIN_HOST).tolist():
+        between_s = usual_s[(of_type == of_type[each]) & (spans == BETWEEN_GROUP)]
+        if between_s.size:
+            most_s[each] = between_s[0]
+    return most_s
 
 
 def _usual_collectives(took_s: Floats, key: Ints) -> Floats:
