@@ -97,7 +97,9 @@ def find_links(group: Features, where: Ints) -> Links | None:
         return None
     template, own_s, num_steps = replayer.template, replayer.durations.recorded_s, len(group.steps)
     pairs, link = _distinct(template.stage[low], template.stage[high])
-    kinds, of_kind = _distinct(link, template.optype[low])
+    # Under interleaving the highest stage sends forward to the lowest: as much as others do.
+    is_upwards = _sends(group)[template.optype[low]]
+    kinds, of_kind = _distinct(link, template.optype[np.where(is_upwards, low, high)])
     median_s = np.empty((len(kinds), replayer.dp_size))
     place = where[:, pairs[:, 0], pairs[:, 1]].T
     has_shift = _has_shift(own_s, low, high, place[link], num_steps)[place]
@@ -119,7 +121,7 @@ def find_links(group: Features, where: Ints) -> Links | None:
     shape = (len(pairs), replayer.dp_size, num_steps)
     num_slow, num_far = np.zeros((*shape, 2), np.int64), np.zeros(shape, np.int64)
     excess, ends_slow = np.zeros(shape), np.zeros((*shape[:2], 2), np.int64)
-    upwards = _sends(group)[template.optype[low]].astype(np.int64)
+    upwards = is_upwards.astype(np.int64)
     in_parallel(
         2 * low.size * own_s.shape[1],
         replayer.dp_size,
