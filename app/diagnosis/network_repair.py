@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.links import SLOW_RATIO, DpGroups, Links
+from app.diagnosis.evidence.network_probe import collectives_of, slowdown_of_all, small_s
 from app.diagnosis.evidence.network_suspects import NetworkSuspect
 from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.repair import BlamedByGroup, BlamedOps
 from app.engine.what_if import Replayer
-from app.trace.ops import Axis, OpKind
+from app.trace.ops import Axis
 from app.trace.window import Floats, Ints
 
 # Steps that do not show the suspect: so many show what a collective takes without it.
@@ -30,6 +31,8 @@ MIN_OTHER_STEPS = 3
 # Where bursts come and go within steps, a collective is slow in this share of the steps that show
 # the suspect, and so many times as often as in the others.
 MIN_SLOW_SHARE, MIN_TIMES_OFTEN = 0.1, 3.0
+# A collective of all workers shows a pair's card if its slowdown is this share of the pair's.
+MIN_CARD_SHARE = 0.5
 
 _Blamed = tuple[Ints, Ints, Floats]  # rows of the template, lanes, seconds
 
@@ -137,13 +140,7 @@ def _of_groups(group: Features, groups: DpGroups, found: list[NetworkSuspect]) -
 
 def _shared_collectives(replayer: Replayer) -> list[Ints]:
     """Rows of each collective among stages, one for every stage that takes part."""
-    template = replayer.template
-    wanted = template.op_types.flags(
-        lambda spec: (
-            spec.kind is OpKind.COLLECTIVE and spec.axis in (Axis.STAGES, Axis.DP_AND_STAGES)
-        )
-    )
-    rows = np.flatnonzero(wanted[template.optype])
+    template, rows = replayer.template, collectives_of(replayer, Axis.STAGES, Axis.DP_AND_STAGES)
     number = template.optype[rows] * template.num_ops + template.seq_id[rows]
     return [rows[number == each] for each in np.unique(number).tolist()]
 
@@ -195,21 +192,18 @@ def _usual_shared_s(
         return usual_s if share >= max(MIN_SLOW_SHARE, MIN_TIMES_OFTEN * else_share) else None
     if not is_hit.all():
         return np.full((is_hit.size, 1), np.median(took_s[~is_hit]))
-    # A pair's cable carries its transfers only.
-    ratios = [each.ratio for each in found if each.links.any() and len(each.culprits) == 1]
+    ratios = [each.ratio for each in found if each.links.any() and _is_card(group.replayer, each)]
     if not ratios:
         return None
-    return np.maximum(took_s / max(ratios), np.minimum(took_s, _small_s(group.replayer)))
+    return np.maximum(took_s / max(ratios), np.minimum(took_s, small_s(group.replayer)))
 
 
-def _small_s(replayer: Replayer) -> float:
-    """Median seconds of collectives that meet no other stage or dp rank, 0 without any.
+def _is_card(replayer: Replayer, suspect: NetworkSuspect) -> bool:
+    """Whether it slows all that its worker sends, not only the transfers of a pair's cable.
 
-    They are small: what they take is mostly the latency that every collective has.
+    The card of either end of a pair slows the collective of all workers, too, which is small.
     """
-    template = replayer.template
-    wanted = template.op_types.flags(
-        lambda spec: spec.kind is OpKind.COLLECTIVE and spec.axis is Axis.NONE
-    )
-    rows = np.flatnonzero(wanted[template.optype])
-    return float(np.median(replayer.durations.recorded_s[rows])) if rows.size else 0.0
+    if len(suspect.culprits) == 1:
+        return True
+    slowdown = slowdown_of_all(replayer)
+    return slowdown is not None and slowdown >= MIN_CARD_SHARE * suspect.ratio

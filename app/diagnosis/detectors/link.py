@@ -26,6 +26,7 @@ from app.diagnosis.evidence.network import (
     NetworkTransfers,
     network_transfers,
 )
+from app.diagnosis.evidence.network_probe import slowdown_of_all
 from app.diagnosis.evidence.network_suspects import (
     NetworkSuspect,
     common_hosts,
@@ -45,10 +46,12 @@ from app.trace.window import Floats, Ints
 
 _MAX_LISTED = 64
 
-# From this share of the step on, a network that is slow everywhere is worth mentioning.
-MIN_NETWORK_SHARE = 0.3
+# From this share of the step on, a network that may be slow everywhere is worth mentioning; the
+# second one where small collectives do not show that it is fast.
+MIN_NETWORK_SHARE = 0.3, 0.05
+MIN_DOUBTFUL = 3.0  # times as long as small collectives
 # So is a smaller share where all links between hosts have an end in common.
-MIN_SHARE_OF_HOSTS = 0.1
+MIN_SHARE_OF_HOSTS = 0.1, 0.03
 # Links of unknown hosts so far apart may be slow.
 MIN_RATIO_APART = 2.0
 # Fewest slow steps.
@@ -175,7 +178,9 @@ def _slow_everywhere(case: Case, net: NetworkTransfers) -> RuledOut | None:
     Without anything faster to compare it with, it may be slow everywhere, or be no better.
     """
     hosts = net.hosts_of_all
-    least = MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE
+    of_all = [slowdown_of_all(group.replayer) for group in case.groups]
+    is_doubtful = any(each is None or each >= MIN_DOUBTFUL for each in of_all)
+    least = (MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE)[is_doubtful]
     usual = case.is_usual & ~net.is_warm_up
     if not usual.any():
         return None
@@ -325,12 +330,18 @@ def _is_pair(suspect: NetworkSuspect) -> bool:
     return bool(suspect.links.any() and len(suspect.workers) == len(suspect.culprits) == 2)
 
 
+def _is_between(suspect: NetworkSuspect) -> bool:
+    """Whether the links between two stages are slow on all dp ranks."""
+    return len(suspect.culprits) == 2 and all(each.dp_rank is None for each in suspect.culprits)
+
+
 def _facts(case: Case, found: list[NetworkSuspect], verb: str) -> list[str]:
     """A clause for each pair, one for workers and hosts, and one for dp groups, the worst first."""
     clauses: dict[int | str, list[NetworkSuspect]] = {}
     for at, each in enumerate(found):
         other = "ends" if each.links.any() else "groups"
-        clauses.setdefault(at if _is_pair(each) else other, []).append(each)
+        is_own = _is_pair(each) or _is_between(each)
+        clauses.setdefault(at if is_own else other, []).append(each)
     facts, num_pairs = [], 0
     for alike in clauses.values():
         num_pairs += _is_pair(alike[0])
@@ -346,6 +357,9 @@ def _fact(case: Case, worst: NetworkSuspect, culprits: tuple[Culprit, ...], verb
     share = f"{verb} {as_ratio(worst.ratio)} as long as those of other links"
     if _is_pair(worst):
         return f"Transfers between {names_of(culprits)} {share}, in both directions"
+    if worst.links.any() and _is_between(worst):
+        one, other = (each.stage for each in worst.culprits)
+        return f"Transfers between stages {one} and {other} on all dp ranks {share}"
     if worst.links.any():
         return f"Transfers of {names_of(culprits)} with all others {share}"
     if case.parallelism.pp_size == 1:

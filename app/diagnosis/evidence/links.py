@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.evidence.features import Features, ops_of
+from app.diagnosis.evidence.link_topology import is_no_placement
+from app.diagnosis.evidence.network_probe import slowdown_of_common_end
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
 from app.diagnosis.statistics.robust import kth_smallest, median, medians
 from app.engine.kernels import in_parallel, kernel
@@ -32,7 +34,7 @@ MIN_GAP_RATIO = 1.5
 # Rows by which the typical transfer of a step is judged.
 MAX_SAMPLED = 32
 # Kinds of links: between hosts, within one, unknown.
-BETWEEN_HOSTS, NUM_PLACES = 0, 3
+BETWEEN_HOSTS, UNKNOWN_PLACE, NUM_PLACES = 0, 2, 3
 # Kinds of dp groups: within a host, between hosts (`spans_hosts`).
 WITHIN_HOST, BETWEEN_GROUP = 0, 1
 # What has nothing to be compared with is compared with its own faster steps, and shifts if its
@@ -55,7 +57,8 @@ class Links:
     are a minority (`MIN_GAP_RATIO`) and this one is not among them. `has_shift` [links, dp]: in
     part of the steps the typical transfer of its kind takes far longer, so the expected time is
     that of the faster steps. `apart`: how many times as long as on the fastest link the typical
-    transfer takes on the slowest one, of a type and kind.
+    transfer takes on the slowest one, of a type and kind. `is_alike`: no placement of unknown hosts
+    explains which links are slow, or collectives show that all are (network_probe.py).
     """
 
     pairs: tuple[StagePair, ...]
@@ -71,6 +74,7 @@ class Links:
     is_fast: NDArray[np.bool_]
     has_shift: NDArray[np.bool_]
     apart: float
+    is_alike: bool
 
 
 def same_host(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
@@ -84,14 +88,15 @@ def same_host(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
     return same
 
 
-def find_links(group: Features, where: Ints) -> Links | None:
+def find_links(group: Features, hosts: Mapping[tuple[int, int], str]) -> Links | None:
     """The links of a group of steps; None without transfers between stages.
 
     Args:
         group: the steps.
-        where: [dp, pp, pp] of `same_host`.
+        hosts: host of each worker, where it is known.
     """
     replayer = group.replayer
+    where = same_host(hosts, replayer.template.parallelism)
     low, high = _ends(group)
     if not low.size:
         return None
@@ -114,7 +119,17 @@ def find_links(group: Features, where: Ints) -> Links | None:
             median_s,
         ),
     )  # fmt: skip
+    typical = _typical_transfers(median_s, kinds, len(pairs))
+    is_unknown = bool((place == UNKNOWN_PLACE).all())
+    is_alike = is_unknown and is_no_placement(typical / typical.min(), pairs, replayer.grid.rank)
+    if is_alike:
+        where = np.full_like(where, BETWEEN_HOSTS)
     kind_s, is_fast_kind = _usual(median_s, kinds, pairs, where)
+    compared = np.where((place == BETWEEN_HOSTS) | is_unknown, typical, np.nan)
+    slowdown = slowdown_of_common_end(replayer, hosts, pairs, compared)
+    if slowdown is not None:
+        is_slow_kind = np.isfinite(compared)[kinds[:, 0]]
+        kind_s, is_fast_kind = kind_s / np.where(is_slow_kind, slowdown, 1.0), ~is_slow_kind
     usual_s = kind_s[of_kind]
     is_fast = np.ones((len(pairs), replayer.dp_size), np.bool_)
     np.logical_and.at(is_fast, kinds[:, 0], is_fast_kind)
@@ -135,8 +150,18 @@ def find_links(group: Features, where: Ints) -> Links | None:
     named = tuple((int(one), int(other)) for one, other in pairs)
     return Links(
         named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow, is_fast,
-        has_shift, _apart(median_s, kinds, place),
+        has_shift, _apart(median_s, kinds, place), is_alike or slowdown is not None,
     )  # fmt: skip
+
+
+def _typical_transfers(median_s: Floats, kinds: Ints, num_links: int) -> Floats:
+    """[links, dp], the typical transfer of a link over that of its type's fastest, all types."""
+    link, optype = kinds.T
+    least_s = np.array([median_s[optype == each].min() for each in optype.tolist()])[:, None]
+    ratio = np.divide(median_s, least_s, out=np.ones(median_s.shape), where=least_s > 0)
+    total = np.zeros((num_links, median_s.shape[1]))
+    np.add.at(total, link, ratio)
+    return np.asarray(total / np.bincount(link, minlength=num_links)[:, None])
 
 
 def _apart(median_s: Floats, kinds: Ints, place: Ints) -> float:

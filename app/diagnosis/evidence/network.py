@@ -194,7 +194,9 @@ class NetworkTransfers:
             if is_few and (fast == mine).all():
                 hits, num = num_hits[mine].sum(axis=0), self.num[mine].sum(axis=(0, 2))
                 return float(np.quantile(hits / np.maximum(num, 1), FAST_STEP_QUANTILE))
-            ordered = np.sort(shares[fast if fast.any() else mine])
+            if not fast.any():
+                return 0.0  # all are slow (`slowdown_of_common_end`)
+            ordered = np.sort(shares[fast])
             return float(ordered[(ordered.size - 1) // 2])
 
         return self._of_kinds(typical)
@@ -264,7 +266,8 @@ class NetworkTransfers:
         One that takes far longer than on the fastest dp rank is slow by itself.
         """
         hits, trials = self._of_usual_steps(self.num_slow.sum(axis=-1)), self._trials
-        if self.case.replay.window.hosts or hits.shape[1] < 2:
+        is_alike = all(each.is_alike for each in self.case.links if each is not None)
+        if self.case.replay.window.hosts or hits.shape[1] < 2 or is_alike:
             return np.zeros(hits.shape, np.bool_)
         always = (hits >= MIN_SLOW_SHARE * trials).all(axis=1, keepdims=True)
         return np.asarray(

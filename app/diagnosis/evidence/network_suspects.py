@@ -202,7 +202,7 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
             explained = (groups & suspect.shows_in).sum(axis=1)
             enough = np.maximum(MIN_EXPLAINED_STEPS, MIN_EXPLAINED * groups_left.sum(axis=1))
             groups_left[explained >= enough] = False
-    found = _with_own_groups(found)
+    found = _whole_stages(_with_own_groups(found))
     for stage in np.flatnonzero(groups_left.any(axis=1)).tolist():
         mine = np.zeros_like(groups_left)
         mine[stage] = groups_left[stage]
@@ -223,6 +223,31 @@ def _with_own_groups(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
         taken |= set(np.flatnonzero(groups.any(axis=1)).tolist())
         own[id(each)] = replace(each, groups=groups)
     return [own[id(each)] for each in found]
+
+
+def _whole_stages(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
+    """The suspects, those of the same stages on all dp ranks joined where hosts are unknown.
+
+    One host, or the network of one stage, is likelier than all dp ranks by themselves.
+    """
+    joined: dict[tuple[int | None, ...], list[NetworkSuspect]] = {}
+    for each in found:
+        joined.setdefault(tuple(culprit.stage for culprit in each.culprits), []).append(each)
+    left = list(found)
+    for stages, alike in joined.items():
+        case = alike[0].network.case
+        ranks = {dp_rank for each in alike for dp_rank, _ in each.workers}
+        if case.replay.window.hosts or not 1 < len(ranks) == len(alike) == case.parallelism.dp_size:
+            continue
+        whole = NetworkSuspect(
+            alike[0].network,
+            tuple(Culprit(stage=stage) for stage in stages),
+            tuple(worker for each in alike for worker in each.workers),
+            np.any([each.links for each in alike], axis=0),
+            np.any([each.groups for each in alike], axis=0),
+        )
+        left = [whole, *(each for each in left if all(each is not one for one in alike))]
+    return left
 
 
 def _with_one_end(pair: NetworkSuspect) -> NetworkSuspect:

@@ -1,0 +1,43 @@
+"""Are links of unknown hosts slow, or only between hosts rather than within them?
+
+The global ranks of a job fill its hosts (or its racks) one after the other, all of one size. So the
+links between hosts follow from the size: those whose two ranks differ in rank // size. Where the
+slow links are not those of any size, placement does not explain them.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.trace.window import Floats, Ints
+
+# GPUs of a host, of a board within one, of a rack with one fast network.
+HOST_SIZES = (1, 2, 4, 8, 16, 32, 64, 72)
+# Links between hosts take longer than those within, but not so many times by placement alone
+# without some further sign of it.
+MIN_RATIO = 5.0
+# Slow links are apart from the others by this ratio.
+MIN_GAP = 2.5
+
+
+def is_no_placement(ratio: Floats, pairs: Ints, rank: Ints) -> bool:
+    """Whether some links are far slower than the others, and no size of hosts explains which.
+
+    Only links that are slow on all dp ranks alike are judged: others are compared anyway.
+
+    Args:
+        ratio: [links, dp], typical transfer of each link over that of the fastest one.
+        pairs: [links, 2], the stages of each link.
+        rank: [dp, pp], global ranks, -1 where unknown.
+    """
+    is_slow: NDArray[np.bool_] = ratio >= MIN_GAP
+    is_alike = bool((is_slow == is_slow[:, :1]).all())
+    slow = is_slow[:, 0]
+    if not is_alike or slow.all() or not slow.any() or (rank < 0).any():
+        return False
+    if ratio[slow].min() < max(MIN_RATIO, MIN_GAP * float(ratio[~slow].max())):
+        return False
+    ends = rank[:, pairs]  # [dp, links, 2]
+    return not any(
+        (is_between == slow[:, None]).all()
+        for is_between in ((ends[..., 0] // size != ends[..., 1] // size).T for size in HOST_SIZES)
+    )
