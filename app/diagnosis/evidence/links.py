@@ -31,6 +31,8 @@ FAR_RATIO = 3.5
 # Links between hosts are of one kind: where the faster ones are a group of their own, apart from
 # the rest by this ratio, most links are slow and the faster ones show the expected time.
 MIN_GAP_RATIO = 1.5
+# Links within a host may cross its sockets or not.
+MIN_GAP_WITHIN = 2.5
 # Rows by which the typical transfer of a step is judged.
 MAX_SAMPLED = 32
 # Kinds of links: between hosts, within one, unknown.
@@ -125,7 +127,9 @@ def find_links(group: Features, hosts: Mapping[tuple[int, int], str]) -> Links |
     if is_alike:
         where = np.full_like(where, BETWEEN_HOSTS)
     kind_s, is_fast_kind = _usual(median_s, kinds, pairs, where)
-    compared = np.where((place == BETWEEN_HOSTS) | is_unknown, typical, np.nan)
+    # On one host, or on unknown ones, all links are of one kind.
+    is_one_kind = is_unknown or len(set(hosts.values())) == 1
+    compared = np.where((place == BETWEEN_HOSTS) | is_one_kind, typical, np.nan)
     slowdown = slowdown_of_common_end(replayer, hosts, pairs, compared)
     if slowdown is not None:
         is_slow_kind = np.isfinite(compared)[kinds[:, 0]]
@@ -230,12 +234,13 @@ def _usual(
     key = (optype[:, None] * (int(where.max()) + 1) + place).ravel()
     values = median_s.ravel()
     usual_s, is_fast = lower_medians(values, key), np.ones(values.size, np.bool_)
-    between_hosts = place.ravel() == BETWEEN_HOSTS
-    for each in np.unique(key[between_hosts]).tolist():
+    known = place.ravel() != UNKNOWN_PLACE
+    for each in np.unique(key[known]).tolist():
         mine = np.flatnonzero(key == each)
         of_kind_s = np.sort(values[mine])
         middle = (mine.size - 1) // 2
-        apart = of_kind_s[1 : middle + 1] > MIN_GAP_RATIO * of_kind_s[:middle]
+        gap = MIN_GAP_RATIO if place.ravel()[mine[0]] == BETWEEN_HOSTS else MIN_GAP_WITHIN
+        apart = of_kind_s[1 : middle + 1] > gap * of_kind_s[:middle]
         if apart.any():
             num_fast = int(np.flatnonzero(apart)[-1]) + 1
             usual_s[mine] = of_kind_s[(num_fast - 1) // 2]

@@ -16,6 +16,8 @@ from app.trace.window import Floats, Ints
 
 # A collective of all workers that takes so many times as long as small ones shows a slow network.
 MIN_SLOWDOWN = 5.0
+# Bursts leave more than this share of the steps as they are.
+ALWAYS = 0.1
 # Collectives among stages that take at most so many times as long cross no slow part of it.
 MAX_HEALTHY = 2.0
 # All slow links differ by at most this ratio.
@@ -36,12 +38,15 @@ def small_s(replayer: Replayer) -> float:
     return float(np.median(replayer.durations.recorded_s[rows])) if rows.size else 0.0
 
 
-def slowdown_of_all(replayer: Replayer) -> float | None:
-    """How many times as long as small collectives the one of all workers takes; None if unknown."""
+def slowdown_of_all(replayer: Replayer, quantile: float = 0.5) -> float | None:
+    """How many times as long as small collectives the one of all workers takes; None if unknown.
+
+    At this quantile of the steps: a low one shows a slowdown in all of them.
+    """
     rows, least_s = collectives_of(replayer, Axis.DP_AND_STAGES), small_s(replayer)
     if not rows.size or least_s <= 0:
         return None
-    return float(np.median(replayer.durations.recorded_s[rows])) / least_s
+    return float(np.quantile(replayer.durations.recorded_s[rows], quantile)) / least_s
 
 
 def slowdown_of_common_end(
@@ -54,9 +59,9 @@ def slowdown_of_common_end(
 
     Args:
         replayer: the steps.
-        hosts: host of each worker, or none at all; then a stage is an end.
+        hosts: host of each worker, or none at all; then, and on a single host, a stage is an end.
         pairs: [links, 2], the stages of each link.
-        took_s: [links, dp], typical transfer of the links between hosts, NaN for others.
+        took_s: [links, dp], typical transfer of the links of one kind, NaN for others.
     """
     compared = np.argwhere(np.isfinite(took_s)).tolist()
     known = took_s[np.isfinite(took_s)]
@@ -64,12 +69,13 @@ def slowdown_of_common_end(
         return None
 
     def end_of(dp_rank: int, stage: int) -> str:
-        return hosts[dp_rank, stage] if hosts else str(stage)
+        return hosts[dp_rank, stage] if len(set(hosts.values())) > 1 else str(stage)
 
     ends = [{end_of(dp, stage) for stage in pairs[link].tolist()} for link, dp in compared]
-    common, slowdown = set.intersection(*ends), slowdown_of_all(replayer)
-    if len(common) != 1 or slowdown is None or slowdown < MIN_SLOWDOWN:
+    common, always = set.intersection(*ends), slowdown_of_all(replayer, ALWAYS)
+    if len(common) != 1 or always is None or always < MIN_SLOWDOWN:
         return None
+    slowdown = slowdown_of_all(replayer)
     rows, template = collectives_of(replayer, Axis.STAGES), replayer.template
     took = replayer.durations.recorded_s[rows].reshape(rows.size, replayer.dp_size, -1)
     beside = [

@@ -26,6 +26,8 @@ MIN_EXPLAINED_STEPS, MIN_EXPLAINED = 2, 0.2
 MIN_SPARED_STEPS = 2
 # A worker's other links have bursts if so much of the pair's share of their transfers is slow.
 MIN_SHARE_ELSEWHERE = 0.1
+# Workers of one block (a host) are slow by the same cause, so that their ratios are this near.
+MAX_RATIO_APART = 1.5
 # A link is slow at one end if the other end has at most this share of its slow transfers.
 MAX_OTHER_END = 0.2
 # A dp group is slow with a worker's links if its excess is this share of theirs.
@@ -192,6 +194,8 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
     for finder in (_one_ended, _hosts, _workers, _pairs) if left.any() else ():
         for culprits, workers, links in finder(network, left):
             groups = _shared_groups(network, links, workers)
+            if finder is _hosts:
+                groups |= _groups_of_host(network, links, workers[0])
             if finder is _pairs:
                 groups[:] = False
             suspect = NetworkSuspect(network, culprits, workers, links, groups)
@@ -202,7 +206,7 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
             explained = (groups & suspect.shows_in).sum(axis=1)
             enough = np.maximum(MIN_EXPLAINED_STEPS, MIN_EXPLAINED * groups_left.sum(axis=1))
             groups_left[explained >= enough] = False
-    found = _whole_stages(_with_own_groups(found))
+    found = _as_blocks(_with_own_groups(found))
     for stage in np.flatnonzero(groups_left.any(axis=1)).tolist():
         mine = np.zeros_like(groups_left)
         mine[stage] = groups_left[stage]
@@ -225,29 +229,36 @@ def _with_own_groups(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
     return [own[id(each)] for each in found]
 
 
-def _whole_stages(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
-    """The suspects, those of the same stages on all dp ranks joined where hosts are unknown.
+def _as_blocks(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
+    """The suspects, those of neighbouring ranks joined where hosts are unknown.
 
-    One host, or the network of one stage, is likelier than all dp ranks by themselves.
+    One host, or the network of one stage, is likelier than several workers by themselves.
     """
-    joined: dict[tuple[int | None, ...], list[NetworkSuspect]] = {}
+    if not found or found[0].network.case.replay.window.hosts:
+        return found
+    alike: dict[tuple[int | None, ...], list[NetworkSuspect]] = {}
     for each in found:
-        joined.setdefault(tuple(culprit.stage for culprit in each.culprits), []).append(each)
-    left = list(found)
-    for stages, alike in joined.items():
-        case = alike[0].network.case
-        ranks = {dp_rank for each in alike for dp_rank, _ in each.workers}
-        if case.replay.window.hosts or not 1 < len(ranks) == len(alike) == case.parallelism.dp_size:
-            continue
-        whole = NetworkSuspect(
-            alike[0].network,
-            tuple(Culprit(stage=stage) for stage in stages),
-            tuple(worker for each in alike for worker in each.workers),
-            np.any([each.links for each in alike], axis=0),
-            np.any([each.groups for each in alike], axis=0),
-        )
-        left = [whole, *(each for each in left if all(each is not one for one in alike))]
-    return left
+        alike.setdefault(tuple(culprit.stage for culprit in each.culprits), []).append(each)
+    return [each for of_stages in alike.values() for each in _joined_block(of_stages)]
+
+
+def _joined_block(alike: list[NetworkSuspect]) -> list[NetworkSuspect]:
+    """Suspects of the same stages as one, if they are of successive dp ranks and as slow."""
+    ranks = sorted({dp_rank for each in alike for dp_rank, _ in each.workers})
+    ratios = [each.ratio for each in alike]
+    is_one = len(alike) == len(ranks) > 1 and np.ptp(ranks) == len(ranks) - 1
+    if not is_one or max(ratios) > MAX_RATIO_APART * min(ratios):
+        return alike
+    first = alike[0]
+    if len(ranks) == first.network.case.parallelism.dp_size:
+        culprits = tuple(Culprit(stage=each.stage) for each in first.culprits)
+    else:
+        culprits = tuple(culprit for each in alike for culprit in each.culprits)
+    workers = tuple(worker for each in alike for worker in each.workers)
+    links, groups = (
+        np.any([getattr(each, name) for each in alike], axis=0) for name in ("links", "groups")
+    )
+    return [NetworkSuspect(first.network, culprits, workers, links, groups)]
 
 
 def _with_one_end(pair: NetworkSuspect) -> NetworkSuspect:
@@ -382,6 +393,21 @@ def _hosts(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blam
     for _, host, hit, slow in sorted(found, key=lambda each: (-each[0], each[1])):
         if (slow & left).sum() >= max(2, MIN_SHARE_OF_HOST * slow.sum()):
             yield (Culprit(host=host),), hit, slow
+
+
+def _groups_of_host(
+    network: NetworkTransfers, links: NDArray[np.bool_], worker: Worker
+) -> NDArray[np.bool_]:
+    """[pp, steps], slow dp groups that join the worker's host with others.
+
+    Also those of workers with no link to another host.
+    """
+    case = network.case
+    hosts, spans = case.replay.window.hosts, spans_hosts(case.replay.window.hosts, case.parallelism)
+    mine = tuple(
+        each for each, name in hosts.items() if name == hosts[worker] and spans[each[1]] == 1
+    )
+    return _shared_groups(network, links, mine)
 
 
 def _is_shared_outside(
