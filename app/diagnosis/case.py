@@ -188,7 +188,8 @@ class Case:
     def dp_groups(self) -> tuple[DpGroups | None, ...]:
         """Collectives of dp ranks by stage, of each group; None where there are none."""
         spans = spans_hosts(self.replay.window.hosts, self.parallelism)
-        return tuple(find_dp_groups(group, spans) for group in self.groups)
+        of_groups = zip(self.groups, self.links, strict=True)
+        return tuple(find_dp_groups(group, spans, links) for group, links in of_groups)
 
     @cached_property
     def signals(self) -> dict[str, Floats]:

@@ -36,9 +36,11 @@ MIN_GAP_WITHIN = 2.5
 # Rows by which the typical transfer of a step is judged.
 MAX_SAMPLED = 32
 # Kinds of links: between hosts, within one, unknown.
-BETWEEN_HOSTS, UNKNOWN_PLACE, NUM_PLACES = 0, 2, 3
+BETWEEN_HOSTS, WITHIN_HOST, UNKNOWN_PLACE, NUM_PLACES = 0, 1, 2, 3
 # Kinds of dp groups: within a host, between hosts (`spans_hosts`).
-WITHIN_HOST, BETWEEN_GROUP = 0, 1
+GROUP_WITHIN, GROUP_BETWEEN = 0, 1
+# What has nothing of its kind to be compared with is as slow as a link if their ratios are so near.
+MAX_AS_SLOW = 1.5
 # What has nothing to be compared with is compared with its own faster steps, and shifts if its
 # slower ones are far slower.
 FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE = 0.25, 0.85
@@ -58,9 +60,10 @@ class Links:
     slow ends at the lower and the higher stage. `is_fast` [links, dp]: False where the faster links
     are a minority (`MIN_GAP_RATIO`) and this one is not among them. `has_shift` [links, dp]: in
     part of the steps the typical transfer of its kind takes far longer, so the expected time is
-    that of the faster steps. `apart`: how many times as long as on the fastest link the typical
-    transfer takes on the slowest one, of a type and kind. `is_alike`: no placement of unknown hosts
-    explains which links are slow, or collectives show that all are (network_probe.py).
+    that of the faster steps. `place` [links, dp]: the kind of each link. `apart`: how many times as
+    long as on the fastest link the typical transfer takes on the slowest one, of a type and kind.
+    `is_alike`: no placement of unknown hosts explains which links are slow, or collectives show
+    that all are (network_probe.py).
     """
 
     pairs: tuple[StagePair, ...]
@@ -75,6 +78,7 @@ class Links:
     ends_slow: Ints
     is_fast: NDArray[np.bool_]
     has_shift: NDArray[np.bool_]
+    place: Ints
     apart: float
     is_alike: bool
 
@@ -122,6 +126,12 @@ def find_links(group: Features, hosts: Mapping[tuple[int, int], str]) -> Links |
         ),
     )  # fmt: skip
     typical = _typical_transfers(median_s, kinds, len(pairs))
+    if (alone := _slow_alone(typical, pairs, place)) is not None:
+        link_alone, dp_rank = alone
+        place[alone] = WITHIN_HOST
+        where = where.copy()
+        one, other = pairs[link_alone].tolist()
+        where[dp_rank, [one, other], [other, one]] = WITHIN_HOST
     is_unknown = bool((place == UNKNOWN_PLACE).all())
     is_alike = is_unknown and is_no_placement(typical / typical.min(), pairs, replayer.grid.rank)
     if is_alike:
@@ -154,8 +164,28 @@ def find_links(group: Features, hosts: Mapping[tuple[int, int], str]) -> Links |
     named = tuple((int(one), int(other)) for one, other in pairs)
     return Links(
         named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow, is_fast,
-        has_shift, _apart(median_s, kinds, place), is_alike or slowdown is not None,
+        has_shift, place, _apart(median_s, kinds, place), is_alike or slowdown is not None,
     )  # fmt: skip
+
+
+def _slow_alone(typical: Floats, pairs: Ints, place: Ints) -> tuple[int, int] | None:
+    """Position [links, dp] of the only link between hosts, where a slow card explains its time.
+
+    It has no link of its kind to be compared with. Where a link within a host that shares an end
+    with it is slow, and it takes as much longer, the card of that end slows both.
+    """
+    between, within = np.argwhere(place == BETWEEN_HOSTS), place == WITHIN_HOST
+    if len(between) != 1 or not within.any():
+        return None
+    link, dp_rank = between[0].tolist()
+    shares_end = np.array([bool(set(pair) & set(pairs[link].tolist())) for pair in pairs.tolist()])
+    ratio = typical / np.quantile(typical[within], FAST_STEP_QUANTILE, method="lower")
+    beside = ratio[shares_end & within[:, dp_rank], dp_rank]
+    slow = beside[beside >= FAR_RATIO]
+    is_as_slow = (slow < MAX_AS_SLOW * ratio[link, dp_rank]) & (
+        ratio[link, dp_rank] < MAX_AS_SLOW * slow
+    )
+    return (link, dp_rank) if is_as_slow.any() else None
 
 
 def _typical_transfers(median_s: Floats, kinds: Ints, num_links: int) -> Floats:
@@ -328,12 +358,13 @@ def spans_hosts(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Int
     return found
 
 
-def find_dp_groups(group: Features, spans: Ints) -> DpGroups | None:
+def find_dp_groups(group: Features, spans: Ints, links: Links | None) -> DpGroups | None:
     """The dp groups of a group of steps; None without collectives among dp ranks.
 
     Args:
         group: the steps.
         spans: [pp] of `spans_hosts`; only groups of a kind are compared.
+        links: the links of these steps.
     """
     template, own_s = group.replayer.template, group.replayer.durations.recorded_s
     by_code = template.op_types.by_code
@@ -350,6 +381,8 @@ def find_dp_groups(group: Features, spans: Ints) -> DpGroups | None:
     _collective_medians(own_s, rows, took_s)
     stage = template.stage[rows]
     of_type = template.optype[rows] * template.num_ops + template.seq_id[rows]
+    if links is not None:
+        spans = _with_slow_alone(spans, stage, np.median(took_s, axis=1), links)
     usual_s = _usual_collectives(took_s, of_type * NUM_PLACES + spans[stage])
     most_s = _most_within_hosts_s(usual_s, of_type, spans[stage])
     usual_s = np.minimum(usual_s, most_s)
@@ -368,14 +401,33 @@ def find_dp_groups(group: Features, spans: Ints) -> DpGroups | None:
     return DpGroups(rows, stage, took_s, usual_s, pace)
 
 
+def _with_slow_alone(spans: Ints, stage: Ints, typical_s: Floats, links: Links) -> Ints:
+    """The kinds [pp] of dp groups, that of the only one between hosts as of those within them.
+
+    Only where a slow link of its stage explains its time: one card slows both (`_slow_alone`).
+    """
+    between, within = np.flatnonzero(spans == GROUP_BETWEEN), np.flatnonzero(spans == GROUP_WITHIN)
+    total_s = np.bincount(stage, typical_s, minlength=spans.size)
+    if between.size != 1 or not within.size or not total_s[within].min() > 0:
+        return spans
+    ratio = total_s[between[0]] / np.median(total_s[within])
+    mine = np.array([between[0] in pair for pair in links.pairs])
+    num_slow = links.num_slow[mine].sum(axis=(2, 3))
+    slow = 1 + links.excess[mine].sum(axis=2) / np.maximum(num_slow, 1)
+    is_near = (ratio < MAX_AS_SLOW * slow) & (slow < MAX_AS_SLOW * ratio)
+    if ratio < FAR_RATIO or not is_near.any():
+        return spans
+    return np.where(spans == GROUP_BETWEEN, GROUP_WITHIN, spans)
+
+
 def _most_within_hosts_s(usual_s: Floats, of_type: Ints, spans: Ints) -> Floats:
     """[collectives], the most that each may take: within a host as long as between hosts.
 
     Infinite for groups on several or unknown hosts, and where there is no such group.
     """
     most_s = np.full(usual_s.size, np.inf)
-    for each in np.flatnonzero(spans == WITHIN_HOST).tolist():
-        between_s = usual_s[(of_type == of_type[each]) & (spans == BETWEEN_GROUP)]
+    for each in np.flatnonzero(spans == GROUP_WITHIN).tolist():
+        between_s = usual_s[(of_type == of_type[each]) & (spans == GROUP_BETWEEN)]
         if between_s.size:
             most_s[each] = between_s[0]
     return most_s

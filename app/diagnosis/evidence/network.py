@@ -301,14 +301,14 @@ def network_transfers(case: Case) -> NetworkTransfers:
     excess = np.zeros(shape)
     ends_slow = np.zeros((len(pairs), sizes.dp_size, 2), np.int64)
     is_fast, has_shift = np.ones(shape[:2], np.bool_), np.zeros(shape[:2], np.bool_)
-    where = same_host(case.replay.window.hosts, sizes)
-    place = np.array([where[:, low, high] for low, high in pairs], np.int64).reshape(shape[:2])
+    place = np.zeros(shape[:2], np.int64)
     for group, each in found:
         mine = np.array([pairs.index(pair) for pair in each.pairs])
         cells = np.ix_(mine, np.arange(sizes.dp_size), group.positions)
         num[cells], num_slow[cells] = each.num, each.num_slow
         num_far[cells], excess[cells] = each.num_far, each.excess
         ends_slow[mine] += each.ends_slow
+        place[mine] = each.place
         is_fast[mine] &= each.is_fast
         has_shift[mine] |= each.has_shift
     group_pace = _group_pace(case)
