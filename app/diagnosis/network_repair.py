@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Features
-from app.diagnosis.evidence.links import SLOW_RATIO, DpGroups, Links
+from app.diagnosis.evidence.links import (
+    GROUP_BETWEEN,
+    MAX_AS_SLOW,
+    SLOW_RATIO,
+    DpGroups,
+    Links,
+    spans_hosts,
+)
 from app.diagnosis.evidence.network_probe import collectives_of, slowdown_of_all, small_s
 from app.diagnosis.evidence.network_suspects import NetworkSuspect
 from app.diagnosis.evidence.outliers import launch_delays_s
@@ -44,6 +51,7 @@ def slow_transfers(case: Case, found: list[NetworkSuspect]) -> BlamedByGroup:
         parts = [_of_links(group, links, found)] if links is not None else []
         if groups is not None:
             parts.append(_of_groups(group, groups, found))
+            parts += [_of_carried(group, groups, each) for each in found]
         parts += [_of_shared(group, each, found) for each in _shared_collectives(group.replayer)]
         if parts:
             by_group[group.steps] = _joined(parts)
@@ -136,6 +144,30 @@ def _of_groups(group: Features, groups: DpGroups, found: list[NetworkSuspect]) -
     own_s = group.replayer.durations.recorded_s[row, lane]
     slow = own_s > usual_s
     return row[slow], lane[slow], usual_s[slow]
+
+
+def _of_carried(group: Features, groups: DpGroups, suspect: NetworkSuspect) -> _Blamed:
+    """Collectives of dp groups that a slow host carries, where there are no others.
+
+    All dp groups between hosts join it, so that none shows the expected time. If the collective of
+    all workers is as slow as the host's transfers, all that it carries is.
+    """
+    replayer, case = group.replayer, suspect.network.case
+    hosts, slowdown = case.replay.window.hosts, slowdown_of_all(replayer)
+    slow_hosts = {each.host for each in suspect.culprits if each.dp_rank is None}
+    spans: NDArray[np.bool_] = spans_hosts(hosts, case.parallelism) == GROUP_BETWEEN
+    carried = np.zeros_like(spans)
+    carried[[stage for (_, stage), host in hosts.items() if host in slow_hosts]] = True
+    rows = groups.rows[spans[groups.stage] & ~suspect.groups.any(axis=1)[groups.stage]]
+    empty = np.zeros(0, np.int64)
+    if slowdown is None or not rows.size or (spans & ~carried).any() or not suspect.links.any():
+        return empty, empty, np.zeros(0)
+    if not 1 / MAX_AS_SLOW < slowdown / suspect.ratio < MAX_AS_SLOW:
+        return empty, empty, np.zeros(0)
+    shown = np.flatnonzero(suspect.shows_in[group.positions])
+    lane = (np.arange(replayer.dp_size)[:, None] * len(group.steps) + shown).ravel()
+    row, lane = np.repeat(rows, lane.size), np.tile(lane, rows.size)
+    return row, lane, replayer.durations.recorded_s[row, lane] / suspect.ratio
 
 
 def _shared_collectives(replayer: Replayer) -> list[Ints]:

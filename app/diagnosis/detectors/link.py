@@ -327,12 +327,15 @@ _MAX_PAIRS = 3
 
 def _is_pair(suspect: NetworkSuspect) -> bool:
     """Whether one link is slow and either of its ends may be the reason."""
-    return bool(suspect.links.any() and len(suspect.workers) == len(suspect.culprits) == 2)
+    return bool(suspect.links.sum() == 1 and len(suspect.workers) == len(suspect.culprits) == 2)
 
 
 def _is_between(suspect: NetworkSuspect) -> bool:
-    """Whether the links between two stages are slow on all dp ranks."""
-    return len(suspect.culprits) == 2 and all(each.dp_rank is None for each in suspect.culprits)
+    """Whether the links between two stages are slow on several dp ranks."""
+    num_links = suspect.links.sum()
+    return bool(num_links > 1 == suspect.links.any(axis=1).sum()) and (
+        len(suspect.workers) == 2 * num_links
+    )
 
 
 def _facts(case: Case, found: list[NetworkSuspect], verb: str) -> list[str]:
@@ -358,8 +361,12 @@ def _fact(case: Case, worst: NetworkSuspect, culprits: tuple[Culprit, ...], verb
     if _is_pair(worst):
         return f"Transfers between {names_of(culprits)} {share}, in both directions"
     if worst.links.any() and _is_between(worst):
-        one, other = (each.stage for each in worst.culprits)
-        return f"Transfers between stages {one} and {other} on all dp ranks {share}"
+        one, other = sorted({stage for _, stage in worst.workers})
+        ranks = sorted({dp_rank for dp_rank, _ in worst.workers})
+        on = "all dp ranks"
+        if len(ranks) < case.parallelism.dp_size:
+            on = f"dp ranks {ranks[0]} to {ranks[-1]}"
+        return f"Transfers between stages {one} and {other} on {on} {share}"
     if worst.links.any():
         return f"Transfers of {names_of(culprits)} with all others {share}"
     if case.parallelism.pp_size == 1:

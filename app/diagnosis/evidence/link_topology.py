@@ -36,8 +36,36 @@ def is_no_placement(ratio: Floats, pairs: Ints, rank: Ints) -> bool:
         return False
     if ratio[slow].min() < max(MIN_RATIO, MIN_GAP * float(ratio[~slow].max())):
         return False
+    return not is_placement(np.broadcast_to(slow[:, None], ratio.shape), pairs, rank)
+
+
+def is_placement(is_slow: NDArray[np.bool_], pairs: Ints, rank: Ints) -> bool:
+    """Whether the slow links [links, dp] are just those between hosts of some size."""
     ends = rank[:, pairs]  # [dp, links, 2]
-    return not any(
-        (is_between == slow[:, None]).all()
-        for is_between in ((ends[..., 0] // size != ends[..., 1] // size).T for size in HOST_SIZES)
+    return any(
+        bool((is_slow == (ends[..., 0] // size != ends[..., 1] // size).T).all())
+        for size in HOST_SIZES
     )
+
+
+def slow_block(is_slow: NDArray[np.bool_], pairs: Ints, rank: Ints) -> list[tuple[int, int]] | None:
+    """Workers of the one host of unknown name whose links to all others are the slow ones.
+
+    Hosts hold successive ranks; the smallest size that fits counts.
+
+    Args:
+        is_slow: [links, dp], slow links.
+        pairs: [links, 2], the stages of each link.
+        rank: [dp, pp], global ranks.
+
+    Returns:
+        (dp rank, stage) of two or more workers; None where no host explains the slow links.
+    """
+    ends = rank[:, pairs]
+    for size in HOST_SIZES:
+        for host in np.unique(rank // size).tolist():
+            inside = ends // size == host
+            if (is_slow == (inside[..., 0] != inside[..., 1]).T).all():
+                workers = [(dp, stage) for dp, stage in np.argwhere(rank // size == host).tolist()]
+                return workers if len(workers) > 1 else None
+    return None

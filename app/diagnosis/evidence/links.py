@@ -381,10 +381,10 @@ def find_dp_groups(group: Features, spans: Ints, links: Links | None) -> DpGroup
     _collective_medians(own_s, rows, took_s)
     stage = template.stage[rows]
     of_type = template.optype[rows] * template.num_ops + template.seq_id[rows]
-    if links is not None:
-        spans = _with_slow_alone(spans, stage, np.median(took_s, axis=1), links)
     usual_s = _usual_collectives(took_s, of_type * NUM_PLACES + spans[stage])
-    most_s = _most_within_hosts_s(usual_s, of_type, spans[stage])
+    typical_s = np.median(took_s, axis=1)
+    is_card = links is not None and _is_all_slow(spans, stage, typical_s, links)
+    most_s = _most_of_kind_s(usual_s, of_type, spans[stage], is_card=is_card)
     usual_s = np.minimum(usual_s, most_s)
     shape = (group.replayer.pp_size, num_steps)
     total_s, least_s = np.zeros(shape), np.zeros(shape)
@@ -401,35 +401,38 @@ def find_dp_groups(group: Features, spans: Ints, links: Links | None) -> DpGroup
     return DpGroups(rows, stage, took_s, usual_s, pace)
 
 
-def _with_slow_alone(spans: Ints, stage: Ints, typical_s: Floats, links: Links) -> Ints:
-    """The kinds [pp] of dp groups, that of the only one between hosts as of those within them.
+def _is_all_slow(spans: Ints, stage: Ints, typical_s: Floats, links: Links) -> bool:
+    """Whether all dp groups between hosts are slow by a card, unlike those within hosts.
 
-    Only where a slow link of its stage explains its time: one card slows both (`_slow_alone`).
+    Slow links of their stages explain the time of each: one card slows both (`_slow_alone`).
     """
     between, within = np.flatnonzero(spans == GROUP_BETWEEN), np.flatnonzero(spans == GROUP_WITHIN)
     total_s = np.bincount(stage, typical_s, minlength=spans.size)
-    if between.size != 1 or not within.size or not total_s[within].min() > 0:
-        return spans
-    ratio = total_s[between[0]] / np.median(total_s[within])
-    mine = np.array([between[0] in pair for pair in links.pairs])
-    num_slow = links.num_slow[mine].sum(axis=(2, 3))
-    slow = 1 + links.excess[mine].sum(axis=2) / np.maximum(num_slow, 1)
-    is_near = (ratio < MAX_AS_SLOW * slow) & (slow < MAX_AS_SLOW * ratio)
-    if ratio < FAR_RATIO or not is_near.any():
-        return spans
-    return np.where(spans == GROUP_BETWEEN, GROUP_WITHIN, spans)
+    if not between.size or not within.size or not total_s[within].min() > 0:
+        return False
+    num_slow = links.num_slow.sum(axis=(2, 3))
+    slow = 1 + links.excess.sum(axis=2) / np.maximum(num_slow, 1)
+    for each in between.tolist():
+        ratio = total_s[each] / np.median(total_s[within])
+        mine = slow[[each in pair for pair in links.pairs]]
+        is_near = (ratio < MAX_AS_SLOW * mine) & (mine < MAX_AS_SLOW * ratio)
+        if ratio < MIN_GAP_WITHIN or not is_near.any():
+            return False
+    return True
 
 
-def _most_within_hosts_s(usual_s: Floats, of_type: Ints, spans: Ints) -> Floats:
+def _most_of_kind_s(usual_s: Floats, of_type: Ints, spans: Ints, *, is_card: bool) -> Floats:
     """[collectives], the most that each may take: within a host as long as between hosts.
 
-    Infinite for groups on several or unknown hosts, and where there is no such group.
+    Where a card slows all of those between hosts (`is_card`), these as long as within hosts.
+    Infinite for groups on unknown hosts, and where there is nothing to compare with.
     """
     most_s = np.full(usual_s.size, np.inf)
-    for each in np.flatnonzero(spans == GROUP_WITHIN).tolist():
-        between_s = usual_s[(of_type == of_type[each]) & (spans == GROUP_BETWEEN)]
-        if between_s.size:
-            most_s[each] = between_s[0]
+    mine, others = (GROUP_BETWEEN, GROUP_WITHIN) if is_card else (GROUP_WITHIN, GROUP_BETWEEN)
+    for each in np.flatnonzero(spans == mine).tolist():
+        others_s = usual_s[(of_type == of_type[each]) & (spans == others)]
+        if others_s.size:
+            most_s[each] = others_s[0]
     return most_s
 
 

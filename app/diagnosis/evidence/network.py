@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
+from app.diagnosis.evidence.link_topology import is_placement
 from app.diagnosis.evidence.links import (
     BETWEEN_HOSTS,
     FAR_RATIO,
@@ -269,10 +270,17 @@ class NetworkTransfers:
         is_alike = all(each.is_alike for each in self.case.links if each is not None)
         if self.case.replay.window.hosts or hits.shape[1] < 2 or is_alike:
             return np.zeros(hits.shape, np.bool_)
-        always = (hits >= MIN_SLOW_SHARE * trials).all(axis=1, keepdims=True)
-        return np.asarray(
-            always & (self.ratios < FAR_RATIO * self.ratios.min(axis=1, keepdims=True))
-        )
+        is_slow = hits >= MIN_SLOW_SHARE * trials
+        if not is_slow.all() and is_placement(is_slow, np.array(self.pairs), self.rank):
+            return is_slow
+        always = is_slow.all(axis=1, keepdims=True)
+        alike = self.ratios < FAR_RATIO * self.ratios.min(axis=1, keepdims=True)
+        return np.asarray(always & alike)
+
+    @property
+    def rank(self) -> Ints:
+        """[dp, pp], global ranks."""
+        return self.case.replay.groups[0].grid.rank
 
 
 def hit_chance(typical_share: float) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
+from app.diagnosis.evidence.link_topology import slow_block
 from app.diagnosis.evidence.links import SLOW_RATIO, spans_hosts
 from app.diagnosis.evidence.network import MIN_SLOW_SHARE, NetworkTransfers, hit_chance
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, Worker, worker_culprit
@@ -191,7 +192,7 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
     left = network.is_slow.copy()
     groups_left = network.is_group_slow.copy()
     found: list[NetworkSuspect] = []
-    for finder in (_one_ended, _hosts, _workers, _pairs) if left.any() else ():
+    for finder in (_one_ended, _hosts, _blocks, _workers, _pairs) if left.any() else ():
         for culprits, workers, links in finder(network, left):
             groups = _shared_groups(network, links, workers)
             if finder is _hosts:
@@ -393,6 +394,26 @@ def _hosts(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blam
     for _, host, hit, slow in sorted(found, key=lambda each: (-each[0], each[1])):
         if (slow & left).sum() >= max(2, MIN_SHARE_OF_HOST * slow.sum()):
             yield (Culprit(host=host),), hit, slow
+
+
+def _blocks(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blame]:
+    """Workers of a host of unknown name whose links to others are all slow, and no others are.
+
+    With links of two stages only, either end may be the reason.
+    """
+    if network.case.replay.window.hosts or left.any(axis=1).sum() < 2:
+        return
+    workers = slow_block(left, np.array(network.pairs), network.rank)
+    if workers is None:
+        return
+    stages = {stage for _, stage in workers}
+    is_stage = len(workers) == network.case.parallelism.dp_size and len(stages) == 1
+    culprits = (
+        (Culprit(stage=workers[0][1]),)
+        if is_stage
+        else tuple(_culprit(network, worker) for worker in workers)
+    )
+    yield culprits, tuple(workers), left.copy()
 
 
 def _groups_of_host(
