@@ -155,10 +155,11 @@ def _of_carried(group: Features, groups: DpGroups, suspect: NetworkSuspect) -> _
     replayer, case = group.replayer, suspect.network.case
     hosts, slowdown = case.replay.window.hosts, slowdown_of_all(replayer)
     slow_hosts = {each.host for each in suspect.culprits if each.dp_rank is None}
-    spans: NDArray[np.bool_] = spans_hosts(hosts, case.parallelism) == GROUP_BETWEEN
+    spans = np.equal(spans_hosts(hosts, case.parallelism), GROUP_BETWEEN)
     carried = np.zeros_like(spans)
     carried[[stage for (_, stage), host in hosts.items() if host in slow_hosts]] = True
-    rows = groups.rows[spans[groups.stage] & ~suspect.groups.any(axis=1)[groups.stage]]
+    known = np.asarray(suspect.groups.any(axis=1))
+    rows = groups.rows[(spans & ~known)[groups.stage]]
     empty = np.zeros(0, np.int64)
     if slowdown is None or not rows.size or (spans & ~carried).any() or not suspect.links.any():
         return empty, empty, np.zeros(0)

@@ -35,7 +35,7 @@ from app.diagnosis.evidence.network_suspects import (
     network_suspects,
 )
 from app.diagnosis.fidelity import is_recorded
-from app.diagnosis.finding import Culprit, RuledOut
+from app.diagnosis.finding import RuledOut
 from app.diagnosis.network_repair import late_posts, slow_transfers
 from app.diagnosis.repair import Repair, Repaired, delays_repair, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
@@ -321,8 +321,8 @@ def _score(worst: NetworkSuspect) -> float:
     return far * (0.85 if not worst.links.any() else 0.99)
 
 
-# More pairs are counted, not named.
-_MAX_PAIRS = 3
+# More suspects of a kind share a clause, or are counted.
+_MAX_CLAUSES = 3
 
 
 def _is_pair(suspect: NetworkSuspect) -> bool:
@@ -339,28 +339,30 @@ def _is_between(suspect: NetworkSuspect) -> bool:
 
 
 def _facts(case: Case, found: list[NetworkSuspect], verb: str) -> list[str]:
-    """A clause for each pair, one for workers and hosts, and one for dp groups, the worst first."""
-    clauses: dict[int | str, list[NetworkSuspect]] = {}
-    for at, each in enumerate(found):
-        other = "ends" if each.links.any() else "groups"
-        is_own = _is_pair(each) or _is_between(each)
-        clauses.setdefault(at if is_own else other, []).append(each)
-    facts, num_pairs = [], 0
-    for alike in clauses.values():
-        num_pairs += _is_pair(alike[0])
-        if _is_pair(alike[0]) and num_pairs > _MAX_PAIRS:
-            continue
-        culprits = tuple(dict.fromkeys(culprit for each in alike for culprit in each.culprits))
-        facts.append(_fact(case, alike[0], culprits, verb))
-    more = num_pairs - _MAX_PAIRS
+    """A clause for each suspect, the worst first; many workers, hosts or dp groups share one."""
+    kinds: dict[str, list[NetworkSuspect]] = {}
+    for each in found:
+        kind = "pairs" if _is_pair(each) else "ends" if each.links.any() else "groups"
+        kinds.setdefault(kind, []).append(each)
+    facts = []
+    for kind, alike in kinds.items():
+        if kind == "pairs" or len(alike) <= _MAX_CLAUSES:
+            facts += [_fact(case, [each], verb) for each in alike[:_MAX_CLAUSES]]
+        else:
+            facts.append(_fact(case, alike, verb))
+    more = len(kinds.get("pairs", [])) - _MAX_CLAUSES
     return facts + ([f"{plural(more, 'more pair')} {verb} longer as well"] if more > 0 else [])
 
 
-def _fact(case: Case, worst: NetworkSuspect, culprits: tuple[Culprit, ...], verb: str) -> str:
-    share = f"{verb} {as_ratio(worst.ratio)} as long as those of other links"
+def _fact(case: Case, alike: list[NetworkSuspect], verb: str) -> str:
+    worst = alike[0]
+    culprits = tuple(dict.fromkeys(culprit for each in alike for culprit in each.culprits))
+    least, most = (as_ratio(pick(each.ratio for each in alike)) for pick in (min, max))
+    ratio = most if least == most else f"{least} to {most}"
+    share = f"{verb} {ratio} as long as those of other links"
     if _is_pair(worst):
         return f"Transfers between {names_of(culprits)} {share}, in both directions"
-    if worst.links.any() and _is_between(worst):
+    if _is_between(worst):
         one, other = sorted({stage for _, stage in worst.workers})
         ranks = sorted({dp_rank for dp_rank, _ in worst.workers})
         on = "all dp ranks"
@@ -371,12 +373,12 @@ def _fact(case: Case, worst: NetworkSuspect, culprits: tuple[Culprit, ...], verb
         return f"Transfers of {names_of(culprits)} with all others {share}"
     if case.parallelism.pp_size == 1:
         return (
-            f"Collectives among all dp ranks {verb} {as_ratio(worst.ratio)} as long as in other "
+            f"Collectives among all dp ranks {verb} {ratio} as long as in other "
             "steps; with one stage they cannot tell which worker's network is slow"
         )
     return (
         f"Collectives among the dp ranks of {names_of(culprits, case.parallelism.pp_size)} {verb} "
-        f"{as_ratio(worst.ratio)} as long as usual, and its pairs of stages do not, so that no one "
+        f"{ratio} as long as usual, and its pairs of stages do not, so that no one "
         "worker can be named"
     )
 
