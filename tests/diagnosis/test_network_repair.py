@@ -20,36 +20,12 @@ from app.synth.faults.slow_network import FlappingNic, SlowNic
 from app.synth.faults.slow_network import SlowLink as LinkFault
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats
+from tests.diagnosis.long_collectives import LongCollective
 from tests.diagnosis.suspects import job
 from tests.diagnosis.windows import case_of
 
 EMBEDDING, CLIP = "embedding-grads-all-reduce", "optimizer-clip-main-grad"
 NUM_STEPS = 16
-
-
-@dataclass(frozen=True, slots=True)
-class LongCollective(Fault):
-    """Collectives of one type take longer, on one dp rank or all."""
-
-    name = "long-collective"
-    cause = None
-
-    optype: str
-    factor: float
-    dp_rank: int | None = None
-
-    @override
-    def check(self, world: World) -> None:
-        """Nothing to check."""
-
-    @override
-    def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
-        ranks = slice(None) if self.dp_rank is None else slice(self.dp_rank, self.dp_rank + 1)
-        drawn.once_s[self.optype][..., ranks] *= np.where(lasts > 0, self.factor, 1.0)[:, None]
-
-    @override
-    def culprits(self, world: World) -> tuple[Culprit, ...]:
-        return ()
 
 
 @dataclass(frozen=True, slots=True)
