@@ -59,11 +59,13 @@ def test_slow_links_that_placement_may_explain_are_not_named():
 
 
 def test_links_between_unknown_hosts_that_cut_stages_are_not_named():
-    # Ranks 0 to 5 and 6 to 11 on two hosts of 8, whose links take 9 times as long.
-    faults = [LinkFault(dp_rank, 0, 9.0) for dp_rank in range(2, 6)]
-    found = without_hosts(job(*faults, dp=6, pp=2))
+    # Ranks 0 to 7 and 8 to 11 on two hosts of 8, whose links take 9 times as long.
+    faults = [LinkFault(2, 1, 9.0), LinkFault(0, 2, 9.0), LinkFault(1, 2, 9.0)]
+    found = without_hosts(job(*faults, dp=3))
     assert isinstance(found, RuledOut)
     assert found.insufficient
+    others = without_hosts(job(*faults[:2], dp=3))
+    assert isinstance(others, Suspicion)
 
 
 def test_host_between_all_others_is_named_by_small_collectives():
