@@ -12,9 +12,8 @@ from app.trace.window import Floats, Ints
 
 # GPUs of a host, of a board within one, of a rack with one fast network.
 HOST_SIZES = (1, 2, 4, 8, 16, 32, 64, 72)
-# Links between hosts take longer than those within, but not so many times by placement alone
-# without some further sign of it.
-MIN_RATIO = 5.0
+# Beyond healthy noise.
+MIN_RATIO = 3.5
 # Slow links are apart from the others by this ratio.
 MIN_GAP = 2.5
 
@@ -22,21 +21,17 @@ MIN_GAP = 2.5
 def is_no_placement(ratio: Floats, pairs: Ints, rank: Ints) -> bool:
     """Whether some links are far slower than the others, and no size of hosts explains which.
 
-    Only links that are slow on all dp ranks alike are judged: others are compared anyway.
-
     Args:
         ratio: [links, dp], typical transfer of each link over that of the fastest one.
         pairs: [links, 2], the stages of each link.
         rank: [dp, pp], global ranks, -1 where unknown.
     """
     is_slow: NDArray[np.bool_] = ratio >= MIN_GAP
-    is_alike = bool((is_slow == is_slow[:, :1]).all())
-    slow = is_slow[:, 0]
-    if not is_alike or slow.all() or not slow.any() or (rank < 0).any():
+    if is_slow.all() or not is_slow.any() or (rank < 0).any():
         return False
-    if ratio[slow].min() < max(MIN_RATIO, MIN_GAP * float(ratio[~slow].max())):
+    if ratio[is_slow].min() < max(MIN_RATIO, MIN_GAP * float(ratio[~is_slow].max())):
         return False
-    return not is_placement(np.broadcast_to(slow[:, None], ratio.shape), pairs, rank)
+    return not is_placement(is_slow, pairs, rank)
 
 
 def is_placement(is_slow: NDArray[np.bool_], pairs: Ints, rank: Ints) -> bool:

@@ -63,7 +63,8 @@ class Links:
     that of the faster steps. `place` [links, dp]: the kind of each link. `apart`: how many times as
     long as on the fastest link the typical transfer takes on the slowest one, of a type and kind.
     `is_alike`: no placement of unknown hosts explains which links are slow, or collectives show
-    that all are (network_probe.py).
+    that all are (network_probe.py). `is_apart` [links, dp]: slow links of unknown hosts that
+    placement may explain.
     """
 
     pairs: tuple[StagePair, ...]
@@ -81,6 +82,7 @@ class Links:
     place: Ints
     apart: float
     is_alike: bool
+    is_apart: NDArray[np.bool_]
 
 
 def same_host(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
@@ -165,6 +167,7 @@ def find_links(group: Features, hosts: Mapping[tuple[int, int], str]) -> Links |
     return Links(
         named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow, is_fast,
         has_shift, place, _apart(median_s, kinds, place), is_alike or slowdown is not None,
+        (typical >= MIN_GAP_WITHIN * typical.min()) & (is_unknown and not is_alike),
     )  # fmt: skip
 
 

@@ -278,6 +278,18 @@ class NetworkTransfers:
         return np.asarray(always & alike)
 
     @property
+    def is_group_unclear(self) -> NDArray[np.bool_]:
+        """[pp], stages with links that placement may slow: it may slow their dp group as well."""
+        stages = {
+            stage
+            for links in self.case.links
+            if links is not None
+            for link in np.flatnonzero(links.is_apart.any(axis=1)).tolist()
+            for stage in links.pairs[link]
+        }
+        return np.isin(np.arange(len(self.group_pace)), sorted(stages))
+
+    @property
     def rank(self) -> Ints:
         """[dp, pp], global ranks."""
         return self.case.replay.groups[0].grid.rank

@@ -208,7 +208,8 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
             enough = np.maximum(MIN_EXPLAINED_STEPS, MIN_EXPLAINED * groups_left.sum(axis=1))
             groups_left[explained >= enough] = False
     found = _as_blocks(_with_own_groups(found))
-    for stage in np.flatnonzero(groups_left.any(axis=1)).tolist():
+    is_unclear = network.is_group_unclear
+    for stage in np.flatnonzero(groups_left.any(axis=1) & ~is_unclear).tolist():
         mine = np.zeros_like(groups_left)
         mine[stage] = groups_left[stage]
         members = tuple((dp, stage) for dp in range(network.case.parallelism.dp_size))
