@@ -81,7 +81,7 @@ def doubted_by_fidelity(
     if repaired_s is None:
         return _withheld(suspicion, seen, "and a replay has no cost of this cause")
     if suspicion.repair is None:
-        if _is_recorded(case, cost.blamed_s, repaired_s):
+        if is_recorded(case, cost.blamed_s, repaired_s):
             return None
         return _withheld(suspicion, seen, "and the record does not have the delays of this cause")
     if seen.near.size < MIN_STEPS:
@@ -92,8 +92,8 @@ def doubted_by_fidelity(
     return _withheld(suspicion, seen, f"and there this cause costs only {percent(max(share, 0.0))}")
 
 
-def _is_recorded(case: Case, blamed_s: Floats, repaired_s: Floats) -> bool:
-    """Whether the record has the delays of a suspicion, which are in `blamed_s` only."""
+def is_recorded(case: Case, blamed_s: Floats, repaired_s: Floats) -> bool:
+    """Whether the record has delays that are in `blamed_s` [steps] only, by their sum."""
     usual = case.usual_steps
     recorded_s, without_s, with_s = (
         each[usual] for each in (case.report.recorded_s, repaired_s, blamed_s)

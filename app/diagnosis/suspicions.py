@@ -186,6 +186,11 @@ def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[Floats]:
     return all_of(replay.size, [partial(_step_times, replay, [], each) for each in repairs])
 
 
+def step_times_delayed(case: Case, delays: Repair) -> Floats:
+    """[steps] replayed step times in seconds, with these delays added."""
+    return _step_times(case.replay, [delays], None)
+
+
 def _is_replayed(suspicion: Suspicion) -> bool:
     return suspicion.repair is not None or suspicion.delays is not None
 
