@@ -41,7 +41,7 @@ def test_unknown_host_that_has_all_slow_links_is_named():
     found = without_hosts(job(*slow_stages(0, 1)))
     assert isinstance(found, Suspicion)
     assert found.culprits == (Culprit(stage=1),)
-    assert "Transfers of stage 1 with all others take 9" in found.wording(UNKNOWN)
+    assert "All transfers of stage 1 take 9" in found.wording(UNKNOWN)
 
 
 def test_slow_links_to_the_first_stage_are_between_two_stages():
