@@ -1,6 +1,7 @@
 """Formats figures for sentences, labels and tables, rounded to what can be trusted."""
 
 import html
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ _MAX_RANKS = 4
 
 # Unicode marks that change text direction, and the isolates that contain a direction.
 _DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_LETTER_X = re.compile(r"(?<=\.\d)x(?= )|(?<=\.\d\d)x(?= )")
+_LETTER_X = re.compile(r"(?<=[ (])(\d[\d,]*(?:\.\d+)?)x(?= )")
 _ISOLATE, _END_ISOLATE = "\u2068", "\u2069"
 
 OPTYPE_LABELS = {
@@ -86,14 +87,33 @@ def percent(share: float) -> str:
     return f"{MINUS if value < 0 and text != '0' else ''}{text} %"
 
 
+def confidence(share: float) -> str:
+    """A confidence in words and as a whole percentage: high confidence, 95 %."""
+    level, figure = confidence_figure(share).split(", ")
+    return f"{level} confidence, {figure}"
+
+
+def confidence_figure(share: float) -> str:
+    """A confidence beside its label: high, 95 %. As in frontend/js/lib/formatting.js."""
+    # Half a percent is rounded up, as in JavaScript.
+    whole = math.floor(100 * share + 0.5)
+    level = next(word for least, word in _CONFIDENCES if whole >= least)
+    return f"{level}, {whole} %"
+
+
+_CONFIDENCES = ((80, "high"), (60, "medium"), (0, "low"))
+
+
 def count(number: int) -> str:
     """An integer with thousands separated."""
     return f"{number:,}"
 
 
 def seconds(value_s: float) -> str:
-    """A duration with three significant digits, in ms below one second."""
-    return f"{value_s:.3g} s" if value_s >= 1 else f"{1e3 * value_s:.3g} ms"
+    """A duration with three significant digits, in ms below one second; whole from 1,000 s on."""
+    if value_s >= 999.5:
+        return f"{value_s:,.0f} s"
+    return f"{value_s:.3g} s" if value_s >= 0.9995 else f"{1e3 * value_s:.3g} ms"
 
 
 def short_seconds(value_s: float) -> str:
@@ -153,6 +173,12 @@ def optype_label(optype: str) -> str:
     return OPTYPE_LABELS.get(optype, optype.replace("-", " ").capitalize())
 
 
+def optype_in_text(optype: str) -> str:
+    """An operation type in words within a sentence: backward compute."""
+    label = optype_label(optype)
+    return label[:1].lower() + label[1:]
+
+
 def cause_name(name: str, *, is_last_stage: bool = False) -> str:
     """A cause in lower case, as a chip has it; `is_last_stage` where its only culprit is that."""
     if name == "stage-imbalance" and is_last_stage:
@@ -196,7 +222,7 @@ def bidi_isolated(text: str) -> str:
 
 def with_times_sign(sentence: str) -> str:
     """The sentence with 1.6x written with the multiplication sign."""
-    return _LETTER_X.sub(TIMES, sentence)
+    return _LETTER_X.sub(rf"\1{TIMES}", sentence)
 
 
 def chart_label(text: str, max_chars: int = _MAX_LABEL_CHARS) -> str:

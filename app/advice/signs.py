@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from app.trace.imputation import impute
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Window
 
@@ -200,11 +201,15 @@ def followed_window(
 ) -> FollowedWindow | None:
     """A window as signs are looked for in it; None where its figures are not to be compared.
 
-    These are open and incomplete windows, and those of low fidelity (not `is_trusted`).
+    These are open windows, incomplete ones unless what they lack was imputed, and those of low
+    fidelity (not `is_trusted`).
     """
-    if window.state != "complete" or not is_trusted or not result["steps"]:
+    is_closed = window.state == "complete" or (
+        window.state == "incomplete" and bool(result.get("imputed"))
+    )
+    if not is_closed or not is_trusted or not result["steps"]:
         return None
-    return FollowedWindow(window, result)
+    return FollowedWindow(impute(window), result)
 
 
 @dataclass(frozen=True, slots=True)

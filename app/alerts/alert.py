@@ -36,7 +36,8 @@ class Blame:
 
     `culprits` have those of dp_rank, stage, host, rank and local_rank (the GPU) that apply; `cost`
     is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset,
-    `end_step` its end, None while it lasts.
+    `end_step` its end, None while it lasts. `fact` is the sentence without onset and cost; "" in
+    alerts of older versions.
     """
 
     cause: str
@@ -47,6 +48,7 @@ class Blame:
     num_culprits: int = 0
     since_step: int | None = None
     end_step: int | None = None
+    fact: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,24 +4,18 @@ Present tense, no blame. Text from outside (names of jobs, hosts, subjects) cann
 text around it.
 """
 
-import re
 from collections.abc import Callable, Mapping
 
 from app import formatting
 from app.alerts.alert import AlertEventKind, AlertState, Blame, Detail
 from app.alerts.readings.facts import worker_of_name
 from app.alerts.rule import On
-from app.diagnosis.onset_words import ONSET_WORDS
 from app.trace.job import job_of
 
 JOB_ENDED = "the job has ended"
 RULE_REMOVED = "the rule was removed"
 NO_BASELINE_YET = "the job has restarted: no baseline yet"
 
-# What a finding's sentence says after the fact; both are said in other places here.
-_AFTER_FACT = re.compile(
-    rf"(?:{ONSET_WORDS})?(?:; (?:it costs?|hidden by another cause) .*)?$", re.S
-)
 _MAX_NAMES = 3
 
 
@@ -83,10 +77,9 @@ def _runs_now(detail: Detail) -> str:
 
 
 def finding_sentence(blame: Blame) -> str:
-    """A finding's sentence without its onset and cost."""
-    return formatting.with_times_sign(
-        formatting.bidi_isolated(_AFTER_FACT.sub("", blame.sentence.removesuffix("."), 1))
-    )
+    """A finding's fact, without its onset and cost, which alerts have in other places."""
+    fact = blame.fact or blame.sentence.removesuffix(".")
+    return formatting.with_times_sign(formatting.bidi_isolated(fact))
 
 
 def _fact(detail: Detail) -> str:
@@ -148,6 +141,10 @@ def _subject(state: AlertState) -> str:
     return formatting.bidi_isolated(state.subject)
 
 
+def _optype(state: AlertState) -> str:
+    return formatting.bidi_isolated(formatting.optype_label(state.subject))
+
+
 def _cause(state: AlertState) -> str:
     """The cause that a rule is on, in words; the whole name of one that is not known."""
     if state.subject not in formatting.CAUSE_PHRASES:
@@ -179,7 +176,7 @@ _FIRING_SENTENCES: Mapping[On, _SentenceMaker] = {
     "worker": lambda state, job, value: _slowed(state, job, value, _worker(state), "alone slows"),
     "host": lambda state, job, value: _slowed(state, job, value, _subject(state), "slows"),
     "optype": lambda state, job, value: (
-        f"{_subject(state)} slows {job} down to {formatting.ratio(value)} of its ideal"
+        f"{_optype(state)} slows {job} down to {formatting.ratio(value)} of its ideal"
     ),
     "low-fidelity": lambda _, job, value: (
         f"The simulated steps of {job} differ from the recorded ones by {formatting.percent(value)}"
@@ -199,7 +196,7 @@ _RESOLVED_SENTENCES: Mapping[On, _SentenceMaker] = {
     "cause": lambda state, job, _: f"{job} no longer loses as much to {_cause(state)}",
     "worker": lambda state, job, _: f"{_worker(state)} no longer slows {job} down",
     "host": lambda state, job, _: f"{_subject(state)} no longer slows {job} down",
-    "optype": lambda state, job, _: f"{_subject(state)} no longer slows {job} down",
+    "optype": lambda state, job, _: f"{_optype(state)} no longer slows {job} down",
     "low-fidelity": lambda _, job, __: f"The simulated steps of {job} are like the recorded ones",
     "clock-residual": lambda _, job, value: (
         f"The clocks of the hosts of {job} are uncertain by {formatting.short_seconds(value)} now"
@@ -216,8 +213,8 @@ def cost_sentence(detail: Detail) -> str:
         return f"It has ended, hangs or lost its network.{_cost(detail, 'It costs')}"
     if detail.on == "silent-worker":
         return (
-            "Its peers stand in for it in the figures of the others where they can; what it costs "
-            "is not measured."
+            "In the figures of the others, the medians of the other workers of the same stage "
+            "stand in for it where they can; what it costs is not measured."
         )
     if detail.on == "low-fidelity":
         return "Naming a worker or a stage would be a guess."
@@ -258,5 +255,5 @@ def _beside_slowdown(detail: Detail) -> str:
 def _confidence(blame: Blame | None) -> str:
     if blame is None:
         return ""
-    confidence = formatting.percent(blame.confidence)
-    return f" Cause: {formatting.cause_name(blame.cause)} ({confidence} confidence)."
+    confidence = formatting.confidence(blame.confidence)
+    return f" Cause: {formatting.cause_name(blame.cause)} ({confidence})."

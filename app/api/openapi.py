@@ -323,7 +323,24 @@ def _window_result() -> dict[str, Any]:
             "description": "Share of the job's GPU time that the cause costs, from 0 to 1.",
         },
         "evidence": thing,
-        "sentence": {"type": "string"},
+        "sentence": {
+            "type": "string",
+            "description": "The fact, its onset and end, and its cost, without a full stop.",
+        },
+        "sentence_parts": {
+            **thing,
+            "description": "What the sentence is made of, beside onset, end and cost.",
+            "properties": {
+                "fact": {"type": "string", "description": "In the present tense."},
+                "past_fact": {"type": "string", "description": "In the past tense."},
+                "onset": {
+                    "enum": ["since", "first", None],
+                    "description": "How the onset is added: `first` for bursts, null where the "
+                    "fact has the step.",
+                },
+                "note": {"type": "string", "description": "A sentence of its own, or empty."},
+            },
+        },
     }
     end_step = {
         "type": ["integer", "null"],
@@ -396,6 +413,7 @@ def _window_result() -> dict[str, Any]:
                 "from their peers: how many (`ops`, of which `lone_ops` of workers that "
                 "recorded the rest, and `share` of all), `workers` that are missing from "
                 "some step, and the completed `steps`. Null if nothing is imputed.",
+                "properties": _imputed_properties(place),
             },
             "clocks": {
                 **thing,
@@ -458,6 +476,7 @@ def _window_result() -> dict[str, Any]:
                 "description": "Loss that is left after the repairs of all findings, as a share of "
                 "the step time and of the loss, and the op type and stage with most of it; null "
                 "where causes are withheld.",
+                "properties": _unexplained_properties(),
             },
             "coverage": {
                 **number,
@@ -470,3 +489,60 @@ def _window_result() -> dict[str, Any]:
             },
         },
     }
+
+
+def _imputed_properties(place: dict[str, Any]) -> dict[str, Any]:
+    integer = {"type": "integer"}
+    worker = {
+        "rank": integer,
+        **place,
+        "host": {"type": ["string", "null"]},
+        "first_step": {**integer, "description": "The first step that it is missing from."},
+        "last_step": integer,
+        "num_steps": {**integer, "description": "Number of steps that it is missing from."},
+    }
+    step = {
+        "step": integer,
+        "reason": {"type": "string", "description": "Why the step was incomplete."},
+        "missing": {**_INTEGERS, "description": "Ranks that had not reported the step."},
+    }
+    return {
+        "ops": {**integer, "description": "Number of imputed operations."},
+        "lone_ops": {**integer, "description": "Those of workers that recorded the rest."},
+        "share": {"type": "number", "description": "Of all operations, from 0 to 1."},
+        "workers": _list_of(worker),
+        "steps": _list_of(step),
+    }
+
+
+def _unexplained_properties() -> dict[str, Any]:
+    share = {"type": "number", "minimum": 0}
+    maybe = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
+    return {
+        "share": {**share, "description": "Of the step time."},
+        "share_of_loss": {**maybe, "description": "Of the loss; null without a loss."},
+        "optype": {
+            "type": ["string", "null"],
+            "description": "The op type whose ideal durations win back most of it; null where no "
+            "type stands out.",
+        },
+        "share_in_optype": maybe,
+        "stage": {"type": ["integer", "null"], "description": "As `optype`, for stages."},
+        "share_in_stage": maybe,
+        "late_launch_share": {
+            **share,
+            "description": "Of the step time: the part in late launches of single steps.",
+        },
+        "stop_share": {
+            **share,
+            "description": "Of the step time: the part in stops of all workers.",
+        },
+        "stop_steps": {**_INTEGERS, "description": "Steps in or before which all workers stop."},
+        "sentence": {
+            "type": ["string", "null"],
+            "description": "The loss and its place in words; null below 5 % of the step time.",
+        },
+    }
+
+
+_INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}

@@ -16,6 +16,7 @@ from app.ingest.queue import shard_of
 from app.store import jobs, runs, windows
 from app.store.alerting import alert_rules, alerts
 from app.store.database import Connection
+from app.store.windows import WindowSummary
 from app.trace.job import project_of
 
 _PAGE_SIZE = 500
@@ -123,7 +124,7 @@ class ShardAlerts:
                 job_id,
                 alerts.of_job(conn, job_id),
                 labels=job.labels,
-                counted_through=_newest_counted(conn, job_id),
+                counted_through=newest_counted(conn, job_id),
             )
             rules = self._rules.of(conn, project_of(job_id))
             self._newest_closed[job_id] = runs.newest_closed(conn, job_id)
@@ -150,11 +151,19 @@ class ShardAlerts:
         return set(filter(self._is_own_shard, found))
 
 
-def _newest_counted(conn: Connection, job_id: str) -> WindowPosition | None:
+def newest_counted(conn: Connection, job_id: str) -> WindowPosition | None:
     """Position of the newest evaluated window: earlier ones must not be evaluated again."""
     newest, _ = windows.page(conn, job_id, limit=_MAX_WINDOWS_SEARCHED)
-    counted = (each for each in newest if each.state == "complete" and each.verdict is not None)
+    counted = (each for each in newest if _is_counted(conn, job_id, each))
     return next((window_position(each.window_id) for each in counted), None)
+
+
+def _is_counted(conn: Connection, job_id: str, window: WindowSummary) -> bool:
+    """As `WindowFacts.is_counted`: complete, or what it lacks was imputed."""
+    if window.verdict is None or window.state not in ("complete", "incomplete"):
+        return False
+    is_complete = window.state == "complete"
+    return is_complete or bool(windows.get(conn, job_id, window.window_id).get("imputed"))
 
 
 class ProjectRules:

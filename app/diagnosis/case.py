@@ -24,7 +24,6 @@ from app.diagnosis.evidence.links import (
     Links,
     find_dp_groups,
     find_links,
-    same_host,
     spans_hosts,
 )
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
@@ -183,14 +182,14 @@ class Case:
     @cached_property
     def links(self) -> tuple[Links | None, ...]:
         """Transfers between stages by link, of each group; None where there are none."""
-        where = same_host(self.replay.window.hosts, self.parallelism)
-        return tuple(find_links(group, where) for group in self.groups)
+        return tuple(find_links(group, self.replay.window.hosts) for group in self.groups)
 
     @cached_property
     def dp_groups(self) -> tuple[DpGroups | None, ...]:
         """Collectives of dp ranks by stage, of each group; None where there are none."""
         spans = spans_hosts(self.replay.window.hosts, self.parallelism)
-        return tuple(find_dp_groups(group, spans) for group in self.groups)
+        of_groups = zip(self.groups, self.links, strict=True)
+        return tuple(find_dp_groups(group, spans, links) for group, links in of_groups)
 
     @cached_property
     def signals(self) -> dict[str, Floats]:

@@ -1,19 +1,15 @@
 """Combines the causes of several windows: each cause once, with its cost over all of them."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.diagnosis.detector import percent
 from app.diagnosis.evidence.job_changes import MAX_CHANGES, MAX_STEPS_APART
 from app.diagnosis.finding import SILENT
-from app.diagnosis.onset_words import ONSET_WORDS, onset_words, past_tense
+from app.diagnosis.sentence import cost_words, parts_of_json, whole_sentence
 from app.diagnosis.unexplained import unexplained_sentence
 
 Result = Mapping[str, Any]
 
-_COST = re.compile(r"; it costs? [\d.]+ %( to [\d.]+ %)? of the job's GPU time$")
-_ONSET = re.compile(rf"{ONSET_WORDS}(?=;|$)")
 _MEANS = ("score", "confidence")
 _SHARE = "share_of_loss"
 # The most costly ones; the page shows only the first few.
@@ -194,26 +190,15 @@ def _sentence(
     cost: float | None,
     cost_range: Sequence[float] | None,
 ) -> str:
-    """The newest sentence with the onset, end and cost of all windows."""
-    fact, words, rest = _parts(newest)
-    sentence = f"{fact}{onset_words(onset, end) if words or end is not None else ''}{rest}"
-    if cost is not None:
-        costs = percent(cost)
-        if cost_range is not None:
-            costs = " to ".join(percent(each) for each in cost_range)
-        sentence = _COST.sub(f"; it costs {costs} of the job's GPU time", sentence)
-    return sentence if end is None else past_tense(sentence)
+    """The newest fact with the onset, end and cost of all windows.
 
-
-def _parts(newest: Result) -> tuple[str, str, str]:
-    """A finding's sentence before, in and after its onset."""
-    sentence = newest["sentence"]
-    found = _ONSET.search(sentence)
-    if found is not None:
-        return sentence[: found.start()], found.group(), sentence[found.end() :]
-    cost = _COST.search(sentence)
-    at = len(sentence) if cost is None else cost.start()
-    return sentence[:at], "", sentence[at:]
+    Results of older versions have no parts: their sentence is kept as it is.
+    """
+    if "sentence_parts" not in newest:
+        return str(newest["sentence"])
+    later = newest["evidence"].get("cost_once_others_are_mended")
+    costs = cost_words(cost, cost_range, later, is_past=end is not None)
+    return whole_sentence(parts_of_json(newest["sentence_parts"]), onset, end, costs)
 
 
 def _changes(results: Sequence[Result]) -> list[Any] | None:

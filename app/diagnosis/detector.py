@@ -7,7 +7,7 @@ cause has ended.
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,8 +16,16 @@ from numpy.typing import NDArray
 from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.finding import Culprit, Persistence, RuledOut
-from app.diagnosis.onset_words import onset_words, past_tense
 from app.diagnosis.repair import Repair
+from app.diagnosis.sentence import (
+    OnsetForm,
+    SentenceParts,
+    cost_words,
+    in_tense,
+    onset_words,
+    sentence_case,
+    whole_sentence,
+)
 from app.trace.window import Floats
 
 
@@ -31,6 +39,7 @@ class CostFigures:
     cost_after_others: float | None = None  # its cost after the repairs that hide it now
     cost_range: tuple[float, float] | None = None  # where replay and waits disagree
     end_step: int | None = None  # the last step with the cause; None while it lasts
+    is_past: bool = False  # the past tense also without an end
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +64,12 @@ class Suspicion:
     are seconds of late launch, 0 in other lanes; they are added to T' and left out of the repaired
     time. `badness` [n] says how bad each step of the extended history was, 1.0 = not at all, NaN =
     unknown; onset, end and persistence come from it unless they are given. `wording` makes the
-    sentence. Below `min_cost`, a share of GPU time, the cause is not named. `parts` is
-    for several culprits with a repair. `max_confidence` is for evidence that cannot decide, however
-    often such findings are right: few steps, or two explanations that look alike.
+    sentence, and `onset_form` says how it adds the onset, None where the fact has the step already.
+    Below `min_cost`, a share of GPU time, the cause is not named. `parts` is for several culprits
+    with a repair. `max_confidence` is for evidence that cannot decide, however often such findings
+    are right: few steps, or two explanations that look alike. With `is_cost_recorded` the cost is
+    `cost`, read from the record, whatever is replayed. `is_at_step_end` is for work after the last
+    micro-batch, as the optimizer.
     """
 
     cause: str
@@ -71,11 +83,14 @@ class Suspicion:
     cost: float | None = None
     min_cost: float = 0.0
     max_confidence: float = 1.0
+    is_cost_recorded: bool = False
+    is_at_step_end: bool = False
     onset_step: int | None = None
     persistence: Persistence | None = None
     end_step: int | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
     parts: CulpritParts | None = None
+    onset_form: OnsetForm | None = "since"
 
 
 class Detector(ABC):
@@ -99,10 +114,21 @@ _DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 def finding_sentence(fact: str, costs: CostFigures) -> str:
     """The fact, its onset, its end and its cost, without a full stop.
 
-    The fact is in the present tense, with verbs of onset_words.py.
+    The fact has its verbs marked (sentence.py).
     """
-    said = f"{fact}{onset_words(costs.onset_step, costs.end_step)}{_cost(costs)}"
-    return said if costs.end_step is None else past_tense(said)
+    is_past = costs.is_past or costs.end_step is not None
+    said = f"{in_tense(fact, is_past=is_past)}{onset_words(costs.onset_step, costs.end_step)}"
+    return said + _cost_words(costs)
+
+
+def sentence_and_parts(suspicion: Suspicion, costs: CostFigures) -> tuple[str, SentenceParts]:
+    """The sentence of a finding, with its first letter in upper case, and its parts."""
+    without = CostFigures(None, None, costs.persistence)
+    fact, past_fact = (
+        sentence_case(suspicion.wording(each)) for each in (without, replace(without, is_past=True))
+    )
+    parts = SentenceParts(fact, past_fact, suspicion.onset_form)
+    return whole_sentence(parts, costs.onset_step, costs.end_step, _cost_words(costs)), parts
 
 
 def names_of(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:
@@ -110,11 +136,18 @@ def names_of(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:
     if not culprits:
         return "every worker"
     named = [_name(culprit, num_stages) for culprit in culprits[:_MAX_NAMED]]
-    if len(culprits) > _MAX_NAMED:
-        return f"{'; '.join(named)} and {len(culprits) - _MAX_NAMED:,} more"
+    more, hosts = len(culprits) - _MAX_NAMED, all(_is_host(each) for each in culprits)
+    # Names of workers have commas.
+    between = ", " if hosts else "; "
+    if more > 0:
+        return f"{between.join(named)} and {more:,} more{' hosts' if hosts and more > 1 else ''}"
     if len(named) == 1:
         return named[0]
-    return f"{'; '.join(named[:-1])} and {named[-1]}"
+    return f"{between.join(named[:-1])} and {named[-1]}"
+
+
+def _is_host(culprit: Culprit) -> bool:
+    return culprit.dp_rank is None and culprit.stage is None and culprit.rank is None
 
 
 def plural(number: int, noun: str) -> str:
@@ -122,19 +155,27 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def steps_of(number: int, num_steps: int) -> str:
+    """In which steps: "in 15 of 31 steps", "in all 31 steps"."""
+    if number < num_steps:
+        return f"in {number:,} of {plural(num_steps, 'step')}"
+    return "in the only step" if num_steps == 1 else f"in all {num_steps:,} steps"
+
+
 def as_ratio(ratio: float) -> str:
-    """A ratio in words: 1.6x, below 1.15 with two digits."""
-    return f"{ratio:.1f}x" if ratio >= 1.15 else f"{ratio:.2f}x"
+    """A ratio in words: 12x, 1.6x, below 1.15 with two digits."""
+    digits = 0 if ratio >= 9.95 else 1 if ratio >= 1.15 else 2
+    return f"{ratio:,.{digits}f}x"
 
 
 def percent(share: float) -> str:
-    """A share in words: 31 %, below 9.5 % with one digit."""
-    return f"{100 * share:.0f} %" if share >= 0.095 else f"{100 * share:.1f} %"
+    """A share in words, as pages show it: 31 %, below 9.95 % with one digit."""
+    return formatting.percent(share)
 
 
 def _name(culprit: Culprit, num_stages: int | None) -> str:
     host = _host(culprit.host) if culprit.host else ""
-    if culprit.dp_rank is None and culprit.stage is None and culprit.rank is None:
+    if _is_host(culprit):
         return host or "every worker"
     parts = [f"dp {culprit.dp_rank}"] if culprit.dp_rank is not None else []
     if culprit.stage is not None:
@@ -149,18 +190,9 @@ def _host(name: str) -> str:
     return plain if len(plain) <= _MAX_HOST_CHARS else "..." + plain[3 - _MAX_HOST_CHARS :]
 
 
-def _cost(costs: CostFigures) -> str:
-    if costs.cost is None:
-        return ""
-    if costs.cost_after_others is not None:
-        later = percent(costs.cost_after_others)
-        return (
-            f"; hidden by another cause now, it costs {later} of the GPU time once that is mended"
-        )
-    if costs.cost_range is not None:
-        low, high = (percent(each) for each in costs.cost_range)
-        return f"; it costs {low} to {high} of the job's GPU time"
-    return f"; it costs {percent(costs.cost)} of the job's GPU time"
+def _cost_words(costs: CostFigures) -> str:
+    is_past = costs.is_past or costs.end_step is not None
+    return cost_words(costs.cost, costs.cost_range, costs.cost_after_others, is_past=is_past)
 
 
 # So many steps are enough to tell a slowdown from chance.

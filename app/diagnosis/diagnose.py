@@ -14,7 +14,13 @@ from app.diagnosis.absent_workers import doubted_by_absence
 from app.diagnosis.calibration import calibrated
 from app.diagnosis.case import Case
 from app.diagnosis.culprit_costs import drop_cheap_culprits
-from app.diagnosis.detector import CostFigures, Detector, Suspicion, percent
+from app.diagnosis.detector import (
+    CostFigures,
+    Detector,
+    Suspicion,
+    percent,
+    sentence_and_parts,
+)
 from app.diagnosis.detectors.allocator_stall import AllocatorStall
 from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
 from app.diagnosis.detectors.cpu_contention import CpuContention
@@ -158,7 +164,7 @@ def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosi
             return _diagnosis(case, with_late, left, [*suspicions, *late])
         ruled_out_then += [each for each in ruled_out_with if each.cause == LATE_HOST]
     elif late:
-        reason = "what the others wait for late ranks is explained by other causes"
+        reason = "the time that others wait for late ranks is explained by other causes"
         not_late += [RuledOut(each.cause, reason, score=each.score) for each in late]
     left = _without_found([*ruled_out_then, *not_late], findings or ())
     return _diagnosis(case, findings, left, suspicions)
@@ -273,6 +279,9 @@ def without_steps(window: Window) -> dict[str, Any]:
     ruled_out = [RuledOut(cause, no_step, insufficient=True) for cause in others]
     if isinstance(answer, RuledOut):
         return {"findings": None, "ruled_out": [each.as_json() for each in (answer, *ruled_out)]}
+    sentence, parts = sentence_and_parts(
+        answer, CostFigures(None, answer.onset_step, answer.persistence)
+    )
     found = Finding(
         cause=answer.cause,
         score=answer.score,
@@ -282,7 +291,8 @@ def without_steps(window: Window) -> dict[str, Any]:
         persistence=answer.persistence,
         cost=None,
         evidence=answer.evidence,
-        sentence=answer.wording(CostFigures(None, answer.onset_step, answer.persistence)),
+        sentence=sentence,
+        parts=parts,
     )
     return {"findings": [found.as_json()], "ruled_out": [each.as_json() for each in ruled_out]}
 
@@ -322,6 +332,7 @@ def _judged(
     costs = CostFigures(
         share, onset.onset_step, onset.persistence, later, cost_range, onset.end_step
     )
+    sentence, parts = sentence_and_parts(suspicion, costs)
     return Finding(
         cause=suspicion.cause,
         score=suspicion.score,
@@ -333,10 +344,13 @@ def _judged(
         evidence={
             **_places(case, suspicion),
             **suspicion.evidence,
-            "share_of_loss": _share_of_loss(case, cost, index),
+            "share_of_loss": None
+            if suspicion.is_cost_recorded
+            else _share_of_loss(case, cost, index),
             **({} if later is None else {"cost_once_others_are_mended": later}),
         },
-        sentence=suspicion.wording(costs),
+        sentence=sentence,
+        parts=parts,
         cost_range=cost_range,
         end_step=costs.end_step,
     )
@@ -346,7 +360,7 @@ def _cost(
     case: Case, suspicion: Suspicion, replayed: float | None
 ) -> tuple[float | None, tuple[float, float] | None]:
     """The cost by replay, and a range where the waits for the suspicion's workers disagree."""
-    share = suspicion.cost if replayed is None else replayed
+    share = suspicion.cost if replayed is None or suspicion.is_cost_recorded else replayed
     workers = [tuple(worker) for worker in suspicion.evidence.get("workers", ())]
     if suspicion.evidence.get("num_workers", 0) > len(workers):
         return share, None  # too many workers to be listed

@@ -76,24 +76,24 @@ def doubted_by_fidelity(
     is_late = repaired_s is None or suspicion.delays is not None
     if "arrivals" in suspicion.evidence and is_late:
         return None
-    if repaired_s is None and suspicion.cost is not None:
+    if suspicion.is_cost_recorded or (repaired_s is None and suspicion.cost is not None):
         return None  # read from the record itself
     if repaired_s is None:
-        return _withheld(suspicion, seen, "what it costs cannot be replayed")
+        return _withheld(suspicion, seen, "and a replay has no cost of this cause")
     if suspicion.repair is None:
-        if _is_recorded(case, cost.blamed_s, repaired_s):
+        if is_recorded(case, cost.blamed_s, repaired_s):
             return None
-        return _withheld(suspicion, seen, "the record does not have the delays that it is about")
+        return _withheld(suspicion, seen, "and the record does not have the delays of this cause")
     if seen.near.size < MIN_STEPS:
         return _withheld(suspicion, seen, "too few to confirm a cause")
     share = 1.0 - float(repaired_s[seen.near].mean() / cost.blamed_s[seen.near].mean())
     if share >= max(MIN_COST, suspicion.min_cost):
         return None
-    return _withheld(suspicion, seen, f"and there it costs only {percent(max(share, 0.0))}")
+    return _withheld(suspicion, seen, f"and there this cause costs only {percent(max(share, 0.0))}")
 
 
-def _is_recorded(case: Case, blamed_s: Floats, repaired_s: Floats) -> bool:
-    """Whether the record has the delays of a suspicion, which are in `blamed_s` only."""
+def is_recorded(case: Case, blamed_s: Floats, repaired_s: Floats) -> bool:
+    """Whether the record has delays that are in `blamed_s` [steps] only, by their sum."""
     usual = case.usual_steps
     recorded_s, without_s, with_s = (
         each[usual] for each in (case.report.recorded_s, repaired_s, blamed_s)
@@ -106,8 +106,8 @@ def _withheld(suspicion: Suspicion, seen: Fidelity, why: str) -> RuledOut:
     steps = plural(seen.num_usual, "step")
     return RuledOut(
         suspicion.cause,
-        f"suspected, but the replay is within {percent(MAX_DISCREPANCY)} of the record in "
-        f"{seen.near.size:,} of {steps}, {why}",
+        f"suspected, but not certain: the replay matches the record (within "
+        f"{percent(MAX_DISCREPANCY)}) in {seen.near.size:,} of {steps} only, {why}",
         insufficient=True,
         score=suspicion.score,
         figures={"discrepancy": seen.away, "steps_near": float(seen.near.size)},
@@ -127,15 +127,16 @@ def with_unexplained(cost: SuspicionCosts, seen: Fidelity) -> SuspicionCosts:
 def as_independent(found: Finding, seen: Fidelity, recorded_s: Floats) -> Finding:
     """The finding with the share of the step that remains unexplained, and limited confidence."""
     share = float(seen.unexplained_s.sum() / recorded_s.sum())
-    besides = (
-        f" (late launches that no cause explains take another {percent(share)} of the time)"
+    note = (
+        f"Late launches that no cause explains take another {percent(share)} of the step time"
         if share > MAX_DISCREPANCY
-        else f" (the replay explains {seen.near.size:,} of {plural(seen.num_usual, 'step')})"
+        else f"The replay matches the record in {seen.near.size:,} of "
+        f"{plural(seen.num_usual, 'step')} only"
     )
-    fact, cost, costs = found.sentence.partition("; it costs ")
     return replace(
         found,
         confidence=min(found.confidence, MAX_CONFIDENCE),
-        sentence=f"{fact}{besides}{cost}{costs}",
+        sentence=f"{found.sentence}. {note}",
+        parts=replace(found.parts, note=note),
         evidence={**found.evidence, "steps_near_record": int(seen.near.size)},
     )

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from app.diagnosis.sentence import SentenceParts
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
@@ -71,7 +72,7 @@ class Finding:
     `score` and `confidence` are within 0..1. `cost` is the share of the job's GPU time that a
     repair wins back, None where unknown; `cost_range` are its bounds where replay and waits
     disagree. `onset_step` is None where the cause began before the known steps, `end_step`, the
-    last step with it, while it lasts.
+    last step with it, while it lasts. `sentence` is made of `parts`, its onset, end and cost.
     """
 
     cause: str
@@ -83,6 +84,7 @@ class Finding:
     cost: float | None
     evidence: Mapping[str, Any]
     sentence: str
+    parts: SentenceParts
     cost_range: tuple[float, float] | None = None
     end_step: int | None = None
 
@@ -100,6 +102,7 @@ class Finding:
             "cost_range": None if self.cost_range is None else list(self.cost_range),
             "evidence": dict(self.evidence),
             "sentence": self.sentence,
+            "sentence_parts": self.parts.as_json(),
         }
 
 

@@ -5,6 +5,8 @@
 T' is the mean replayed step time with the launch delays of all suspicions added; T'_repaired the
 same with one suspicion repaired. Both include the time of odd steps that a replay leaves out, as
 evaluations are part of a job's time. Without delays and odd steps T' = T.
+What a worker does at the end of a step is hidden where the others begin the next one meanwhile:
+such seconds are in neither.
 
 One fault may look like two causes. Pairs of causes that may be confused are compared operation by
 operation: if most of the smaller one's excess time is also in the larger one, the larger one
@@ -21,6 +23,7 @@ from itertools import combinations
 
 import numpy as np
 
+from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.evidence.expert_load import hot_by_routing
@@ -69,12 +72,36 @@ def suspicion_costs(case: Case, suspicions: Sequence[Suspicion]) -> SuspicionCos
             if _is_replayed(each)
         ],
     )
-    left_out_s = _left_out_s(case, blamed_s)
     answers = iter(found)
+    repaired_s = [next(answers) if _is_replayed(each) else None for each in suspicions]
+    hidden_s = [
+        _hidden_s(case, *each, blamed_s) for each in zip(suspicions, repaired_s, strict=True)
+    ]
+    all_hidden_s = min(sum(hidden_s), float(blamed_s.min()))
+    left_out_s = _left_out_s(case, blamed_s - all_hidden_s) - all_hidden_s
     return SuspicionCosts(
         blamed_s + left_out_s,
-        tuple(next(answers) + left_out_s if _is_replayed(each) else None for each in suspicions),
+        tuple(
+            None if each_s is None else each_s + own_s + left_out_s
+            for each_s, own_s in zip(repaired_s, hidden_s, strict=True)
+        ),
     )
+
+
+def _hidden_s(
+    case: Case, suspicion: Suspicion, repaired_s: Floats | None, blamed_s: Floats
+) -> float:
+    """Seconds of a slow end of a step during which the others begin the next step.
+
+    Replays have each step alone; where times between steps are known, the recorded steps are
+    periods, of which the first one of the window ends when the others begin the next step.
+    """
+    has_periods = all(group.replayer.grid.origin_s is not None for group in case.groups)
+    steps = case.usual_steps[case.usual_steps > 0]
+    if not (suspicion.is_at_step_end and has_periods and steps.size) or repaired_s is None:
+        return 0.0
+    over_s = float(np.median((blamed_s - case.report.recorded_s)[steps]))
+    return float(np.clip(over_s, 0.0, np.median((blamed_s - repaired_s)[steps])))
 
 
 def _left_out_s(case: Case, blamed_s: Floats) -> Floats:
@@ -157,6 +184,11 @@ def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[Floats]:
     """[steps] replayed step times in seconds, with each of these repairs alone."""
     replay = case.replay
     return all_of(replay.size, [partial(_step_times, replay, [], each) for each in repairs])
+
+
+def step_times_delayed(case: Case, delays: Repair) -> Floats:
+    """[steps] replayed step times in seconds, with these delays added."""
+    return _step_times(case.replay, [delays], None)
 
 
 def _is_replayed(suspicion: Suspicion) -> bool:
@@ -308,6 +340,8 @@ _CONFUSABLE = frozenset(
         ("late-host", "job-stop"),
         ("checkpoint-stall", "job-stop"),
         ("gc-pause", "checkpoint-stall"),
+        ("data-loading", "checkpoint-stall"),
+        ("late-host", "checkpoint-stall"),
     )
 )
 # Share of the smaller one's excess time.
@@ -319,6 +353,7 @@ def drop_explained(
 ) -> tuple[list[Suspicion], list[RuledOut]]:
     """The suspicions that remain, and those that another one explains."""
     explained: dict[str, RuledOut] = _late_hosts(case, suspicions) | _experts(case, suspicions)
+    explained |= _busy_hosts(case, suspicions)
     suspicions = [each for each in suspicions if each.cause not in explained]
     for one, other in combinations(suspicions, 2):
         if frozenset((one.cause, other.cause)) not in _CONFUSABLE:
@@ -328,7 +363,7 @@ def drop_explained(
         if shared.of_smaller >= _MIN_SHARED:
             explained[small.cause] = RuledOut(
                 small.cause,
-                f"what it is about is explained by {large.cause}",
+                f"its lost time is explained by {formatting.cause_phrase(large.cause)}",
                 score=small.score,
                 figures={"share_explained": shared.of_smaller},
             )
@@ -367,8 +402,8 @@ def _reason_by_experts(case: Case, slow: Suspicion) -> str | None:
 
 
 _NOT_TOLD_FROM_EXPERTS = (
-    "several ranks of an expert-parallel block compute longer: without token counts, their experts "
-    "and their GPUs or hosts cannot be told apart"
+    "several ranks of an expert-parallel block compute longer: without token counts, busy experts "
+    "and slow GPUs or hosts look alike"
 )
 # Computations of all ranks of a block that are long now and then are no stops either.
 _STOPS = ("allocator-stall", "cpu-contention")
@@ -434,12 +469,35 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     return {}
 
 
+# Of the time that busy CPUs take: less is what stops too short to be seen singly add up to.
+_MAX_SHARE_OF_BUSY = 0.5
+
+
+def _busy_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
+    """Drops a small slowdown of the workers whose hosts are busy with something else."""
+    busy = next((each for each in suspicions if each.cause == "cpu-contention"), None)
+    if busy is None:
+        return {}
+    held_up, dp_ranks = set(_workers_of(busy)), range(case.parallelism.dp_size)
+    found: dict[str, RuledOut] = {}
+    for slow in suspicions:
+        workers = set(_workers_of(slow))
+        if slow.cause == "stage-imbalance":
+            stages = [each.stage for each in slow.culprits if each.stage is not None]
+            workers = {(dp_rank, stage) for stage in stages for dp_rank in dp_ranks}
+        if slow.cause in ("slow-worker", "stage-imbalance") and workers and workers <= held_up:
+            shared = _shared_time(case, slow, busy)
+            if shared.first_s <= _MAX_SHARE_OF_BUSY * shared.second_s:
+                found |= _explained(slow, busy.cause)
+    return found
+
+
 def _names_all(suspicion: Suspicion, workers: Sequence[Sequence[int]]) -> bool:
     return all(worker in suspicion.evidence["workers"] for worker in workers)
 
 
 def _explained(suspicion: Suspicion, by: str) -> dict[str, RuledOut]:
-    reason = f"what it is about is explained by {by}"
+    reason = f"its lost time is explained by {formatting.cause_phrase(by)}"
     return {suspicion.cause: RuledOut(suspicion.cause, reason, score=suspicion.score)}
 
 
@@ -508,7 +566,7 @@ def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
         return None
     return RuledOut(
         suspicion.cause,
-        f"its transfers take {1e3 * effect_s:.3g} ms too long, and {clock_doubt(case)}",
+        f"its transfers take {formatting.seconds(effect_s)} too long, and {clock_doubt(case)}",
         insufficient=True,
         score=suspicion.score,
         figures={"effect_s": effect_s, "clock_residual_s": error_s},
@@ -518,10 +576,10 @@ def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
 def clock_doubt(case: Case) -> str:
     """How wrong times between workers may be, in words."""
     clocks = case.replay.clocks
-    error_ms = f"{1e3 * (clocks.error_s or 0.0):.3g} ms"
+    error = formatting.seconds(clocks.error_s or 0.0)
     if clocks.residual_s is None:
-        return f"the workers' clocks are unknown: ends that belong together are {error_ms} apart"
-    return f"the hosts' clocks are known to {error_ms} only"
+        return f"the workers' clocks are unknown: ends that belong together are {error} apart"
+    return f"the hosts' clocks are known to {error} only"
 
 
 def _effect_s(case: Case, repair: Repair) -> float | None:

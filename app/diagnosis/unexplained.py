@@ -93,7 +93,7 @@ def _place_in_words(block: Mapping[str, Any]) -> str:
     on = "" if block["stage"] is None else f" on stage {block['stage']}"
     if block["optype"] is None:
         return on.removeprefix(" on ")
-    return f"{block['optype']}{on}"
+    return f"{formatting.optype_in_text(block['optype'])}{on}"
 
 
 def unexplained_loss(

@@ -75,7 +75,7 @@ def notice(**given: Any) -> Notice:
         "at_s": 1_700_000_030.5,
         "sentence": alerts[0].sentence if alerts else "This is a test.",
         "sub": "It costs 19 GPU-h an hour, 30 % of the time of 64 GPUs. "
-        "Cause: slow worker (90 % confidence).",
+        "Cause: slow worker (high confidence, 90 %).",
         "alerts": alerts,
         "page_url": "https://paceline.example/jobs/llm-70b?window=2-1220",
         "runbook_url": "https://runbooks.example/slow",

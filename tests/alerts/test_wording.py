@@ -21,6 +21,7 @@ BLAME = Blame(
     0.95,
     [{"dp_rank": 3, "stage": 1, "host": "host-017"}],
     1,
+    fact="dp 3, stage 1 on host-017 is 1.6x slower than its peers",
 )
 FACT = "dp 3, stage 1 on host-017 is 1.6\u00d7 slower than its peers"
 DETAIL = Detail(
@@ -50,7 +51,7 @@ def test_the_first_sentence_says_how_slow_since_when_and_who():
 def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
     assert cost_sentence(DETAIL) == (
         "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs. "
-        "Cause: slow worker (95 % confidence)."
+        "Cause: slow worker (high confidence, 95 %)."
     )
     assert cost_sentence(replace(DETAIL, blame=None)) == (
         "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs."
@@ -78,7 +79,7 @@ def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
         ),
         (
             {"on": "optype", "value": 1.3, "subject": "forward-compute"},
-            "forward-compute slows llm-70b down to 1.30\u00d7",
+            "Forward compute slows llm-70b down to 1.30\u00d7",
         ),
         (
             {"on": "low-fidelity", "value": 0.071},
@@ -149,7 +150,7 @@ def test_a_cause_that_costs_more_than_the_slowdown_shows_says_why():
     assert cost_sentence(replace(of_cause, slowdown=1.27, gpu_time_wasted=0.21)) == (
         "It costs 20 GPU-h an hour, 31 % of the time of 64 GPUs. That is by steps replayed "
         "without it: the slowdown of 1.27\u00d7, which only compares workers with each other, "
-        "accounts for 21 %. Cause: slow worker (95 % confidence)."
+        "accounts for 21 %. Cause: slow worker (high confidence, 95 %)."
     )
     for wasted in (0.4, 0.312):
         assert "accounts for" not in cost_sentence(replace(of_cause, gpu_time_wasted=wasted))
@@ -174,13 +175,13 @@ def test_alerts_of_older_releases_have_sentences():
 def test_text_from_outside_has_no_power_over_the_text_around_it():
     said = told(on="host", value=1.3, subject="h\u202est-1", blame=None)
     assert "\u202e" not in said
-    hidden = (
-        "host-1 is 2.0x slower than its peers; hidden by another cause now, it costs 9 % of the"
-    )
-    assert (
-        finding_sentence(replace(BLAME, sentence=hidden))
-        == "host-1 is 2.0\u00d7 slower than its peers"
-    )
+    named = replace(BLAME, fact="h\u202est-\u00e91 is 2.0x slower than its peers")
+    assert finding_sentence(named) == "\u2068hst-\u00e91 is 2.0\u00d7 slower than its peers\u2069"
+
+
+def test_alerts_of_older_releases_have_the_whole_sentence():
+    old = finding_sentence(replace(BLAME, fact=""))
+    assert old == f"{FACT}, since step 1204; it costs 29 % of the job's GPU time"
 
 
 def test_the_loss_that_no_cause_explains_is_said_after_the_cause():

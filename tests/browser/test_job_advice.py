@@ -6,6 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from app import formatting
+
 
 def card_of(page):
     return page.get_by_role("region", name="What to do")
@@ -49,7 +51,7 @@ def test_the_first_card_has_the_fix_its_gain_and_its_confidence(
     expect(row.locator(".gain b")).to_have_text(f"{fix['speed_up']:.2f}\u00d7")
     expect(row).to_contain_text(f"Wins {fix['gpu_hours_per_day']:,.0f} GPU-hours a day")
     expect(row).to_contain_text(fix["risk"])
-    confidence = f"high confidence, {100 * fix['confidence']:.0f}\u202f%"
+    confidence = formatting.confidence(fix["confidence"]).replace(" %", "\u202f%")
     expect(row.locator(".sure")).to_contain_text(confidence)
     expect(row.locator(".pays")).to_have_text("takes a restart, whose cost is not known")
     steps = f"steps {found['steps'][0]} to {found['steps'][-1]}"

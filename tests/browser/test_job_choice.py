@@ -101,7 +101,7 @@ def test_since_onset_and_all_show_the_figures_of_their_windows(stocked, open_job
     expect(stat(page, "Slowdown")).to_have_text(ratio(known["slowdown"]))
     assert query_of(page) == "window=since-onset"
     shown = page.locator(".scrubber .what")
-    expect(shown).to_contain_text(f"from step {known['steps'][0]}, the onset")
+    expect(shown).to_contain_text(f"since step {known['steps'][0]}, when it began")
     page.get_by_role("button", name="All", exact=True).click()
     expect(page.locator(".scrubber .what")).to_contain_text("40 steps in 5 windows")
     whole = result(stocked, f"{ribbon['bins'][0]['from']}..{ribbon['bins'][-1]['to']}")

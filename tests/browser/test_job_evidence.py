@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import app.diagnosis
+from app import formatting
 
 _DIAGNOSIS = Path(app.diagnosis.__file__).parent
 # Functions whose dictionaries become evidence; a call's keyword `evidence` does, too.
@@ -88,7 +89,7 @@ def test_evidence_figures_have_units_and_long_lists_are_cut(rows):
             "coefficient_of_variation": 0.213,
             "workers": [[dp, 1] for dp in range(11)],
             "steps": [3, 4, 5, 9],
-            "told_by_client": False,
+            "reported_by_client": False,
             "every_steps": None,
             "a_figure_of_tomorrow": 7,
         },
@@ -123,3 +124,16 @@ def test_a_finding_links_to_its_worker_and_host(stocked, open_page):
     elsewhere = page.get_by_label("Host in other jobs")
     expect(elsewhere).to_contain_text("shared-host-b")
     expect(elsewhere).to_contain_text("Slow in the other job that it was part of, too.")
+
+
+def test_confidence_is_written_as_the_server_writes_it(stocked, open_page):
+    page = open_page(stocked.link("/jobs/slow-worker")).page
+    shares = [0.05, 0.125, 0.594, 0.595, 0.6, 0.794, 0.795, 0.8, 0.985, 0.99]
+    written = page.evaluate(
+        """async shares => {
+            const { confidenceWords } = await import("/static/js/lib/formatting.js")
+            return shares.map(confidenceWords)
+        }""",
+        shares,
+    )
+    assert written == [formatting.confidence(share) for share in shares]

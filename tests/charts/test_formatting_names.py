@@ -24,6 +24,32 @@ def test_shares_are_rounded_to_what_can_be_trusted(share, text):
 
 
 @pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0.95, "high confidence, 95 %"),
+        (0.985, "high confidence, 99 %"),
+        (0.795, "high confidence, 80 %"),
+        (0.794, "medium confidence, 79 %"),
+        (0.594, "low confidence, 59 %"),
+    ],
+)
+def test_confidence_has_words_that_fit_its_number(share, text):
+    assert formatting.confidence(share) == text
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        ("it is 1.6x slower", "it is 1.6\u00d7 slower"),
+        ("takes 2,410x as long", "takes 2,410\u00d7 as long"),
+        ("node-3x is slow", "node-3x is slow"),
+    ],
+)
+def test_ratios_get_the_times_sign_and_names_do_not(sentence, shown):
+    assert formatting.with_times_sign(sentence) == shown
+
+
+@pytest.mark.parametrize(
     ("numbers", "text"),
     [
         ([7], "Rank 7"),

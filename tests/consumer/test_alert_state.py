@@ -3,14 +3,15 @@ from dataclasses import replace
 
 import pytest
 
-from app.alerts.readings.facts import WindowFacts
+from app.alerts.readings.facts import WindowFacts, window_position
 from app.alerts.rule import Rule
 from app.alerts.rules.state_machine import NO_DATA_AFTER_S
-from app.consumer.alert_state import ShardAlerts
+from app.consumer.alert_state import ShardAlerts, newest_counted
 from app.errors import StoreUnavailable
 from app.store import projects, windows
 from app.store.alerting import alert_rules, alerts
 from app.store.database import Store
+from app.trace.job import Parallelism
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW, UNEXPLAINED
 from tests.consumer.twin import slowdown_rules, step_batches
 
@@ -285,6 +286,27 @@ def test_alert_has_no_data_after_a_series_of_incomplete_windows(make_twin):
         twin.turns(consumer, each_s=NO_DATA_AFTER_S / 4)
     assert twin.windows("state")[:2] == [("complete",), ("incomplete",)]
     assert [row[0] for row in twin.rows("alert_events", "kind")] == ["firing", "no-data"]
+
+
+def test_imputed_windows_are_not_counted_again_after_a_restart(make_twin):
+    twin = make_twin(window_steps=2, default_rules=slowdown_rules(3), silent_after_s=1e9)
+    sizes = Parallelism(4, 2)
+    made = replace(SLOW, parallelism=sizes)
+    twin.register(JOB, sizes)
+    consumer = twin.consumer()
+    for step in range(8):
+        twin.append(JOB, *step_batches(made, step)[:-1])
+        twin.turns(consumer, each_s=NO_DATA_AFTER_S / 4)
+    states = twin.windows("state")
+    assert ("incomplete",) in states
+    with twin.store.read() as conn:
+        newest, _ = windows.page(conn, JOB, limit=10)
+        counted = [
+            each
+            for each in newest
+            if each.state == "incomplete" and windows.get(conn, JOB, each.window_id)["imputed"]
+        ]
+        assert newest_counted(conn, JOB) == window_position(counted[0].window_id)
 
 
 def slow_facts(twin, window_id):

@@ -10,10 +10,13 @@ from app.diagnosis.combine_causes import (
     leading,
 )
 
-SENTENCE = (
-    "dp 3, stage 1 on host-17 is 1.6x slower than its peers, since step 40; "
-    "it costs 30 % of the job's GPU time"
-)
+PARTS = {
+    "fact": "dp 3, stage 1 on host-17 is 1.6x slower than its peers",
+    "past_fact": "dp 3, stage 1 on host-17 was 1.6x slower than its peers",
+    "onset": "since",
+    "note": "",
+}
+SENTENCE = f"{PARTS['fact']}, since step 40; it costs 30 % of the job's GPU time"
 FIGURES = {"optype_slowdown": {"forward-compute": 1.3, "gc": 1.1}, "stage_share": [0.2, 0.8]}
 
 
@@ -38,6 +41,7 @@ def finding(cost=0.3, onset=40, cause="slow-worker", dp_rank=3, sentence=SENTENC
         "cost": cost,
         "evidence": {"share_of_loss": 0.9},
         "sentence": sentence,
+        "sentence_parts": PARTS,
     }
 
 
@@ -138,7 +142,22 @@ def test_the_most_costly_findings_are_listed_and_the_others_counted():
 def test_an_unknown_cost_stays_unknown():
     [found] = findings_of(result(finding(cost=None)), result(finding(cost=None)))
     assert found["cost"] is None
+    assert found["sentence"] == f"{PARTS['fact']}, since step 40"
+
+
+def test_sentences_of_older_results_stay_as_they_are():
+    old = {name: each for name, each in finding().items() if name != "sentence_parts"}
+    [found] = findings_of(result(old), result(old | {"cost": 0.1}))
     assert found["sentence"] == SENTENCE
+
+
+def test_a_note_follows_the_combined_sentence():
+    noted = finding() | {"sentence_parts": PARTS | {"note": "Late launches take 9 % more"}}
+    [found] = findings_of(result(noted), result(noted | {"cost": 0.1}))
+    assert found["sentence"] == (
+        f"{PARTS['fact']}, since step 40; it costs 20 % of the job's GPU time. "
+        "Late launches take 9 % more"
+    )
 
 
 def test_windows_with_withheld_causes_are_not_counted():

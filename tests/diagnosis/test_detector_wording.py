@@ -26,19 +26,23 @@ def test_sentence_leaves_out_unknown_parts():
         ([Culprit(stage=1)], "stage 1"),
         ([Culprit(stage=3)], "stage 3, the last stage,"),
         ([Culprit(host="a"), Culprit(host="b")], "a and b"),
-        ([Culprit(host=name) for name in "abc"], "a; b and c"),
-        ([Culprit(host=name) for name in "abcdef"], "a; b; c and 3 more"),
+        ([Culprit(host=name) for name in "abc"], "a, b and c"),
+        ([Culprit(host=name) for name in "abcdef"], "a, b, c and 3 more hosts"),
     ],
 )
 def test_names_of_culprits(culprits, words):
     assert names_of(culprits, num_stages=4) == words
 
 
-@pytest.mark.parametrize(("ratio", "text"), [(1.6, "1.6x"), (1.04, "1.04x"), (12.34, "12.3x")])
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.6, "1.6x"), (1.04, "1.04x"), (12.34, "12x"), (2410.0, "2,410x")]
+)
 def test_ratio_in_words(ratio, text):
     assert as_ratio(ratio) == text
 
 
-@pytest.mark.parametrize(("share", "text"), [(0.311, "31 %"), (0.0449, "4.5 %"), (0.099, "10 %")])
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.311, "31 %"), (0.0449, "4.5 %"), (0.099, "9.9 %"), (0.05, "5 %")]
+)
 def test_share_in_words(share, text):
     assert percent(share) == text

@@ -91,7 +91,7 @@ def test_stalls_explain_a_slow_worker(a_case):
     left, explained = drop_explained(a_case, [slow, stalls])
     assert left == [stalls]
     assert [each.cause for each in explained] == ["slow-worker"]
-    assert "explained by allocator-stall" in explained[0].reason
+    assert "explained by allocator stalling" in explained[0].reason
 
 
 def test_shared_delays_explain_a_suspicion_like_durations(a_case):

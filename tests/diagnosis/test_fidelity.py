@@ -50,8 +50,10 @@ def test_a_slow_worker_is_named_where_half_of_the_steps_have_unexplained_gaps():
     recorded_s = diagnosed(plain).new_history.step_s.mean()
     cost = costs_of(slow(), range(NUM_STEPS))[0]
     assert found.cost == pytest.approx(cost * recorded_s / (recorded_s + GAP_S / 2), abs=0.01)
-    assert "(late launches that no cause explains take another" in found.sentence
-    assert found.sentence.endswith("of the job's GPU time")
+    sentence, _, note = found.sentence.partition(". ")
+    assert sentence.endswith("of the job's GPU time")
+    assert note.startswith("Late launches that no cause explains take another")
+    assert note == found.parts.note
     assert found.evidence["steps_near_record"] == NUM_STEPS // 2
     assert found.confidence <= 0.9
 
@@ -65,7 +67,9 @@ def test_a_cause_is_withheld_where_all_steps_have_unexplained_gaps():
     seen = diagnosed(with_gaps(window_of(slow()), 1))
     assert seen.findings is None
     reason = reason_against(seen, "slow-worker")
-    assert reason.startswith("suspected, but the replay is within 5.0 % of the record in 0 of 16")
+    assert reason.startswith(
+        "suspected, but not certain: the replay matches the record (within 5 %) in 0 of 16"
+    )
     reasons = [each.reason for each in seen.ruled_out]
     assert len({each.cause for each in seen.ruled_out}) == len(CAUSES) == len(reasons)
     # Only the suspected one is withheld; the others keep what rules them out.

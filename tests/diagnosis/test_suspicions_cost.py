@@ -1,11 +1,13 @@
 """Costs worked out by hand: two replicas of one stage, each step one forward and one backward."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.repair import Repaired, ShortenedComputations, without_factor
-from app.diagnosis.suspicions import suspicion_costs
+from app.diagnosis.suspicions import drop_explained, suspicion_costs
 from tests.diagnosis.jobs import case_of
 from tests.window_factory import in_row, replicas, window
 
@@ -75,6 +77,33 @@ def test_delays_of_another_cause_stay():
     assert found.of(1) == pytest.approx(0.1)
 
 
+def test_a_slow_end_of_a_step_is_hidden_while_the_others_begin_the_next_one():
+    # A step alone takes 4 + 3 s, the last 3 s on replica 1; every 5 s another one begins.
+    rows = [
+        row.on(step=step, dp_rank=dp_rank, duration_s=row.duration_s + slow_s * dp_rank)
+        for step in range(6)
+        for dp_rank in (0, 1)
+        for row, slow_s in zip(
+            in_row(("forward-compute", 1), ("backward-compute", 2), ("optimizer", 1)),
+            (0.0, 0.0, 3.0),
+            strict=True,
+        )
+    ]
+    periods = replace(window(rows, dp_size=2), origin_ns=tuple(5 * 10**9 * k for k in range(6)))
+    case = case_of(periods)
+    assert case.replay.simulated_s == pytest.approx([7.0] * 6)
+    assert case.report.recorded_s[1:] == pytest.approx([5.0] * 5)
+
+    def optimizer_takes_1_s(group):
+        row = rows_of(group, "optimizer")
+        return Repaired(row, np.ones((1, 2 * len(group.steps))))
+
+    slow = suspicion(repair=optimizer_takes_1_s)
+    assert suspicion_costs(case, [slow]).of(0) == pytest.approx(3 / 7)
+    found = suspicion_costs(case, [replace(slow, is_at_step_end=True)])
+    assert found.of(0) == pytest.approx(1 / 5)
+
+
 def test_a_suspicion_without_repair_has_no_replayed_cost():
     assert suspicion_costs(a_case(), [suspicion()]).of(0) is None
 
@@ -101,3 +130,19 @@ def test_only_stages_with_a_factor_are_repaired():
     repaired = ShortenedComputations(case, ones, factor)(group)
     assert repaired.rows.tolist() == rows_of(group, "backward-compute").tolist()
     np.testing.assert_allclose(repaired.duration_s, [[4.0, 2.0]])
+
+
+@pytest.mark.parametrize(("factor", "is_explained"), [(1.1, True), (1.8, False)])
+def test_a_small_slowdown_of_workers_with_busy_cpus_is_explained_by_these(factor, is_explained):
+    # Of 2 and 4 s, 1 s too long now and then; the small slowdown is of all 12 computations.
+    case = a_case(slow_s=3.0)
+    whole = np.full((1, 2, 1), 1.0)
+    whole[0, 1] = factor
+    evidence = {"workers": [[1, 0]]}
+    busy = replace(suspicion(repair=forward_takes(2, 2)), cause="cpu-contention", evidence=evidence)
+    slow = replace(suspicion(repair=ShortenedComputations(case, whole, whole)), evidence=evidence)
+    elsewhere = replace(slow, evidence={"workers": [[0, 0]]})
+    left, explained = drop_explained(case, [slow, busy])
+    assert ("slow-worker" in {each.cause for each in explained}) is is_explained
+    assert ("slow-worker" in {each.cause for each in left}) is not is_explained
+    assert "slow-worker" in {each.cause for each in drop_explained(case, [elsewhere, busy])[0]}

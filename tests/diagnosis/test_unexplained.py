@@ -63,7 +63,7 @@ def test_noise_without_a_cause_is_said_with_its_share():
     assert rest.share_of_loss == pytest.approx(1.0)
     assert rest.optype == "backward-compute"
     assert rest.as_json()["sentence"].endswith(
-        "of the step time is not explained by any known cause, most of it in backward-compute"
+        "of the step time is not explained by any known cause, most of it in backward compute"
     )
 
 

@@ -105,7 +105,7 @@ def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str 
     yield "slowdown", None if detail.slowdown is None else f"{detail.slowdown:.2f}"
     yield "since_step", None if since is None else str(since)
     yield "gpu_hours_lost_per_hour", None if lost is None else f"{lost:.2f}"
-    yield "confidence", formatting.percent(blame.confidence) if blame else None
+    yield "confidence", formatting.confidence_figure(blame.confidence) if blame else None
     yield "culprits", culprit_names(blame) if blame else None
     yield from ((name, alert.labels.get(name)) for name in _CULPRIT_LABELS)
     if alert.status == "firing" and detail.fix is not None:

@@ -74,7 +74,7 @@ def _firing_facts(notice: Notice, detail: Detail) -> Iterator[tuple[str, str | N
     yield "Cause", None if blame is None else blame.cause
     yield "Who", _subjects(detail)
     yield "Costs", _cost(detail)
-    yield "Confidence", None if blame is None else formatting.percent(blame.confidence)
+    yield "Confidence", None if blame is None else formatting.confidence_figure(blame.confidence)
     yield "Fix", None if detail.fix is None else fix_text(detail.fix)
     if detail.fix is not None and detail.fix.command is not None:
         yield f"To paste ({detail.fix.command_label})", detail.fix.command

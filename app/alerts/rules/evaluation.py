@@ -189,7 +189,16 @@ def blame_of(finding: Mapping[str, Any]) -> Blame:
         num_culprits=len(culprits),
         since_step=finding["onset_step"],
         end_step=finding.get("end_step"),
+        fact=_fact_of(finding),
     )
+
+
+def _fact_of(finding: Mapping[str, Any]) -> str:
+    parts = finding.get("sentence_parts")
+    if parts is None:
+        return ""
+    fact: str = parts["fact" if finding.get("end_step") is None else "past_fact"]
+    return fact
 
 
 def _fix_of(finding: Finding, advice: Mapping[str, Any] | None) -> SuggestedFix | None:

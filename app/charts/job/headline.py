@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from app import formatting
 from app.charts.job.waits import remarks
+from app.diagnosis.sentence import sentence_case
 from app.engine.metrics import MAX_DISCREPANCY
 
 JobState = Literal[
@@ -75,13 +76,49 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
             text = _finished(known)
         case _:
             text = _running(state, known, seen)
-    return Headline(state, *text)
+    return Headline(state, *_with_missing_ranks(state, text, known))
+
+
+# Smallest launch slowdown worth a remark.
+_MIN_LAUNCH_SLOWDOWN = 1.03
+# Their first sentence is about the whole job.
+_SAID_AFTER = ("stalled", "stale", "finished")
+
+
+def _with_missing_ranks(
+    state: JobState, text: tuple[str, str], result: Mapping[str, Any] | None
+) -> tuple[str, str]:
+    missing = "" if state == "silent" or result is None else missing_ranks_sentence(result)
+    sentence, sub = text
+    if state in _SAID_AFTER:
+        return sentence, f"{missing} {sub}".strip()
+    return f"{missing} {sentence}".strip(), sub
+
+
+def missing_ranks_sentence(result: Mapping[str, Any]) -> str:
+    """Which ranks are missing from some steps of a result; "" if none, or if a finding says it."""
+    workers = (result.get("imputed") or {}).get("workers") or ()
+    found = result.get("findings") or ()
+    if not workers or any(each.get("cause") == _SILENT for each in found):
+        return ""
+    are = "is" if len(workers) == 1 else "are"
+    most, of = max(each["num_steps"] for each in workers), len(result["steps"])
+    steps = f"all {formatting.plural(of, 'step')}" if most >= of else f"{most} of {of} steps"
+    up_to = "up to " if len({each["num_steps"] for each in workers}) > 1 else ""
+    ranks = formatting.ranks([each["rank"] for each in workers])
+    return (
+        f"{ranks} {are} missing from {up_to}{steps}; "
+        "medians of other workers of the same stage stand in."
+    )
 
 
 def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
     if result is None or state == "not-analysed":
         return _not_analysed(seen)
     runs_at = f"This job runs at {formatting.ratio(result['slowdown'])} of its ideal."
+    if result.get("findings") and (result.get("launch_slowdown") or 1.0) >= _MIN_LAUNCH_SLOWDOWN:
+        # Else a cause that delays launches seems to cost more than the job loses.
+        runs_at = f"{runs_at[:-1]}, late launches not counted."
     findings, remarked = result.get("findings"), " ".join(remarks(result))
     if findings:
         sentence = f"{_leading_cause(findings)} {remarked}".rstrip()
@@ -90,10 +127,8 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         return sentence, _remedy_of_leading(result, seen) or f"{runs_at} {_loss_sentence(result)}"
     if state == "healthy":
         quiet = "Nothing stands out." if findings is not None else ""
-        missing = [each["rank"] for each in (result.get("imputed") or {}).get("workers") or ()]
-        if missing:
-            are = "is" if len(missing) == 1 else "are"
-            quiet = f"{formatting.ranks(missing)} {are} missing from some steps."
+        if quiet and missing_ranks_sentence(result):
+            quiet = "Nothing else stands out."
         return f"{runs_at} {remarked or quiet}".rstrip(), ""
     sentence = f"{runs_at} {_loss_sentence(result)} {remarked}".rstrip()
     return sentence, _no_cause(result) if findings is not None else ""
@@ -106,14 +141,11 @@ def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
     """
     if findings[0]["cause"] == _SILENT and len(findings) > 1:
         return f"{_leading_cause(findings[:1])} {_leading_cause(findings[1:])}"
-    first = formatting.bidi_isolated(findings[0]["sentence"]).removesuffix(".")
-    # "dp 3" and hosts stay as they are written.
-    if first.startswith(("every", "stage", "data", "rank ")):
-        first = first[0].upper() + first[1:]
+    # Results of older versions begin in lower case.
+    first = sentence_case(formatting.bidi_isolated(findings[0]["sentence"]).removesuffix("."))
     more = len(findings) - 1
-    return formatting.with_times_sign(first) + (
-        f", and {formatting.plural(more, 'more cause')}." if more else "."
-    )
+    others = f" {formatting.plural(more, 'more cause')} found." if more else ""
+    return f"{formatting.with_times_sign(first)}.{others}"
 
 
 def _remedy_of_leading(result: Mapping[str, Any], seen: JobFacts) -> str:
@@ -148,7 +180,7 @@ def _not_analysed(seen: JobFacts) -> tuple[str, str]:
     of = f"{num_steps} of {window_steps} complete steps"
     first = (
         "The first complete step brings the first figures; "
-        "a step is complete when every worker has reported all its operations."
+        "a step is complete when its workers have reported all their operations."
     )
     return f"{of} {have} arrived.{_time_left(seen)}", first
 
@@ -179,7 +211,7 @@ def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]
     if not (result.get("imputed") or {}).get("workers"):
         return sentence, "The figures are those of before."
     others_at = f"The others run at {formatting.ratio(result['slowdown'])} of their ideal"
-    sub = f"{others_at}; the medians of its peers stand in for what is missing."
+    sub = f"{others_at}; medians of other workers of the same stage stand in for what is missing."
     found = [each for each in result.get("findings") or () if each["cause"] != _SILENT]
     return sentence, f"{_leading_cause(found)} {sub}" if found else sub
 

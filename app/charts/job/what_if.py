@@ -31,9 +31,11 @@ def what_if(
 ) -> PlotlyFigure:
     """Line chart of `recorded`, `simulated`, `what_if` and `ideal` seconds, by position in `steps`.
 
-    Differences are against the simulated steps: neither they nor the others launch anything late.
+    Simulated times have no late launches: here they are scaled to the record, so that all lines
+    can be compared. Differences are against the simulated steps.
     """
     at = StepAxis.over(steps)
+    step_time_s = _scaled_to_the_record(step_time_s)
     times = [time_s for each in step_time_s.values() for time_s in each]
     return PlotlyFigure(
         data=_traces(at, step_time_s, theme),
@@ -63,6 +65,16 @@ def what_if(
             _rows(steps, step_time_s),
         ),
     )
+
+
+def _scaled_to_the_record(step_time_s: Mapping[str, Seconds]) -> dict[str, Seconds]:
+    """Simulated times x mean recorded / mean simulated."""
+    recorded_s, simulated_s = (sum(step_time_s[kind]) for kind in ("recorded", "simulated"))
+    late = recorded_s / simulated_s if simulated_s > 0 else 1.0
+    return {
+        kind: times if kind == "recorded" else [late * each for each in times]
+        for kind, times in step_time_s.items()
+    }
 
 
 def _traces(at: StepAxis, times: Mapping[str, Seconds], theme: Theme) -> list[dict[str, Any]]:
@@ -95,13 +107,11 @@ def _line(at: StepAxis, times_s: Seconds, line: _LineStyle) -> dict[str, Any]:
 
 
 def _sentence(step_time_s: Mapping[str, Seconds]) -> str:
-    """Times as they would be recorded: with late launches, which a replay has not."""
     mean = {kind: sum(times) / max(1, len(times)) for kind, times in step_time_s.items()}
-    late = mean["recorded"] / mean["simulated"] if mean["simulated"] > 0 else 1.0
     return (
-        f"A step takes {formatting.seconds(late * mean['what_if'])} with the changes and "
+        f"A step takes {formatting.seconds(mean['what_if'])} with the changes and "
         f"{formatting.seconds(mean['recorded'])} without; without stragglers it would take "
-        f"{formatting.seconds(late * mean['ideal'])}."
+        f"{formatting.seconds(mean['ideal'])}."
     )
 
 

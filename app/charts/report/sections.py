@@ -104,7 +104,6 @@ def _share(share: float | None) -> str:
     return formatting.NOT_MEASURED if share is None else formatting.percent(share)
 
 
-_CONFIDENCE_WORDS = ((0.8, "high confidence"), (0.6, "medium confidence"), (0.0, "low confidence"))
 _MAX_CULPRITS = 3
 _MAX_LISTED = 12
 
@@ -113,7 +112,7 @@ def findings(result: Result) -> str:
     """Each cause with its share of the loss, its sentence and its evidence."""
     found = result["findings"]
     if found is None:
-        body = "<p>The data allow no diagnosis: see what was looked at.</p>"
+        body = "<p>The data allow no diagnosis: see the causes that were checked.</p>"
     elif not found:
         said = remarks(result) or ["Nothing stands out."]
         body = "".join(f"<p>{escape(each)}</p>" for each in said)
@@ -124,8 +123,7 @@ def findings(result: Result) -> str:
 
 
 def _finding(found: Mapping[str, Any]) -> str:
-    words = next(text for least, text in _CONFIDENCE_WORDS if found["confidence"] >= least)
-    sure = f"{words}, {formatting.percent(found['confidence'])}"
+    sure = formatting.confidence(found["confidence"])
     onset = found["onset_step"]
     end = found.get("end_step")
     since = "before recording began" if onset is None else f"step {formatting.count(onset)}"
@@ -167,7 +165,7 @@ def ruled_out(result: Result) -> str:
     """Causes that were ruled out, and those that the data do not allow to judge."""
     others = result["ruled_out"] or ()
     parts = []
-    for title, is_unjudged in (("Looked at and ruled out", False), ("Not enough data", True)):
+    for title, is_unjudged in (("Checked and ruled out", False), ("Not enough data", True)):
         chosen = [each for each in others if each["insufficient_evidence"] is is_unjudged]
         rows = [(_label(each["cause"]), _sentence(each["reason"])) for each in chosen]
         parts += [f"<h2>{title}</h2>{fact_list(rows)}"] if rows else []

@@ -11,6 +11,7 @@ from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, title
 from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps
 from app.charts.base.theme import SCALE_STOPS, Theme
+from app.diagnosis.sentence import sentence_case
 from app.engine.metrics import MAX_DISCREPANCY
 
 Findings = Sequence[Mapping[str, Any]]
@@ -75,9 +76,8 @@ def _blame_sentence(named: Findings) -> str:
     first = formatting.with_times_sign(formatting.bidi_isolated(named[0]["sentence"])).removesuffix(
         "."
     )
-    more = f", and {formatting.plural(len(named) - 1, 'more cause')}" if len(named) > 1 else ""
-    letter = first[0].upper() if first.startswith(("stage", "rank ")) else first[0]
-    return f"{letter}{first[1:]}{more}."
+    more = f" {formatting.plural(len(named) - 1, 'more cause')} found." if len(named) > 1 else ""
+    return f"{sentence_case(first)}.{more}"
 
 
 def _position_text(place: int, num_workers: int) -> str:

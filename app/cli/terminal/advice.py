@@ -7,6 +7,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from app import formatting
 from app.advice.advise import Advice
 from app.advice.fix import Fix, Need, NotOffered
 from app.advice.together import FixSet
@@ -66,7 +67,9 @@ def _figures(fix: Fix) -> Table:
     table.add_row("speed-up", f"{fix.speed_up:.3f}{TIMES}", "simulated")
     hours = f"GPU-hours; from {least:,.1f} to {most:,.1f}"
     table.add_row("won a day", f"{fix.gpu_hours_per_day:,.1f}", hours)
-    table.add_row("confidence", f"{100 * fix.confidence:.0f} %", "of the cause and the replay")
+    table.add_row(
+        "confidence", formatting.confidence_figure(fix.confidence), "of the cause and the replay"
+    )
     table.add_row("pays after", *_pays(fix))
     table.add_row("risk", "", Text(printable(fix.risk)))
     return table

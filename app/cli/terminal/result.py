@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app import formatting
+from app.charts.job.headline import missing_ranks_sentence
 from app.charts.job.waits import RankWaits, has_material_waits, rank_waits, remarks
 from app.cli.output import printable
 from app.cli.terminal.blocks import (
@@ -53,20 +54,10 @@ def _most_costly(result: Result) -> list[Text]:
     """The most costly finding; after it says who is missing, if anybody is."""
     findings = result["findings"] or []
     num_first = 2 if findings and findings[0].get("cause") == "silent-worker" else 1
-    return _missing(result, num_first) + [
+    missing = missing_ranks_sentence(result)
+    return ([Text(missing)] if missing else []) + [
         Text(f"{printable(each['sentence'])}.") for each in findings[:num_first]
     ]
-
-
-def _missing(result: Result, num_first: int) -> list[Text]:
-    """Workers that are missing from some step, where no finding says so."""
-    workers = (result.get("imputed") or {}).get("workers") or ()
-    if not workers or num_first > 1:
-        return []
-    ranks = formatting.ranks([each["rank"] for each in workers])
-    most = formatting.plural(max(each["num_steps"] for each in workers), "step")
-    are = "is" if len(workers) == 1 else "are"
-    return [Text(f"{ranks} {are} missing from up to {most}: medians of their peers stand in.")]
 
 
 def _remarks(result: Result) -> list[Text]:
@@ -86,7 +77,8 @@ def _late_launches(result: Result, ranks: Ranks | None) -> list[Text]:
     """Time lost to late kernel launches, and the worker that held up the others most."""
     if result["launch_slowdown"] < _MIN_LAUNCH_SLOWDOWN:
         return []
-    text = f"Late launches add {percent(result['launch_slowdown'] - 1, 0)} to a step"
+    added = percent(result["launch_slowdown"] - 1, 0)
+    text = f"Late launches, which this ratio leaves out, add {added} to a step"
     waited = result["launch_delay"]["others_waited"]
     dp_rank, stage, longest_s = _highest(waited)
     total_s = sum(each or 0.0 for of_rank in waited for each in of_rank)
@@ -133,7 +125,7 @@ def causes(result: Result) -> list[RenderableType]:
     return [
         Text("\nCauses", style="bold"),
         *(_found(result, found) if found is not None else [_verdict_withheld()]),
-        Text("\nLooked at and ruled out", style="bold"),
+        Text("\nChecked and ruled out", style="bold"),
         _ruled_out(others),
     ]
 
@@ -141,7 +133,13 @@ def causes(result: Result) -> list[RenderableType]:
 def _found(result: Result, findings: list[Result]) -> list[Text]:
     if not findings:
         return [Text("No known cause fits." if remarks(result) else "None found.")]
-    causes = [Text(f"{each['cause']}: {printable(each['sentence'])}.") for each in findings]
+    causes = [
+        Text(
+            f"{each['cause']} ({formatting.confidence(each['confidence'])}): "
+            f"{printable(each['sentence'])}."
+        )
+        for each in findings
+    ]
     return [*causes, *_fix(result.get("advice"))]
 
 
@@ -154,9 +152,7 @@ def _fix(advice: Result | None) -> list[Text]:
 
 
 def _verdict_withheld() -> Text:
-    return Text(
-        "Withheld: what the steps' own operations do not explain cannot be put down to any."
-    )
+    return Text("Withheld: the replay differs too much from the record to name a cause.")
 
 
 def _ruled_out(causes: list[Result]) -> Table:

@@ -9,28 +9,19 @@ from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
-from app.diagnosis.evidence.data_waits import data_waits
-from app.diagnosis.evidence.interruptions import (
-    ComputationEvents,
-    Stalls,
-    late_computations,
-    long_computations,
-    stalls,
-)
-from app.diagnosis.evidence.late_workers import late_hosts
-from app.diagnosis.evidence.outliers import LaunchDelays
-from app.diagnosis.finding import RuledOut
+from app.diagnosis.evidence.interruptions import ComputationEvents, Stalls, stalls
+from app.diagnosis.evidence.stalled_workers import chance_of_one_host, held_up, launched_late
+from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
+from app.diagnosis.sentence import STOP, STOPS
 from app.diagnosis.statistics.persistence import onset_of_hits
-from app.trace.window import Floats
 
 # Stops in fewer steps may be a single event.
 MIN_STEPS = 2
-# A stalled worker's delay counts from so many times the usual one.
-MIN_TIMES_USUAL = 5.0
-# A worker launched late in this share of its computations, and of its stops, is a late host.
-MAX_SHARE_OF_COMPUTATIONS = 0.5
+# A late host whose stops are late launches by this share has no other stops.
 MIN_SHARE_OF_ALL = 0.9
+# Several workers of one host, by such a chance, are stopped by their host.
+MAX_CHANCE_OF_ONE_HOST = 0.05
 MIN_WORKERS = 2
 
 
@@ -44,9 +35,9 @@ class AllocatorStall(Detector):
         if case.num_workers < MIN_WORKERS:
             return RuledOut(self.cause, "the only worker has no peer to be compared with", True)
         found = case.cached(stalls)
-        launched_late = _launched_late(case, found)
-        if launched_late.any():
-            found = replace(found, is_stalled=found.is_stalled & ~launched_late)
+        is_late = _only_launched_late(case, found)
+        if is_late.any():
+            found = replace(found, is_stalled=found.is_stalled & ~is_late)
             if not found.is_stalled.any():
                 return RuledOut(
                     self.cause,
@@ -68,40 +59,38 @@ class AllocatorStall(Detector):
                 insufficient=True,
                 figures={"steps": num_steps},
             )
-        return _suspicion(case, found, mine)
+        workers = [(int(dp), int(stage)) for dp, stage in np.argwhere(found.is_stalled)]
+        if len(workers) > 1 and chance_of_one_host(case, workers) < MAX_CHANCE_OF_ONE_HOST:
+            return RuledOut(
+                self.cause,
+                f"{len(workers):,} workers of one host stop irregularly, and none elsewhere: their "
+                "memory allocators do so, or something else that uses the CPUs of the host",
+                insufficient=True,
+                figures={"workers": len(workers)},
+            )
+        return _suspicion(case, found, mine, workers)
 
 
-def _launched_late(case: Case, found: Stalls) -> NDArray[np.bool_]:
+def _only_launched_late(case: Case, found: Stalls) -> NDArray[np.bool_]:
     """[dp, pp], late hosts whose stops are launch delays before most computations."""
-    hosts = np.zeros(found.is_stalled.shape, np.bool_)
-    for each in case.cached(late_hosts):
-        hosts[each.worker] = True
     stops, late = found.stops.counts(case), found.late.counts(case)
-    is_regular = late >= MAX_SHARE_OF_COMPUTATIONS * found.trials
-    return np.asarray(hosts & is_regular & (late >= MIN_SHARE_OF_ALL * stops))
+    return np.asarray(launched_late(case, found) & (late >= MIN_SHARE_OF_ALL * stops))
 
 
-def _suspicion(case: Case, found: Stalls, stops: ComputationEvents) -> Suspicion:
-    workers = [(int(dp), int(stage)) for dp, stage in np.argwhere(found.is_stalled)]
+def _suspicion(
+    case: Case, found: Stalls, stops: ComputationEvents, workers: list[Worker]
+) -> Suspicion:
     culprits = case.culprits(workers)
-    longer = _of(case.cached(long_computations), found)
-    # A first forward that is late repeatedly waits for data.
-    loads = data_waits(case).waits.any()
-    later = _of(late_computations(case, lambda late: ~(late.is_first & loads), _is_late), found)
-    later = later.where(case.is_usual[later.step])
+    lost = held_up(case, found.is_stalled)
     is_hit = np.zeros(case.steps.size, np.bool_)
     is_hit[stops.step] = True
     onset = onset_of_hits(case.steps, is_hit)
-    stop_in = (
-        "stops for a while in {} of its"
-        if len(culprits) == 1
-        else ("stop for a while in {} of their")
-    )
+    stop, its = (STOPS, "its") if len(culprits) == 1 else (STOP, "their")
     score = float(1 - np.exp(max(found.log_chance[found.is_stalled].max() / 4, -50.0)))
 
     fact = (
-        f"{names_of(culprits)} {stop_in.format(f'{stops.size:,}')} computations, forward and "
-        "backward, whatever their length"
+        f"{names_of(culprits)} {stop} for a while in {stops.size:,} of {its} computations, forward "
+        "and backward, whatever their length"
     )
 
     return Suspicion(
@@ -110,8 +99,8 @@ def _suspicion(case: Case, found: Stalls, stops: ComputationEvents) -> Suspicion
         confidence=0.95 * score,
         culprits=culprits,
         wording=partial(finding_sentence, fact),
-        repair=durations_repair(longer.blamed_ops(case, longer.least_s)),
-        delays=delays_repair(later.blamed_ops(case, later.excess_s)),
+        repair=durations_repair(lost.longer.blamed_ops(case, lost.longer.least_s)),
+        delays=delays_repair(lost.later.blamed_ops(case, lost.later.excess_s)),
         onset_step=onset.onset_step,
         end_step=onset.end_step,
         persistence=onset.persistence,
@@ -123,15 +112,6 @@ def _suspicion(case: Case, found: Stalls, stops: ComputationEvents) -> Suspicion
             "share_interrupted": stops.size / max(1, found.trials[found.is_stalled].sum()),
             "usual_share": found.usual_share,
             "mean_stop_s": float(stops.excess_s.mean()),
-            "seconds_lost": float(longer.excess_s.sum() + later.excess_s.sum()),
+            "seconds_lost": lost.seconds_lost,
         },
     )
-
-
-def _of(events: ComputationEvents, found: Stalls) -> ComputationEvents:
-    return events.where(found.is_stalled[events.dp_rank, events.stage])
-
-
-def _is_late(late: LaunchDelays) -> Floats:
-    """Shorter delays of stalled workers count as well."""
-    return np.full(late.rows.size, MIN_TIMES_USUAL * late.usual_s)

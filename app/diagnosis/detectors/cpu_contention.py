@@ -6,6 +6,7 @@ sends, collectives and the optimizer step as well.
 """
 
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -14,19 +15,13 @@ from typing_extensions import override
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, finding_sentence, plural
-from app.diagnosis.evidence.data_waits import data_waits
 from app.diagnosis.evidence.features import Features
-from app.diagnosis.evidence.interruptions import (
-    ComputationEvents,
-    Stalls,
-    late_computations,
-    long_computations,
-    stalls,
-)
-from app.diagnosis.evidence.late_workers import late_hosts
+from app.diagnosis.evidence.interruptions import ComputationEvents, Stalls, stalls
 from app.diagnosis.evidence.outliers import LaunchDelays, launch_delays_s
+from app.diagnosis.evidence.stalled_workers import held_up, launched_late, rank_blocks
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, RuledOut, Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair, durations_repair
+from app.diagnosis.sentence import ARE, IS, verb
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
 from app.engine.what_if import Replayer
@@ -38,8 +33,6 @@ MIN_STEPS = 2
 MIN_WORKERS = 2
 # More workers than this share have no peers left to be compared with.
 MAX_SHARE_OF_WORKERS = 0.5
-# Delays count from so many times the usual one, as those of stalled workers do.
-MIN_TIMES_USUAL = 5.0
 # Another operation starts late from so many times the usual delay, and this share of a forward.
 MIN_TIMES_USUAL_OF_OTHERS = 20.0
 MIN_SHARE_OF_FORWARD = 0.1
@@ -60,32 +53,66 @@ class CpuContention(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        hosts = _workers_by_host(case)
-        if len(hosts) < MIN_WORKERS:
-            known = "only one host is known" if hosts else "no host is known"
-            return RuledOut(self.cause, f"{known}, so that none can be compared with others", True)
         found = case.cached(stalls)
-        stopped = found.is_frequent & ~_launched_late(case, found)
-        held_up = _held_up(hosts, stopped)
-        workers = [worker for name in held_up for worker in hosts[name]]
-        if not held_up or len(workers) > MAX_SHARE_OF_WORKERS * case.num_workers:
+        stopped = found.is_frequent & ~launched_late(case, found)
+        named = _workers_by_host(case)
+        # Without hosts' names, workers with successive ranks that fill a host.
+        hosts = named or rank_blocks(case, stopped)
+        if len(hosts) < MIN_WORKERS and (named or not hosts):
+            known = "only one host is known" if hosts else "the hosts of the workers are not known"
+            return RuledOut(
+                self.cause, f"{known}, so that no host has another to compare with", True
+            )
+        filled = _held_up(hosts, stopped)
+        workers = [worker for name in filled for worker in hosts[name]]
+        if not filled or len(workers) > MAX_SHARE_OF_WORKERS * case.num_workers:
             return RuledOut(self.cause, "no host has irregular stops on all of its workers")
         others = _others_late(case)
-        sure = {name: any(others[worker] for worker in hosts[name]) for name in held_up}
-        held_up = [name for name in held_up if sure[name] or len(hosts[name]) >= MIN_WORKERS]
-        if not held_up:
+        sure = {name: any(others[worker] for worker in hosts[name]) for name in filled}
+        filled = [name for name in filled if sure[name] or len(hosts[name]) >= MIN_WORKERS]
+        if not filled:
             return RuledOut(
                 self.cause,
                 "the only worker of a host stops irregularly, but only in and before computations: "
                 "its memory allocator does the same",
                 insufficient=True,
             )
-        stops = _on_hosts(found.stops, hosts, held_up)
+        blamed = _Blamed({name: hosts[name] for name in filled}, sure, are_named=bool(named))
+        stops = found.stops.where(_is_one_of(case, blamed.workers)[_places(found.stops)])
         if np.unique(stops.step).size < MIN_STEPS:
             return RuledOut(
                 self.cause, "a host's workers were held up in one step only", insufficient=True
             )
-        return _suspicion(case, found, stops, {name: hosts[name] for name in held_up}, sure)
+        return _suspicion(case, found, stops, blamed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blamed:
+    """Hosts with their workers, or blocks of ranks; `sure` where other operations are late too."""
+
+    hosts: dict[str, list[Worker]]
+    sure: dict[str, bool]
+    are_named: bool
+
+    @property
+    def workers(self) -> list[Worker]:
+        return [worker for workers in self.hosts.values() for worker in workers]
+
+    @property
+    def are_sure(self) -> bool:
+        return all(self.sure[name] for name in self.hosts)
+
+
+def _is_one_of(case: Case, workers: list[Worker]) -> NDArray[np.bool_]:
+    """[dp, pp]"""
+    found = np.zeros((case.parallelism.dp_size, case.parallelism.pp_size), np.bool_)
+    for worker in workers:
+        found[worker] = True
+    return found
+
+
+def _places(events: ComputationEvents) -> tuple[Ints, Ints]:
+    return events.dp_rank, events.stage
 
 
 def _workers_by_host(case: Case) -> dict[str, list[Worker]]:
@@ -93,14 +120,6 @@ def _workers_by_host(case: Case) -> dict[str, list[Worker]]:
     for worker, host in sorted(case.replay.window.hosts.items()):
         found[host].append(worker)
     return dict(found)
-
-
-def _launched_late(case: Case, found: Stalls) -> NDArray[np.bool_]:
-    """[dp, pp], workers that are launched late before most computations: late hosts."""
-    hosts = np.zeros(found.is_frequent.shape, np.bool_)
-    for each in case.cached(late_hosts):
-        hosts[each.worker] = True
-    return np.asarray(hosts & (found.late.counts(case) >= 0.5 * found.trials))
 
 
 def _held_up(hosts: dict[str, list[Worker]], stopped: NDArray[np.bool_]) -> list[str]:
@@ -228,55 +247,32 @@ def _forward_s(group: Features) -> float:
     return 0.0 if group.forward is None else float(np.median(group.forward.pace.mean_s))
 
 
-def _on_hosts(
-    events: ComputationEvents, hosts: dict[str, list[Worker]], names: list[str]
-) -> ComputationEvents:
-    chosen = np.zeros(events.size, np.bool_)
-    for name in names:
-        for dp_rank, stage in hosts[name]:
-            chosen |= (events.dp_rank == dp_rank) & (events.stage == stage)
-    return events.where(chosen)
-
-
-def _suspicion(
-    case: Case,
-    found: Stalls,
-    stops: ComputationEvents,
-    hosts: dict[str, list[Worker]],
-    sure: dict[str, bool],
-) -> Suspicion:
-    names = list(hosts)
-    workers = [worker for name in names for worker in hosts[name]]
-    culprits = tuple(_culprit(case, name, hosts[name]) for name in names)
-    longer = _on_hosts(case.cached(long_computations), hosts, names)
-    # A first forward that is late repeatedly waits for data.
-    loads = data_waits(case).waits.any()
-    later = late_computations(
-        case,
-        lambda late: ~(late.is_first & loads),
-        lambda late: np.full(late.rows.size, MIN_TIMES_USUAL * late.usual_s),
-    )
-    later = _on_hosts(later, hosts, names)
-    later = later.where(case.is_usual[later.step])
+def _suspicion(case: Case, found: Stalls, stops: ComputationEvents, blamed: _Blamed) -> Suspicion:
+    workers = blamed.workers
+    lost = held_up(case, _is_one_of(case, workers))
     is_hit = np.zeros(case.steps.size, np.bool_)
     is_hit[stops.step] = True
     onset = onset_of_hits(case.steps, is_hit)
-    confidence = CONFIDENCE if all(sure[name] for name in names) else CONFIDENCE_OF_COMPUTATIONS
-    or_memory = any(not sure[name] and _is_stage(case, hosts[name]) for name in names)
+    or_memory = any(
+        not blamed.sure[name] and _is_stage(case, of_host) for name, of_host in blamed.hosts.items()
+    )
+    confidence = CONFIDENCE if blamed.are_sure else CONFIDENCE_OF_COMPUTATIONS
     confidence = CONFIDENCE_OF_STAGE if or_memory else confidence
     trials = sum(int(found.trials[worker]) for worker in workers)
-
+    fact = _fact(blamed, stops.size) + _OR_MEMORY * or_memory
     return Suspicion(
         cause=CpuContention.cause,
         score=confidence,
         confidence=confidence,
-        culprits=culprits,
-        wording=partial(finding_sentence, _fact(hosts, stops.size, sure) + _OR_MEMORY * or_memory),
-        repair=durations_repair(longer.blamed_ops(case, longer.least_s)),
+        culprits=_culprits(case, blamed),
+        wording=partial(finding_sentence, fact),
+        repair=durations_repair(lost.longer.blamed_ops(case, lost.longer.least_s)),
         delays=delays_repair(
-            _joined(later.blamed_ops(case, later.excess_s), _other_delays(case, workers))
+            _joined(lost.later.blamed_ops(case, lost.later.excess_s), _other_delays(case, workers))
         ),
+        max_confidence=1.0 if blamed.are_named else confidence,
         onset_step=onset.onset_step,
+        end_step=onset.end_step,
         persistence=onset.persistence,
         evidence={
             "workers": [list(worker) for worker in workers],
@@ -285,42 +281,46 @@ def _suspicion(
             "interrupted": stops.size,
             "share_interrupted": stops.size / max(1, trials),
             "usual_share": found.usual_share,
-            "mean_stop_s": float(_mean(stops.excess_s)),
-            "seconds_lost": float(longer.excess_s.sum() + later.excess_s.sum()),
-            "other_operations_late": all(sure[name] for name in names),
+            "mean_stop_s": float(stops.excess_s.mean()) if stops.size else 0.0,
+            "seconds_lost": lost.seconds_lost,
+            "other_operations_late": blamed.are_sure,
         },
     )
 
 
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if values.size else 0.0
+def _culprits(case: Case, blamed: _Blamed) -> tuple[Culprit, ...]:
+    """The hosts; the only worker of one that has one, and workers where no host is known."""
+    if not blamed.are_named:
+        return case.culprits(blamed.workers)
+    return tuple(
+        Culprit(host=name) if len(workers) > 1 else case.with_rank(Culprit(*workers[0], name))
+        for name, workers in blamed.hosts.items()
+    )
 
 
-def _culprit(case: Case, name: str, workers: list[Worker]) -> Culprit:
-    """The host; its only worker where it has one."""
-    if len(workers) > 1:
-        return Culprit(host=name)
-    return case.with_rank(Culprit(*workers[0], name))
+_USES = verb("uses", "used")
 
 
-def _fact(hosts: dict[str, list[Worker]], num_stops: int, sure: dict[str, bool]) -> str:
-    names = list(hosts)
+def _fact(blamed: _Blamed, num_stops: int) -> str:
+    names = list(blamed.hosts)
     shown = (
         names[0]
         if len(names) == 1
         else f"{', '.join(names[:3])}"
         + (f" and {len(names) - 3} more hosts" if len(names) > 3 else "")
     )
-    num_workers = sum(len(workers) for workers in hosts.values())
+    num_workers = len(blamed.workers)
     every = "both workers" if num_workers == 2 else f"all {plural(num_workers, 'worker')}"
-    who = (
-        f"{every} of {shown} are"
-        if num_workers > len(names)
-        else f"the only {'worker' if num_workers == 1 else 'workers'} of {shown} "
-        f"{'is' if num_workers == 1 else 'are'}"
-    )
-    as_well = ", other operations too" if all(sure.values()) else ""
+    if not blamed.are_named:
+        who = f"{shown}, which would fill {'one host' if len(names) == 1 else 'a host each'}, {ARE}"
+    elif num_workers > len(names):
+        who = f"{every} of {shown} {ARE}"
+    elif num_workers == 1:
+        who = f"the only worker of {shown} {IS}"
+    else:
+        who = f"the only workers of {shown} {ARE}"
+    as_well = ", other operations too" if blamed.are_sure else ""
     return (
-        f"{who} held up irregularly, in {num_stops:,} computations{as_well}: something else uses "
-        f"the CPUs of {'this host' if len(names) == 1 else 'these hosts'}"
+        f"{who} held up irregularly, in {num_stops:,} computations{as_well}: something else "
+        f"{_USES} the CPUs of {'this host' if len(names) == 1 else 'these hosts'}"
     )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import (
     CostFigures,
@@ -16,6 +17,7 @@ from app.diagnosis.detector import (
     finding_sentence,
     names_of,
     percent,
+    steps_of,
 )
 from app.diagnosis.evidence.data_waits import (
     MIN_STEPS,
@@ -27,6 +29,7 @@ from app.diagnosis.evidence.data_waits import (
 from app.diagnosis.evidence.job_changes import launch_lateness
 from app.diagnosis.finding import Culprit, RuledOut, Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair
+from app.diagnosis.sentence import WAIT, WAITS
 from app.diagnosis.statistics.persistence import onset_of_hits
 
 _MAX_LISTED = 64
@@ -47,8 +50,8 @@ class DataLoading(Detector):
         worst = float((found.delay_s / case.report.recorded_s[:, None, None]).max())
         figures = {"longest_share": worst}
         if found.is_annotated:
-            reason = "the waits for data that the client reports delay no first forward computation"
-            return RuledOut(self.cause, f"{reason} by much, step after step", figures=figures)
+            reason = "the client reports waits for data, but these hardly delay the first forward"
+            return RuledOut(self.cause, f"{reason} computations of steps", figures=figures)
         if case.steps.size < MIN_STEPS and worst > 0.05:
             return RuledOut(
                 self.cause,
@@ -72,7 +75,7 @@ class DataLoading(Detector):
             )
         return RuledOut(
             self.cause,
-            "no worker's first forward computation waits in one step after the other",
+            "no worker's first forward computation begins late step after step",
             figures=figures,
         )
 
@@ -90,11 +93,12 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
     )
     score = 0.98 if found.is_annotated else float(1 - 0.5 ** min(int(is_hit.sum()), 10))
     who = _who(found, culprits)
+    in_steps = steps_of(int(is_hit.sum()), is_hit.size)
 
     def wording(costs: CostFigures) -> str:
         return finding_sentence(
-            f"{who} {_seconds(mean_s)} for data before the first forward computation in "
-            f"{int(is_hit.sum()):,} of {is_hit.size:,} steps",
+            f"{who} {formatting.seconds(mean_s)} for data before the first forward computation "
+            f"{in_steps}",
             costs,
         )
 
@@ -116,20 +120,16 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
             "steps": case.steps[is_hit].tolist(),
             "mean_wait_s": mean_s,
             "longest_wait_s": float(delays_s.max()),
-            "told_by_client": found.is_annotated,
+            "reported_by_client": found.is_annotated,
         },
     )
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 0.0995 else f"{1e3 * seconds:.3g} ms"
 
 
 def _who(found: DataWaits, culprits: tuple[Culprit, ...]) -> str:
     if found.wanders:
         num_workers = int(found.is_late.any(axis=0).sum())
-        return f"{num_workers:,} different workers, one or another in each step, wait"
-    return f"{names_of(culprits)} {'waits' if len(culprits) <= 1 else 'wait'}"
+        return f"{num_workers:,} different workers, one or another in each step, {WAIT}"
+    return f"{names_of(culprits)} {WAITS if len(culprits) <= 1 else WAIT}"
 
 
 def _culprits(case: Case, found: DataWaits) -> tuple[Culprit, ...]:

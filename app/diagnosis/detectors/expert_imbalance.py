@@ -23,6 +23,7 @@ from app.diagnosis.evidence.expert_load import (
 )
 from app.diagnosis.finding import RuledOut, score
 from app.diagnosis.repair import Repaired, without_factor
+from app.diagnosis.sentence import ARE, verb
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
@@ -92,13 +93,16 @@ def _figures(found: ExpertLoad) -> dict[str, float]:
     return {name: figure for name, figure in known.items() if figure is not None}
 
 
+_DIFFER, _FOLLOW = verb("differ", "differed"), verb("follow", "followed")
+
+
 def _suspicion(case: Case, found: ExpertLoad, value: float, figures: dict[str, float]) -> Suspicion:
     hottest = case.joined(lambda group: _of_steps(_load_of_group(case, group.replayer)))
     by_tokens = found.tokens_r is not None and found.tokens_r >= MIN_COLUMN_R
     fact = (
-        "loads of the experts are uneven: computations of the same micro-batch differ by "
+        f"loads of the experts {ARE} uneven: computations of the same micro-batch {_DIFFER} by "
         f"{percent(found.spread)} between the ranks of an expert-parallel block, forward and "
-        "backward alike" + (", and go with the tokens" if by_tokens else "")
+        "backward alike" + (f", and {_FOLLOW} the number of tokens" if by_tokens else "")
     )
     return Suspicion(
         cause=ExpertImbalance.cause,

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, steps_of
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import (
     MIN_PAUSE_RATIO,
@@ -31,8 +32,10 @@ from app.diagnosis.evidence.interruptions import (
     no_events,
     stalls,
 )
+from app.diagnosis.evidence.stops import MIN_SHARE_OF_EXCESS, long_stops, usual_step_s
 from app.diagnosis.finding import Culprit, Persistence, RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
+from app.diagnosis.sentence import STOP, STOPS
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.engine.metrics import binomial_tail
 from app.trace.ops import OP_CODES
@@ -112,12 +115,12 @@ class GcPause(Detector):
             return RuledOut(
                 self.cause,
                 "the same forward computation is longer on all workers in most steps: that may be "
-                "what it computes, and no client tells of a pause",
+                "what it computes, and no client reports a pause",
                 insufficient=True,
             )
         return RuledOut(
             self.cause,
-            "no forward computations are longer by themselves, their backwards as usual",
+            "no forward computation is long while its backward is as usual, as a pause makes it",
         )
 
 
@@ -195,20 +198,22 @@ def _fact(
     culprits: tuple[Culprit, ...],
 ) -> str:
     pauses = found.full
-    mean_s = f"for {float(pauses.excess_s.mean()):.2f} s"
+    mean_s = f"for {formatting.seconds(float(pauses.excess_s.mean()))}"
     if every_steps is not None:
         often = {0: "at once", 1: "in every step"}.get(every_steps, f"every {every_steps} steps")
-        return f"Every worker stops to collect garbage {often}, {mean_s}"
+        return f"Every worker {STOPS} to collect garbage {often}, {mean_s}"
     num_paused = int((pauses.counts(case) > 0).sum())
-    subject = f"{names_of(culprits)} stops" if len(culprits) == 1 else f"{names_of(culprits)} stop"
+    subject = f"{names_of(culprits)} {STOPS if len(culprits) == 1 else STOP}"
     if not culprits:
-        subject = f"{num_paused:,} different workers stop" if num_paused > 1 else "A worker stops"
+        subject = (
+            f"{num_paused:,} different workers {STOP}" if num_paused > 1 else f"A worker {STOPS}"
+        )
     num_steps = int(_steps(case, pauses).sum())
     in_forward = found.annotated.size + found.in_op.size + found.single.size
-    where = "in a forward computation" if in_forward >= found.between.size else "before launches"
+    where = "in a forward computation" if in_forward >= found.between.size else "before a launch"
     return (
-        f"{subject} {where} {mean_s}, as Python does to collect garbage: "
-        f"{pauses.size:,} times in {num_steps:,} of {case.steps.size:,} steps"
+        f"{subject} {where} {mean_s} on average, as Python does to collect garbage: "
+        f"{pauses.size:,} times {steps_of(num_steps, case.steps.size)}"
     )
 
 
@@ -222,7 +227,7 @@ def _evidence(case: Case, found: Pauses, every_steps: int | None) -> dict[str, A
         "optypes": ["gc"] * bool(found.in_op.size) + ["forward-compute"] * bool(in_forward),
         "steps": case.steps[_steps(case, pauses)].tolist(),
         "pauses": pauses.size,
-        "told_by_client": found.annotated.size + found.between.size,
+        "reported_by_client": found.annotated.size + found.between.size,
         "mean_pause_s": float(pauses.excess_s.mean()),
         "longest_pause_s": float(pauses.excess_s.max()),
         "planned": every_steps is not None,
@@ -265,6 +270,8 @@ MIN_PAUSES = 2
 FORWARD_TO_BACKWARD = 4.0
 MIN_MORE_FORWARDS = 2
 _RATIOS = (1.25, 1.5, 2.0, 2.5, 3.0, BEYOND_TAILS)
+# A stop so many times longer than all others is no collection.
+MIN_TIMES_OTHERS = 3.0
 # The `gc` operation takes no time unless garbage is collected in it: a share of the step.
 GC_SHARE = 0.005
 # Share of a worker's stops in backward or before launches from which garbage is not the cause.
@@ -280,7 +287,7 @@ def gc_pauses(case: Case) -> Pauses:
     annotated, in_op = annotated_pauses(case), _in_op(case)
     between = annotated_launches(case, "gc-pause")
     found = case.cached(long_computations)
-    found = found.where(~among(found, annotated))
+    found = _without_stop(case, found.where(~among(found, annotated)))
     shared = longer_at_once(case, found)
     stops_elsewhere = _stops_elsewhere(case, found.where(~shared))[found.dp_rank, found.stage]
     steps = np.unique(found.step[shared])
@@ -291,6 +298,21 @@ def gc_pauses(case: Case) -> Pauses:
     if planned.size and not single.size:
         ratio, chance = MIN_PAUSE_RATIO, MAX_PLANNED_CHANCE
     return Pauses(annotated, between, in_op, join_events([planned, single]), ratio, chance, always)
+
+
+def _without_stop(case: Case, found: ComputationEvents) -> ComputationEvents:
+    """Without a single stop of a whole step or more, far longer than all other long computations.
+
+    Collections of one job are alike; what stops it once and for so long is another cause.
+    """
+    stops = [stop for stop in case.cached(long_stops) if stop.workers and not stop.is_all]
+    if not stops:
+        return found
+    longest = max(stops, key=lambda stop: stop.seconds)
+    is_stop = (found.step == longest.at) & (found.excess_s >= MIN_SHARE_OF_EXCESS * longest.seconds)
+    others_s = float(found.excess_s[~is_stop].max(initial=0.0))
+    is_single = longest.seconds >= max(usual_step_s(case), MIN_TIMES_OTHERS * others_s)
+    return found.where(~is_stop) if is_single else found
 
 
 def paused_together(case: Case, events: ComputationEvents) -> NDArray[np.bool_]:

@@ -6,6 +6,7 @@ such a stop is not named here.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from typing_extensions import override
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.detector import CostFigures, Detector, Suspicion, finding_sentence, names_of
 from app.diagnosis.evidence.stops import (
     MIN_STEPS,
     Stop,
@@ -23,6 +24,7 @@ from app.diagnosis.evidence.stops import (
 )
 from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
+from app.diagnosis.sentence import STOP, STOPS, WAIT
 
 # A stop takes at least so many usual steps,
 MIN_TIMES_STEP = 1.0
@@ -30,6 +32,8 @@ MIN_TIMES_STEP = 1.0
 MIN_TIMES_OTHERS = 3.0
 # More stops than this share of the steps are not single ones.
 MAX_SHARE_OF_STEPS = 0.15
+# The replay has a stop if it has this share of it.
+MIN_SHARE_REPLAYED = 0.5
 _CONFIDENCE = 0.95
 _MAX_LISTED = 64
 
@@ -55,9 +59,8 @@ class JobStop(Detector):
         if not named:
             return RuledOut(
                 self.cause,
-                f"all workers stop together {_where(huge[0])} for "
-                f"{formatting.seconds(huge[0].seconds)} in step {case.steps[huge[0].at]}: "
-                "an evaluation, a checkpoint or a collection does the same",
+                f"{_fact('all workers', 'stop', huge[:1], [int(case.steps[huge[0].at])])}: an "
+                "evaluation, a checkpoint or a collection does the same",
                 insufficient=True,
                 figures={"longest_stop_s": max(each.seconds for each in huge)},
             )
@@ -114,7 +117,29 @@ def _longest_other_s(case: Case, huge: list[Stop]) -> float:
 def _where(stop: Stop) -> str:
     if stop.place == "between":
         return "between two steps"
-    return f"{'in' if stop.is_inside else 'before'} {stop.optype}"
+    label = _OPERATIONS.get(stop.optype) or formatting.optype_in_text(stop.optype)
+    return f"{'in' if stop.is_inside else 'before'} {label}"
+
+
+_OPERATIONS = {
+    "forward-compute": "a forward computation",
+    "backward-compute": "a backward computation",
+    "optimizer": "the optimizer",
+}
+# More steps are counted.
+_MAX_STEPS = 4
+
+
+def _fact(who: str, stop: str, stops: list[Stop], steps: list[int]) -> str:
+    longest = max(stops, key=lambda each: each.seconds)
+    took, where = formatting.seconds(longest.seconds), _where(longest)
+    if len(steps) == 1:
+        when = f"before step {steps[0]}" if longest.place == "between" else f"in step {steps[0]}"
+        inside = "" if longest.place == "between" else f" {where}"
+        return f"{who} {stop} for {took}{inside} {when}"
+    listed = ", ".join(map(str, steps[:_MAX_STEPS]))
+    more = f" and {len(steps) - _MAX_STEPS} more" if len(steps) > _MAX_STEPS else ""
+    return f"{who} {stop} {len(steps)} times (steps {listed}{more}), for up to {took} {where}"
 
 
 def _workers(stops: list[Stop]) -> list[Worker]:
@@ -123,19 +148,31 @@ def _workers(stops: list[Stop]) -> list[Worker]:
     return list(dict.fromkeys(named))
 
 
+def _is_replayed(case: Case, stop: Stop) -> bool:
+    """Whether the replay has the stop: a transfer took as long, so no delay is to be added."""
+    replayed_s = case.replay.simulated_s
+    excess_s = float(replayed_s[stop.at] - np.median(replayed_s))
+    return not stop.workers[0].is_inside and excess_s >= MIN_SHARE_REPLAYED * stop.seconds
+
+
+def _wording(fact: str, costs: CostFigures) -> str:
+    """The sentence; the fact has its steps already."""
+    is_past = costs.is_past or costs.end_step is not None
+    costs = replace(costs, onset_step=None, end_step=None, is_past=is_past)
+    return finding_sentence(fact, costs)
+
+
 def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
     workers = [] if any(each.is_all for each in stops) else _workers(stops)
     culprits = case.culprits(workers)
     longest = max(stops, key=lambda each: each.seconds)
-    steps = case.steps[[each.at for each in stops]].tolist()
-    blamed = blamed_stops(case, stops)
+    at = np.array([each.at for each in stops])
+    steps = case.steps[at].tolist()
+    blamed = blamed_stops(case, [each for each in stops if not _is_replayed(case, each)])
+    excess_s = np.maximum(0.0, case.report.recorded_s[at] - usual_step_s(case))
     who = names_of(culprits) if culprits else "all workers"
-    stop_word = "stops" if len(culprits) == 1 else "stop"
-    in_steps = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps"
-    fact = (
-        f"{who} {stop_word} for {formatting.seconds(longest.seconds)} {_where(longest)} in "
-        f"{in_steps}" + (", and all others wait" if culprits else "")
-    )
+    fact = _fact(who, STOPS if len(culprits) == 1 else STOP, stops, steps)
+    fact += f", and all others {WAIT}" if culprits else ""
     evidence: dict[str, Any] = {
         "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
         "num_workers": len(workers) or case.num_workers,
@@ -150,11 +187,15 @@ def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
         score=_CONFIDENCE,
         confidence=_CONFIDENCE,
         culprits=culprits,
-        wording=lambda costs: finding_sentence(fact, replace(costs, onset_step=None)),
+        wording=partial(_wording, fact),
         repair=durations_repair(blamed.durations),
         delays=delays_repair(blamed.delays),
+        cost=float(excess_s.sum() / case.report.recorded_s.sum()),
+        is_cost_recorded=True,
         min_cost=0.02,
         onset_step=int(steps[0]),
+        end_step=int(steps[-1]),
         persistence="transient",
+        onset_form=None,
         evidence=evidence,
     )

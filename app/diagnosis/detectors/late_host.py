@@ -35,6 +35,7 @@ from app.diagnosis.evidence.late_workers import (
 from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair, durations_repair
+from app.diagnosis.sentence import ARE, IS, TAKE, verb
 from app.trace.window import Floats
 
 # Reasons in `late_because`, and in the sentence.
@@ -84,17 +85,20 @@ class LateHost(Detector):
         return _suspicion(case, found, float(case.report.recorded_s.mean()))
 
 
+_LAUNCHES, _LAUNCH = verb("launches", "launched"), verb("launch", "launched")
+
+
 def _suspicion(case: Case, found: list[LateWorker], step_s: float) -> Suspicion:
     """One suspicion for all late hosts, most waited for first."""
     workers = list(dict.fromkeys(each.worker for each in found))
     culprits = _culprits(case, found)
     worst, kinds = found[0], list(dict.fromkeys(each.kind for each in found))
     share = worst.late.waited_for_s / step_s
-    is_, its = ("is", "its") if len(culprits) == 1 else ("are", "their")
-    host = "its host launches" if len(culprits) == 1 else "their hosts launch"
+    is_, its = (IS, "its") if len(culprits) == 1 else (ARE, "their")
+    host = f"its host {_LAUNCHES}" if len(culprits) == 1 else f"their hosts {_LAUNCH}"
     fact = (
         f"{names_of(culprits)} {is_} late to {percent(worst.late.late_share)} of {its} "
-        f"collectives, though {its} computations take no longer than {its} peers': {host} late, "
+        f"collectives, though {its} computations {TAKE} no longer than {its} peers': {host} late, "
         f"because of {' and '.join(_WORDS[kind] for kind in kinds)}"
     )
     paused = [each.worker for each in found if each.kind == "gc"]

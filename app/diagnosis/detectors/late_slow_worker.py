@@ -8,6 +8,7 @@ from functools import partial
 
 from typing_extensions import override
 
+from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, percent
 from app.diagnosis.evidence.late_workers import (
@@ -19,6 +20,7 @@ from app.diagnosis.evidence.late_workers import (
 )
 from app.diagnosis.evidence.slow_steps import workers_in_turn
 from app.diagnosis.finding import RuledOut
+from app.diagnosis.sentence import ARE, IS, WAIT
 
 _MAX_LISTED = 64
 # Lower than by durations.
@@ -55,11 +57,11 @@ def _suspicion_by_arrivals(case: Case, late: list[LateWorker], step_s: float) ->
     ]
     # GPUs of one worker are separate culprits.
     culprits = tuple({each.rank: each for each in named}.values())
-    is_, its, them = ("is", "its", "it") if len(culprits) == 1 else ("are", "their", "them")
+    is_, its, them = (IS, "its", "it") if len(culprits) == 1 else (ARE, "their", "them")
     fact = (
         f"{names_of(culprits)} {is_} late to {percent(worst.late.late_share)} of {its} collectives "
-        f"by {its} own doing: the others wait {1e3 * worst.late.waited_for_s:.3g} ms for {them} in "
-        "each step"
+        f"without waiting for another worker: the others {WAIT} "
+        f"{formatting.seconds(worst.late.waited_for_s)} for {them} in each step"
     )
 
     return Suspicion(

@@ -7,6 +7,7 @@ import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
+from app.diagnosis.culprit_costs import MIN_CULPRIT_COST, culprits_that_cost
 from app.diagnosis.detector import (
     CostFigures,
     Detector,
@@ -19,12 +20,13 @@ from app.diagnosis.detector import (
 )
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.job_changes import signal_against_others
-from app.diagnosis.evidence.links import SLOW_RATIO, DpGroups, Links
+from app.diagnosis.evidence.links import SLOW_RATIO
 from app.diagnosis.evidence.network import (
     MAX_WARM_UP_STEPS,
     NetworkTransfers,
     network_transfers,
 )
+from app.diagnosis.evidence.network_probe import slowdown_of_all
 from app.diagnosis.evidence.network_suspects import (
     NetworkSuspect,
     common_hosts,
@@ -32,34 +34,36 @@ from app.diagnosis.evidence.network_suspects import (
     is_network_wide,
     network_suspects,
 )
-from app.diagnosis.finding import Culprit, RuledOut
-from app.diagnosis.repair import BlamedByGroup, BlamedOps, Repair, Repaired, durations_repair
+from app.diagnosis.fidelity import is_recorded
+from app.diagnosis.finding import RuledOut
+from app.diagnosis.network_repair import late_posts, slow_transfers
+from app.diagnosis.repair import Repair, Repaired, delays_repair, durations_repair
+from app.diagnosis.sentence import TAKE
 from app.diagnosis.statistics.persistence import onset_of_hits
-from app.diagnosis.suspicions import clock_doubt, step_times_with
+from app.diagnosis.suspicions import clock_doubt, step_times_delayed, step_times_with
 from app.engine.what_if import Replayer
 from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints
 
 _MAX_LISTED = 64
 
-# From this share of the step on, a network that is slow everywhere is worth mentioning.
-MIN_NETWORK_SHARE = 0.3
+# From this share of the step on, a network that may be slow everywhere is worth mentioning; the
+# second one where small collectives do not show that it is fast.
+MIN_NETWORK_SHARE = 0.3, 0.05
+MIN_DOUBTFUL = 3.0  # times as long as small collectives
 # So is a smaller share where all links between hosts have an end in common.
-MIN_SHARE_OF_HOSTS = 0.1
+MIN_SHARE_OF_HOSTS = 0.1, 0.03
 # Links of unknown hosts so far apart may be slow.
 MIN_RATIO_APART = 2.0
 # Fewest slow steps.
 MIN_STEPS = 2
-# A culprit whose own repair wins back less than this share of GPU time, or of the worst one's cost,
-# is not named beside others; so many culprits are judged, the rest is left out.
-MIN_OWN_COST = 0.01
-MIN_SHARE_OF_WORST = 0.05
-MAX_JUDGED = 8
+# Late posts of slow transfers add at least this share to the replayed step.
+MIN_LATE_SHARE = 0.01
 # The only dp group is compared with itself, so it must cost this share of GPU time.
 MIN_COST_ALONE = 0.05
 
 
-def slow_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | RuledOut:
+def suspected_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | RuledOut:
     """The suspicion of transfers that are slow all the time (`steady`), or in bursts."""
     if case.num_workers == 1:
         return RuledOut(cause, "the only worker exchanges nothing with others")
@@ -101,12 +105,12 @@ def _undecided(cause: str, found: list[NetworkSuspect]) -> RuledOut | None:
     if hosts := common_hosts(found):
         reason = (
             f"all links between {hosts[0]} and {hosts[1]} take {ratio} as long as expected: which "
-            "of the two hosts' network is slow cannot be told"
+            "of the two hosts' networks is slow is not known"
         )
     elif is_network_wide(found):
         reason = (
             f"{percent(slow)} of all links are slow, the worst take {ratio} as long as expected, "
-            "and no one worker or host has all of them: whose network is slow cannot be told"
+            "and no single worker or host has all of them: whose network is slow is not known"
         )
     else:
         return None
@@ -126,7 +130,7 @@ def _suspects(case: Case) -> list[NetworkSuspect]:
 def _too_few(found: list[NetworkSuspect]) -> str:
     if any(each.shows_in.any() for each in found):
         return "transfers were slow in one step only"
-    return "some transfers were slow, but no step has so many that it can be told from the others"
+    return "some transfers were slow, but no step has enough of them to stand out"
 
 
 def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
@@ -147,16 +151,14 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
 def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> RuledOut:
     typical = float(np.median(net.typical_share)) if net.typical_share.size else 0.0
     figures = {"typical_share_slow": typical}
-    alone = "in this window it is as fast all the time, and there is no other to compare it with"
+    alone = "is as fast all the time in this window, and there is no other to compare it with"
     if len(net.pairs) * case.parallelism.dp_size == 1:
-        return RuledOut(cause, f"of the only link: {alone}", True, figures=figures)
+        return RuledOut(cause, f"the only link {alone}", True, figures=figures)
     if not net.pairs:
-        only = RuledOut(cause, f"of the only dp group: {alone}", True, figures=figures)
+        only = RuledOut(cause, f"the only dp group {alone}", True, figures=figures)
         return (_slow_everywhere(case, net) if steady else None) or only
     if steady and net.is_one_workers and not net.is_slow.any():
-        theirs = (
-            "all links of a kind are one worker's: in this window they are as fast all the time"
-        )
+        theirs = "all links of a kind end at one worker and are as fast all the time in this window"
         reason = f"{theirs}, and there is no other to compare them with"
         return RuledOut(cause, reason, True, figures=figures)
     if steady and (slow := _topology(case) or _slow_everywhere(case, net)):
@@ -164,7 +166,7 @@ def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> Rul
     reason = (
         "no link and no dp group is far slower than the others"
         if steady
-        else "no transfers are slow now and then on one link or dp group only"
+        else "no single link or dp group is slow now and then"
     )
     return RuledOut(cause, reason, figures=figures)
 
@@ -175,7 +177,9 @@ def _slow_everywhere(case: Case, net: NetworkTransfers) -> RuledOut | None:
     Without anything faster to compare it with, it may be slow everywhere, or be no better.
     """
     hosts = net.hosts_of_all
-    least = MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE
+    of_all = [slowdown_of_all(group.replayer) for group in case.groups]
+    is_doubtful = any(each is None or each >= MIN_DOUBTFUL for each in of_all)
+    least = (MIN_SHARE_OF_HOSTS if hosts else MIN_NETWORK_SHARE)[is_doubtful]
     usual = case.is_usual & ~net.is_warm_up
     if not usual.any():
         return None
@@ -192,18 +196,18 @@ def _slow_everywhere(case: Case, net: NetworkTransfers) -> RuledOut | None:
     )
     if case.parallelism.pp_size == 1:
         reason = (
-            f"collectives among dp ranks take {percent(share)} of the step; which worker's network "
-            "is slow, if any, cannot be told"
+            f"collectives among dp ranks take {percent(share)} of the step; with one stage the "
+            "data do not show whether a worker's network is slow, and whose"
         )
     elif hosts:
         reason = (
-            f"{both}; all links between hosts end at {' and '.join(hosts)}, so whether they are "
-            "slow cannot be told"
+            f"{both}; all links between hosts end at {' and '.join(hosts)}, so that no other shows "
+            "whether they are slow"
         )
     else:
         reason = (
-            f"{both}, and no link or dp group is far slower than the others: whether all are slow "
-            "cannot be told"
+            f"{both}, and no link or dp group is far slower than the others: if all are slow, "
+            "nothing in the job shows it"
         )
     return RuledOut("slow-link", reason, insufficient=True, figures={"network_share": share})
 
@@ -243,7 +247,7 @@ def _without_network(group: Replayer) -> Repaired:
 
 def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: bool) -> Suspicion:
     """One suspicion for all culprits of the cause, the worst first."""
-    verb = "take" if steady else "now and then take"
+    verb = TAKE if steady else f"now and then {TAKE}"
     worst = found[0]
     is_hit = np.any([each.shows_in for each in found], axis=0)
     onset = onset_of_hits(case.steps, is_hit)
@@ -260,13 +264,15 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
         confidence=0.97 * score,
         culprits=culprits,
         wording=partial(finding_sentence if steady else _burst_sentence, fact),
-        repair=durations_repair(_slow_transfers(case, found)),
+        repair=_repair(case, found),
+        delays=_late_posts(case, found),
         min_cost=MIN_COST_ALONE if only_group and case.parallelism.pp_size == 1 else 0.0,
         # The mean of bursts shows no onset.
         badness=signal_against_others(case, _signal(worst), worst.workers) if steady else None,
         onset_step=onset.onset_step,
         end_step=onset.end_step,
         persistence=onset.persistence,
+        onset_form="since" if steady else "first",
         evidence={
             "workers": [list(worker) for worker in workers[:_MAX_LISTED]],
             "num_workers": len(workers),
@@ -280,30 +286,29 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
 
 
 def _with_own_cost(case: Case, found: list[NetworkSuspect]) -> list[NetworkSuspect]:
-    """The suspects whose own repair wins back time, the worst first.
-
-    Its own repair alone, or after that of all others, which may hide it.
-    """
-    judged, repair_of = found[:MAX_JUDGED], partial(_repair, case)
-    repairs = [repair_of([each]) for each in judged]
-    without = [
-        repair_of([each for each in found if each is not mine]) for mine in judged if len(found) > 1
-    ]
-    total_s = float(case.replay.simulated_s.mean())
-    if len(found) == 1:
-        costs = [1 - float(each.mean()) / total_s for each in step_times_with(case, repairs)]
-    else:
-        found_s = step_times_with(case, [repair_of(found), *repairs, *without])
-        times_s = [float(each.mean()) for each in found_s]
-        own_s = [total_s - each for each in times_s[1 : len(judged) + 1]]
-        left_s = [each - times_s[0] for each in times_s[len(judged) + 1 :]]
-        costs = [max(one, other) / total_s for one, other in zip(own_s, left_s, strict=True)]
-    least = max(MIN_OWN_COST, MIN_SHARE_OF_WORST * max(costs))
-    return [each for each, cost in zip(judged, costs, strict=True) if cost >= least]
+    """The suspects whose own repair wins back time, the worst first; none if all win nothing."""
+    kept = culprits_that_cost(
+        case, len(found), lambda chosen: _repair(case, [found[at] for at in chosen])
+    )
+    left = [found[at] for at in kept]
+    [repaired_s] = step_times_with(case, [_repair(case, left)])
+    is_cheap = 1 - repaired_s.mean() / case.replay.simulated_s.mean() < MIN_CULPRIT_COST
+    return [] if is_cheap and _late_posts(case, left) is None else left
 
 
 def _repair(case: Case, found: list[NetworkSuspect]) -> Repair:
-    return durations_repair(_slow_transfers(case, found))
+    return durations_repair(slow_transfers(case, found))
+
+
+def _late_posts(case: Case, found: list[NetworkSuspect]) -> Repair | None:
+    """Late posts of slow transfers, where they matter and the record has them."""
+    if not any(each.links.any() for each in found):
+        return None
+    delays, without_s = delays_repair(late_posts(case, found)), case.replay.simulated_s
+    with_s = step_times_delayed(case, delays)
+    if with_s.mean() < (1 + MIN_LATE_SHARE) * without_s.mean():
+        return None
+    return delays if is_recorded(case, with_s, without_s) else None
 
 
 def _signal(worst: NetworkSuspect) -> str:
@@ -316,46 +321,64 @@ def _score(worst: NetworkSuspect) -> float:
     return far * (0.85 if not worst.links.any() else 0.99)
 
 
-# More pairs are counted, not named.
-_MAX_PAIRS = 3
+# More suspects of a kind share a clause, or are counted.
+_MAX_CLAUSES = 3
 
 
 def _is_pair(suspect: NetworkSuspect) -> bool:
     """Whether one link is slow and either of its ends may be the reason."""
-    return bool(suspect.links.any() and len(suspect.workers) == len(suspect.culprits) == 2)
+    return bool(suspect.links.sum() == 1 and len(suspect.workers) == len(suspect.culprits) == 2)
+
+
+def _is_between(suspect: NetworkSuspect) -> bool:
+    """Whether the links between two stages are slow on several dp ranks."""
+    num_links = suspect.links.sum()
+    return bool(num_links > 1 == suspect.links.any(axis=1).sum()) and (
+        len(suspect.workers) == 2 * num_links
+    )
 
 
 def _facts(case: Case, found: list[NetworkSuspect], verb: str) -> list[str]:
-    """A clause for each pair, one for workers and hosts, and one for dp groups, the worst first."""
-    clauses: dict[int | str, list[NetworkSuspect]] = {}
-    for at, each in enumerate(found):
-        other = "ends" if each.links.any() else "groups"
-        clauses.setdefault(at if _is_pair(each) else other, []).append(each)
-    facts, num_pairs = [], 0
-    for alike in clauses.values():
-        num_pairs += _is_pair(alike[0])
-        if _is_pair(alike[0]) and num_pairs > _MAX_PAIRS:
-            continue
-        culprits = tuple(dict.fromkeys(culprit for each in alike for culprit in each.culprits))
-        facts.append(_fact(case, alike[0], culprits, verb))
-    more = num_pairs - _MAX_PAIRS
+    """A clause for each suspect, the worst first; many workers, hosts or dp groups share one."""
+    kinds: dict[str, list[NetworkSuspect]] = {}
+    for each in found:
+        kind = "pairs" if _is_pair(each) else "ends" if each.links.any() else "groups"
+        kinds.setdefault(kind, []).append(each)
+    facts = []
+    for kind, alike in kinds.items():
+        if kind == "pairs" or len(alike) <= _MAX_CLAUSES:
+            facts += [_fact(case, [each], verb) for each in alike[:_MAX_CLAUSES]]
+        else:
+            facts.append(_fact(case, alike, verb))
+    more = len(kinds.get("pairs", [])) - _MAX_CLAUSES
     return facts + ([f"{plural(more, 'more pair')} {verb} longer as well"] if more > 0 else [])
 
 
-def _fact(case: Case, worst: NetworkSuspect, culprits: tuple[Culprit, ...], verb: str) -> str:
-    share = f"{verb} {as_ratio(worst.ratio)} as long as those of other links"
+def _fact(case: Case, alike: list[NetworkSuspect], verb: str) -> str:
+    worst = alike[0]
+    culprits = tuple(dict.fromkeys(culprit for each in alike for culprit in each.culprits))
+    least, most = (as_ratio(pick(each.ratio for each in alike)) for pick in (min, max))
+    ratio = most if least == most else f"{least} to {most}"
+    share = f"{verb} {ratio} as long as those of other links"
     if _is_pair(worst):
         return f"Transfers between {names_of(culprits)} {share}, in both directions"
+    if _is_between(worst):
+        one, other = sorted({stage for _, stage in worst.workers})
+        ranks = sorted({dp_rank for dp_rank, _ in worst.workers})
+        on = "all dp ranks"
+        if len(ranks) < case.parallelism.dp_size:
+            on = f"dp ranks {ranks[0]} to {ranks[-1]}"
+        return f"Transfers between stages {one} and {other} on {on} {share}"
     if worst.links.any():
-        return f"Transfers of {names_of(culprits)} with all others {share}"
+        return f"All transfers of {names_of(culprits)} {share}"
     if case.parallelism.pp_size == 1:
         return (
-            f"Collectives among all dp ranks {verb} {as_ratio(worst.ratio)} as long as in other "
-            "steps; with one stage they cannot tell which worker's network is slow"
+            f"Collectives among all dp ranks {verb} {ratio} as long as in other steps; with one "
+            "stage the data do not show whose network is slow"
         )
     return (
         f"Collectives among the dp ranks of {names_of(culprits, case.parallelism.pp_size)} {verb} "
-        f"{as_ratio(worst.ratio)} as long as usual, and its pairs of stages do not, so that no one "
+        f"{ratio} as long as usual, and transfers between the stages do not, so that no single "
         "worker can be named"
     )
 
@@ -378,54 +401,6 @@ def _op_types(case: Case, found: list[NetworkSuspect]) -> list[str]:
     return [types.name(code) for code in sorted(codes)]
 
 
-def _slow_transfers(case: Case, found: list[NetworkSuspect]) -> BlamedByGroup:
-    """Their slow transfers with the expected time."""
-    by_group = {}
-    for group, links, groups in zip(case.groups, case.links, case.dp_groups, strict=True):
-        parts = [_of_links(group, links, found)] if links is not None else []
-        if groups is not None:
-            parts.append(_of_groups(case, group, groups, found))
-        if parts:
-            by_group[group.steps] = BlamedOps(
-                *(np.concatenate(each) for each in zip(*parts, strict=True))
-            )
-    return by_group
-
-
-def _of_links(
-    group: Features, links: Links, found: list[NetworkSuspect]
-) -> tuple[Ints, Ints, Floats]:
-    network = found[0].network
-    blamed = np.any([each.links for each in found], axis=0)
-    mine = np.array([network.pairs.index(pair) for pair in links.pairs])
-    at, dp_rank = np.nonzero(blamed[mine][links.link])
-    num_steps = len(group.steps)
-    counted = np.flatnonzero(~network.is_warm_up[group.positions])
-    own_s = group.replayer.durations.recorded_s
-    lane = (dp_rank[:, None] * num_steps + counted).ravel()
-    usual_s = np.repeat(links.usual_s[at, dp_rank], counted.size)
-    parts = []
-    for end in (links.low, links.high):
-        row = np.repeat(end[at], counted.size)
-        slow = own_s[row, lane] > SLOW_RATIO * usual_s
-        parts.append((row[slow], lane[slow], usual_s[slow]))
-    row, lane, usual = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return row, lane, usual
-
-
-def _of_groups(
-    case: Case, group: Features, groups: DpGroups, found: list[NetworkSuspect]
-) -> tuple[Ints, Ints, Floats]:
-    blamed = np.any([each.groups for each in found], axis=0)[:, group.positions]
-    at, step = np.nonzero(blamed[groups.stage])
-    dp_size, num_steps = group.replayer.dp_size, len(group.steps)
-    lane = (np.arange(dp_size)[:, None] * num_steps + step).ravel()
-    row, usual_s = np.tile(groups.rows[at], dp_size), np.tile(groups.usual_s[at], dp_size)
-    own_s = group.replayer.durations.recorded_s[row, lane]
-    slow = own_s > usual_s
-    return row[slow], lane[slow], usual_s[slow]
-
-
 class SlowLink(Detector):
     """Transfers far slower than usual all the time since the onset."""
 
@@ -433,7 +408,7 @@ class SlowLink(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        return slow_transfers(case, self.cause, steady=True)
+        return suspected_transfers(case, self.cause, steady=True)
 
 
 class FlappingLink(Detector):
@@ -443,4 +418,4 @@ class FlappingLink(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        return slow_transfers(case, self.cause, steady=False)
+        return suspected_transfers(case, self.cause, steady=False)

@@ -13,12 +13,13 @@ from app.diagnosis.evidence.slow_steps import MIN_DEVIATIONS, Turns
 from app.diagnosis.evidence.slowness import Slowness
 from app.diagnosis.finding import confidence, worker_culprit
 from app.diagnosis.repair import ShortenedComputations
+from app.diagnosis.sentence import ARE, IS
 from app.trace.window import Floats
 
 _MAX_LISTED = 64
 _SCORE = 0.9
 # How the facts of such findings begin.
-IN_TURN = "Another worker is slow each time: in turn "
+IN_TURN = f"Another worker {IS} slow each time: in turn "
 
 
 def rotating_suspicion(case: Case, found: Slowness, turns: Turns, earlier: Floats) -> Suspicion:
@@ -37,7 +38,7 @@ def rotating_suspicion(case: Case, found: Slowness, turns: Turns, earlier: Float
     culprits = tuple(case.with_rank(worker_culprit(each, hosts)) for each in turns.workers)
     slow_steps = found.usual[turns.is_slow.any(axis=(1, 2))]
     fact = (
-        f"{IN_TURN}{names_of(culprits)} are {as_ratio(turns.ratio)} slower than their peers in "
+        f"{IN_TURN}{names_of(culprits)} {ARE} {as_ratio(turns.ratio)} slower than their peers in "
         "forward and backward"
     )
     return Suspicion(

@@ -10,7 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, percent
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART, is_not_told_apart
 from app.diagnosis.evidence.sequence_lengths import (
     Variation,
@@ -22,6 +22,7 @@ from app.diagnosis.evidence.sequence_lengths import (
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS
 from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, score
 from app.diagnosis.repair import Repaired, without_factor
+from app.diagnosis.sentence import ARE, IS
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
 from app.trace.ops import OP_CODES
@@ -72,7 +73,7 @@ class SequenceImbalance(Detector):
         steps = case.steps[case.usual_steps].tolist()
         culprits = _culprits(case)
 
-        fact = f"Sequence lengths are uneven{_where(case, culprits)}"
+        fact = f"Sequence lengths {ARE} uneven{_where(case, culprits)}"
 
         return Suspicion(
             self.cause,
@@ -103,7 +104,7 @@ def _where(case: Case, culprits: tuple[Culprit, ...]) -> str:
     if culprits:
         return f" on {names_of(culprits)} alone"
     each = "dp rank" if case.parallelism.dp_size > 1 else "micro-batch"
-    return f": a different {each} is slow in every step"
+    return f": a different {each} {IS} slow in every step"
 
 
 def _r(found: Variation) -> float:
@@ -117,8 +118,8 @@ def _score_and_reason(found: Variation, of_lengths: float | None) -> tuple[float
     value = score(1 + spread, 1 + MIN_VARIATION, 1 + _CERTAIN)
     if spread < MIN_VARIATION:
         return value, (
-            f"a worker's computations vary by {spread:.3f} of their mean, and less than "
-            f"{MIN_VARIATION} may be chance"
+            f"a worker's computations vary by {percent(spread)} of their mean, and less than "
+            f"{percent(MIN_VARIATION)} may be chance"
         )
     if r < MIN_R:
         return min(value, MIN_SCORE * max(r, 0.0) / MIN_R), (

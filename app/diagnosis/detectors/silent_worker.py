@@ -7,8 +7,16 @@ import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import CostFigures, Detector, Suspicion, names_of, plural
+from app.diagnosis.detector import (
+    CostFigures,
+    Detector,
+    Suspicion,
+    finding_sentence,
+    names_of,
+    plural,
+)
 from app.diagnosis.finding import RuledOut, Worker, group_culprits
+from app.diagnosis.sentence import verb
 from app.trace.window import Integers, Window
 
 # A late worker misses only one or two steps.
@@ -54,6 +62,10 @@ def silent_worker(window: Window) -> Suspicion | RuledOut:
     return _suspicion(window, workers, {rank: missing[rank] for rank in silent})
 
 
+_REPORTS, _REPORT = verb("reports", "reported"), verb("report", "reported")
+_GO = verb("go", "went")
+
+
 def _suspicion(window: Window, workers: Sequence[Worker], missing: Mapping[int, int]) -> Suspicion:
     culprits = group_culprits(workers, window.hosts, window.job.parallelism)
     if len(workers) == 1:
@@ -65,9 +77,9 @@ def _suspicion(window: Window, workers: Sequence[Worker], missing: Mapping[int, 
 
     def wording(costs: CostFigures) -> str:
         often = "the last step" if num_steps == 1 else f"the last {num_steps:,} steps"
-        began = f", since step {since}" if began_here else ""
-        report = "reports" if len(culprits) == 1 else "report"
-        return f"{names_of(culprits)} {report} nothing in {often}{began}; the others go on"
+        report = _REPORTS if len(culprits) == 1 else _REPORT
+        fact = f"{names_of(culprits)} {report} nothing in {often}, while the others {_GO} on"
+        return finding_sentence(fact, costs)
 
     return Suspicion(
         cause=SilentWorker.cause,

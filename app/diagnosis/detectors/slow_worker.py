@@ -32,6 +32,7 @@ from app.diagnosis.detector import (
     too_few_steps_reason,
 )
 from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
+from app.diagnosis.detectors.slow_optimizer import slow_optimizer
 from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
@@ -72,6 +73,7 @@ from app.diagnosis.repair import (
     joint_repair,
     stretch_slice,
 )
+from app.diagnosis.sentence import ARE, IS, TAKE, TAKES
 from app.diagnosis.statistics.persistence import rotation
 from app.trace.window import Floats, Ints, Trace
 
@@ -177,7 +179,9 @@ class SlowWorker(Detector):
             return self._suspicion(case, found, _without_minor(hits))
         if of_workers.max() >= MIN_SCORE:
             return self._too_few(found, of_workers)
-        return self._alone() if found.has_no_peers else self._none(found, of_workers)
+        if found.has_no_peers:
+            return slow_optimizer(case) or self._alone()
+        return self._none(found, of_workers)
 
     def _cannot_tell(self, reason: str) -> RuledOut:
         return RuledOut(self.cause, reason, insufficient=True)
@@ -231,6 +235,7 @@ class SlowWorker(Detector):
             min_cost=0.0 if any(_is_clear(hit) for hit in hits) else _MIN_COST_OF_DOUBT,
             evidence={**_evidence(case, found, hits, workers), **_arrivals(case, workers)},
             max_confidence=1.0 if hits[0].is_supported else MAX_CONFIDENCE,
+            is_at_step_end=not any({FORWARD, BACKWARD} & {*hit.optypes} for hit in hits),
             parts=self._parts(case, found, hits),
         )
 
@@ -428,11 +433,11 @@ def _clause(
 ) -> str:
     workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
     culprits = _culprits(case, workers, late, one_by_one=in_turn)
-    is_, its, takes = ("is", "its", "takes") if len(culprits) == 1 else ("are", "their", "take")
+    is_, its, takes = (IS, "its", TAKES) if len(culprits) == 1 else (ARE, "their", TAKE)
     operations = hits[0].operations
     if not operations:
         if found.has_no_peers and len(hits) == 1 and _is_one_sided(found, hits[0].at):
-            return f"{names_of(culprits)} takes {_sides_since(found, hits[0].at)} as before"
+            return f"{names_of(culprits)} {TAKES} {_sides_since(found, hits[0].at)} as before"
         than = "before" if found.has_no_peers else f"{its} peers"
         return (
             f"{names_of(culprits)} {is_} {_range(hits)} slower than {than} in forward and backward"
@@ -448,7 +453,13 @@ def _clause(
     dp_rank, stage = workers[0]
     theirs = float(other[found.usual, dp_rank, stage].mean())
     [beside] = {"forward", "backward"} - set(words)
+    if theirs < _AS_LONG:
+        return f"{fact}, and {IS} as fast as they are in the {beside}"
     return f"{fact} and {as_ratio(theirs)} in the {beside}"
+
+
+# Below this ratio a direction takes as long as its peers'.
+_AS_LONG = 1.02
 
 
 # Of two directions, one shows less than this share of the other's excess.

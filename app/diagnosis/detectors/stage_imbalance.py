@@ -37,6 +37,7 @@ from app.diagnosis.evidence.features import Computations
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness
 from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, score
 from app.diagnosis.repair import Repaired, stretch_slice, without_factor
+from app.diagnosis.sentence import TAKE, TAKES
 from app.diagnosis.statistics.robust import Stretches, medians, spread_of_steps, stretches
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
@@ -220,13 +221,13 @@ class StageImbalance(Detector):
 
 def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Culprit, ...]) -> str:
     ratio, num_stages = float(load.found.mean[stages.long[0]]), case.parallelism.pp_size
-    verb = "takes" if len(culprits) == 1 else "take"
+    verb = TAKES if len(culprits) == 1 else TAKE
     if stages.is_rising:
         most = _rise(load, stages)
         lightest, heaviest = (f"stage {each}" for each in (stages.others[0], stages.long[0]))
         fact = (
-            f"stages get heavier from {lightest} to {heaviest}, which takes {as_ratio(most)} as "
-            "long in every step"
+            f"stages get heavier from {lightest} to {heaviest}, which {TAKES} {as_ratio(most)} as "
+            f"long as {lightest} in every step"
         )
     else:
         fact = (

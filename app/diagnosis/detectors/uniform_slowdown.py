@@ -21,6 +21,7 @@ from app.diagnosis.evidence.job_changes import (
 from app.diagnosis.finding import Persistence, RuledOut, confidence, score
 from app.diagnosis.job_history import ExtendedHistory, median_over_workers
 from app.diagnosis.repair import FasterTypes, TypePredicate
+from app.diagnosis.sentence import TAKE, TAKES
 from app.diagnosis.statistics.change_points import (
     MIN_DEVIATIONS,
     MIN_RAMP_STEPS,
@@ -56,9 +57,9 @@ def _transfers(spec: OpSpec) -> bool:
     return spec.kind in (OpKind.P2P, OpKind.COLLECTIVE)
 
 
-_COMPUTE = _WorkPart("forward and backward computations take", _computes)
-_ONCE = _WorkPart("optimizer step takes", _computes_once)
-_NETWORK = _WorkPart("transfers take", _transfers)
+_COMPUTE = _WorkPart(f"forward and backward computations {TAKE}", _computes)
+_ONCE = _WorkPart(f"optimizer step {TAKES}", _computes_once)
+_NETWORK = _WorkPart(f"transfers {TAKE}", _transfers)
 
 RisenParts = list[tuple[_WorkPart, CommonRise]]
 

@@ -44,7 +44,7 @@ def _is_placed(notes: Trace, sizes: Parallelism) -> NDArray[np.bool_]:
 
 
 def first_delays_s(group: Features, late: LaunchDelays, *, is_surely: bool = False) -> Floats:
-    """[pp, lanes], how late each stage's first forward starts by its own doing.
+    """[pp, lanes], how late each stage's first forward starts without waiting for others.
 
     That is its launch delay, with that of the gather before it: parameters are gathered once the
     data have come. A stage that waits for data may also post its first receive late. A later
@@ -108,7 +108,7 @@ def _arrivals_s(group: Features, *, with_receives: bool) -> dict[int, tuple[Floa
         own_s = launch_delays_s(replayer, np.array([row]))[0]
         late_s = np.clip(posted_s - sent_s, 0.0, own_s if with_receives else 0.0)
         if stage in gathers:
-            # A receive posted late because others were late to the gather is not its own doing.
+            # A receive may be posted late only because others were late to the gather.
             gathered_s = start_s[gathers[stage]] + duration_s[gathers[stage]]
             after_s = posted_s - gathered_s
             own_s = np.where(after_s >= -_TOLERANCE_S, np.maximum(0.0, after_s), own_s)

@@ -18,6 +18,7 @@ from app.diagnosis.evidence.annotations import (
 )
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import stalls
+from app.diagnosis.evidence.stops import gaps_s
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, densest_stretch
 from app.trace.window import Floats
 
@@ -125,7 +126,7 @@ def _waiting(amount_s: Floats, long_from_s: float, *, is_whole: bool = True) -> 
     """Divide workers by their waits [steps, workers] at the widest gap between their means.
 
     With `is_whole` amounts are the whole waits, else what they are longer than the step's shortest:
-    then one worker seems not to wait at all, and only a minority far ahead of it can be told.
+    then one worker seems not to wait at all, and only a minority far ahead of it is found.
     """
     is_long = np.asarray(amount_s >= long_from_s)
     in_step = np.asarray(is_long.any(axis=1))
@@ -358,14 +359,6 @@ def unrecorded_s(case: Case) -> Floats:
 
     Long gaps that few steps have are no part of them (app/engine/steady_state.py).
     """
-    found = np.zeros(case.steps.size)
-    begins_s, ends_s = np.full(case.steps.size, np.nan), np.full(case.steps.size, np.nan)
-    for group in case.groups:
-        grid = group.replayer.grid
-        if grid.origin_s is None:
-            return found
-        begins_s[group.positions] = grid.origin_s + grid.began_s
-        ends_s[group.positions] = grid.origin_s + grid.spans_s[1]
-    is_next = np.diff(case.steps) == 1
-    found[1:] = np.where(is_next, np.maximum(0.0, begins_s[1:] - ends_s[:-1]), 0.0)
-    return found
+    before_s = np.maximum(0.0, np.nan_to_num(gaps_s(case, lambda grid: grid.began_s)))
+    is_next = np.diff(case.steps, prepend=case.steps[0]) == 1
+    return np.where(is_next, before_s, 0.0)

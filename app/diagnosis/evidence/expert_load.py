@@ -200,7 +200,7 @@ def _column_r(case: Case, name: str) -> float | None:
 
 NOT_TOLD_APART = (
     "computations vary by rank and micro-batch, as uneven experts or uneven sequences make them: "
-    "without token counts these cannot be told apart"
+    "without token counts these look alike"
 )
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.evidence.features import Features, ops_of
+from app.diagnosis.evidence.link_topology import is_no_placement
+from app.diagnosis.evidence.network_probe import slowdown_of_common_end
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
 from app.diagnosis.statistics.robust import kth_smallest, median, medians
 from app.engine.kernels import in_parallel, kernel
@@ -29,10 +31,16 @@ FAR_RATIO = 3.5
 # Links between hosts are of one kind: where the faster ones are a group of their own, apart from
 # the rest by this ratio, most links are slow and the faster ones show the expected time.
 MIN_GAP_RATIO = 1.5
+# Links within a host may cross its sockets or not.
+MIN_GAP_WITHIN = 2.5
 # Rows by which the typical transfer of a step is judged.
 MAX_SAMPLED = 32
 # Kinds of links: between hosts, within one, unknown.
-BETWEEN_HOSTS, NUM_PLACES = 0, 3
+BETWEEN_HOSTS, WITHIN_HOST, UNKNOWN_PLACE, NUM_PLACES = 0, 1, 2, 3
+# Kinds of dp groups: within a host, between hosts (`spans_hosts`).
+GROUP_WITHIN, GROUP_BETWEEN = 0, 1
+# What has nothing of its kind to be compared with is as slow as a link if their ratios are so near.
+MAX_AS_SLOW = 1.5
 # What has nothing to be compared with is compared with its own faster steps, and shifts if its
 # slower ones are far slower.
 FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE = 0.25, 0.85
@@ -52,8 +60,11 @@ class Links:
     slow ends at the lower and the higher stage. `is_fast` [links, dp]: False where the faster links
     are a minority (`MIN_GAP_RATIO`) and this one is not among them. `has_shift` [links, dp]: in
     part of the steps the typical transfer of its kind takes far longer, so the expected time is
-    that of the faster steps. `apart`: how many times as long as on the fastest link the typical
-    transfer takes on the slowest one, of a type and kind.
+    that of the faster steps. `place` [links, dp]: the kind of each link. `apart`: how many times as
+    long as on the fastest link the typical transfer takes on the slowest one, of a type and kind.
+    `is_alike`: no placement of unknown hosts explains which links are slow, or collectives show
+    that all are (network_probe.py). `is_apart` [links, dp]: slow links of unknown hosts that
+    placement may explain.
     """
 
     pairs: tuple[StagePair, ...]
@@ -68,7 +79,10 @@ class Links:
     ends_slow: Ints
     is_fast: NDArray[np.bool_]
     has_shift: NDArray[np.bool_]
+    place: Ints
     apart: float
+    is_alike: bool
+    is_apart: NDArray[np.bool_]
 
 
 def same_host(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
@@ -82,20 +96,23 @@ def same_host(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Ints:
     return same
 
 
-def find_links(group: Features, where: Ints) -> Links | None:
+def find_links(group: Features, hosts: Mapping[tuple[int, int], str]) -> Links | None:
     """The links of a group of steps; None without transfers between stages.
 
     Args:
         group: the steps.
-        where: [dp, pp, pp] of `same_host`.
+        hosts: host of each worker, where it is known.
     """
     replayer = group.replayer
+    where = same_host(hosts, replayer.template.parallelism)
     low, high = _ends(group)
     if not low.size:
         return None
     template, own_s, num_steps = replayer.template, replayer.durations.recorded_s, len(group.steps)
     pairs, link = _distinct(template.stage[low], template.stage[high])
-    kinds, of_kind = _distinct(link, template.optype[low])
+    # Under interleaving the highest stage sends forward to the lowest: as much as others do.
+    is_upwards = _sends(group)[template.optype[low]]
+    kinds, of_kind = _distinct(link, template.optype[np.where(is_upwards, low, high)])
     median_s = np.empty((len(kinds), replayer.dp_size))
     place = where[:, pairs[:, 0], pairs[:, 1]].T
     has_shift = _has_shift(own_s, low, high, place[link], num_steps)[place]
@@ -110,14 +127,32 @@ def find_links(group: Features, where: Ints) -> Links | None:
             median_s,
         ),
     )  # fmt: skip
+    typical = _typical_transfers(median_s, kinds, len(pairs))
+    if (alone := _slow_alone(typical, pairs, place)) is not None:
+        link_alone, dp_rank = alone
+        place[alone] = WITHIN_HOST
+        where = where.copy()
+        one, other = pairs[link_alone].tolist()
+        where[dp_rank, [one, other], [other, one]] = WITHIN_HOST
+    is_unknown = bool((place == UNKNOWN_PLACE).all())
+    is_alike = is_unknown and is_no_placement(typical / typical.min(), pairs, replayer.grid.rank)
+    if is_alike:
+        where = np.full_like(where, BETWEEN_HOSTS)
     kind_s, is_fast_kind = _usual(median_s, kinds, pairs, where)
+    # On one host, or on unknown ones, all links are of one kind.
+    is_one_kind = is_unknown or len(set(hosts.values())) == 1
+    compared = np.where((place == BETWEEN_HOSTS) | is_one_kind, typical, np.nan)
+    slowdown = slowdown_of_common_end(replayer, hosts, pairs, compared)
+    if slowdown is not None:
+        is_slow_kind = np.isfinite(compared)[kinds[:, 0]]
+        kind_s, is_fast_kind = kind_s / np.where(is_slow_kind, slowdown, 1.0), ~is_slow_kind
     usual_s = kind_s[of_kind]
     is_fast = np.ones((len(pairs), replayer.dp_size), np.bool_)
     np.logical_and.at(is_fast, kinds[:, 0], is_fast_kind)
     shape = (len(pairs), replayer.dp_size, num_steps)
     num_slow, num_far = np.zeros((*shape, 2), np.int64), np.zeros(shape, np.int64)
     excess, ends_slow = np.zeros(shape), np.zeros((*shape[:2], 2), np.int64)
-    upwards = _sends(group)[template.optype[low]].astype(np.int64)
+    upwards = is_upwards.astype(np.int64)
     in_parallel(
         2 * low.size * own_s.shape[1],
         replayer.dp_size,
@@ -131,8 +166,39 @@ def find_links(group: Features, where: Ints) -> Links | None:
     named = tuple((int(one), int(other)) for one, other in pairs)
     return Links(
         named, low, high, link, usual_s, num, num_slow, num_far, excess, ends_slow, is_fast,
-        has_shift, _apart(median_s, kinds, place),
+        has_shift, place, _apart(median_s, kinds, place), is_alike or slowdown is not None,
+        (typical >= MIN_GAP_WITHIN * typical.min()) & (is_unknown and not is_alike),
     )  # fmt: skip
+
+
+def _slow_alone(typical: Floats, pairs: Ints, place: Ints) -> tuple[int, int] | None:
+    """Position [links, dp] of the only link between hosts, where a slow card explains its time.
+
+    It has no link of its kind to be compared with. Where a link within a host that shares an end
+    with it is slow, and it takes as much longer, the card of that end slows both.
+    """
+    between, within = np.argwhere(place == BETWEEN_HOSTS), place == WITHIN_HOST
+    if len(between) != 1 or not within.any():
+        return None
+    link, dp_rank = between[0].tolist()
+    shares_end = np.array([bool(set(pair) & set(pairs[link].tolist())) for pair in pairs.tolist()])
+    ratio = typical / np.quantile(typical[within], FAST_STEP_QUANTILE, method="lower")
+    beside = ratio[shares_end & within[:, dp_rank], dp_rank]
+    slow = beside[beside >= FAR_RATIO]
+    is_as_slow = (slow < MAX_AS_SLOW * ratio[link, dp_rank]) & (
+        ratio[link, dp_rank] < MAX_AS_SLOW * slow
+    )
+    return (link, dp_rank) if is_as_slow.any() else None
+
+
+def _typical_transfers(median_s: Floats, kinds: Ints, num_links: int) -> Floats:
+    """[links, dp], the typical transfer of a link over that of its type's fastest, all types."""
+    link, optype = kinds.T
+    least_s = np.array([median_s[optype == each].min() for each in optype.tolist()])[:, None]
+    ratio = np.divide(median_s, least_s, out=np.ones(median_s.shape), where=least_s > 0)
+    total = np.zeros((num_links, median_s.shape[1]))
+    np.add.at(total, link, ratio)
+    return np.asarray(total / np.bincount(link, minlength=num_links)[:, None])
 
 
 def _apart(median_s: Floats, kinds: Ints, place: Ints) -> float:
@@ -201,12 +267,13 @@ def _usual(
     key = (optype[:, None] * (int(where.max()) + 1) + place).ravel()
     values = median_s.ravel()
     usual_s, is_fast = lower_medians(values, key), np.ones(values.size, np.bool_)
-    between_hosts = place.ravel() == BETWEEN_HOSTS
-    for each in np.unique(key[between_hosts]).tolist():
+    known = place.ravel() != UNKNOWN_PLACE
+    for each in np.unique(key[known]).tolist():
         mine = np.flatnonzero(key == each)
         of_kind_s = np.sort(values[mine])
         middle = (mine.size - 1) // 2
-        apart = of_kind_s[1 : middle + 1] > MIN_GAP_RATIO * of_kind_s[:middle]
+        gap = MIN_GAP_RATIO if place.ravel()[mine[0]] == BETWEEN_HOSTS else MIN_GAP_WITHIN
+        apart = of_kind_s[1 : middle + 1] > gap * of_kind_s[:middle]
         if apart.any():
             num_fast = int(np.flatnonzero(apart)[-1]) + 1
             usual_s[mine] = of_kind_s[(num_fast - 1) // 2]
@@ -294,12 +361,13 @@ def spans_hosts(hosts: Mapping[tuple[int, int], str], sizes: Parallelism) -> Int
     return found
 
 
-def find_dp_groups(group: Features, spans: Ints) -> DpGroups | None:
+def find_dp_groups(group: Features, spans: Ints, links: Links | None) -> DpGroups | None:
     """The dp groups of a group of steps; None without collectives among dp ranks.
 
     Args:
         group: the steps.
         spans: [pp] of `spans_hosts`; only groups of a kind are compared.
+        links: the links of these steps.
     """
     template, own_s = group.replayer.template, group.replayer.durations.recorded_s
     by_code = template.op_types.by_code
@@ -317,16 +385,58 @@ def find_dp_groups(group: Features, spans: Ints) -> DpGroups | None:
     stage = template.stage[rows]
     of_type = template.optype[rows] * template.num_ops + template.seq_id[rows]
     usual_s = _usual_collectives(took_s, of_type * NUM_PLACES + spans[stage])
+    typical_s = np.median(took_s, axis=1)
+    is_card = links is not None and _is_all_slow(spans, stage, typical_s, links)
+    most_s = _most_of_kind_s(usual_s, of_type, spans[stage], is_card=is_card)
+    usual_s = np.minimum(usual_s, most_s)
     shape = (group.replayer.pp_size, num_steps)
     total_s, least_s = np.zeros(shape), np.zeros(shape)
+    is_bounded = np.zeros(shape[0], np.bool_)
+    is_bounded[stage[np.isfinite(most_s)]] = True
     np.add.at(total_s, stage, took_s)
     np.add.at(least_s, stage, usual_s[:, None])
     # Of many collectives some are long in every step, so a fast step has some as well.
     is_alone = (np.bincount(spans, minlength=NUM_PLACES) == 1)[spans]
     faster_s = np.quantile(total_s, FAST_STEP_QUANTILE, axis=1, keepdims=True)
-    least_s = np.where(is_alone[:, None], np.maximum(least_s, faster_s), least_s)
+    is_own = (is_alone & ~is_bounded)[:, None]
+    least_s = np.where(is_own, np.maximum(least_s, faster_s), least_s)
     pace = np.divide(total_s, least_s, out=np.ones(shape), where=least_s > 0)
     return DpGroups(rows, stage, took_s, usual_s, pace)
+
+
+def _is_all_slow(spans: Ints, stage: Ints, typical_s: Floats, links: Links) -> bool:
+    """Whether all dp groups between hosts are slow by a card, unlike those within hosts.
+
+    Slow links of their stages explain the time of each: one card slows both (`_slow_alone`).
+    """
+    between, within = np.flatnonzero(spans == GROUP_BETWEEN), np.flatnonzero(spans == GROUP_WITHIN)
+    total_s = np.bincount(stage, typical_s, minlength=spans.size)
+    if not between.size or not within.size or not total_s[within].min() > 0:
+        return False
+    num_slow = links.num_slow.sum(axis=(2, 3))
+    slow = 1 + links.excess.sum(axis=2) / np.maximum(num_slow, 1)
+    for each in between.tolist():
+        ratio = total_s[each] / np.median(total_s[within])
+        mine = slow[[each in pair for pair in links.pairs]]
+        is_near = (ratio < MAX_AS_SLOW * mine) & (mine < MAX_AS_SLOW * ratio)
+        if ratio < MIN_GAP_WITHIN or not is_near.any():
+            return False
+    return True
+
+
+def _most_of_kind_s(usual_s: Floats, of_type: Ints, spans: Ints, *, is_card: bool) -> Floats:
+    """[collectives], the most that each may take: within a host as long as between hosts.
+
+    Where a card slows all of those between hosts (`is_card`), these as long as within hosts.
+    Infinite for groups on unknown hosts, and where there is nothing to compare with.
+    """
+    most_s = np.full(usual_s.size, np.inf)
+    mine, others = (GROUP_BETWEEN, GROUP_WITHIN) if is_card else (GROUP_WITHIN, GROUP_BETWEEN)
+    for each in np.flatnonzero(spans == mine).tolist():
+        others_s = usual_s[(of_type == of_type[each]) & (spans == others)]
+        if others_s.size:
+            most_s[each] = others_s[0]
+    return most_s
 
 
 def _usual_collectives(took_s: Floats, key: Ints) -> Floats:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
+from app.diagnosis.evidence.link_topology import is_placement
 from app.diagnosis.evidence.links import (
     BETWEEN_HOSTS,
     FAR_RATIO,
@@ -194,7 +195,9 @@ class NetworkTransfers:
             if is_few and (fast == mine).all():
                 hits, num = num_hits[mine].sum(axis=0), self.num[mine].sum(axis=(0, 2))
                 return float(np.quantile(hits / np.maximum(num, 1), FAST_STEP_QUANTILE))
-            ordered = np.sort(shares[fast if fast.any() else mine])
+            if not fast.any():
+                return 0.0  # all are slow (`slowdown_of_common_end`)
+            ordered = np.sort(shares[fast])
             return float(ordered[(ordered.size - 1) // 2])
 
         return self._of_kinds(typical)
@@ -259,12 +262,37 @@ class NetworkTransfers:
 
     @property
     def _is_topology(self) -> NDArray[np.bool_]:
-        """[links, dp], links slow on all dp ranks alike: the topology, where hosts are unknown."""
+        """[links, dp], links slow on all dp ranks alike: the topology, where hosts are unknown.
+
+        One that takes far longer than on the fastest dp rank is slow by itself.
+        """
         hits, trials = self._of_usual_steps(self.num_slow.sum(axis=-1)), self._trials
-        if self.case.replay.window.hosts or hits.shape[1] < 2:
+        is_alike = all(each.is_alike for each in self.case.links if each is not None)
+        if self.case.replay.window.hosts or hits.shape[1] < 2 or is_alike:
             return np.zeros(hits.shape, np.bool_)
-        always = (hits >= MIN_SLOW_SHARE * trials).all(axis=1, keepdims=True)
-        return np.broadcast_to(always, hits.shape)
+        is_slow = hits >= MIN_SLOW_SHARE * trials
+        if not is_slow.all() and is_placement(is_slow, np.array(self.pairs), self.rank):
+            return is_slow
+        always = is_slow.all(axis=1, keepdims=True)
+        alike = self.ratios < FAR_RATIO * self.ratios.min(axis=1, keepdims=True)
+        return np.asarray(always & alike)
+
+    @property
+    def is_group_unclear(self) -> NDArray[np.bool_]:
+        """[pp], stages with links that placement may slow: it may slow their dp group as well."""
+        stages = {
+            stage
+            for links in self.case.links
+            if links is not None
+            for link in np.flatnonzero(links.is_apart.any(axis=1)).tolist()
+            for stage in links.pairs[link]
+        }
+        return np.isin(np.arange(len(self.group_pace)), sorted(stages))
+
+    @property
+    def rank(self) -> Ints:
+        """[dp, pp], global ranks."""
+        return self.case.replay.groups[0].grid.rank
 
 
 def hit_chance(typical_share: float) -> float:
@@ -293,14 +321,14 @@ def network_transfers(case: Case) -> NetworkTransfers:
     excess = np.zeros(shape)
     ends_slow = np.zeros((len(pairs), sizes.dp_size, 2), np.int64)
     is_fast, has_shift = np.ones(shape[:2], np.bool_), np.zeros(shape[:2], np.bool_)
-    where = same_host(case.replay.window.hosts, sizes)
-    place = np.array([where[:, low, high] for low, high in pairs], np.int64).reshape(shape[:2])
+    place = np.zeros(shape[:2], np.int64)
     for group, each in found:
         mine = np.array([pairs.index(pair) for pair in each.pairs])
         cells = np.ix_(mine, np.arange(sizes.dp_size), group.positions)
         num[cells], num_slow[cells] = each.num, each.num_slow
         num_far[cells], excess[cells] = each.num_far, each.excess
         ends_slow[mine] += each.ends_slow
+        place[mine] = each.place
         is_fast[mine] &= each.is_fast
         has_shift[mine] |= each.has_shift
     group_pace = _group_pace(case)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
+from app.diagnosis.evidence.link_topology import slow_block
 from app.diagnosis.evidence.links import SLOW_RATIO, spans_hosts
 from app.diagnosis.evidence.network import MIN_SLOW_SHARE, NetworkTransfers, hit_chance
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, Worker, worker_culprit
@@ -22,6 +23,12 @@ from app.trace.window import Floats, Ints
 
 # A dp group is explained by slow links that show in so many, and this share, of its slow steps.
 MIN_EXPLAINED_STEPS, MIN_EXPLAINED = 2, 0.2
+# Bursts of a network card that last until the end of so many steps slow its dp group in one.
+MIN_SPARED_STEPS = 2
+# A worker's other links have bursts if so much of the pair's share of their transfers is slow.
+MIN_SHARE_ELSEWHERE = 0.1
+# Workers of one block (a host) are slow by the same cause, so that their ratios are this near.
+MAX_RATIO_APART = 1.5
 # A link is slow at one end if the other end has at most this share of its slow transfers.
 MAX_OTHER_END = 0.2
 # A dp group is slow with a worker's links if its excess is this share of theirs.
@@ -185,9 +192,11 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
     left = network.is_slow.copy()
     groups_left = network.is_group_slow.copy()
     found: list[NetworkSuspect] = []
-    for finder in (_one_ended, _hosts, _workers, _pairs) if left.any() else ():
+    for finder in (_one_ended, _hosts, _blocks, _workers, _pairs) if left.any() else ():
         for culprits, workers, links in finder(network, left):
             groups = _shared_groups(network, links, workers)
+            if finder is _hosts:
+                groups |= _groups_of_host(network, links, workers[0])
             if finder is _pairs:
                 groups[:] = False
             suspect = NetworkSuspect(network, culprits, workers, links, groups)
@@ -198,8 +207,9 @@ def network_suspects(network: NetworkTransfers) -> list[NetworkSuspect]:
             explained = (groups & suspect.shows_in).sum(axis=1)
             enough = np.maximum(MIN_EXPLAINED_STEPS, MIN_EXPLAINED * groups_left.sum(axis=1))
             groups_left[explained >= enough] = False
-    found = _with_own_groups(found)
-    for stage in np.flatnonzero(groups_left.any(axis=1)).tolist():
+    found = _as_blocks(_with_own_groups(found))
+    is_unclear = network.is_group_unclear
+    for stage in np.flatnonzero(groups_left.any(axis=1) & ~is_unclear).tolist():
         mine = np.zeros_like(groups_left)
         mine[stage] = groups_left[stage]
         members = tuple((dp, stage) for dp in range(network.case.parallelism.dp_size))
@@ -221,10 +231,43 @@ def _with_own_groups(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
     return [own[id(each)] for each in found]
 
 
+def _as_blocks(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
+    """The suspects, those of neighbouring ranks joined where hosts are unknown.
+
+    One host, or the network of one stage, is likelier than several workers by themselves.
+    """
+    if not found or found[0].network.case.replay.window.hosts:
+        return found
+    alike: dict[tuple[int | None, ...], list[NetworkSuspect]] = {}
+    for each in found:
+        alike.setdefault(tuple(culprit.stage for culprit in each.culprits), []).append(each)
+    return [each for of_stages in alike.values() for each in _joined_block(of_stages)]
+
+
+def _joined_block(alike: list[NetworkSuspect]) -> list[NetworkSuspect]:
+    """Suspects of the same stages as one, if they are of successive dp ranks and as slow."""
+    ranks = sorted({dp_rank for each in alike for dp_rank, _ in each.workers})
+    ratios = [each.ratio for each in alike]
+    is_one = len(alike) == len(ranks) > 1 and np.ptp(ranks) == len(ranks) - 1
+    if not is_one or max(ratios) > MAX_RATIO_APART * min(ratios):
+        return alike
+    first = alike[0]
+    if len(ranks) == first.network.case.parallelism.dp_size:
+        culprits = tuple(Culprit(stage=each.stage) for each in first.culprits)
+    else:
+        culprits = tuple(culprit for each in alike for culprit in each.culprits)
+    workers = tuple(worker for each in alike for worker in each.workers)
+    links, groups = (
+        np.any([getattr(each, name) for each in alike], axis=0) for name in ("links", "groups")
+    )
+    return [NetworkSuspect(first.network, culprits, workers, links, groups)]
+
+
 def _with_one_end(pair: NetworkSuspect) -> NetworkSuspect:
     """Blames one end of a pair with bursts, which come from network cards rather than cables.
 
-    The end whose other links are slow in the same steps too, else the end without other links.
+    The end whose other links are slow in the same steps too, else the end without other links,
+    unless bursts that went on at the end of a step left its dp group as fast as ever.
     """
     network = pair.network
     if len(pair.culprits) != 2:
@@ -234,11 +277,35 @@ def _with_one_end(pair: NetworkSuspect) -> NetworkSuspect:
     if len(ends) == 1:
         links[_touching(network, ends[0][1]), ends[0][0]] = True
     elif not ends:
-        ends = [worker for worker in pair.workers if len(_touching(network, worker[1])) == 1]
+        spared = _at_the_end(pair) & pair.shows_in & ~network.is_warm_up
+        ends = [
+            worker
+            for worker in pair.workers
+            if len(_touching(network, worker[1])) == 1
+            and (spared & ~_shared_groups(network, pair.links, (worker,))[worker[1]]).sum()
+            < MIN_SPARED_STEPS
+        ]
     if len(ends) != 1:
         return pair
     culprits = (_culprit(network, ends[0]),)
     return replace(pair, culprits=culprits, workers=(ends[0],), links=links)
+
+
+def _at_the_end(pair: NetworkSuspect) -> NDArray[np.bool_]:
+    """[steps], whether the last transfer of the pair's link is slow; False without dp groups."""
+    case, found = pair.network.case, np.zeros(pair.groups.shape[1], np.bool_)
+    ((link, dp_rank),) = np.argwhere(pair.links).tolist()
+    for group, each, collectives in zip(case.groups, case.links, case.dp_groups, strict=True):
+        if each is None or collectives is None:
+            continue
+        at = np.flatnonzero(each.link == each.pairs.index(pair.network.pairs[link]))
+        steps = np.arange(len(group.steps))
+        lane = dp_rank * steps.size + steps
+        start_s, own_s = group.replayer.grid.start_s, group.replayer.durations.recorded_s
+        last = at[start_s[each.low[at]][:, lane].argmax(axis=0)]
+        took_s = np.maximum(own_s[each.low[last], lane], own_s[each.high[last], lane])
+        found[group.positions] = took_s > SLOW_RATIO * each.usual_s[last, dp_rank]
+    return found
 
 
 def _bursts_elsewhere(pair: NetworkSuspect, worker: Worker) -> bool:
@@ -250,6 +317,9 @@ def _bursts_elsewhere(pair: NetworkSuspect, worker: Worker) -> bool:
         return False
     num, num_slow = (each[others, dp_rank].sum(axis=-1) for each in (net.num, net.num_slow))
     else_share = num_slow[:, ~shown].sum(axis=1) / np.maximum(num[:, ~shown].sum(axis=1), 1)
+    here_share = num_slow[:, shown].sum(axis=1) / np.maximum(num[:, shown].sum(axis=1), 1)
+    if (here_share < MIN_SHARE_ELSEWHERE * float(pair.share[shown].mean())).any():
+        return False
     return all(
         _is_beyond_chance(num_slow[at, shown].sum(), num[at, shown].sum(), float(share))
         for at, share in enumerate(else_share)
@@ -325,6 +395,41 @@ def _hosts(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blam
     for _, host, hit, slow in sorted(found, key=lambda each: (-each[0], each[1])):
         if (slow & left).sum() >= max(2, MIN_SHARE_OF_HOST * slow.sum()):
             yield (Culprit(host=host),), hit, slow
+
+
+def _blocks(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blame]:
+    """Workers of a host of unknown name whose links to others are all slow, and no others are.
+
+    With links of two stages only, either end may be the reason.
+    """
+    if network.case.replay.window.hosts or left.any(axis=1).sum() < 2:
+        return
+    workers = slow_block(left, np.array(network.pairs), network.rank)
+    if workers is None:
+        return
+    stages = {stage for _, stage in workers}
+    is_stage = len(workers) == network.case.parallelism.dp_size and len(stages) == 1
+    culprits = (
+        (Culprit(stage=workers[0][1]),)
+        if is_stage
+        else tuple(_culprit(network, worker) for worker in workers)
+    )
+    yield culprits, tuple(workers), left.copy()
+
+
+def _groups_of_host(
+    network: NetworkTransfers, links: NDArray[np.bool_], worker: Worker
+) -> NDArray[np.bool_]:
+    """[pp, steps], slow dp groups that join the worker's host with others.
+
+    Also those of workers with no link to another host.
+    """
+    case = network.case
+    hosts, spans = case.replay.window.hosts, spans_hosts(case.replay.window.hosts, case.parallelism)
+    mine = tuple(
+        each for each, name in hosts.items() if name == hosts[worker] and spans[each[1]] == 1
+    )
+    return _shared_groups(network, links, mine)
 
 
 def _is_shared_outside(

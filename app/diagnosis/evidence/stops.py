@@ -6,7 +6,7 @@ who stopped and where in the step; `gaps_between` is time between steps, which n
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,7 +47,8 @@ Place = Literal["begin", "middle", "end", "between"]
 class WorkerStop:
     """The longest stop of one worker in a step: before or, where `is_inside`, in an operation.
 
-    `usual_s` is what the operation usually takes; `row` is the template's.
+    `usual_s` is what the operation usually takes; `row` is the template's. `until_s` is when the
+    worker goes on, in the step's times.
     """
 
     worker: Worker
@@ -55,6 +56,7 @@ class WorkerStop:
     row: int
     is_inside: bool
     usual_s: float
+    until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +139,27 @@ def _between(case: Case, least_s: float) -> list[Stop]:
     ]
 
 
-def gaps_between(case: Case) -> StepGaps:
-    """Gaps before each step; unknown without absolute times."""
-    size = case.steps.size
-    begin_s, end_s = np.full(size, np.nan), np.full(size, np.nan)
+def gaps_s(case: Case, begin_s_of: Callable[[Grid], Floats]) -> Floats:
+    """[steps], seconds from the end of the recorded step before to a begin in the step.
+
+    Negative where they overlap, NaN for the first step and without absolute times. `begin_s_of`
+    returns [steps of the grid] in each step's own times.
+    """
+    begins_s, ends_s = np.full(case.steps.size, np.nan), np.full(case.steps.size, np.nan)
     for group in case.groups:
         grid = group.replayer.grid
         if grid.origin_s is not None:
-            begin_s[group.positions] = grid.origin_s + _first_start_s(grid)
-            end_s[group.positions] = grid.origin_s + grid.spans_s[1]
-    before_s = np.full(size, np.nan)
-    before_s[1:] = begin_s[1:] - end_s[:-1]
-    num_left_out = np.zeros(size, np.int64)
+            begins_s[group.positions] = grid.origin_s + begin_s_of(grid)
+            ends_s[group.positions] = grid.origin_s + grid.spans_s[1]
+    before_s = np.full(case.steps.size, np.nan)
+    before_s[1:] = begins_s[1:] - ends_s[:-1]
+    return before_s
+
+
+def gaps_between(case: Case) -> StepGaps:
+    """Gaps before each step; unknown without absolute times."""
+    before_s = gaps_s(case, first_start_s)
+    num_left_out = np.zeros(case.steps.size, np.int64)
     num_left_out[1:] = np.diff(case.steps) - 1
     known_s = before_s[np.isfinite(before_s) & (num_left_out == 0)]
     usual_s = max(0.0, float(np.median(known_s))) if known_s.size else 0.0
@@ -157,7 +168,7 @@ def gaps_between(case: Case) -> StepGaps:
     return StepGaps(before_s, num_left_out, is_large, usual_s)
 
 
-def _first_start_s(grid: Grid) -> Floats:
+def first_start_s(grid: Grid) -> Floats:
     """[steps], the first start of an operation that is no receive."""
     template = grid.template
     rows = np.flatnonzero(~template.op_types.is_receive[template.optype])
@@ -177,8 +188,35 @@ def _in_group(
         at = int(group.positions[position])
         workers = own.of_step(index, float(excess_s[at]), noted_s[at])
         if workers:
-            found.append(_stop(number, group, at, float(excess_s[at]), workers))
+            stop = _stop(number, group, at, float(excess_s[at]), workers)
+            own_workers = workers if stop.is_all else without_followers(group, workers)
+            found.append(
+                stop
+                if len(own_workers) == len(workers)
+                else _stop(number, group, at, float(excess_s[at]), own_workers)
+            )
     return found
+
+
+def without_followers(group: Features, workers: list[WorkerStop]) -> list[WorkerStop]:
+    """Without those that only post a receive late, after another stage of their replica goes on.
+
+    Some schedules post a receive when its input is needed: after a computation that waited for the
+    stage that stopped. Workers that stop together go on together.
+    """
+    template = group.replayer.template
+    later_s = 0.0 if group.forward is None else float(np.median(group.forward.pace.mean_s))
+    is_receive = template.op_types.is_receive
+    return [
+        each
+        for each in workers
+        if each.is_inside
+        or not is_receive[template.optype[each.row]]
+        or all(
+            other.worker[0] != each.worker[0] or other.until_s >= each.until_s - later_s / 2
+            for other in workers
+        )
+    ]
 
 
 def _stop(
@@ -218,6 +256,11 @@ class _OwnStops:
         )
         self._usual_s = np.median(by_step, axis=2)
         self._longer_s = by_step[:, :, positions] - self._usual_s[:, :, None]
+        grid = replayer.grid
+        self._start_s, self._end_s = (
+            each.reshape(each.shape[0], self._dp_size, -1)[:, :, positions]
+            for each in (grid.start_s, grid.start_s + grid.duration_s)
+        )
 
     def _by_step(self, of_lanes: Floats) -> Floats:
         """[rows, dp, steps]"""
@@ -236,7 +279,12 @@ class _OwnStops:
                 row, seconds, is_inside, usual_s = stop
                 seconds -= float(noted_s[dp_rank, stage])
                 if seconds >= MIN_SHARE_OF_EXCESS * excess_s:
-                    found.append(WorkerStop((dp_rank, stage), seconds, row, is_inside, usual_s))
+                    until_s = float(
+                        (self._end_s if is_inside else self._start_s)[row, dp_rank, index]
+                    )
+                    found.append(
+                        WorkerStop((dp_rank, stage), seconds, row, is_inside, usual_s, until_s)
+                    )
         return found
 
     def _longest(

@@ -4,6 +4,7 @@ import { h } from "../lib/dom.js"
 import {
   capitalized,
   causeName,
+  confidenceWords,
   contained,
   isKnown,
   optypeName,
@@ -17,11 +18,7 @@ import {
 import { culpritLinks, culpritWords } from "./culprits.js"
 import { waitRemarks } from "./waits.js"
 
-const CONFIDENCES = [
-  [0.8, 3, "high confidence"],
-  [0.6, 2, "medium confidence"],
-  [0, 1, "low confidence"],
-]
+const BARS = { high: 3, medium: 2, low: 1 }
 const OTHERS = {
   "slow-worker": (evidence) => ("slowdown_against_itself" in evidence ? "what it was before" : "its peers"),
   "stage-imbalance": () => "the other stages",
@@ -171,7 +168,8 @@ function share({ cost, cost_range }) {
 
 /** Three bars, and words with the number, as "high confidence, 95 %". */
 export function confidenceBars(confidence) {
-  const [, steps, words] = CONFIDENCES.find(([from]) => confidence >= from)
+  const words = confidenceWords(confidence)
+  const steps = BARS[words.split(" ")[0]]
   const bar = (at) =>
     h("rect", {
       x: 5 * at,
@@ -183,7 +181,7 @@ export function confidenceBars(confidence) {
     })
   return [
     h("svg", { class: "confidence", viewBox: "0 0 14 12", "aria-hidden": "true" }, [0, 1, 2].map(bar)),
-    tidy(`${words}, ${roundedPercent(confidence)} %`),
+    tidy(words),
   ]
 }
 
@@ -239,7 +237,7 @@ const lowered = (words) => words.charAt(0).toLowerCase() + words.slice(1)
 
 /** A sentence of the server, with spaces that never break and the sign for times. */
 function said(sentence) {
-  const words = tidy(contained(sentence)).replaceAll(/(\d\.\d+)x(?= )/g, "$1\u00d7")
+  const words = tidy(contained(sentence)).replaceAll(/([ (]\d[\d,]*(?:\.\d+)?)x(?= )/g, "$1\u00d7")
   return words
     .replace(/^(every|all|both|the|loads|rank|stage|steps|no|a|transfers|some|collectives|simulated) /, capitalized)
     .replace(/([^.])$/, "$1.")
@@ -296,7 +294,7 @@ const ROWS = {
   longest_pause_s: ["Longest pause", seconds],
   planned: ["All workers pause together", (value) => (value ? "yes, as planned" : "no")],
   every_steps: ["Pauses come", (value) => (value === 1 ? "every step" : `every ${whole(value)} steps`)],
-  told_by_client: [
+  reported_by_client: [
     "Reported by the client",
     (value) => (typeof value === "number" ? whole(value) : value ? "yes" : "no"),
   ],

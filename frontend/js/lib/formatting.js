@@ -72,6 +72,22 @@ export const ratio = (value) => `${value.toFixed(2)}${TIMES}`
 export const percentNumber = (share, digits = 1) =>
   (100 * share).toFixed(digits).replace(/\.0$/, "").replace(/^-0$/, "0").replace("-", MINUS)
 
+const CONFIDENCES = [
+  [80, "high"],
+  [60, "medium"],
+  [0, "low"],
+]
+
+/** A confidence beside its label, as "high, 95 %"; as in app/formatting.py. */
+export function confidenceFigure(share) {
+  const figure = Math.floor(100 * share + 0.5)
+  const [, level] = CONFIDENCES.find(([from]) => figure >= from)
+  return `${level}, ${figure} %`
+}
+
+/** A confidence in words and as a number, as "high confidence, 95 %". */
+export const confidenceWords = (share) => confidenceFigure(share).replace(", ", " confidence, ")
+
 /** Seconds with three significant digits, in ms below one second. */
 export const seconds = (value_s) =>
   value_s >= 1 ? `${Number(value_s.toPrecision(3))} s` : `${Number((1000 * value_s).toPrecision(3))} ms`

@@ -55,11 +55,11 @@ def test_the_body_is_an_alertmanagers():
         "summary": notice().sentence,
         "description": "dp 3, stage 1 on host-017 is 1.6\u00d7 slower than its peers. "
         "It costs 19 GPU-h an hour, 30 % of the time of 64 GPUs. "
-        "Cause: slow worker (90 % confidence).",
+        "Cause: slow worker (high confidence, 90 %).",
         "slowdown": "1.42",
         "since_step": "1204",
         "gpu_hours_lost_per_hour": "18.90",
-        "confidence": "90 %",
+        "confidence": "high, 90 %",
         "culprits": "dp 3, stage 1 on host-017",
         "cause": "slow-worker",
         "worker": "3-1",

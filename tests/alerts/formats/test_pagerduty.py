@@ -33,7 +33,7 @@ def test_the_pagerduty_summary_has_sentence_and_cause():
     found = event(image_url=IMAGE)
     payload = found["payload"]
     assert payload["summary"].startswith("llm-70b runs at 1.42")
-    assert "90 % confidence" in payload["summary"]
+    assert "high confidence, 90 %" in payload["summary"]
     assert payload["severity"] == "warning"
     assert payload["timestamp"] == "2023-11-14T22:13:50.5Z"
     assert payload["custom_details"]["Costs"] == "19 GPU-h each hour"

@@ -39,7 +39,7 @@ def test_the_message_has_all_at_a_glance():
         "Cause: slow-worker",
         "Who: dp 3, stage 1 on host-017",
         "Costs: 19 GPU-h each hour",
-        "Confidence: 90 %",
+        "Confidence: high, 90 %",
     ]
     assert found["blocks"][3]["image_url"] == IMAGE
     assert [button["url"] for button in found["blocks"][4]["elements"]] == [

@@ -23,9 +23,11 @@ def test_the_most_costly_cause_is_the_headline():
 
 def test_of_several_causes_the_first_is_named_and_the_others_are_counted():
     links = found("slow-link", "the link is slow")
-    assert told("straggling", result(findings=[found(), links]))[0] == f"{NAMED}, and 1 more cause."
+    assert (
+        told("straggling", result(findings=[found(), links]))[0] == f"{NAMED}. 1 more cause found."
+    )
     three = result(findings=[found(), links, links])
-    assert told("straggling", three)[0].endswith(", and 2 more causes.")
+    assert told("straggling", three)[0].endswith(". 2 more causes found.")
 
 
 def test_a_host_cannot_turn_the_direction_of_the_headline():
@@ -146,7 +148,7 @@ def test_figures_of_the_others_follow_the_silent_rank():
     seen = {"silent_ranks": [12], "num_others": 7}
     _, sub = told("silent", result(findings=[silent, slow], imputed=imputed), **seen)
     assert sub.startswith("Rank 3 is 1.8\N{MULTIPLICATION SIGN} slower. The others run at ")
-    assert "medians of its peers stand in" in sub
+    assert "medians of other workers of the same stage stand in" in sub
     sentence, _ = told("healthy", result(findings=[silent, slow], imputed=imputed))
     assert sentence.startswith("Rank 12 reports nothing. Rank 3 is")
 
@@ -185,3 +187,18 @@ def test_a_finished_job_that_could_not_be_simulated_blames_nobody():
 
 def test_a_finished_job_without_figures_says_so():
     assert "None of its steps was analysed." in told("finished")[0]
+
+
+MISSING = {"ops": 10, "workers": [{"rank": 5, "num_steps": 3}]}
+SAID = "Rank 5 is missing from 3 of 8 steps; medians of other workers of the same stage stand in."
+
+
+@pytest.mark.parametrize("state", ["healthy", "straggling", "low-fidelity", "stalled", "finished"])
+def test_a_missing_rank_is_said_in_every_state(state):
+    low = {"verdict": "low", "discrepancy": 0.1}
+    fidelity = {"fidelity": low} if state == "low-fidelity" else {}
+    with_it = told(state, result(steps=list(range(8)), imputed=MISSING, **fidelity))
+    assert SAID in " ".join(with_it)
+    silent = found("silent-worker", "Rank 5 reports nothing")
+    named = result(steps=list(range(8)), imputed=MISSING, findings=[silent], **fidelity)
+    assert SAID not in " ".join(told(state, named))

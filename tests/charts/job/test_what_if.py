@@ -10,7 +10,7 @@ from app.charts.job.what_if import what_if
 from tests.charts.results import unpacked
 
 TIMES = {
-    "recorded": [2.1, 2.1],
+    "recorded": [2.5, 2.5],
     "simulated": [2.0, 2.0],
     "what_if": [1.5, 2.5],
     "ideal": [1.0, 1.0],
@@ -25,23 +25,25 @@ def trace(figure, name):
 def test_what_if_areas_are_time_won_back_and_time_still_lost():
     figure = what_if([8, 9], TIMES, theme=LIGHT)
     # From the simulated time down to the asked one; in step 9, which gets longer, nothing is won.
-    assert trace(figure, "won back")["y"] == [2.0, 2.5, 2.5, 1.5]
-    assert trace(figure, "still lost")["y"] == [1.5, 2.5, 1.0, 1.0]
-    assert unpacked(trace(figure, "what if")["y"]) == [1.5, 2.5]
+    # Both are scaled to the record, which is 1.25 times the simulation.
+    assert trace(figure, "won back")["y"] == [2.5, 3.125, 3.125, 1.875]
+    assert trace(figure, "still lost")["y"] == [1.875, 3.125, 1.25, 1.25]
+    assert unpacked(trace(figure, "what if")["y"]) == [1.875, 3.125]
+    assert unpacked(trace(figure, "recorded")["y"]) == [2.5, 2.5]
 
 
 def test_the_table_has_every_step_and_its_speed_up():
     figure = what_if([8, 9], TIMES, theme=LIGHT)
     assert figure["meta"]["table"]["rows"] == [
-        [8, "2.100", "2.000", "1.500", "1.000", "1.33\u00d7"],
-        [9, "2.100", "2.000", "2.500", "1.000", "0.80\u00d7"],
+        [8, "2.500", "2.500", "1.875", "1.250", "1.33\u00d7"],
+        [9, "2.500", "2.500", "3.125", "1.250", "0.80\u00d7"],
     ]
-    assert "takes 2.1 s with the changes and 2.1 s without" in figure["meta"]["text"]
+    assert "takes 2.5 s with the changes and 2.5 s without" in figure["meta"]["text"]
 
 
 def test_a_gap_between_steps_is_a_gap():
     figure = what_if([8, 20], TIMES, theme=LIGHT)
-    assert unpacked(trace(figure, "what if")["y"]) == [1.5, None, 2.5]
+    assert unpacked(trace(figure, "what if")["y"]) == [1.875, None, 3.125]
     assert figure["layout"]["annotations"][0]["text"] == "11 skipped"
 
 

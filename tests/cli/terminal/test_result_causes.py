@@ -4,7 +4,11 @@ from rich.console import Console
 
 from app.cli.terminal.result import causes
 
-FOUND = {"cause": "slow-worker", "sentence": "dp 3, stage 1 is 1.6x slower than its peers"}
+FOUND = {
+    "confidence": 0.9,
+    "cause": "slow-worker",
+    "sentence": "dp 3, stage 1 is 1.6x slower than its peers",
+}
 RULED_OUT = [
     {"cause": "slow-link", "insufficient_evidence": False, "reason": "no link is slow"},
     {"cause": "stage-imbalance", "insufficient_evidence": True, "reason": "there is one stage"},
@@ -20,7 +24,9 @@ def printed(**result):
 
 def test_findings_and_ruled_out_causes_are_printed_with_reasons():
     text = printed(findings=[FOUND], ruled_out=RULED_OUT)
-    assert "slow-worker: dp 3, stage 1 is 1.6x slower than its peers." in text
+    assert (
+        "slow-worker (high confidence, 90 %): dp 3, stage 1 is 1.6x slower than its peers." in text
+    )
     assert "no link is slow" in text
     assert "cannot tell: there is one stage" in text
 

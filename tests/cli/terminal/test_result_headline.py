@@ -61,7 +61,8 @@ def test_host_with_most_of_the_late_launch_waits_is_named():
     )
     assert lines == [
         "llm runs at 1.00\u00d7 of its ideal.",
-        "Late launches add 8 % to a step; 94 % of what workers waited for that was for the host "
+        "Late launches, which this ratio leaves out, add 8 % to a step; 94 % of what workers "
+        "waited for that was for the host "
         "of rank 2 (dp 1, stage 0).",
     ]
 
@@ -70,7 +71,7 @@ def test_evenly_late_launches_name_no_host():
     waited = {"others_waited": [[1.0, 1.1], [1.0, 0.9]]}
     assert (
         headline_lines(launch_slowdown=1.08, launch_delay=waited)[1]
-        == "Late launches add 8 % to a step."
+        == "Late launches, which this ratio leaves out, add 8 % to a step."
     )
 
 

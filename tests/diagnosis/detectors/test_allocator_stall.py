@@ -6,6 +6,7 @@ import pytest
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.allocator_stall import AllocatorStall
 from app.diagnosis.finding import Culprit
+from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses, PlannedGc
@@ -149,3 +150,13 @@ def test_result_does_not_depend_on_rank_order_or_time_unit():
     assert isinstance(longer, Suspicion)
     assert longer.culprits == (Culprit(1, 2),)
     assert longer.score == pytest.approx(found.score)
+
+
+def test_several_workers_of_one_host_and_none_elsewhere_may_be_its_doing():
+    hosts = {"cluster": Cluster(gpus_per_host=8)}
+    stalled = AllocatorStalls(((0, 0), (2, 0), (1, 1)), rate=0.3)
+    found = ruled_out(STALL, job(stalled, dp=4, pp=8, **hosts))
+    assert found.insufficient
+    assert "3 workers of one host stop irregularly" in found.reason
+    apart = AllocatorStalls(((0, 0), (2, 3), (1, 6)), rate=0.3)
+    assert len(suspicion(STALL, job(apart, dp=4, pp=8, **hosts)).culprits) == 3

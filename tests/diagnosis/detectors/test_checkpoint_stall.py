@@ -1,7 +1,9 @@
 """checkpoint-stall: stops at one interval, where steps end or between them."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
@@ -45,6 +47,68 @@ def test_gaps_between_steps_count_as_lost_time():
     assert found.cause == "checkpoint-stall"
     assert found.cost == pytest.approx(6.0 / (step_s + 6.0), abs=0.01)
     assert "between two steps, every 5 steps, as a checkpoint or an evaluation" in found.sentence
+
+
+def test_what_the_last_worker_stops_longer_than_the_first_belongs_to_the_stop():
+    window = longer_gaps(job(pp=1).record(range(16)).window(), every=5, gap_s=2.0)
+    case = case_of(_later_begins(window, every=5, apart_s=0.5))
+    found = CHECKPOINT.detect(case)
+    assert isinstance(found, Suspicion)
+    assert found.evidence["steps"] == [5, 10, 15]
+    assert found.evidence["mean_stop_s"] == pytest.approx(2.5, abs=0.02)
+    others_s = 16 * case.report.recorded_s[1]
+    assert found.cost == pytest.approx(7.5 / (others_s + 7.5), abs=0.01)
+
+
+def test_without_times_between_steps_an_interval_shows_a_checkpoint_of_unknown_cost():
+    window = _later_begins(job(pp=1).record(range(16)).window(), every=5, apart_s=0.05)
+    seen = diagnosed(replace(window, origin_ns=None))
+    (found,) = findings_of(seen)
+    assert (found.cause, found.cost, found.culprits) == ("checkpoint-stall", None, ())
+    assert "Every 5 steps all workers begin a step up to 50 ms apart" in found.sentence
+    assert found.confidence <= 0.7
+
+
+def test_an_interval_at_which_little_is_seen_is_undecided():
+    window = _later_begins(job(pp=1).record(range(16)).window(), every=5, apart_s=3e-3)
+    found = CHECKPOINT.detect(case_of(replace(window, origin_ns=None)))
+    assert isinstance(found, RuledOut)
+    assert found.insufficient
+    assert "as after a checkpoint: how long that takes is in no step" in found.reason
+
+
+def test_one_worker_that_begins_late_at_an_interval_is_undecided():
+    window = _later_begins(job(pp=1).record(range(16)).window(), every=5, apart_s=0.2, of_one=True)
+    found = CHECKPOINT.detect(case_of(replace(window, origin_ns=None)))
+    assert isinstance(found, RuledOut)
+    assert found.insufficient
+    assert "every 5 steps one worker begins up to 200 ms late" in found.reason
+
+
+def _later_begins(window: Window, every: int, apart_s: float, *, of_one: bool = False) -> Window:
+    """Workers of one stage begin each `every`-th step one after the other, the last one by so much.
+
+    They meet in the first collective after it, which ends later for all.
+    """
+    trace = window.trace
+    start_s, duration_s = trace.start_s.copy(), trace.duration_s.copy()
+    late = (trace.step % every == 0) & (trace.step > 0)
+    dp_size = window.job.parallelism.dp_size
+    turn = (trace.dp_rank + trace.step // every) % dp_size / (dp_size - 1)
+    share = (trace.dp_rank == 1).astype(float) if of_one else turn
+    codes = window.job.op_types.codes
+    meets = np.isin(trace.optype, [codes["params-all-gather"], codes["grads-reduce-scatter"]])
+    for key in {*zip(trace.step[late].tolist(), trace.dp_rank[late].tolist(), strict=True)}:
+        mine = (trace.step == key[0]) & (trace.dp_rank == key[1])
+        met_s = start_s[mine & meets].min()
+        own_s = apart_s * float(share[mine][0])
+        is_before = start_s[mine] <= met_s
+        at = np.flatnonzero(mine)
+        first = at[meets[at] & (start_s[at] == met_s)]
+        start_s[at] += np.where(is_before, own_s, apart_s)
+        duration_s[first] += apart_s - own_s
+    columns: dict[str, Any] = {**trace.columns(), "start_s": start_s, "duration_s": duration_s}
+    return replace(window, trace=type(trace)(**columns))
 
 
 def test_marked_checkpoint_steps_are_said_with_their_cost():

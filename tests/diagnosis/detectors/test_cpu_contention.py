@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.diagnosis.detector import CostFigures
+from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.cpu_contention import CONFIDENCE, CpuContention
 from app.diagnosis.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
+from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
 from app.synth.faults.slow_compute import SlowHost
 from app.synth.faults.stops import CpuContention as BusyHost
@@ -73,8 +74,26 @@ def test_other_causes_and_noise_are_no_contention(made):
     assert ruled_out(CONTENTION, made)
 
 
-def test_without_hosts_nothing_can_be_told():
+def test_without_hosts_two_successive_ranks_tell_nothing():
     window = replace(job(BusyHost("host-002")).record(range(16)).window(), hosts={})
     found = CONTENTION.detect(case_of(window))
     assert isinstance(found, RuledOut)
     assert found.insufficient
+
+
+def test_without_hosts_successive_ranks_that_fill_one_are_named():
+    # Ranks 4 to 7 are stage 1.
+    made = job(BusyHost("host-001"), cluster=Cluster(gpus_per_host=4))
+    found = CONTENTION.detect(case_of(replace(made.record(range(16)).window(), hosts={})))
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(stage=1),)
+    assert found.max_confidence <= CONFIDENCE
+    assert "ranks 4 to 7, which would fill one host, are held up irregularly" in found.wording(
+        UNKNOWN
+    )
+
+
+def test_contention_that_ended_has_an_end():
+    found = suspicion(CONTENTION, job(BusyHost("host-002", when=FaultSteps(0, 11))), 32)
+    assert found.end_step is not None
+    assert found.end_step <= 11

@@ -53,7 +53,7 @@ def test_delay_of_a_data_wait_by_hand():
 def test_a_data_wait_of_all_workers_has_no_culprit():
     found = suspicion(LOAD, job(LoadFault()))
     assert found.culprits == ()
-    assert found.wording(UNKNOWN).startswith("every worker waits 0.2")
+    assert found.wording(UNKNOWN).startswith("every worker waits 2")
 
 
 def test_a_host_that_waits_for_data_is_named():
@@ -74,7 +74,7 @@ def test_the_host_of_the_whole_first_stage_is_named(host):
 def test_annotated_data_waits_name_the_workers():
     made = job(LoadFault(host="host-000", is_sent=True), dp=2, pp=2, cluster=Cluster(3))
     found = suspicion(LOAD, made)
-    assert found.evidence["told_by_client"]
+    assert found.evidence["reported_by_client"]
     assert found.culprits == (Culprit(host="host-000"),)
 
 

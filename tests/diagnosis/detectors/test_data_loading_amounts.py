@@ -105,7 +105,7 @@ def test_waits_that_delay_no_launch_are_no_cause():
     ]
     answer = LOAD.detect(case_of(window(rows, dp_size=2)))
     assert isinstance(answer, RuledOut)
-    assert "that the client reports" in answer.reason
+    assert "the client reports waits for data" in answer.reason
 
 
 def test_a_wait_before_the_gather_counts_like_one_before_the_forward():
@@ -128,7 +128,7 @@ def test_all_ranks_that_wait_every_other_step_without_reports_load_data():
     found = LOAD.detect(case_of(unreported(loading(lambda step, rank: 0.2 * (step % 2)))))
     assert isinstance(found, Suspicion)
     assert found.culprits == ()
-    assert not found.evidence["told_by_client"]
+    assert not found.evidence["reported_by_client"]
 
 
 def test_rare_late_begins_of_all_ranks_without_reports_cannot_be_told():

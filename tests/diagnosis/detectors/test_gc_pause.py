@@ -24,7 +24,7 @@ from tests.diagnosis.suspects import (
     suspicion,
 )
 from tests.diagnosis.windows import case_of, cases
-from tests.window_factory import Row, in_row, scaled, window
+from tests.window_factory import Row, in_row, scaled, window, with_columns
 
 GC = GcPause()
 UNKNOWN = CostFigures(None, None, None)
@@ -138,7 +138,7 @@ def test_cost_matches_the_counterfactual(fault, sent):
 def test_annotated_pauses_count_however_short():
     fault = GcPauses(rate=0.1, pause_s=0.004, is_sent=True)
     found = suspicion(GC, job(fault))
-    assert found.evidence["told_by_client"] == found.evidence["pauses"]
+    assert found.evidence["reported_by_client"] == found.evidence["pauses"]
     assert found.evidence["mean_pause_s"] == pytest.approx(0.004, rel=0.1)
     assert ruled_out(GC, job(dataclasses.replace(fault, is_sent=False)))
 
@@ -149,7 +149,7 @@ def test_annotated_collections_of_young_objects_make_no_pause_planned():
     found, alone = suspicion(GC, job(full, young)), suspicion(GC, job(full))
     assert not found.evidence["planned"]
     assert found.evidence["pauses"] == alone.evidence["pauses"]
-    assert found.evidence["told_by_client"] > 10 * found.evidence["pauses"]
+    assert found.evidence["reported_by_client"] > 10 * found.evidence["pauses"]
     assert found.evidence["mean_pause_s"] == pytest.approx(0.3, rel=0.1)
 
 
@@ -277,3 +277,18 @@ def test_long_pauses_do_not_depend_on_the_time_unit():
 def test_onset_is_the_first_pause_after_a_quiet_time():
     assert suspicion(GC, job(GcPauses(rate=0.3, when=FaultSteps(8)))).onset_step == 8
     assert suspicion(GC, job(GcPauses(rate=0.3))).onset_step is None
+
+
+def test_one_stop_far_longer_than_the_pauses_is_no_collection():
+    # Of 6 s a step, one forward stops for 60 s; the others pause for 9 s.
+    pauses = [(step, step % 2, "forward-compute", 1) for step in range(4, 8)]
+    with_stop = by_hand((2, 0, "forward-compute", 0), pause_s=60.0, num_steps=16)
+    both = with_stop.trace.duration_s.copy()
+    paused = by_hand(*pauses, num_steps=16)
+    is_other = with_stop.trace.step != 2
+    both[is_other] = paused.trace.duration_s[is_other]
+    start_s = np.where(is_other, paused.trace.start_s, with_stop.trace.start_s)
+    found = GC.detect(case_of(with_columns(paused, duration_s=both, start_s=start_s)))
+    assert isinstance(found, Suspicion)
+    assert found.evidence["steps"] == [4, 5, 6, 7]
+    assert found.evidence["longest_pause_s"] == pytest.approx(9.0)

@@ -1,9 +1,11 @@
 """job-stop: one worker, or all of them, do nothing for longer than a step takes."""
 
+import numpy as np
 import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.job_stop import JobStop
+from app.diagnosis.evidence.stops import WorkerStop, without_followers
 from app.diagnosis.finding import Culprit, RuledOut
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
@@ -16,25 +18,58 @@ from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, s
 from tests.diagnosis.windows import case_of
 
 STOP = JobStop()
-UNKNOWN = CostFigures(None, 7, None)
+ENDED = CostFigures(None, 7, None, end_step=7)
 AT_STEP_7 = FaultSteps(7)
 
 
 def test_the_worker_that_all_others_wait_for_is_named():
     found = suspicion(STOP, job(StoppedWorkers(((1, 2),), when=AT_STEP_7)))
     assert found.culprits == (Culprit(1, 2, "host-004"),)
-    assert (found.onset_step, found.persistence) == (7, "transient")
+    assert (found.onset_step, found.end_step, found.persistence) == (7, 7, "transient")
     assert found.evidence["longest_stop_s"] == pytest.approx(20.0, abs=0.1)
-    assert found.wording(UNKNOWN) == (
-        "rank 9 (dp 1, stage 2) on host-004 stops for 20 s before backward-compute in step 7, "
-        "and all others wait"
+    assert found.wording(ENDED) == (
+        "rank 9 (dp 1, stage 2) on host-004 stopped for 20 s before a backward computation in "
+        "step 7, and all others waited"
     )
+
+
+def test_several_stops_are_said_with_the_first_step_and_the_longest():
+    both = (
+        StoppedWorkers(((1, 2),), when=FaultSteps(7)),
+        StoppedWorkers(((1, 2),), 25.0, when=FaultSteps(11)),
+    )
+    found = suspicion(STOP, job(*both))
+    assert (found.onset_step, found.end_step) == (7, 11)
+    assert "stopped 2 times (steps 7, 11), for up to 25 s before a backward" in found.wording(ENDED)
 
 
 def test_cost_matches_the_counterfactual():
     made = job(StoppedWorkers(((1, 2),), when=AT_STEP_7))
     attributed, real = attributed_and_real_cost(STOP, made)
     assert attributed == pytest.approx(real, abs=0.01)
+
+
+def test_cost_is_the_recorded_one_whatever_a_replay_has():
+    case = case_of(job(StoppedWorkers(((1, 2),), when=AT_STEP_7)).record(range(16)).window())
+    found = STOP.detect(case)
+    assert isinstance(found, Suspicion)
+    assert found.is_cost_recorded
+    recorded_s = case.report.recorded_s
+    excess_s = recorded_s[7] - np.median(recorded_s)
+    assert found.cost == pytest.approx(excess_s / recorded_s.sum())
+
+
+@pytest.mark.parametrize(("until_s", "num_left"), [(9.0, 1), (5.001, 2)])
+def test_workers_that_go_on_later_with_a_receive_only_follow(until_s, num_left):
+    case = case_of(job().record(range(4)).window())
+    [group] = case.groups
+    template = group.replayer.template
+    [own, received] = (template.ops(stage, "backward-recv")[0] for stage in (1, 2))
+    stopped = WorkerStop((0, 1), 4.0, own, is_inside=False, usual_s=0.0, until_s=5.0)
+    follows = WorkerStop((0, 2), 4.0, received, is_inside=False, usual_s=0.0, until_s=until_s)
+    left = without_followers(group, [stopped, follows])
+    assert stopped in left
+    assert len(left) == num_left
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
@@ -44,7 +79,7 @@ def test_a_stop_of_all_workers_in_the_middle_of_a_step_names_nobody(share):
     assert found.score >= 0.5
     assert isinstance(found, Suspicion)
     assert found.culprits == ()
-    assert "all workers stop for 10 s in" in found.wording(UNKNOWN)
+    assert "all workers stopped for 10 s in" in found.wording(ENDED)
 
 
 def test_a_gap_between_steps_may_be_an_evaluation():
@@ -52,7 +87,7 @@ def test_a_gap_between_steps_may_be_an_evaluation():
     found = STOP.detect(case)
     assert isinstance(found, RuledOut)
     assert found.insufficient
-    assert "between two steps for 10 s in step 9" in found.reason
+    assert "all workers stop for 10 s before step 9" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -72,3 +107,13 @@ def test_evaluations_first_steps_and_noise_are_no_single_stops(made):
 
 def test_too_few_steps_show_no_usual_step():
     assert ruled_out(STOP, job(StoppedWorkers(((1, 2),), when=FaultSteps(1))), 3).insufficient
+
+
+def test_several_stops_have_their_steps_and_the_longest_time():
+    several = (FaultSteps(7), FaultSteps(11))
+    faults = [StoppedWorkers(((1, 2),), when=each) for each in several]
+    found = suspicion(STOP, job(*faults))
+    assert found.wording(CostFigures(None, None, None)) == (
+        "rank 9 (dp 1, stage 2) on host-004 stops 2 times (steps 7, 11), for up to 20 s before a "
+        "backward computation, and all others wait"
+    )

@@ -91,9 +91,9 @@ def test_two_late_hosts_are_named_together():
 
 def test_garbage_collection_between_operations_is_a_gc_pause():
     found = only_finding(diagnosed(LateJob(gc_s={LATE: LATE_S}).window()))
-    assert (found.cause, found.evidence["told_by_client"]) == ("gc-pause", 64)
+    assert (found.cause, found.evidence["reported_by_client"]) == ("gc-pause", 64)
     assert [each.rank for each in found.culprits] == [LATE]
-    assert "stops before launches" in found.sentence
+    assert "stops before a launch" in found.sentence
     assert found.cost == pytest.approx(SHARE, abs=0.01)
 
 

@@ -96,7 +96,7 @@ def test_reason_without_a_distinct_step_mentions_no_step(monkeypatch):
     found = FLAP.detect(net.case)
     assert isinstance(found, RuledOut)
     assert found.insufficient
-    assert "no step has so many" in found.reason
+    assert "no step has enough of them" in found.reason
 
 
 def test_cost_matches_the_counterfactual():

@@ -76,7 +76,7 @@ def test_slow_collectives_alone_name_the_stage():
     found = suspicion(LINK, job(SlowDpGroup(stage=1, slowdown=12.0)))
     assert found.culprits == (Culprit(stage=1),)
     assert found.evidence["only_collectives"]
-    assert "no one worker can be named" in found.wording(UNKNOWN)
+    assert "no single worker can be named" in found.wording(UNKNOWN)
 
 
 def test_with_one_stage_a_collective_is_compared_with_other_steps():
@@ -84,7 +84,7 @@ def test_with_one_stage_a_collective_is_compared_with_other_steps():
     found = suspicion(LINK, job(late, pp=1))
     assert found.culprits == (Culprit(stage=0),)
     assert found.onset_step == 8
-    assert "cannot tell which worker's network is slow" in found.wording(UNKNOWN)
+    assert "do not show whose network is slow" in found.wording(UNKNOWN)
     always = ruled_out(LINK, job(dataclasses.replace(late, when=FaultSteps()), pp=1))
     assert always.insufficient
 
@@ -103,7 +103,7 @@ def test_of_two_links_the_slow_one_is_found():
 def test_a_worker_with_all_links_gives_insufficient_evidence():
     found = ruled_out(LINK, job(SlowNic(0, 1, 90.0), dp=1, pp=3, costs=NOISY))
     assert found.insufficient
-    assert "all links of a kind are one worker's" in found.reason
+    assert "all links of a kind end at one worker" in found.reason
     assert not ruled_out(LINK, job(dp=2, pp=3)).insufficient
 
 

@@ -94,17 +94,17 @@ class ComesAndGoes(SlowWorker):
         (
             SlowForward(1, 0, 1.3),
             ["forward-compute"],
-            "takes 1.3x as long as its peers in the forward and 1.00x in the backward",
+            "takes 1.3x as long as its peers in the forward, and is as fast",
         ),
         (
             SlowForward(1, 0, 2.4),
             ["forward-compute"],
-            "takes 2.4x as long as its peers in the forward and 1.00x in the backward",
+            "takes 2.4x as long as its peers in the forward, and is as fast",
         ),
         (
             SlowBackward(2, 1, 2.6),
             ["backward-compute"],
-            "takes 2.6x as long as its peers in the backward and 1.00x in the forward",
+            "takes 2.6x as long as its peers in the backward, and is as fast",
         ),
         (SlowOptimizer(3, 3, 20.0), ["optimizer"], "as long as its peers in the optimizer"),
     ],

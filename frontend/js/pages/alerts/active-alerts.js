@@ -3,7 +3,18 @@
 import { alertHref, figureOf, KINDS, stateOf, withoutName } from "../../components/alert-words.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
-import { ago, clock, contained, counted, gpuHours, percentNumber, ratio, tidy, whole } from "../../lib/formatting.js"
+import {
+  ago,
+  clock,
+  confidenceFigure,
+  contained,
+  counted,
+  gpuHours,
+  percentNumber,
+  ratio,
+  tidy,
+  whole,
+} from "../../lib/formatting.js"
 
 /**
  * The rows.
@@ -238,7 +249,7 @@ function facts({
     num_gpus !== null && ["GPUs", whole(num_gpus)],
     since_step !== null && ["Since step", whole(since_step)],
     blame && ["Cause", tidy(contained(blame.sentence))],
-    blame && ["Confidence", tidy(`${percentNumber(blame.confidence, 0)} %`)],
+    blame && ["Confidence", tidy(confidenceFigure(blame.confidence))],
     names.length > 0 && ["Silent", silent(names, num_named)],
     names.length === 0 &&
       num_named > 0 && ["Others over the limit", `${whole(num_named)}, without alerts of their own`],

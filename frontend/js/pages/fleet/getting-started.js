@@ -42,7 +42,12 @@ export function gettingStarted({ way = "Python", onWay }) {
       "section",
       { class: "headline" },
       h("h1", {}, "No jobs yet. Send the first steps and they appear here."),
-      h("p", {}, "The first figures come with the first complete step: one that every worker has reported."),
+      h(
+        "p",
+        {},
+        "The first figures come with the first complete step: one that the workers have reported. " +
+          "A missing worker does not hold up the others: it is named, and medians of its stage stand in.",
+      ),
     ),
     h(
       "section",

@@ -91,7 +91,7 @@ export function beforeOnset({ since_onset, bins }) {
 export function shownWords({ result, steps, job, left, isSinceOnset = false }) {
   if (!result?.steps?.length) return ["no complete step", result ? "in this window" : "has arrived"]
   const [first, last] = [result.steps[0], result.steps.at(-1)]
-  const range = isSinceOnset ? `from step ${whole(first)}, the onset` : stepRange(first, last)
+  const range = isSinceOnset ? `since step ${whole(first)}, when it began` : stepRange(first, last)
   const { state, windows } = result.window
   if (steps) return [range, `of window ${result.window.id}, alone`]
   if (windows) return [range, `${counted(result.steps.length, "step")} in ${counted(windows.length, "window")}`]

@@ -1,0 +1,134 @@
+"""Sentences of findings, and the parts that they are made of.
+
+    {fact}{onset and end}{cost}. {note}
+
+Onset, end and cost change where windows are combined, so a result keeps the parts beside the
+sentence. Facts mark their verbs, so that one fact gives the present and the past tense.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app import formatting
+
+OnsetForm = Literal["since", "first"]
+
+# Unicode noncharacters, which no text from outside has to keep.
+_BEGIN, _OR, _END = "\ufdd0", "\ufdd1", "\ufdd2"
+_VERB = re.compile(f"{_BEGIN}([^{_OR}]*){_OR}([^{_END}]*){_END}")
+# Words that begin a fact; a host's name keeps its case.
+_FIRST_WORDS = re.compile(
+    r"(?:a|all|another|both|computations|every|in|loads|rank|some|stages?|the|waits)\b"
+)
+
+
+def verb(present: str, past: str) -> str:
+    """A verb in a fact; `in_tense` chooses one of the two."""
+    return f"{_BEGIN}{present}{_OR}{past}{_END}"
+
+
+IS, ARE = verb("is", "was"), verb("are", "were")
+TAKES, TAKE = verb("takes", "took"), verb("take", "took")
+WAITS, WAIT = verb("waits", "waited"), verb("wait", "waited")
+STOPS, STOP = verb("stops", "stopped"), verb("stop", "stopped")
+BEGIN = verb("begin", "began")
+
+
+def in_tense(fact: str, *, is_past: bool) -> str:
+    """The fact with its verbs in the present or past tense; other words stay as they are."""
+    return _VERB.sub(lambda found: found.group(2 if is_past else 1), fact)
+
+
+def sentence_case(text: str) -> str:
+    """The text with a capital first letter, unless it begins with a name from outside."""
+    return text[:1].upper() + text[1:] if _FIRST_WORDS.match(text) else text
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceParts:
+    """What a sentence is made of, beside onset, end and cost.
+
+    `fact` and `past_fact` are the same in two tenses. `onset` says how the onset is added: "since
+    step 3", or "first in step 3" for bursts; None where the fact has the step already. `note` is
+    a sentence of its own, "" if none.
+    """
+
+    fact: str
+    past_fact: str
+    onset: OnsetForm | None = "since"
+    note: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The finding's `sentence_parts` in a result."""
+        return {
+            "fact": self.fact,
+            "past_fact": self.past_fact,
+            "onset": self.onset,
+            "note": self.note,
+        }
+
+
+def parts_of_json(parts: Mapping[str, Any]) -> SentenceParts:
+    """Parts as a result has them."""
+    return SentenceParts(**parts)
+
+
+def whole_sentence(
+    parts: SentenceParts, onset_step: int | None, end_step: int | None, cost: str
+) -> str:
+    """The parts with onset, end and cost in words, without a full stop.
+
+    Args:
+        parts: the fact and the note.
+        onset_step: None where unknown.
+        end_step: None while the cause lasts.
+        cost: of `cost_words`, "" where unknown.
+    """
+    said = parts.fact if end_step is None else parts.past_fact
+    said = f"{said}{onset_words(onset_step, end_step, parts.onset)}{cost}"
+    return f"{said}. {parts.note}" if parts.note else said
+
+
+def onset_words(
+    onset_step: int | None, end_step: int | None, form: OnsetForm | None = "since"
+) -> str:
+    """Onset and end as they follow the fact; "" where both are unknown."""
+    if form is None:
+        return ""
+    if end_step is None:
+        first = "first in" if form == "first" else "since"
+        return "" if onset_step is None else f", {first} step {onset_step}"
+    if onset_step is None:
+        return f", until step {end_step}"
+    if onset_step == end_step:
+        return f", in step {end_step}"
+    return f", from step {onset_step} to step {end_step}"
+
+
+def cost_words(
+    cost: float | None,
+    cost_range: Sequence[float] | None = None,
+    cost_after_others: float | None = None,
+    *,
+    is_past: bool = False,
+) -> str:
+    """The cost as it follows the onset; "" where it is unknown.
+
+    Args:
+        cost: share of the job's GPU time.
+        cost_range: its bounds, where they are known instead.
+        cost_after_others: the cost after the repair of others that hide it now.
+        is_past: whether the cause has ended.
+    """
+    if cost is None:
+        return ""
+    if cost_after_others is not None:
+        later = formatting.percent(cost_after_others)
+        return (
+            f"; another cause hides its cost now: once that is removed, this one costs {later} of "
+            "the job's GPU time"
+        )
+    shares = " to ".join(formatting.percent(each) for each in cost_range or (cost,))
+    return f"; it {'cost' if is_past else 'costs'} {shares} of the job's GPU time"

@@ -1,0 +1,62 @@
+"""slow-worker with one dp rank: a stage that is slow in the optimizer for what it computes."""
+
+import numpy as np
+import pytest
+
+from app.diagnosis.detectors.slow_optimizer import MAX_CONFIDENCE, slow_optimizer
+from app.synth.costs import OperationCosts
+from app.synth.faults.slow_compute import LongLastStage, SlowStage, SlowWorker
+from tests.diagnosis.detectors.test_slow_worker import SlowOptimizer
+from tests.diagnosis.jobs import NUM_STEPS, case_of, diagnosed, made, only_finding, window_of
+from tests.synth.faulty_jobs import costs_of
+
+SLOW_OPTIMIZER = OperationCosts(optimizer_s=6e-3)
+
+
+@pytest.mark.parametrize(("stage", "slowdown"), [(1, 8.0), (0, 20.0), (3, 20.0)])
+def test_the_stage_is_named_with_the_operation_and_the_doubt(stage, slowdown):
+    job = made(SlowOptimizer(0, stage, slowdown), dp=1, costs=SLOW_OPTIMIZER)
+    found = only_finding(diagnosed(window_of(job)))
+    assert found.cause == "slow-worker"
+    assert found.culprits == job.faults[0].culprits(job.world)
+    assert found.evidence["optypes"] == ["optimizer"]
+    assert found.confidence <= MAX_CONFIDENCE
+    assert "as long as the other stages in the optimizer for what it computes" in found.sentence
+    assert "which with one dp rank look alike" in found.sentence
+    assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        made(dp=1),
+        made(SlowOptimizer(0, 0, 4.0), dp=1),  # embeddings of a small model
+        made(SlowOptimizer(0, 1, 2.0), dp=1),
+        made(SlowStage(1, 3.0), dp=1),
+        made(LongLastStage(), dp=1),
+        made(dp=1, pp=1),
+        made(SlowOptimizer(1, 1, 20.0), dp=2),
+    ],
+)
+def test_parameters_and_other_causes_are_no_slow_optimizer(job):
+    assert slow_optimizer(case_of(window_of(job))) is None
+
+
+def test_a_slow_gpu_is_as_slow_in_all_it_does():
+    job = made(SlowWorker(0, 1, 2.0), dp=1)
+    assert slow_optimizer(case_of(window_of(job))) is None
+
+
+def test_repair_is_of_the_optimizer_of_that_stage_alone():
+    job = made(SlowOptimizer(0, 1, 8.0), dp=1, costs=SLOW_OPTIMIZER)
+    case = case_of(window_of(job))
+    found = slow_optimizer(case)
+    assert found is not None
+    assert found.repair is not None
+    [group] = case.replay.groups
+    repaired = found.repair(group)
+    [row] = repaired.rows
+    assert (group.template.name(row), group.template.stage[row]) == ("optimizer", 1)
+    others = group.template.ops(2, "optimizer")
+    usual_s = float(np.median(group.durations.recorded_s[others]))
+    assert float(np.median(repaired.duration_s)) == pytest.approx(usual_s, rel=0.1)
