@@ -96,7 +96,7 @@ def test_without_hosts_successive_ranks_that_fill_one_are_named():
 
 def test_workers_that_stop_seldom_count_with_the_others_of_their_host():
     # Each alone is hardly beyond chance: some of them are not.
-    busy = BusyHost("host-001", rate=0.02)
+    busy = BusyHost("host-001", rate=0.034)
     made = job(busy, dp=8, cluster=Cluster(gpus_per_host=8), microbatches=6)
     case = case_of(made.record(range(16)).window())
     of_host = [worker for worker, host in case.replay.window.hosts.items() if host == "host-001"]
