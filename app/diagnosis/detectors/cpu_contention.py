@@ -18,7 +18,12 @@ from app.diagnosis.detector import Detector, Suspicion, finding_sentence, plural
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import ComputationEvents, Stalls, stalls
 from app.diagnosis.evidence.outliers import LaunchDelays, launch_delays_s
-from app.diagnosis.evidence.stalled_workers import held_up, launched_late, rank_blocks
+from app.diagnosis.evidence.stalled_workers import (
+    HOST_SIZES,
+    held_up,
+    launched_late,
+    rank_blocks,
+)
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, RuledOut, Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair, durations_repair
 from app.diagnosis.sentence import ARE, IS, verb
@@ -38,6 +43,8 @@ MIN_TIMES_USUAL_OF_OTHERS = 20.0
 MIN_SHARE_OF_FORWARD = 0.1
 # Probability of so many late starts of other operations by chance.
 MAX_CHANCE = 1e-6
+# Probability that the other workers of a host, some of which clearly stop, do so by chance.
+MAX_CHANCE_OF_OTHERS = 1e-3
 # With late starts of other operations, and without.
 CONFIDENCE = 0.9
 CONFIDENCE_OF_COMPUTATIONS = 0.75
@@ -56,14 +63,13 @@ class CpuContention(Detector):
         found = case.cached(stalls)
         stopped = found.is_frequent & ~launched_late(case, found)
         named = _workers_by_host(case)
-        # Without hosts' names, workers with successive ranks that fill a host.
-        hosts = named or rank_blocks(case, stopped)
+        hosts = named or _ranks_of_hosts(case, found, stopped)
         if len(hosts) < MIN_WORKERS and (named or not hosts):
             known = "only one host is known" if hosts else "the hosts of the workers are not known"
             return RuledOut(
                 self.cause, f"{known}, so that no host has another to compare with", True
             )
-        filled = _held_up(hosts, stopped)
+        filled = _held_up(case, found, hosts, stopped)
         workers = [worker for name in filled for worker in hosts[name]]
         if not filled or len(workers) > MAX_SHARE_OF_WORKERS * case.num_workers:
             return RuledOut(self.cause, "no host has irregular stops on all of its workers")
@@ -122,13 +128,42 @@ def _workers_by_host(case: Case) -> dict[str, list[Worker]]:
     return dict(found)
 
 
-def _held_up(hosts: dict[str, list[Worker]], stopped: NDArray[np.bool_]) -> list[str]:
-    """Hosts nearly all of whose workers stop."""
-    return [
-        name
-        for name, workers in hosts.items()
-        if sum(bool(stopped[worker]) for worker in workers) >= MIN_SHARE_OF_HOST * len(workers)
-    ]
+def _ranks_of_hosts(
+    case: Case, found: Stalls, stopped: NDArray[np.bool_]
+) -> dict[str, list[Worker]]:
+    """Without hosts' names: workers with successive ranks that fill hosts, all of them held up."""
+    for size in HOST_SIZES:
+        hosts = rank_blocks(case, stopped, size)
+        num_inside = sum(bool(stopped[each]) for workers in hosts.values() for each in workers)
+        is_all = num_inside == int(stopped.sum())
+        if hosts and is_all and len(_held_up(case, found, hosts, stopped)) == len(hosts):
+            return hosts
+    return {}
+
+
+def _held_up(
+    case: Case, found: Stalls, hosts: dict[str, list[Worker]], stopped: NDArray[np.bool_]
+) -> list[str]:
+    """Hosts nearly all of whose workers stop, or some clearly and the others together."""
+    hits, held_up = found.stops.counts(case), []
+    for name, workers in hosts.items():
+        num_stopped = sum(bool(stopped[worker]) for worker in workers)
+        if num_stopped >= MIN_SHARE_OF_HOST * len(workers):
+            held_up.append(name)
+        elif num_stopped:
+            others = [worker for worker in workers if not stopped[worker]]
+            num_hit = num_stopped + sum(bool(hits[worker]) for worker in others)
+            if num_hit >= MIN_SHARE_OF_HOST * len(workers) and _stop_often(found, hits, others):
+                held_up.append(name)
+    return held_up
+
+
+def _stop_often(found: Stalls, hits: Ints, workers: list[Worker]) -> bool:
+    """Whether these workers together stop more often than the typical one, beyond chance."""
+    total, trials = (sum(int(each[worker]) for worker in workers) for each in (hits, found.trials))
+    chance = min(0.5, max(CHANCE_MARGIN * found.usual_share, MIN_CHANCE / 10))
+    log_chance = log_binomial_tail(np.array([total]), np.array([trials]), chance)
+    return bool(log_chance[0] < np.log(MAX_CHANCE_OF_OTHERS))
 
 
 def _is_stage(case: Case, workers: list[Worker]) -> bool:

@@ -22,7 +22,7 @@ from app.diagnosis.evidence.interruptions import (
 )
 from app.diagnosis.evidence.late_workers import late_hosts
 from app.diagnosis.evidence.outliers import LaunchDelays
-from app.diagnosis.finding import MIN_SHARE_OF_HOST, Worker
+from app.diagnosis.finding import Worker
 from app.trace.window import Floats
 
 # A stopped worker's delay counts from so many times the usual one.
@@ -69,27 +69,17 @@ def launched_late(case: Case, found: Stalls) -> NDArray[np.bool_]:
     return np.asarray(hosts & is_regular)
 
 
-def rank_blocks(case: Case, stopped: NDArray[np.bool_]) -> dict[str, list[Worker]]:
-    """Hosts that these workers [dp, pp] fill, if ranks fill hosts one after the other.
+def rank_blocks(case: Case, stopped: NDArray[np.bool_], size: int) -> dict[str, list[Worker]]:
+    """Hosts of any of these workers [dp, pp], if ranks fill hosts of so many GPUs in order.
 
-    By the first and last global rank in words; empty where they fill none of any usual size, or
-    some of them are elsewhere.
+    By the first and last global rank in words; empty where a host would have one worker.
     """
-    num_stopped, tp_size = int(stopped.sum()), case.parallelism.tp_size
-    for size in HOST_SIZES:
-        full = {
-            number: workers
-            for number, workers in _blocks(case, size).items()
-            if len(workers) > 1
-            and sum(bool(stopped[each]) for each in workers) >= MIN_SHARE_OF_HOST * len(workers)
-        }
-        inside = [worker for workers in full.values() for worker in workers if stopped[worker]]
-        if full and len(inside) == num_stopped:
-            return {
-                f"ranks {size * number} to {size * number + len(workers) * tp_size - 1}": workers
-                for number, workers in full.items()
-            }
-    return {}
+    tp_size = case.parallelism.tp_size
+    return {
+        f"ranks {size * number} to {size * number + len(workers) * tp_size - 1}": workers
+        for number, workers in _blocks(case, size).items()
+        if len(workers) > 1 and any(stopped[worker] for worker in workers)
+    }
 
 
 def chance_of_one_host(case: Case, workers: Sequence[Worker]) -> float:

@@ -6,6 +6,7 @@ import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.cpu_contention import CONFIDENCE, CpuContention
+from app.diagnosis.evidence.interruptions import stalls
 from app.diagnosis.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
@@ -91,6 +92,19 @@ def test_without_hosts_successive_ranks_that_fill_one_are_named():
     assert "ranks 4 to 7, which would fill one host, are held up irregularly" in found.wording(
         UNKNOWN
     )
+
+
+def test_workers_that_stop_seldom_count_with_the_others_of_their_host():
+    # Each alone is hardly beyond chance: some of them are not.
+    busy = BusyHost("host-001", rate=0.034)
+    made = job(busy, dp=8, cluster=Cluster(gpus_per_host=8), microbatches=6)
+    case = case_of(made.record(range(16)).window())
+    of_host = [worker for worker, host in case.replay.window.hosts.items() if host == "host-001"]
+    is_frequent = stalls(case).is_frequent
+    assert 0 < sum(bool(is_frequent[worker]) for worker in of_host) < 6
+    found = CONTENTION.detect(case)
+    assert isinstance(found, Suspicion)
+    assert found.culprits == (Culprit(host="host-001"),)
 
 
 def test_contention_that_ended_has_an_end():
