@@ -35,8 +35,10 @@ from app.trace.window import Floats, Ints
 
 # Steps that do not show the suspect: so many show what a collective takes without it.
 MIN_OTHER_STEPS = 3
-# Where bursts come and go within steps, a collective is slow in this share of the steps that show
-# the suspect, and so many times as often as in the others.
+# Where bursts come and go within steps, a collective is as slow as the suspect's transfers, or this
+# part of it, in this share of the steps that show the suspect, and so many times as often as in the
+# others. Single ones are slow by chance.
+MIN_BURST_SHARE = 0.25
 MIN_SLOW_SHARE, MIN_TIMES_OFTEN = 0.1, 3.0
 # A collective of all workers shows a pair's card if its slowdown is this share of the pair's.
 MIN_CARD_SHARE = 0.5
@@ -220,7 +222,8 @@ def _usual_shared_s(
         return None
     if others.sum() >= MIN_OTHER_STEPS:
         usual_s = np.median(took_s[:, others], axis=1, keepdims=True)
-        is_slow = took_s > SLOW_RATIO * usual_s
+        ratio = max(each.ratio for each in found if each.links.any())
+        is_slow = took_s > max(SLOW_RATIO, MIN_BURST_SHARE * ratio) * usual_s
         share, else_share = (is_slow[is_hit][:, at].mean() for at in (shown, others))
         return usual_s if share >= max(MIN_SLOW_SHARE, MIN_TIMES_OFTEN * else_share) else None
     if not is_hit.all():

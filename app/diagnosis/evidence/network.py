@@ -349,7 +349,7 @@ _MIN_SHARE_ABOVE = 0.5
 
 
 def _warm_up(case: Case, num: Ints, num_slow: Ints, group_pace: Floats) -> NDArray[np.bool_]:
-    """[steps], the first steps of a run where the whole network is slow, unlike after them."""
+    """[steps], the first steps of a run where the whole network is slow, unlike all after them."""
     is_warm_up = np.zeros(case.steps.size, np.bool_)
     if case.extended_history.num_before or case.steps.size < 2 * MAX_WARM_UP_STEPS:
         return is_warm_up
@@ -361,7 +361,9 @@ def _warm_up(case: Case, num: Ints, num_slow: Ints, group_pace: Floats) -> NDArr
     later = np.median(group_pace[:, MAX_WARM_UP_STEPS:], axis=1, keepdims=True)
     is_slow |= (group_pace > GROUP_SLOW_RATIO * later).all(axis=0)
     first_steps = is_slow[: MAX_WARM_UP_STEPS + 1]
-    if not first_steps.all():
+    # What comes back is no warm-up.
+    comes_back = is_slow[MAX_WARM_UP_STEPS + 1 :].sum() >= MIN_STEPS
+    if not first_steps.all() and not comes_back:
         is_warm_up[: int(np.argmin(first_steps))] = True
     return is_warm_up
 

@@ -128,6 +128,14 @@ def test_steady_or_healthy_links_are_no_flapping_link(made):
     assert ruled_out(FLAP, made)
 
 
+def test_bursts_from_the_first_step_on_are_no_warm_up():
+    bursts = [SlowLink(0, 0, 30.0, when=FaultSteps(first, 3)) for first in (0, 8, 14)]
+    plain = SlowLink(0, 0, 30.0, when=FaultSteps(0, 3))
+    found = suspicion(FLAP, job(*bursts, dp=1, pp=2), 24)
+    assert found.evidence["steps"] == [*range(3), *range(8, 11), *range(14, 17)]
+    assert ruled_out(FLAP, job(plain, dp=1, pp=2), 24)
+
+
 def test_one_burst_in_one_step_is_not_enough():
     assert ruled_out(
         FLAP, job(FlappingNic(dp_rank=1, stage=1, slowdown=20.0, when=FaultSteps(4, 1)))
