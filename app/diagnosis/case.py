@@ -30,7 +30,13 @@ from app.diagnosis.evidence.links import (
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
 from app.diagnosis.evidence.slowness import Slowness, slowness_by_history, slowness_to_peers
 from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits
-from app.diagnosis.job_history import ExtendedHistory, History, extended_history
+from app.diagnosis.job_history import (
+    ExtendedHistory,
+    History,
+    extended_history,
+    onset_in_history,
+)
+from app.diagnosis.statistics.persistence import Onset
 from app.diagnosis.statistics.robust import medians
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.replays import WindowReplay
@@ -208,6 +214,19 @@ class Case:
     def extended_history(self) -> ExtendedHistory:
         """The history before the window, and the window."""
         return extended_history(self.history, self.new_history)
+
+    def onset_of(self, badness: Floats) -> Onset:
+        """`onset_in_history` of badness [n], computed once for each array."""
+        known = self._onsets.get(id(badness))
+        if known is None:
+            found = onset_in_history(self.extended_history, badness)
+            known = self._onsets[id(badness)] = badness, found
+        return known[1]
+
+    @cached_property
+    def _onsets(self) -> dict[int, tuple[Floats, Onset]]:
+        # The array is kept as well, so that its id stays its own.
+        return {}
 
     def joined(self, compute: Callable[[Features], Floats]) -> Floats:
         """[steps, ...], figures of all groups [steps of the group, ...] in the order of `steps`."""

@@ -27,7 +27,7 @@ from app.diagnosis.statistics.change_points import (
     level_changes_of_each,
 )
 from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
-from app.diagnosis.statistics.robust import medians
+from app.diagnosis.statistics.robust import median_of, medians
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
@@ -191,7 +191,7 @@ def _common_rise(of_worker: Floats, known: LevelChange | None) -> CommonRise | N
     if not is_known.any():
         return None
     shares = np.full(of_worker.shape, np.nan)
-    shares[is_known] = of_worker[is_known] / np.median(of_worker[is_known], axis=0)
+    shares[is_known] = of_worker[is_known] / medians(of_worker[is_known].T)
     if known is not None:
         return _rise_at(known, shares, is_known, is_known_elsewhere=True)
     rises = (
@@ -224,9 +224,9 @@ def _rise_at(
     after = shares[is_known & (at >= change.until)]
     if len(before) < COMMON_RISE.before or not len(after):
         return None
-    level = np.median(before, axis=0)
-    ratios = np.median(after, axis=0) / level
-    ratio = float(np.median(ratios))
+    level = medians(before.T)
+    ratios = medians(after.T) / level
+    ratio = median_of(ratios)
     lowest = float(np.quantile(ratios, LEAST_RISEN_QUANTILE, method="lower"))
     chance = _error(before, after) if is_known_elsewhere else 0.0
     if ratio <= 1 or lowest <= 1 or np.log(lowest) < MIN_SHARE_OF_TYPICAL * np.log(ratio) - chance:
@@ -270,36 +270,30 @@ def _rise_on_ramp(
 
 def _error(before: Floats, after: Floats) -> float:
     """Standard error of the typical worker's ratio, in logarithms."""
-    return float(
-        np.median(
-            [
-                np.sqrt(_variance(np.log(one)) / one.size + _variance(np.log(other)) / other.size)
-                for one, other in zip(before.T, after.T, strict=True)
-            ]
-        )
-    )
+    squares = sum(_clipped_variances(np.log(each.T)) / len(each) for each in (before, after))
+    return median_of(np.sqrt(squares))
 
 
 def _spread(shares: Floats) -> float:
     """Median over steps of the workers' spread, a robust standard deviation of logarithms."""
     logs = np.log(shares)
-    away = np.abs(logs - np.median(logs, axis=1, keepdims=True))
-    return float(np.median(np.median(away, axis=1) / HALF_WITHIN))
+    away = np.abs(logs - medians(logs)[:, None])
+    return median_of(medians(away) / HALF_WITHIN)
 
 
 def _standard_errors(badness: Floats, change: LevelChange, is_known: np.ndarray) -> float:
     logs, at = np.log(badness), np.arange(badness.size)
     parts = [logs[is_known & (at < change.position)], logs[is_known & (at >= change.until)]]
-    error = np.sqrt(sum(_variance(part) / part.size for part in parts))
-    return float((np.median(parts[1]) - np.median(parts[0])) / error)
+    error = np.sqrt(sum(_clipped_variances(part[None]) / part.size for part in parts))
+    return float((median_of(parts[1]) - median_of(parts[0])) / error[0])
 
 
-def _variance(logs: Floats) -> float:
-    """Variance with outliers clipped, as a job's first step is one."""
-    middle = np.median(logs)
-    reach = OUTLIER_DEVIATIONS * np.median(np.abs(logs - middle)) / HALF_WITHIN
+def _clipped_variances(logs: Floats) -> Floats:
+    """Variances of series [series, n] with outliers clipped, as a job's first step is one."""
+    middle = medians(logs)[:, None]
+    reach = OUTLIER_DEVIATIONS * medians(np.abs(logs - middle))[:, None] / HALF_WITHIN
     clipped = np.clip(logs, middle - reach, middle + reach)
-    return max(float(clipped.var()), 1e-6)
+    return np.asarray(np.maximum(clipped.var(axis=1), 1e-6))
 
 
 # Only the newest changes are listed.
@@ -415,7 +409,7 @@ def _group_by_step(found: list[tuple[LevelChange, int]]) -> Iterator[list[tuple[
 
 
 def _ratio(shared: list[tuple[LevelChange, int]]) -> float:
-    return float(np.median([change.ratio for change, _ in shared]))
+    return median_of(np.array([change.ratio for change, _ in shared]))
 
 
 def _followers(of_worker: Floats, change: LevelChange, ratio: float) -> set[int]:

@@ -17,6 +17,7 @@ from app.diagnosis.statistics.change_points import latest_onset_of_each
 from app.diagnosis.statistics.robust import (
     Stretches,
     median,
+    median_of,
     medians,
     spread_of_steps,
     stretches,
@@ -74,7 +75,7 @@ def peer_references(took_s: Floats, hosts: Ints | None = None) -> NDArray[np.boo
 
 def _swaps(took_s: Floats, is_fast: NDArray[np.bool_]) -> bool:
     """Whether the fast group [dp] of a stage is the slower one in many steps: slow in turn."""
-    fast_s, slow_s = (np.median(took_s[:, each], axis=1) for each in (is_fast, ~is_fast))
+    fast_s, slow_s = (medians(took_s[:, each]) for each in (is_fast, ~is_fast))
     if not fast_s.mean() > 0:
         return False
     gap = slow_s.mean() / fast_s.mean() - 1
@@ -107,8 +108,9 @@ def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | No
 
 def _usual_s(level_s: Floats, found: NDArray[np.bool_]) -> Floats:
     """[pp], seconds of each stage's reference workers, of which there are some."""
-    stages = range(level_s.shape[1])
-    return np.array([np.median(level_s[found[:, stage], stage]) for stage in stages])
+    usual_s = np.full((1, level_s.shape[1]), np.nan)
+    _medians_of(np.ascontiguousarray(level_s)[None], np.ascontiguousarray(found)[None], usual_s)
+    return usual_s[0]
 
 
 def _as_fast_as_others(ratio: Floats, spread: float) -> NDArray[np.bool_] | None:
@@ -117,7 +119,7 @@ def _as_fast_as_others(ratio: Floats, spread: float) -> NDArray[np.bool_] | None
     if not near.any() or near.all():
         return None
     slower = ratio[~near]
-    if np.median(slower) < 1 + max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread):
+    if median_of(slower) < 1 + max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread):
         return None
     gap = slower.min() - ratio[near].max()
     is_group = near.mean() >= FAST_SHARE or gap >= max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread)
@@ -157,10 +159,10 @@ def _older_ratio(
     if not others or (~found[:, is_split]).sum() < max(2.0, MIN_OLDER_SHARE * others):
         return None
     slow = (level_s / usual_s)[~found & is_split]
-    slow_by = float(np.median(slow))
-    are_alike = np.median(np.abs(slow / slow_by - 1)) <= max(SAME_LEVEL, 2 * spread)
+    slow_by = median_of(slow)
+    are_alike = median_of(np.abs(slow / slow_by - 1)) <= max(SAME_LEVEL, 2 * spread)
     is_clear = slow_by >= 1 + 2 * SAME_LEVEL
-    return (slow_by, float(np.median(usual_s[is_split]))) if are_alike and is_clear else None
+    return (slow_by, median_of(usual_s[is_split])) if are_alike and is_clear else None
 
 
 def ratios_to_peers(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
@@ -188,7 +190,7 @@ def _reference_s(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
     for stage in np.flatnonzero(unknown.any(axis=0)):
         known = ~unknown[:, stage]
         if known.any():
-            usual_s[~known, stage] = np.median(usual_s[known, stage])
+            usual_s[~known, stage] = median_of(usual_s[known, stage])
     known_stages = np.flatnonzero(~unknown.all(axis=0))
     if known_stages.size:
         usual_s[:, unknown.all(axis=0)] = np.median(usual_s[:, known_stages], axis=1)[:, None]
@@ -220,6 +222,16 @@ def _references(took_s, found):  # type: ignore[no-untyped-def]
         if best >= CLEAR_GAP * order[split - 1] and best >= GAP_TO_SPREAD * spread:
             for dp_rank in range(dp_size):
                 found[dp_rank, stage] = level[dp_rank] <= order[split - 1]
+
+
+@kernel
+def _means_in(series, first, end, means):  # type: ignore[no-untyped-def]
+    for worker in range(means.size):
+        if end[worker] > first[worker]:
+            total = 0.0
+            for step in range(first[worker], end[worker]):
+                total += series[step, worker]
+            means[worker] = total / (end[worker] - first[worker])
 
 
 @kernel
@@ -422,10 +434,9 @@ class Slowness:
     def _in_stretches(self, side: Floats) -> Floats:
         """[workers], the mean of a figure in each worker's stretch; 1 where there is none."""
         series, found = side[self.usual].reshape(self.usual.size, -1), self.stretches
-        total = np.concatenate([np.zeros((1, series.shape[1])), np.cumsum(series, axis=0)])
-        workers, sizes = np.arange(series.shape[1]), np.maximum(found.end - found.first, 1)
-        mean = (total[found.end, workers] - total[found.first, workers]) / sizes
-        return np.where(found.end > found.first, mean, 1.0)
+        means = np.ones(series.shape[1])
+        _means_in(series, found.first, found.end, means)
+        return means
 
 
 def slowness_to_peers(
@@ -573,25 +584,41 @@ def _peer_spread(level: Floats, measure: NDArray[np.bool_]) -> float:
     # Where one worker alone is the reference, it shows no variation.
     is_fast = is_healthy & (measure | (measure.sum(axis=0) < 2))
     among_fast, slower = _spread_within(level, is_fast), level[is_healthy & ~is_fast]
-    if slower.size and np.median(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
+    if slower.size and median_of(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
         return among_fast
     return _spread_within(level, is_healthy)
 
 
 def _spread_within(level: Floats, chosen: NDArray[np.bool_]) -> float:
-    parts, freedom = [], 0
-    for stage in range(level.shape[1]):
-        mine = level[chosen[:, stage], stage]
-        if mine.size > 1 and mine.mean() > 0:
-            freedom += mine.size - 1
-            parts.append((mine / mine.mean() - 1) * np.sqrt(mine.size / (mine.size - 1)))
-    if not parts:
+    away = np.empty(level.size)
+    count, freedom = _away_within(level, chosen, away)
+    if not count:
         return _USUAL_PEER_SPREAD
-    away = np.sort(np.abs(np.concatenate(parts)))
     # The lower median: of two workers of two stages, those of one may differ by a fault.
-    measured = MAD_TO_DEVIATION * float(away[(away.size - 1) // 2])
+    measured = MAD_TO_DEVIATION * float(np.sort(away[:count])[(count - 1) // 2])
     squares = freedom * measured**2 + _USUAL_PEER_VALUES * _USUAL_PEER_SPREAD**2
     return float(np.sqrt(squares / (freedom + _USUAL_PEER_VALUES)))
+
+
+@kernel
+def _away_within(level, chosen, away):  # type: ignore[no-untyped-def]
+    """How many relative distances from the stage's mean `away` gets, and degrees of freedom."""
+    count, freedom = 0, 0
+    for stage in range(level.shape[1]):
+        total, size = 0.0, 0
+        for dp_rank in range(level.shape[0]):
+            if chosen[dp_rank, stage]:
+                total += level[dp_rank, stage]
+                size += 1
+        if size < 2 or total <= 0:
+            continue
+        freedom += size - 1
+        for dp_rank in range(level.shape[0]):
+            if chosen[dp_rank, stage]:
+                far = level[dp_rank, stage] / (total / size) - 1
+                away[count] = abs(far) * np.sqrt(size / (size - 1))
+                count += 1
+    return count, freedom
 
 
 def _against(took_s: tuple[Floats, ...], reference: NDArray[np.bool_]) -> list[Floats]:

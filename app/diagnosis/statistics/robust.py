@@ -83,6 +83,18 @@ def _medians(rows, found):  # type: ignore[no-untyped-def]
         found[row] = median(values, values.size)
 
 
+def median_of(values: Floats) -> float:
+    """The median of all values [...], NaN if one is NaN or there is none; faster than NumPy's."""
+    return float(_median_of(np.asarray(values, np.float64).ravel()))
+
+
+@kernel
+def _median_of(values):  # type: ignore[no-untyped-def]
+    if values.size == 0 or np.isnan(values).any():
+        return np.nan
+    return median(values.copy(), values.size)
+
+
 # Least spread, so that rounding is not significant.
 _MIN_SPREAD = 0.002
 
@@ -125,8 +137,8 @@ def spread_of_steps(ratio: Floats, level: Floats | None = None) -> float:
     ratio = ratio.reshape(ratio.shape[0], -1)
     if ratio.shape[0] < 2:
         level = ratio.mean(axis=0) if level is None else level
-        away = np.abs(level - np.median(level))
-        return max(_MIN_SPREAD, MAD_TO_DEVIATION * float(np.median(away)))
+        away = np.abs(level - median_of(level))
+        return max(_MIN_SPREAD, MAD_TO_DEVIATION * median_of(away))
     # A change of level is in one difference only. No median, as sequence lengths have long tails.
     steps = ratio[1:] - ratio[:-1]
     return max(_MIN_SPREAD, float(np.sqrt((steps * steps).mean() / 2)))
