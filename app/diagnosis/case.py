@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from app.diagnosis.evidence.annotations import annotated_delays, annotations_of
+from app.diagnosis.evidence.annotations import AnnotatedDelays, annotated_delays, annotations_of
 from app.diagnosis.evidence.features import (
     SIGNAL_NAMES,
     Computations,
@@ -43,7 +43,7 @@ from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.engine.what_if import Replayer
 from app.trace.job import Parallelism
-from app.trace.window import Floats, Ints
+from app.trace.window import Floats, Ints, Trace
 
 AnswerT = TypeVar("AnswerT")
 Culprits = tuple[Culprit, ...]
@@ -66,6 +66,14 @@ class Case:
         if compute not in self._cache:
             self._cache[compute] = compute(self)
         found: AnswerT = self._cache[compute]
+        return found
+
+    def cached_for(self, compute: Callable[["Case", str], AnswerT], name: str) -> AnswerT:
+        """The result of `compute(self, name)`, computed once for each name."""
+        key = compute, name
+        if key not in self._cache:
+            self._cache[key] = compute(self, name)
+        found: AnswerT = self._cache[key]
         return found
 
     @cached_property
@@ -127,18 +135,17 @@ class Case:
         # Frequent planned pauses can hide rare evaluations in the sum: look at delays alone, too.
         return ~(odd | odd_steps(launch_s, step_s, begins=begins))
 
+    def annotations(self, name: str) -> Trace | None:
+        """The client's annotations of one type; None where there are none."""
+        return self.cached_for(_annotations, name)
+
+    def annotated_delays(self, name: str) -> tuple[AnnotatedDelays, ...]:
+        """Launches of each group that one type of annotation made late; empty without any."""
+        return self.cached_for(_annotated_delays, name)
+
     def late_by_s(self, annotation: str) -> Floats:
         """[steps, dp, pp], launch delays that the client puts down to a type of annotation."""
-        sizes = self.parallelism
-        found = np.zeros((self.steps.size, sizes.dp_size, sizes.pp_size))
-        notes = annotations_of(self.replay.window, annotation)
-        if notes is None:
-            return found
-        for group, late in zip(self.groups, self.delays, strict=True):
-            noted = annotated_delays(group, late, notes, is_between=annotation == "gc-pause")
-            dp_rank, step = np.divmod(noted.lane, len(group.steps))
-            np.add.at(found, (group.positions[step], dp_rank, late.stage[noted.at]), noted.seconds)
-        return found
+        return self.cached_for(_late_by_s, annotation)
 
     @cached_property
     def usual_steps(self) -> Ints:
@@ -247,6 +254,32 @@ class Case:
             self._in_order([pace.mean_s for pace in paces]),
             self._in_order([pace.least_s for pace in paces]),
         )
+
+
+def _annotations(case: Case, name: str) -> Trace | None:
+    return annotations_of(case.replay.window, name)
+
+
+def _annotated_delays(case: Case, name: str) -> tuple[AnnotatedDelays, ...]:
+    notes = case.annotations(name)
+    if notes is None:
+        return ()
+    return tuple(
+        annotated_delays(group, late, notes, is_between=name == "gc-pause")
+        for group, late in zip(case.groups, case.delays, strict=True)
+    )
+
+
+def _late_by_s(case: Case, annotation: str) -> Floats:
+    sizes = case.parallelism
+    found = np.zeros((case.steps.size, sizes.dp_size, sizes.pp_size))
+    noted = case.annotated_delays(annotation)
+    if not noted:
+        return found
+    for group, late, each in zip(case.groups, case.delays, noted, strict=True):
+        dp_rank, step = np.divmod(each.lane, len(group.steps))
+        np.add.at(found, (group.positions[step], dp_rank, late.stage[each.at]), each.seconds)
+    return found
 
 
 # Of the usual step; papers call that a straggler.

@@ -86,7 +86,7 @@ def _suspicion(case: Case, found: Stalls, stops: ComputationEvents) -> Suspicion
     culprits = case.culprits(workers)
     longer = _of(case.cached(long_computations), found)
     # A first forward that is late repeatedly waits for data.
-    loads = data_waits(case).waits.any()
+    loads = case.cached(data_waits).waits.any()
     later = _of(late_computations(case, lambda late: ~(late.is_first & loads), _is_late), found)
     later = later.where(case.is_usual[later.step])
     is_hit = np.zeros(case.steps.size, np.bool_)

@@ -250,7 +250,7 @@ def _suspicion(
     culprits = tuple(_culprit(case, name, hosts[name]) for name in names)
     longer = _on_hosts(case.cached(long_computations), hosts, names)
     # A first forward that is late repeatedly waits for data.
-    loads = data_waits(case).waits.any()
+    loads = case.cached(data_waits).waits.any()
     later = late_computations(
         case,
         lambda late: ~(late.is_first & loads),

@@ -12,12 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.annotations import (
-    annotated_seconds,
-    first_delays_s,
-)
+from app.diagnosis.evidence.annotations import first_delays_s
 from app.diagnosis.evidence.features import Features
-from app.diagnosis.evidence.interruptions import stalls
+from app.diagnosis.evidence.interruptions import annotated_s, stalls
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, densest_stretch
 from app.trace.window import Floats
 
@@ -81,7 +78,7 @@ class DataWaits:
 
 def data_waits(case: Case) -> DataWaits:
     """Data waits that make the step longer, annotated or inferred."""
-    noted_s = annotated_seconds(case.replay.window, case.steps, "data-wait")
+    noted_s = annotated_s(case, "data-wait")
     return _annotated(case, noted_s) if noted_s.any() else _inferred(case)
 
 

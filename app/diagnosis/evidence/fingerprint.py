@@ -209,26 +209,33 @@ def _unions_s(rows, dp_ranks, start_s, duration_s, began_s):  # type: ignore[no-
     """Seconds with some of the rows, of each dp rank, over all steps."""
     num_steps = began_s.size
     found_s = np.zeros(dp_ranks.size)
-    order = rows.copy()
+    # Step by step in memory, as the rows are read in the order of their starts.
+    starts_s, ends_s = np.empty((num_steps, rows.size)), np.empty((num_steps, rows.size))
+    order = np.arange(rows.size)
     for at in range(dp_ranks.size):
+        first = dp_ranks[at] * num_steps
+        for place in range(rows.size):
+            row = rows[place]
+            for step in range(num_steps):
+                starts_s[step, place] = start_s[row, first + step]
+                ends_s[step, place] = start_s[row, first + step] + duration_s[row, first + step]
         for step in range(num_steps):
-            lane = dp_ranks[at] * num_steps + step
+            mine_s = starts_s[step]
             moves = 0
             for after in range(1, order.size):
-                row, to = order[after], after
-                while to > 0 and start_s[order[to - 1], lane] > start_s[row, lane]:
+                place, to = order[after], after
+                while to > 0 and mine_s[order[to - 1]] > mine_s[place]:
                     order[to] = order[to - 1]
                     to -= 1
-                order[to] = row
+                order[to] = place
                 moves += after - to
                 if moves > _MAX_MOVES * order.size:
-                    order = rows[np.argsort(start_s[:, lane][rows])]
+                    order = np.argsort(mine_s)
                     break
             # An operation that began in the step before counts there.
             reach_s = began_s[step]
-            for row in order:
-                end_s = start_s[row, lane] + duration_s[row, lane]
-                if end_s > reach_s:
-                    found_s[at] += end_s - max(start_s[row, lane], reach_s)
-                    reach_s = end_s
+            for place in order:
+                if ends_s[step, place] > reach_s:
+                    found_s[at] += ends_s[step, place] - max(mine_s[place], reach_s)
+                    reach_s = ends_s[step, place]
     return found_s

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.evidence.features import Features, ops_of
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
-from app.diagnosis.statistics.robust import kth_smallest, median, medians
+from app.diagnosis.statistics.robust import kth_smallest, median, medians, quantile_of
 from app.engine.kernels import in_parallel, kernel
 from app.trace.job import Parallelism
 from app.trace.ops import Axis, OpKind
@@ -155,7 +155,9 @@ def _has_shift(own_s: Floats, low: Ints, high: Ints, place: Ints, num_steps: int
         took_s = np.maximum(own_s[low[rows]], own_s[high[rows]])
         of_kind_s = took_s.reshape(rows.size, -1, num_steps)[place[rows] == kind]
         typical_s = medians(of_kind_s.T)
-        fast_s, slow_s = np.quantile(typical_s, [FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE])
+        fast_s, slow_s = (
+            quantile_of(typical_s, each) for each in (FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE)
+        )
         found[kind] = slow_s > MIN_GAP_RATIO * fast_s > 0
     return found
 

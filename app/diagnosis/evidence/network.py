@@ -23,7 +23,14 @@ from app.diagnosis.evidence.links import (
     StagePair,
     same_host,
 )
-from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
+from app.diagnosis.statistics.robust import (
+    CHANCE_MARGIN,
+    MIN_CHANCE,
+    log_binomial_tail,
+    median_of,
+    medians,
+    quantile_of,
+)
 from app.trace.window import Floats, Ints
 
 # Probability that chance makes any of all links look slow.
@@ -193,7 +200,7 @@ class NetworkTransfers:
             fast = mine & self.is_fast
             if is_few and (fast == mine).all():
                 hits, num = num_hits[mine].sum(axis=0), self.num[mine].sum(axis=(0, 2))
-                return float(np.quantile(hits / np.maximum(num, 1), FAST_STEP_QUANTILE))
+                return quantile_of(hits / np.maximum(num, 1), FAST_STEP_QUANTILE)
             ordered = np.sort(shares[fast if fast.any() else mine])
             return float(ordered[(ordered.size - 1) // 2])
 
@@ -217,7 +224,7 @@ class NetworkTransfers:
         slower: NDArray[np.bool_] = pace > GROUP_SLOW_RATIO * faster
         limit = np.full(len(pace), MAX_INNER_STAGE_RATIO)
         limit[[0, -1]] = MAX_END_STAGE_RATIO
-        always = np.median(pace, axis=1) >= limit
+        always = medians(pace) >= limit
         if len(pace) == 1:
             more = self._is_more_often(slower) & self._is_bimodal(pace[0], slower[0])
             return np.asarray((slower & more) | ((pace > SLOW_RATIO) & always[:, None]))
@@ -249,13 +256,18 @@ class NetworkTransfers:
         inner = others[others.size // 8 : others.size - others.size // 8]
         spread = float(inner[-1] - inner[0])
         return bool(
-            np.median(slow) - inner[-1]
+            median_of(slow) - inner[-1]
             > MIN_TIMES_APART * max(spread, MIN_DIFFERENCE * float(inner[0]))
         )
 
     def _of_usual_steps(self, counts: NDArray[Any]) -> NDArray[Any]:
         """[links, dp], summed over the usual steps."""
-        return np.asarray(counts[..., self.case.is_usual & ~self.is_warm_up].sum(axis=-1))
+        return np.asarray(counts[..., self._counted].sum(axis=-1))
+
+    @cached_property
+    def _counted(self) -> Ints:
+        """Positions of the usual steps after the warm-up."""
+        return np.flatnonzero(self.case.is_usual & ~self.is_warm_up)
 
     @property
     def _is_topology(self) -> NDArray[np.bool_]:
@@ -329,8 +341,8 @@ def _warm_up(case: Case, num: Ints, num_slow: Ints, group_pace: Floats) -> NDArr
     if num.size:
         shares = num_slow.sum(axis=-1) / np.maximum(num.sum(axis=-1), 1)
         typical = np.median(shares, axis=(0, 1))
-        is_slow |= typical > np.median(typical[MAX_WARM_UP_STEPS:]) + _MIN_SHARE_ABOVE
-    later = np.median(group_pace[:, MAX_WARM_UP_STEPS:], axis=1, keepdims=True)
+        is_slow |= typical > median_of(typical[MAX_WARM_UP_STEPS:]) + _MIN_SHARE_ABOVE
+    later = medians(group_pace[:, MAX_WARM_UP_STEPS:])[:, None]
     is_slow |= (group_pace > GROUP_SLOW_RATIO * later).all(axis=0)
     first_steps = is_slow[: MAX_WARM_UP_STEPS + 1]
     if not first_steps.all():

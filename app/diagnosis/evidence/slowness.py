@@ -88,10 +88,9 @@ def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | No
     if not (usual_s > 0).all():
         return
     spread = _peer_spread(level_s / usual_s, found)
+    ratio = level_s / _lower_median_of_others(usual_s)
     for stage in np.flatnonzero(found.all(axis=0)):
-        others_s = np.delete(usual_s, stage)
-        ratio = level_s[:, stage] / np.sort(others_s)[(others_s.size - 1) // 2]
-        near = _as_fast_as_others(ratio, spread)
+        near = _as_fast_as_others(ratio[:, stage], spread)
         if near is not None:
             found[:, stage] = near
     if hosts is not None:
@@ -104,6 +103,15 @@ def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | No
         ratio = usual_s[stage] / fast_s
         if abs(ratio / slow_by - 1) <= max(SAME_LEVEL, OLDER_DEVIATIONS * spread):
             found[:, stage] = False
+
+
+def _lower_median_of_others(usual_s: Floats) -> Floats:
+    """[pp], of each stage the lower median of the other stages' seconds."""
+    order = np.argsort(usual_s, kind="stable")
+    place = np.empty(order.size, np.int64)
+    place[order] = np.arange(order.size)
+    middle = (order.size - 2) // 2
+    return np.asarray(usual_s[order[np.where(place > middle, middle, middle + 1)]])
 
 
 def _usual_s(level_s: Floats, found: NDArray[np.bool_]) -> Floats:
@@ -133,7 +141,10 @@ def _stages_of_slow_hosts(usual_s: Floats, hosts: Ints, spread: float) -> list[i
     host, are not.
     """
     found: list[int] = []
-    for host in np.unique(hosts[hosts >= 0]):
+    whole = hosts[0, (hosts == hosts[0]).all(axis=0) & (hosts[0] >= 0)]
+    if whole.size < 2:
+        return found
+    for host in np.unique(whole):
         is_mine = hosts == host
         mine = np.flatnonzero(is_mine.all(axis=0))
         others = np.setdiff1d(np.arange(usual_s.size), mine)
@@ -422,7 +433,11 @@ class Slowness:
         Of one that is slow now and then, the steps between are left out.
         """
         found, ratio = self.stretches, self.ratio[self.usual].reshape(self.usual.size, -1)
-        is_slow = (self.significance >= 1) & (found.mean >= self.threshold)
+        is_slow = found.mean >= self.threshold
+        if is_slow.any():
+            is_slow &= self.significance >= 1
+        if not is_slow.any():
+            return np.zeros(self.ratio.shape, np.bool_)
         at = np.arange(self.usual.size)[:, None]
         inside = (at >= found.first) & (at < found.end)
         high = 1 + np.maximum((found.mean - 1) / 2, _VARYING_DEVIATIONS * self.spread)

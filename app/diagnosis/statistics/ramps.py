@@ -21,6 +21,7 @@ from app.diagnosis.statistics.change_points import (
     level_changes,
     without_outliers,
 )
+from app.diagnosis.statistics.robust import median_of, medians, quantile_of
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats
 
@@ -47,7 +48,7 @@ def fit_shape(logs: Floats, shape: Floats) -> RampFit:
         level = logs.mean(axis=0) - rise * shape.mean()
         fitted = level + rise * shape[:, None]
         away = logs - fitted
-        reach = np.maximum(MIN_SCALE, MAD_TO_DEVIATION * np.median(np.abs(away), axis=0))
+        reach = np.maximum(MIN_SCALE, MAD_TO_DEVIATION * medians(np.abs(away).T))
         logs = fitted + np.clip(away, -OUTLIER_DEVIATIONS * reach, OUTLIER_DEVIATIONS * reach)
     deviation = np.sqrt(np.maximum(((logs - fitted) ** 2).sum(axis=0), 1e-12) / (shape.size - 2))
     return RampFit(level, rise, np.maximum(deviation, MIN_SCALE / 5) / np.sqrt(squares))
@@ -68,7 +69,7 @@ def rising_ramp(values: Floats, criteria: ChangeCriteria) -> LevelChange | None:
     # A quick check: a series that has risen is higher at its end than where it was lowest.
     if (
         not known.size
-        or np.log(np.median(newest) / np.quantile(known, _LOW)) < criteria.difference / 2
+        or np.log(median_of(newest) / quantile_of(known, _LOW)) < criteria.difference / 2
     ):
         return None
     falls = [each.until for each in level_changes(values, criteria) if each.ratio < 1]

@@ -95,6 +95,22 @@ def _median_of(values):  # type: ignore[no-untyped-def]
     return median(values.copy(), values.size)
 
 
+def quantile_of(values: Floats, share: float) -> float:
+    """The quantile of all values [...] without NaN, as NumPy's by interpolation; faster."""
+    return float(_quantile_of(np.asarray(values, np.float64).ravel(), share))
+
+
+@kernel
+def _quantile_of(values, share):  # type: ignore[no-untyped-def]
+    in_order = np.sort(values)
+    place = share * (values.size - 1)
+    lower = int(place)
+    upper, after = min(lower + 1, values.size - 1), place - lower
+    apart = in_order[upper] - in_order[lower]
+    # As NumPy has it, exact at both ends.
+    return in_order[lower] + apart * after if after < 0.5 else in_order[upper] - apart * (1 - after)
+
+
 # Least spread, so that rounding is not significant.
 _MIN_SPREAD = 0.002
 
