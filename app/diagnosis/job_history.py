@@ -4,10 +4,10 @@
 `unpack` are its stored form.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ MIN_STEPS = 32
 MAX_CHANGES = 3
 STEPS_AT_CHANGES = 4  # on either side
 
+AnswerT = TypeVar("AnswerT")
 # When a cause was suspected in earlier windows: its onset, None where that is before the history,
 # and its newest step.
 Suspected = tuple[int | None, int]
@@ -188,6 +189,17 @@ class ExtendedHistory(History):
     """Steps before the window, `num_before` of them, and those in it."""
 
     num_before: int = 0
+
+    def derived(self, compute: Callable[["ExtendedHistory"], AnswerT]) -> AnswerT:
+        """The result of `compute(self)`, computed once."""
+        if compute not in self._derived:
+            self._derived[compute] = compute(self)
+        found: AnswerT = self._derived[compute]
+        return found
+
+    @cached_property
+    def _derived(self) -> dict[Any, Any]:
+        return {}
 
 
 def extended_history(history: History, window: History) -> ExtendedHistory:

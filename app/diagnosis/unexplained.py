@@ -17,6 +17,7 @@ import numpy as np
 from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
+from app.diagnosis.evidence.features import ops_of
 from app.diagnosis.evidence.stops import Stop, long_stops
 from app.diagnosis.finding import Finding
 from app.diagnosis.suspicions import RepairedTogether, RowChoice, blamed_step_times_s
@@ -197,8 +198,8 @@ def _by_optype(case: Case, repaired: RepairedTogether, steps: Ints) -> dict[str,
     }
 
 
-def _rows_of_types(group: Replayer, codes: Sequence[int]) -> Ints:
-    return np.flatnonzero(np.isin(group.template.optype, codes))
+def _rows_of_types(group: Replayer, codes: list[int]) -> Ints:
+    return ops_of(group.template, codes)
 
 
 def _by_stage(case: Case, repaired: RepairedTogether, steps: Ints) -> dict[str, float]:

@@ -21,10 +21,9 @@ from app.diagnosis.statistics.change_points import (
     USUAL_CRITERIA,
     ChangeCriteria,
     LevelChange,
-    latest_onset,
-    latest_onset_of_each,
     level_changes,
     level_changes_of_each,
+    still_up,
 )
 from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
 from app.diagnosis.statistics.robust import median_of, medians
@@ -74,6 +73,10 @@ def compute_per_work(history: ExtendedHistory) -> Floats | None:
     A worker that sends neither gets the mean work of the step's others, or 1. None without
     computations.
     """
+    return history.derived(_compute_per_work)
+
+
+def _compute_per_work(history: ExtendedHistory) -> Floats | None:
     compute_s = history.signals.get("compute_s")
     if compute_s is None:
         return None
@@ -174,10 +177,11 @@ def common_rises(
             np.where(np.isnan(each).any(axis=1), np.nan, medians(np.nan_to_num(each)))
             for each in some
         ]
-        onsets = latest_onset_of_each(np.stack(samples), COMMON_RISE)
+        changes = level_changes_of_each(np.stack(samples), COMMON_RISE)
         rises = iter(
-            onset is not None or rising_ramp(each, COMMON_RISE) is not None
-            for onset, each in zip(onsets, samples, strict=True)
+            still_up(of_each, COMMON_RISE) is not None
+            or rising_ramp(each, COMMON_RISE, of_each) is not None
+            for of_each, each in zip(changes, samples, strict=True)
         )
         may_rise = [each and next(rises) for each in may_rise]
     return [
@@ -205,8 +209,9 @@ def _rise_of_quantile(shares: Floats, is_known: np.ndarray, share: float) -> Com
     """The rise at the latest onset of this quantile over workers; None where it never rose."""
     typical = np.full(shares.shape[0], np.nan)
     typical[is_known] = np.quantile(shares[is_known], share, axis=1, method="lower")
-    changes = (rising_ramp(typical, COMMON_RISE), latest_onset(typical, COMMON_RISE))
-    found = (_rise_at(each, shares, is_known) for each in changes if each is not None)
+    changes = level_changes(typical, COMMON_RISE)
+    rises = (rising_ramp(typical, COMMON_RISE, changes), still_up(changes, COMMON_RISE))
+    found = (_rise_at(each, shares, is_known) for each in rises if each is not None)
     return next((rise for rise in found if rise is not None), None)
 
 

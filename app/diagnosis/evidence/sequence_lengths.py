@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Computations, Features
-from app.diagnosis.statistics.robust import median
+from app.diagnosis.statistics.robust import median, medians
 from app.engine.kernels import kernel
 from app.engine.replays import WindowReplay
 from app.trace.ops import OP_CODES
@@ -240,7 +240,8 @@ def _of_chunks(side: Computations) -> Floats:
     found = np.ones(duration_s.shape)
     for each in np.unique(chunk):
         of_chunk = duration_s[:, :, chunk == each]
-        usual_s = np.median(of_chunk, axis=(0, 2, 3), keepdims=True)
+        by_stage_s = of_chunk.transpose(1, 0, 2, 3).reshape(of_chunk.shape[1], -1)
+        usual_s = medians(by_stage_s)[None, :, None, None]
         found[:, :, chunk == each] = of_chunk / np.where(usual_s > 0, usual_s, 1.0)
     return found
 

@@ -197,27 +197,60 @@ def culprit_as_json(arrivals: Arrivals, late: LateRank, kind: str) -> dict[str, 
 
 def groups_as_json(arrivals: Arrivals, name: str | None = None) -> list[dict[str, Any]]:
     """Groups, longest wait first; with `name`, only that group, with all of its members."""
-    lost_s = arrivals.lateness.lost_s.mean(axis=1)
+    means = _GroupMeans.of(arrivals)
     if name is not None:
         return [
-            _group(arrivals, at, len(group.ranks))
+            _group(arrivals, means, at, len(group.ranks))
             for at, group in enumerate(arrivals.occurrences.groups)
             if group.name == name
         ]
-    order = np.argsort(-lost_s, kind="stable")[:MAX_GROUPS]
-    return [_group(arrivals, int(at), MAX_MEMBERS) for at in order]
+    order = np.argsort(-arrivals.lateness.lost_s.mean(axis=1), kind="stable")[:MAX_GROUPS]
+    return [_group(arrivals, means, int(at), MAX_MEMBERS) for at in order]
 
 
-def _group(arrivals: Arrivals, at: int, most_members: int) -> dict[str, Any]:
-    occurrences, late = arrivals.occurrences, arrivals.lateness
-    group = occurrences.groups[at]
-    mine = occurrences.group == at
+@dataclass(frozen=True, slots=True)
+class _GroupMeans:
+    """Figures of all groups, in seconds a step.
+
+    Shapes: [members] for `waited_for_s`, `waited_s` and `num_late`; [groups] for `num`, the number
+    of occurrences; `by_group` [occurrences] has the occurrences in order of their groups, of which
+    group g has those from `bounds[g]` to `bounds[g + 1]`. `has_bytes`: some bytes are known.
+    """
+
+    waited_for_s: Floats
+    waited_s: Floats
+    num_late: Floats
+    num: Floats
+    by_group: Ints
+    bounds: Ints
+    has_bytes: bool
+
+    @classmethod
+    def of(cls, arrivals: Arrivals) -> _GroupMeans:
+        """The figures of these arrivals."""
+        occurrences, late = arrivals.occurrences, arrivals.lateness
+        by_group = np.argsort(occurrences.group, kind="stable")
+        groups = np.arange(len(occurrences.groups) + 1)
+        return cls(
+            late.waited_for_s.mean(axis=1),
+            late.waited_s.mean(axis=1),
+            late.late.sum(axis=1),
+            late.num_occurrences.sum(axis=1),
+            by_group,
+            np.searchsorted(occurrences.group[by_group], groups),
+            bool(np.isfinite(occurrences.num_bytes).any()),
+        )
+
+
+def _group(arrivals: Arrivals, means: _GroupMeans, at: int, most_members: int) -> dict[str, Any]:
+    occurrences, group = arrivals.occurrences, arrivals.occurrences.groups[at]
+    mine = means.by_group[means.bounds[at] : means.bounds[at + 1]]
+    transfer_s = arrivals.lateness.transfer_s[mine]
     first, size = int(occurrences.first_member[at]), int(occurrences.group_size[at])
     of_group = slice(first, first + size)
-    waited_for_s = late.waited_for_s[of_group].mean(axis=1)
-    waited_s = late.waited_s[of_group].mean(axis=1)
-    num = float(late.num_occurrences[at].sum())
-    late_share = late.late[of_group].sum(axis=1) / max(num, 1.0)
+    waited_for_s, waited_s = means.waited_for_s[of_group], means.waited_s[of_group]
+    num = float(means.num[at])
+    late_share = means.num_late[of_group] / max(num, 1.0)
     members = np.argsort(-waited_for_s, kind="stable")[:most_members]
     places = [arrivals.places[each] for each in occurrences.member_rank[of_group].tolist()]
     return {
@@ -226,9 +259,13 @@ def _group(arrivals: Arrivals, at: int, most_members: int) -> dict[str, Any]:
         "ranks": list(group.ranks[:MAX_RANKS_NAMED]),
         "num_ranks": size,
         "num_occurrences": int(num),
-        "transfer_s": float(np.median(late.transfer_s[mine])) if mine.any() else None,
+        "transfer_s": float(np.median(transfer_s)) if mine.size else None,
         "waited_s": float(waited_s.mean()),
-        "bandwidth_bytes_s": _bandwidth(_mean_bytes(arrivals, at), late.transfer_s[mine]),
+        "bandwidth_bytes_s": (
+            _bandwidth(_mean_bytes(occurrences, mine, size), transfer_s)
+            if means.has_bytes
+            else None
+        ),
         "members": [
             {
                 "rank": places[member].rank,
@@ -243,11 +280,9 @@ def _group(arrivals: Arrivals, at: int, most_members: int) -> dict[str, Any]:
     }
 
 
-def _mean_bytes(arrivals: Arrivals, group: int) -> Floats:
-    """[the group's occurrences], mean over members, NaN where one is unknown."""
-    occurrences = arrivals.occurrences
-    first = occurrences.first_row[occurrences.group == group]
-    rows = first[:, None] + np.arange(int(occurrences.group_size[group]))
+def _mean_bytes(occurrences: Occurrences, mine: Ints, size: int) -> Floats:
+    """[occurrences of a group of this size], mean over members, NaN where one is unknown."""
+    rows = occurrences.first_row[mine][:, None] + np.arange(size)
     return np.asarray(occurrences.num_bytes[rows].mean(axis=1))
 
 
