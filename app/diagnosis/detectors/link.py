@@ -35,6 +35,7 @@ from app.diagnosis.evidence.network_suspects import (
 from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, Repair, Repaired, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
+from app.diagnosis.statistics.robust import median_of
 from app.diagnosis.suspicions import clock_doubt, step_times_with
 from app.engine.what_if import Replayer
 from app.trace.ops import Axis, OpKind
@@ -145,7 +146,7 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
 
 
 def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> RuledOut:
-    typical = float(np.median(net.typical_share)) if net.typical_share.size else 0.0
+    typical = median_of(net.typical_share) if net.typical_share.size else 0.0
     figures = {"typical_share_slow": typical}
     alone = "in this window it is as fast all the time, and there is no other to compare it with"
     if len(net.pairs) * case.parallelism.dp_size == 1:

@@ -177,8 +177,8 @@ def _conserved(both: Floats, ep_size: int) -> float:
 
 def _pearson(one: Floats, other: Floats) -> float:
     one, other = one - one.mean(), other - other.mean()
-    size = float(np.sqrt((one * one).sum() * (other * other).sum()))
-    return float((one * other).sum() / size) if size > 0 else 0.0
+    size = float(np.sqrt((one @ one) * (other @ other)))
+    return float(one @ other / size) if size > 0 else 0.0
 
 
 def _column_r(case: Case, name: str) -> float | None:

@@ -11,7 +11,7 @@ from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import late_workers
 from app.diagnosis.finding import Finding
-from app.engine.arrivals.arrivals import Arrivals, arrivals_as_json
+from app.engine.arrivals.arrivals import arrivals_as_json
 from app.engine.kernels import kernel
 from app.engine.metrics import slowdown
 from app.engine.what_if import Replayer
@@ -133,7 +133,7 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
     left_s = found.lost_without_s(explained).max(axis=0)
     of_all = sum(finding.cost or 0.0 for finding in findings if not finding.culprits)
     step_s = float(case.report.recorded_s.mean())
-    share = max(0.0, min(float(left_s.mean()) / step_s, _waited_share(found)) - of_all)
+    share = max(0.0, min(float(left_s.mean()) / step_s, case.cached(_waited_share)) - of_all)
     # A culprit without a finding stays unexplained, even if late together with an explained one.
     unnamed_s = [each.waited_for_s for each in found.culprits if each.place not in set(explained)]
     if findings and not of_all:
@@ -158,8 +158,11 @@ def _is_named(place: Any, findings: Sequence[Finding]) -> bool:
     return False
 
 
-def _waited_share(found: Arrivals) -> float:
+def _waited_share(case: Case) -> float:
     """The longest waiting of one rank, overlapping waits counted once, as a share of the step."""
+    found = case.replay.arrivals
+    if found is None:
+        return 0.0
     if found.occurrences.sampled:  # in some steps only
         return 1.0
     places = np.argsort(-found.waited_s.mean(axis=1), kind="stable")[:4]

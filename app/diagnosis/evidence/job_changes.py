@@ -26,7 +26,12 @@ from app.diagnosis.statistics.change_points import (
     still_up,
 )
 from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
-from app.diagnosis.statistics.robust import median_of, medians
+from app.diagnosis.statistics.robust import (
+    lower_quantile,
+    median_of,
+    medians,
+    medians_of_known,
+)
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
@@ -91,7 +96,7 @@ def _work(compute_s: Floats, sent: list[Floats]) -> Floats | None:
     if not known.any() or any(not np.mean(each[known]) for each in sent):
         return None
     # Stages differ in their work: each worker is divided by its own median.
-    shares = compute_s / np.nanmedian(compute_s, axis=0)
+    shares = compute_s / medians_of_known(np.moveaxis(compute_s, 0, -1))
     terms = [np.ones(compute_s.shape), *(each / np.mean(each[known]) for each in sent)]
     found = np.stack([term[known] for term in terms], axis=-1)
     weights = np.linalg.lstsq(found, shares[known], rcond=None)[0]
@@ -208,7 +213,7 @@ def _common_rise(of_worker: Floats, known: LevelChange | None) -> CommonRise | N
 def _rise_of_quantile(shares: Floats, is_known: np.ndarray, share: float) -> CommonRise | None:
     """The rise at the latest onset of this quantile over workers; None where it never rose."""
     typical = np.full(shares.shape[0], np.nan)
-    typical[is_known] = np.quantile(shares[is_known], share, axis=1, method="lower")
+    typical[is_known] = np.sort(shares[is_known], axis=1)[:, int(share * (shares.shape[1] - 1))]
     changes = level_changes(typical, COMMON_RISE)
     rises = (rising_ramp(typical, COMMON_RISE, changes), still_up(changes, COMMON_RISE))
     found = (_rise_at(each, shares, is_known) for each in rises if each is not None)
@@ -232,7 +237,7 @@ def _rise_at(
     level = medians(before.T)
     ratios = medians(after.T) / level
     ratio = median_of(ratios)
-    lowest = float(np.quantile(ratios, LEAST_RISEN_QUANTILE, method="lower"))
+    lowest = lower_quantile(ratios, LEAST_RISEN_QUANTILE)
     chance = _error(before, after) if is_known_elsewhere else 0.0
     if ratio <= 1 or lowest <= 1 or np.log(lowest) < MIN_SHARE_OF_TYPICAL * np.log(ratio) - chance:
         return None
@@ -241,7 +246,8 @@ def _rise_at(
         and _spread(after / (level * ratio)) > 2 * _spread(before / level) + MAX_MORE_SPREAD
     ):
         return None
-    badness = np.median(shares / level, axis=1)
+    badness = np.full(at.size, np.nan)
+    badness[is_known] = medians(shares[is_known] / level)
     standard_errors = _standard_errors(badness, change, is_known)
     enough = KNOWN_DEVIATIONS if is_known_elsewhere else MIN_DEVIATIONS
     return (
@@ -260,7 +266,7 @@ def _rise_on_ramp(
     logs = np.log(shares[is_known])
     found = fit_shape(logs, shape)
     rise = float(np.median(found.rise))
-    lowest = float(np.quantile(found.rise, LEAST_RISEN_QUANTILE, method="lower"))
+    lowest = lower_quantile(found.rise, LEAST_RISEN_QUANTILE)
     chance = float(np.median(found.rise_error))
     if rise <= 0 or lowest <= 0 or lowest < MIN_SHARE_OF_TYPICAL * rise - chance:
         return None

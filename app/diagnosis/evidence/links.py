@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.evidence.features import Features, ops_of
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
-from app.diagnosis.statistics.robust import kth_smallest, median, medians, quantile_of
+from app.diagnosis.statistics.robust import kth_smallest, median, medians, quantile_of, quantiles
 from app.engine.kernels import in_parallel, kernel
 from app.trace.job import Parallelism
 from app.trace.ops import Axis, OpKind
@@ -325,7 +325,7 @@ def find_dp_groups(group: Features, spans: Ints) -> DpGroups | None:
     np.add.at(least_s, stage, usual_s[:, None])
     # Of many collectives some are long in every step, so a fast step has some as well.
     is_alone = (np.bincount(spans, minlength=NUM_PLACES) == 1)[spans]
-    faster_s = np.quantile(total_s, FAST_STEP_QUANTILE, axis=1, keepdims=True)
+    faster_s = quantiles(total_s, FAST_STEP_QUANTILE)[:, None]
     least_s = np.where(is_alone[:, None], np.maximum(least_s, faster_s), least_s)
     pace = np.divide(total_s, least_s, out=np.ones(shape), where=least_s > 0)
     return DpGroups(rows, stage, took_s, usual_s, pace)

@@ -30,6 +30,7 @@ from app.diagnosis.statistics.robust import (
     median_of,
     medians,
     quantile_of,
+    quantiles,
 )
 from app.trace.window import Floats, Ints
 
@@ -220,7 +221,7 @@ class NetworkTransfers:
         pace = self.group_pace
         if pace.max() <= min(SLOW_RATIO, GROUP_SLOW_RATIO * pace.min()):
             return np.zeros(pace.shape, np.bool_)
-        faster = np.quantile(pace, FAST_STEP_QUANTILE, axis=1, keepdims=True)
+        faster = quantiles(pace, FAST_STEP_QUANTILE)[:, None]
         slower: NDArray[np.bool_] = pace > GROUP_SLOW_RATIO * faster
         limit = np.full(len(pace), MAX_INNER_STAGE_RATIO)
         limit[[0, -1]] = MAX_END_STAGE_RATIO

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Computations, Features
-from app.diagnosis.statistics.robust import median, medians
+from app.diagnosis.statistics.robust import median, median_of, medians
 from app.engine.kernels import kernel
 from app.engine.replays import WindowReplay
 from app.trace.ops import OP_CODES
@@ -180,7 +180,7 @@ def _correlation(one: Floats, other: Floats, chosen: Flags) -> float | None:
     flat = (rows.size, one.shape[-1])
     _pearson(one.reshape(flat), other.reshape(flat), chosen.reshape(flat), rows)
     known = rows[np.isfinite(rows)]
-    return float(np.median(known)) if known.size else None
+    return median_of(known) if known.size else None
 
 
 @kernel
@@ -208,7 +208,7 @@ def _spread(forward: Floats, backward: Floats, chosen: Flags) -> float:
     """The coefficient of variation of both directions, median over workers."""
     squares = ((forward * forward + backward * backward) * chosen).sum(axis=-1) / 2
     of_worker = np.sqrt(squares / np.maximum(chosen.sum(axis=-1), 1))
-    return float(np.median(of_worker))
+    return median_of(of_worker)
 
 
 def common_factor(case: Case, group: Features) -> Floats:

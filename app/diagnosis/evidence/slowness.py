@@ -15,11 +15,14 @@ from app.diagnosis.evidence.features import Pace
 from app.diagnosis.job_history import ExtendedHistory
 from app.diagnosis.statistics.change_points import latest_onset_of_each
 from app.diagnosis.statistics.robust import (
+    MIN_SPREAD,
     Stretches,
     median,
     median_of,
     medians,
+    quantiles,
     spread_of_steps,
+    squares_of_steps,
     stretches,
 )
 from app.engine.kernels import kernel
@@ -89,7 +92,8 @@ def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | No
         return
     spread = _peer_spread(level_s / usual_s, found)
     ratio = level_s / _lower_median_of_others(usual_s)
-    for stage in np.flatnonzero(found.all(axis=0)):
+    near = _is_near(ratio, spread)
+    for stage in np.flatnonzero(found.all(axis=0) & near.any(axis=0) & ~near.all(axis=0)):
         near = _as_fast_as_others(ratio[:, stage], spread)
         if near is not None:
             found[:, stage] = near
@@ -121,11 +125,16 @@ def _usual_s(level_s: Floats, found: NDArray[np.bool_]) -> Floats:
     return usual_s[0]
 
 
+def _is_near(ratio: Floats, spread: float) -> NDArray[np.bool_]:
+    return np.asarray(ratio <= 1 + max(SAME_LEVEL, SAME_LEVEL_DEVIATIONS * spread))
+
+
 def _as_fast_as_others(ratio: Floats, spread: float) -> NDArray[np.bool_] | None:
-    """[dp], workers of a stage as fast as the other stages, where the others are clearly slower."""
-    near = ratio <= 1 + max(SAME_LEVEL, SAME_LEVEL_DEVIATIONS * spread)
-    if not near.any() or near.all():
-        return None
+    """[dp], workers of a stage as fast as the other stages, where the others are clearly slower.
+
+    Some of them are, and some are not.
+    """
+    near = _is_near(ratio, spread)
     slower = ratio[~near]
     if median_of(slower) < 1 + max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread):
         return None
@@ -185,16 +194,26 @@ def ratios_to_peers(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
             stage's median over the other steps counts; a stage without any in all steps is compared
             with the other stages.
     """
-    found = np.ones(took_s.shape)
-    usual_s = _reference_s(took_s, np.broadcast_to(measure, took_s.shape))
-    np.divide(took_s, usual_s[:, None], out=found, where=(usual_s > 0)[:, None])
+    took_s = np.ascontiguousarray(took_s)
+    found = np.empty(took_s.shape)
+    _divide_by(took_s, _reference_s(took_s, np.broadcast_to(measure, took_s.shape)), found)
     return found
+
+
+@kernel
+def _divide_by(took_s, usual_s, found):  # type: ignore[no-untyped-def]
+    num_steps, dp_size, pp_size = took_s.shape
+    for step in range(num_steps):
+        for dp_rank in range(dp_size):
+            for stage in range(pp_size):
+                by_s = usual_s[step, stage]
+                found[step, dp_rank, stage] = took_s[step, dp_rank, stage] / by_s if by_s > 0 else 1
 
 
 def _reference_s(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
     """[steps, pp], seconds of the reference; NaN where there is none at all."""
     usual_s = np.full((took_s.shape[0], took_s.shape[2]), np.nan)
-    _medians_of(np.ascontiguousarray(took_s), np.ascontiguousarray(measure), usual_s)
+    _medians_of(took_s, np.ascontiguousarray(measure), usual_s)
     unknown = np.isnan(usual_s)
     if not unknown.any():
         return usual_s
@@ -314,7 +333,7 @@ def _relative(took_s: Floats) -> Floats:
     # A low quantile, as a stage may be slow in most steps.
     if not known.any():
         return np.full(took_s.shape, np.nan)
-    by_stage = _by(took_s, np.quantile(took_s[known], _BEST_QUANTILE, axis=0))
+    by_stage = _by(took_s, quantiles(took_s[known].T, _BEST_QUANTILE))
     low = (took_s.shape[1] - 1) // 4
     return _by(by_stage, np.partition(by_stage, low, axis=1)[:, low, None])
 
@@ -499,12 +518,17 @@ def _compared(
     of_reference = not steady.any() and slow.any()
     is_measured = steady if steady.any() else is_measured
     means, leasts = (tuple(getattr(each, name) for each in paces) for name in ("mean_s", "least_s"))
-    of_mean, of_least = (_against(kind, reference) for kind in (means, leasts))
-    spread, of_shortest = (
+    kinds = [(_against(means, reference), means)]
+    if any(one is not other for one, other in zip(means, leasts, strict=True)):
+        kinds.append((_against(leasts, reference), leasts))
+    spreads = [
         _spread_of_reference(took_s, reference, usual)
         if of_reference
         else _spread(each[0][usual][:, is_measured])
-        for each, took_s in ((of_mean, means), (of_least, leasts))
+        for each, took_s in kinds
+    ]
+    (of_mean, spread), (of_least, of_shortest) = (
+        (kinds[at][0], spreads[at]) for at in (0, len(kinds) - 1)
     )
     # With uneven lengths, means of micro-batches vary far more than the shortest ones.
     by_least = of_shortest * _MIN_COMMON < spread
@@ -566,12 +590,12 @@ def _spread(ratio: Floats) -> float:
 
     One worker that comes and goes makes all of them together vary, but not the median one.
     """
-    together = spread_of_steps(ratio)
     if ratio.shape[0] < _MIN_STRETCH or ratio.shape[1] < 2:
-        return together
-    squares = np.sort((np.diff(ratio, axis=0) ** 2).mean(axis=0))
+        return spread_of_steps(ratio)
+    squares = np.sort(squares_of_steps(ratio))
+    together = float(np.sqrt(squares.mean() / 2))
     usual = float(np.sqrt(squares[(squares.size - 1) // 2] / 2))
-    return min(together, max(_MAX_OF_MEDIAN * usual, spread_of_steps(np.empty((0, 1)))))
+    return max(MIN_SPREAD, min(together, _MAX_OF_MEDIAN * usual))
 
 
 def _spread_of_reference(
@@ -585,7 +609,7 @@ def _spread_of_reference(
     all_s = np.sum(took_s, axis=0)[usual][:, is_steady]
     level_s = all_s.mean(axis=0)
     if not all_s.size or not (level_s > 0).all():
-        return spread_of_steps(np.empty((0, 1)))
+        return MIN_SPREAD
     return float(np.sqrt(2.0)) * spread_of_steps(all_s / level_s)
 
 

@@ -102,7 +102,7 @@ class Arrivals:
 
     @cached_property
     def _in_groups(self) -> Ints:
-        return np.unique(self.occurrences.member_rank)
+        return np.flatnonzero(np.bincount(self.occurrences.member_rank))
 
     def _largest(self, of_members: Floats) -> Floats:
         largest = np.zeros((len(self.places), of_members.shape[1]))
@@ -213,8 +213,9 @@ class _GroupMeans:
     """Figures of all groups, in seconds a step.
 
     Shapes: [members] for `waited_for_s`, `waited_s` and `num_late`; [groups] for `num`, the number
-    of occurrences; `by_group` [occurrences] has the occurrences in order of their groups, of which
-    group g has those from `bounds[g]` to `bounds[g + 1]`. `has_bytes`: some bytes are known.
+    of occurrences; `by_group` [occurrences] has the occurrences in order of their groups and then
+    transfers, of which group g has those from `bounds[g]` to `bounds[g + 1]`. `has_bytes`: some
+    bytes are known.
     """
 
     waited_for_s: Floats
@@ -229,7 +230,7 @@ class _GroupMeans:
     def of(cls, arrivals: Arrivals) -> _GroupMeans:
         """The figures of these arrivals."""
         occurrences, late = arrivals.occurrences, arrivals.lateness
-        by_group = np.argsort(occurrences.group, kind="stable")
+        by_group = np.lexsort((late.transfer_s, occurrences.group))
         groups = np.arange(len(occurrences.groups) + 1)
         return cls(
             late.waited_for_s.mean(axis=1),
@@ -259,7 +260,7 @@ def _group(arrivals: Arrivals, means: _GroupMeans, at: int, most_members: int) -
         "ranks": list(group.ranks[:MAX_RANKS_NAMED]),
         "num_ranks": size,
         "num_occurrences": int(num),
-        "transfer_s": float(np.median(transfer_s)) if mine.size else None,
+        "transfer_s": _middle(transfer_s) if mine.size else None,
         "waited_s": float(waited_s.mean()),
         "bandwidth_bytes_s": (
             _bandwidth(_mean_bytes(occurrences, mine, size), transfer_s)
@@ -278,6 +279,12 @@ def _group(arrivals: Arrivals, means: _GroupMeans, at: int, most_members: int) -
             for member in members.tolist()
         ],
     }
+
+
+def _middle(ascending: Floats) -> float:
+    """The median of ascending values, at least one."""
+    size = ascending.size
+    return float((ascending[(size - 1) // 2] + ascending[size // 2]) / 2)
 
 
 def _mean_bytes(occurrences: Occurrences, mine: Ints, size: int) -> Floats:
