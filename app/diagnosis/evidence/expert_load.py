@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Features, work_signals
 from app.diagnosis.evidence.sequence_lengths import relative_durations
+from app.engine.kernels import kernel
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Ints
 
@@ -176,9 +177,20 @@ def _conserved(both: Floats, ep_size: int) -> float:
 
 
 def _pearson(one: Floats, other: Floats) -> float:
-    one, other = one - one.mean(), other - other.mean()
-    size = float(np.sqrt((one @ one) * (other @ other)))
-    return float(one @ other / size) if size > 0 else 0.0
+    return float(_correlated(one, other, one.mean(), other.mean()))
+
+
+# No product of vectors: BLAS would start threads, which then wait busily.
+@kernel
+def _correlated(one, other, mean, other_mean):  # type: ignore[no-untyped-def]
+    squares, other_squares, products = 0.0, 0.0, 0.0
+    for at in range(one.size):
+        away, other_away = one[at] - mean, other[at] - other_mean
+        squares += away * away
+        other_squares += other_away * other_away
+        products += away * other_away
+    size = np.sqrt(squares * other_squares)
+    return products / size if size > 0 else 0.0
 
 
 def _column_r(case: Case, name: str) -> float | None:
