@@ -191,6 +191,12 @@ def _inferred(case: Case) -> DataWaits:
     counts_s = np.where(
         (delay_s > least_s[:, None, None]) & case.is_usual[:, None, None], delay_s, 0.0
     )
+    if not counts_s.any():
+        nobody = np.zeros(delay_s.shape, np.bool_)
+        return DataWaits(
+            delay_s, np.zeros(delay_s.shape), nobody, least_s, nobody.any(axis=0),
+            of_all=False, wanders=False, is_annotated=False,
+        )  # fmt: skip
     others, is_stalled = _others(case, least_s), case.cached(stalls).is_stalled
     least_rate = np.maximum(MIN_RATE_OF_FEW, MIN_TIMES_OTHERS * others + MIN_BEYOND_OTHERS)
     # A stalled worker is late before its first forward as well.
@@ -199,6 +205,8 @@ def _inferred(case: Case) -> DataWaits:
     of_all, is_whole = False, all(map(_has_origins, case.groups))
     for stage in range(delay_s.shape[2]):
         own_s = counts_s[:, :, stage]
+        if not own_s.any():
+            continue
         found = _waiting(own_s, _long_from_s(own_s), is_whole=is_whole or stage > 0)
         mine = found.in_step[:, None] & found.waits & (own_s > 0)
         rate = _rate(found.in_step[:, None] if found.of_all else mine)

@@ -51,6 +51,8 @@ class ComputationEvents:
 
     def where(self, chosen: NDArray[np.bool_]) -> "ComputationEvents":
         """The chosen events."""
+        if not self.size:
+            return self
         at = np.flatnonzero(chosen)
         if at.size == self.size:
             return self
@@ -448,6 +450,8 @@ def _later(case: Case) -> ComputationEvents:
 
 def among(found: ComputationEvents, others: ComputationEvents) -> NDArray[np.bool_]:
     """[events], whether each is about the same operation as one of the others."""
+    if not found.size or not others.size:
+        return np.zeros(found.size, np.bool_)
     return np.isin(_keys(found), _keys(others))
 
 

@@ -185,6 +185,8 @@ class NetworkTransfers:
 
     def _best(self, num_hits: Ints) -> Floats:
         """[links, dp], share of the best link of each one's kind."""
+        if not num_hits.any():
+            return np.zeros(self.place.shape)
         shares = self._shares(num_hits)
         return self._of_kinds(lambda mine: float(shares[mine].min()))
 
@@ -194,6 +196,8 @@ class NetworkTransfers:
         Of few links, or after a shift, the share in good steps; where most links are slow, that of
         the faster ones.
         """
+        if not num_hits.any():
+            return np.zeros(self.place.shape)
         shares = self._shares(num_hits)
 
         def typical(mine: NDArray[np.bool_]) -> float:

@@ -379,8 +379,8 @@ class Slowness:
     pp] with slow groups brought to the reference; `usual` [usual steps], positions of the steps in
     which `stretches` [workers] are searched, which count positions in `usual`. `has_no_peers`: the
     workers are compared with their own history. Of one type of operation alone (`slowness_of`)
-    forward and backward are the ratio, and `min_ratio` is higher. `num_healthy` [pp] counts dp
-    ranks that are not clearly slow, 1 at least.
+    forward and backward are the ratio, `as_peers` the recorded seconds, and `min_ratio` is higher.
+    `num_healthy` [pp] counts dp ranks that are not clearly slow, 1 at least.
     """
 
     ratio: Floats
@@ -540,9 +540,11 @@ def _compared(
         if not of_reference:
             spread = _spread(ratio[usual][:, is_measured])
     level = ratio[usual].mean(axis=0)
-    as_peers = [
-        _divided(took_s, by, ~reference) for took_s, by in zip(means, of_mean[1:], strict=True)
-    ]
+    as_peers = list(means)
+    if len(means) == 2:
+        as_peers = [
+            _divided(took_s, by, ~reference) for took_s, by in zip(means, of_mean[1:], strict=True)
+        ]
     return Slowness(
         ratio=ratio,
         forward=sides[0],
