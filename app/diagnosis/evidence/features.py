@@ -205,7 +205,7 @@ def _computations(replayer: Replayer, codes: list[int]) -> Computations | None:
     template = replayer.template
     ops = ops_of(template, codes)
     stage, chunk, microbatch = template.stage[ops], template.mc[ops], template.mb_id[ops]
-    if np.unique(stage).size < replayer.pp_size:
+    if not np.bincount(stage, minlength=replayer.pp_size).all():
         return None
     if microbatch.min() < 0:
         microbatch = template.seq_id[ops]

@@ -186,8 +186,11 @@ def _sends(group: Features) -> NDArray[np.bool_]:
 def _distinct(one: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Distinct pairs of numbers >= 0, [pairs, 2] ascending, and each input's position in them."""
     width = int(other.max()) + 1
-    found, at = np.unique(one * width + other, return_inverse=True)
-    return np.stack(np.divmod(found, width), axis=1), at
+    key = one * width + other
+    found = np.flatnonzero(np.bincount(key))
+    at = np.empty(int(found[-1]) + 1, np.int64)
+    at[found] = np.arange(found.size)
+    return np.stack(np.divmod(found, width), axis=1), at[key]
 
 
 def _usual(

@@ -117,7 +117,7 @@ class NetworkTransfers:
             slow & ~self._is_topology & (lost >= MIN_SHARE_OF_WORST * lost[slow].max())
         )
 
-    @property
+    @cached_property
     def ratios(self) -> Floats:
         """[links, dp], mean duration of the slow transfers of each link over the expected one."""
         num_slow = self.num_slow.sum(axis=(2, 3))
@@ -138,11 +138,11 @@ class NetworkTransfers:
         """[links, dp], number of links of each one's kind."""
         return np.asarray(np.bincount(self.place.ravel(), minlength=NUM_PLACES)[self.place])
 
-    @property
+    @cached_property
     def _has_few(self) -> NDArray[np.bool_]:
         return np.asarray(self._num_of_kind <= MAX_FEW_LINKS)
 
-    @property
+    @cached_property
     def _is_alone(self) -> NDArray[np.bool_]:
         return np.asarray(self._num_of_kind == 1)
 
@@ -345,7 +345,7 @@ def _warm_up(case: Case, num: Ints, num_slow: Ints, group_pace: Floats) -> NDArr
     is_slow = is_warm_up.copy()
     if num.size:
         shares = num_slow.sum(axis=-1) / np.maximum(num.sum(axis=-1), 1)
-        typical = np.median(shares, axis=(0, 1))
+        typical = medians(shares.reshape(-1, shares.shape[2]).T)
         is_slow |= typical > median_of(typical[MAX_WARM_UP_STEPS:]) + _MIN_SHARE_ABOVE
     later = medians(group_pace[:, MAX_WARM_UP_STEPS:])[:, None]
     is_slow |= (group_pace > GROUP_SLOW_RATIO * later).all(axis=0)

@@ -5,6 +5,7 @@ model is fixed, so a stage that becomes slower than the others is a slow worker.
 slow from the first step may simply have more work.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,10 +80,12 @@ def peer_references(took_s: Floats, hosts: Ints | None = None) -> NDArray[np.boo
 def _swaps(took_s: Floats, is_fast: NDArray[np.bool_]) -> bool:
     """Whether the fast group [dp] of a stage is the slower one in many steps: slow in turn."""
     fast_s, slow_s = (medians(took_s[:, each]) for each in (is_fast, ~is_fast))
-    if not fast_s.mean() > 0:
+    mean_s = float(fast_s.mean())
+    if not mean_s > 0:
         return False
-    gap = slow_s.mean() / fast_s.mean() - 1
-    return bool((slow_s < (1 - gap / 2) * fast_s).mean() >= _MIN_SHARE_SWAPPED)
+    gap = float(slow_s.mean()) / mean_s - 1
+    num_swapped = np.count_nonzero(slow_s < (1 - gap / 2) * fast_s)
+    return num_swapped >= _MIN_SHARE_SWAPPED * fast_s.size
 
 
 def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | None) -> None:
@@ -595,8 +598,8 @@ def _spread(ratio: Floats) -> float:
     if ratio.shape[0] < _MIN_STRETCH or ratio.shape[1] < 2:
         return spread_of_steps(ratio)
     squares = np.sort(squares_of_steps(ratio))
-    together = float(np.sqrt(squares.mean() / 2))
-    usual = float(np.sqrt(squares[(squares.size - 1) // 2] / 2))
+    together = math.sqrt(float(squares.sum()) / squares.size / 2)
+    usual = math.sqrt(float(squares[(squares.size - 1) // 2]) / 2)
     return max(MIN_SPREAD, min(together, _MAX_OF_MEDIAN * usual))
 
 

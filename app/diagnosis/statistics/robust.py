@@ -1,5 +1,6 @@
 """Robust statistics: medians by selection, slow stretches of a series, and binomial tails."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -196,7 +197,8 @@ def spread_of_steps(ratio: Floats, level: Floats | None = None) -> float:
         away = np.abs(level - median_of(level))
         return max(MIN_SPREAD, MAD_TO_DEVIATION * median_of(away))
     # A change of level is in one difference only. No median, as sequence lengths have long tails.
-    return max(MIN_SPREAD, float(np.sqrt(squares_of_steps(ratio).mean() / 2)))
+    squares = squares_of_steps(ratio)
+    return max(MIN_SPREAD, math.sqrt(float(squares.sum()) / squares.size / 2))
 
 
 def squares_of_steps(series: Floats) -> Floats:
