@@ -187,7 +187,9 @@ def _stop(
 ) -> Stop:
     template = group.replayer.template
     longest = max(workers, key=lambda each: each.seconds)
-    places = Counter(_place(template, each.row) for each in workers)
+    places: Counter[Place] = Counter()
+    for row, num_there in Counter(each.row for each in workers).items():
+        places[_place(template, row)] += num_there
     num_workers = group.replayer.dp_size * group.replayer.pp_size
     types = Counter((template.name(each.row), each.is_inside) for each in workers)
     (optype, is_inside), _ = types.most_common(1)[0]

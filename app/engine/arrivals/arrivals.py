@@ -24,6 +24,7 @@ from app.engine.arrivals.lateness import (
     table_clock,
 )
 from app.engine.arrivals.occurrences import Occurrences, occurrences_of_replay, occurrences_of_table
+from app.engine.kernels import kernel
 from app.engine.what_if import ReplayGroups
 from app.trace.collectives import Collectives, RankPlace
 from app.trace.window import Floats, Ints
@@ -92,12 +93,13 @@ class Arrivals:
         found = self.occurrences
         is_explained = np.zeros(len(self.places), np.bool_)
         is_explained[list(explained)] = True
-        lost_s = np.zeros_like(self.lateness.lost_s)
         size = found.group_size[found.group]
         member = np.repeat(found.first_member[found.group] - found.first_row, size)
         mine = is_explained[found.member_rank[member + np.arange(found.stay_s.size)]]
         ours = np.add.reduceat(mine & self.lateness.is_late, found.first_row) > 0
-        np.add.at(lost_s, (found.group[~ours], found.step[~ours]), self.lateness.late_wait_s[~ours])
+        shape = self.lateness.lost_s.shape
+        place, left_s = found.group * shape[1] + found.step, self.lateness.late_wait_s
+        lost_s = np.bincount(place, np.where(ours, 0.0, left_s), shape[0] * shape[1]).reshape(shape)
         return fill_missing_steps(lost_s, self.lateness.is_recorded(found))
 
     @cached_property
@@ -106,8 +108,15 @@ class Arrivals:
 
     def _largest(self, of_members: Floats) -> Floats:
         largest = np.zeros((len(self.places), of_members.shape[1]))
-        np.maximum.at(largest, self.occurrences.member_rank, of_members)
+        _fill_largest(self.occurrences.member_rank, of_members, largest)
         return largest
+
+
+@kernel
+def _fill_largest(rows, of_members, largest):  # type: ignore[no-untyped-def]
+    for member in range(rows.size):
+        for step in range(of_members.shape[1]):
+            largest[rows[member], step] = max(largest[rows[member], step], of_members[member, step])
 
 
 def arrivals_of_replay(replay: ReplayGroups, step_s: Floats) -> Arrivals | None:
