@@ -46,6 +46,7 @@ from app.trace.job import Parallelism
 from app.trace.window import Floats, Ints, Trace
 
 AnswerT = TypeVar("AnswerT")
+KeyT = TypeVar("KeyT")
 Culprits = tuple[Culprit, ...]
 
 
@@ -68,11 +69,11 @@ class Case:
         found: AnswerT = self._cache[compute]
         return found
 
-    def cached_for(self, compute: Callable[["Case", str], AnswerT], name: str) -> AnswerT:
-        """The result of `compute(self, name)`, computed once for each name."""
-        key = compute, name
+    def cached_for(self, compute: Callable[["Case", KeyT], AnswerT], of: KeyT) -> AnswerT:
+        """The result of `compute(self, of)`, computed once for each `of`, which is hashable."""
+        key = compute, of
         if key not in self._cache:
-            self._cache[key] = compute(self, name)
+            self._cache[key] = compute(self, of)
         found: AnswerT = self._cache[key]
         return found
 

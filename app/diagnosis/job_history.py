@@ -70,9 +70,12 @@ class History:
             return self
         if not self.num_steps or _workers(self) != _workers(newer):
             return newer
-        old = self._of(~np.isin(self.steps, newer.steps))
-        order = np.argsort(np.concatenate([old.steps, newer.steps]), kind="stable")
-        names = sorted({*old.signals, *newer.signals})
+        names = sorted({*self.signals, *newer.signals})
+        order: slice | Ints = slice(None)
+        old = self
+        if newer.steps[0] <= self.steps[-1]:
+            old = self._of(~np.isin(self.steps, newer.steps))
+            order = np.argsort(np.concatenate([old.steps, newer.steps]), kind="stable")
         return History(
             np.concatenate([old.steps, newer.steps])[order],
             np.concatenate([old.step_s, newer.step_s])[order],

@@ -194,7 +194,7 @@ def _inferred(case: Case) -> DataWaits:
     if not counts_s.any():
         nobody = np.zeros(delay_s.shape, np.bool_)
         return DataWaits(
-            delay_s, np.zeros(delay_s.shape), nobody, least_s, nobody.any(axis=0),
+            delay_s, np.zeros(delay_s.shape), nobody, least_s, nobody[0],
             of_all=False, wanders=False, is_annotated=False,
         )  # fmt: skip
     others, is_stalled = _others(case, least_s), case.cached(stalls).is_stalled

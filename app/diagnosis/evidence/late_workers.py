@@ -131,7 +131,7 @@ def _hides_waits(case: Case, late: LateRank) -> bool:
     if found is None:
         return False
     peers = _peers(found, late.group, [late.place])
-    unseen_s = [_worked_meanwhile_s(case, found, late.group, place)[2] for place in peers]
+    unseen_s = [case.cached_for(_worked_meanwhile_s, (late.group, place))[2] for place in peers]
     return bool(unseen_s) and float(np.median(unseen_s)) >= MIN_PART * late.waited_for_s
 
 
@@ -197,7 +197,7 @@ def wait_cost(case: Case, late: list[LateWorker]) -> WaitCost | None:
     mine = [each for each in late if each.late.group == group]
     high_s = _waited_for_s(found, group, [each.late.place for each in mine])
     worked = [
-        _worked_meanwhile_s(case, found, group, place)
+        case.cached_for(_worked_meanwhile_s, (group, place))
         for place in _peers(found, group, [each.late.place for each in late])
     ]
     waited_s, free_s, unknown_s = (
@@ -227,10 +227,14 @@ def _peers(found: Arrivals, group: int, culprits: list[int]) -> list[int]:
     return peers
 
 
-def _worked_meanwhile_s(
-    case: Case, found: Arrivals, group: int, place: int
-) -> tuple[float, float, float]:
-    """Mean seconds a step that a worker waited, surely computed and maybe computed meanwhile."""
+def _worked_meanwhile_s(case: Case, member: tuple[int, int]) -> tuple[float, float, float]:
+    """Mean seconds a step that a worker waited, surely computed and maybe computed meanwhile.
+
+    `member` is a group and one of its places.
+    """
+    (group, place), found = member, case.replay.arrivals
+    if found is None:
+        return np.inf, 0.0, 0.0
     where, sizes = found.places[place], case.parallelism
     waiting = found.waits.of(place)
     # Starts are unknown, or known of sampled steps only.

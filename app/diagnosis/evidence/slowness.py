@@ -85,7 +85,7 @@ def _swaps(took_s: Floats, is_fast: NDArray[np.bool_]) -> bool:
         return False
     gap = float(slow_s.mean()) / mean_s - 1
     num_swapped = np.count_nonzero(slow_s < (1 - gap / 2) * fast_s)
-    return num_swapped >= _MIN_SHARE_SWAPPED * fast_s.size
+    return bool(num_swapped >= _MIN_SHARE_SWAPPED * fast_s.size)
 
 
 def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | None) -> None:
@@ -97,9 +97,9 @@ def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | No
     ratio = level_s / _lower_median_of_others(usual_s)
     near = _is_near(ratio, spread)
     for stage in np.flatnonzero(found.all(axis=0) & near.any(axis=0) & ~near.all(axis=0)):
-        near = _as_fast_as_others(ratio[:, stage], spread)
-        if near is not None:
-            found[:, stage] = near
+        group = _as_fast_as_others(ratio[:, stage], spread)
+        if group is not None:
+            found[:, stage] = group
     if hosts is not None:
         found[:, _stages_of_slow_hosts(usual_s, hosts, spread)] = False
     older = _older_ratio(level_s, found, spread)
@@ -123,9 +123,9 @@ def _lower_median_of_others(usual_s: Floats) -> Floats:
 
 def _usual_s(level_s: Floats, found: NDArray[np.bool_]) -> Floats:
     """[pp], seconds of each stage's reference workers, of which there are some."""
-    usual_s = np.full((1, level_s.shape[1]), np.nan)
+    usual_s: Floats = np.full((1, level_s.shape[1]), np.nan)
     _medians_of(np.ascontiguousarray(level_s)[None], np.ascontiguousarray(found)[None], usual_s)
-    return usual_s[0]
+    return np.asarray(usual_s[0])
 
 
 def _is_near(ratio: Floats, spread: float) -> NDArray[np.bool_]:
@@ -255,16 +255,6 @@ def _references(took_s, found):  # type: ignore[no-untyped-def]
         if best >= CLEAR_GAP * order[split - 1] and best >= GAP_TO_SPREAD * spread:
             for dp_rank in range(dp_size):
                 found[dp_rank, stage] = level[dp_rank] <= order[split - 1]
-
-
-@kernel
-def _means_in(series, first, end, means):  # type: ignore[no-untyped-def]
-    for worker in range(means.size):
-        if end[worker] > first[worker]:
-            total = 0.0
-            for step in range(first[worker], end[worker]):
-                total += series[step, worker]
-            means[worker] = total / (end[worker] - first[worker])
 
 
 @kernel
@@ -470,10 +460,7 @@ class Slowness:
 
     def _in_stretches(self, side: Floats) -> Floats:
         """[workers], the mean of a figure in each worker's stretch; 1 where there is none."""
-        series, found = side[self.usual].reshape(self.usual.size, -1), self.stretches
-        means = np.ones(series.shape[1])
-        _means_in(series, found.first, found.end, means)
-        return means
+        return self.stretches.means_of(side[self.usual].reshape(self.usual.size, -1))
 
 
 def slowness_to_peers(

@@ -168,6 +168,22 @@ class Stretches:
     mean: Floats
     standard_errors: Floats
 
+    def means_of(self, figure: Floats) -> Floats:
+        """[series], the mean of a figure [steps, series] in each stretch; 1 where there is none."""
+        means = np.ones(figure.shape[1])
+        _means_in(figure, self.first, self.end, means)
+        return means
+
+
+@kernel
+def _means_in(figure, first, end, means):  # type: ignore[no-untyped-def]
+    for series in range(means.size):
+        if end[series] > first[series]:
+            total = 0.0
+            for step in range(first[series], end[series]):
+                total += figure[step, series]
+            means[series] = total / (end[series] - first[series])
+
 
 def stretches(ratio: Floats, spread: float, least: float) -> Stretches:
     """The slowest stretch of each series.

@@ -99,8 +99,9 @@ class Arrivals:
         ours = np.add.reduceat(mine & self.lateness.is_late, found.first_row) > 0
         shape = self.lateness.lost_s.shape
         place, left_s = found.group * shape[1] + found.step, self.lateness.late_wait_s
-        lost_s = np.bincount(place, np.where(ours, 0.0, left_s), shape[0] * shape[1]).reshape(shape)
-        return fill_missing_steps(lost_s, self.lateness.is_recorded(found))
+        lost_s = np.bincount(place, np.where(ours, 0.0, left_s), shape[0] * shape[1])
+        by_step_s = np.asarray(lost_s, np.float64).reshape(shape)
+        return fill_missing_steps(by_step_s, self.lateness.is_recorded(found))
 
     @cached_property
     def _in_groups(self) -> Ints:
