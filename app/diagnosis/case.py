@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from app.diagnosis.evidence.annotations import annotated_delays, annotations_of
+from app.diagnosis.evidence.annotations import AnnotatedDelays, annotated_delays, annotations_of
 from app.diagnosis.evidence.features import (
     SIGNAL_NAMES,
     Computations,
@@ -29,16 +29,23 @@ from app.diagnosis.evidence.links import (
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
 from app.diagnosis.evidence.slowness import Slowness, slowness_by_history, slowness_to_peers
 from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits
-from app.diagnosis.job_history import ExtendedHistory, History, extended_history
+from app.diagnosis.job_history import (
+    ExtendedHistory,
+    History,
+    extended_history,
+    onset_in_history,
+)
+from app.diagnosis.statistics.persistence import Onset
 from app.diagnosis.statistics.robust import medians
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.engine.what_if import Replayer
 from app.trace.job import Parallelism
-from app.trace.window import Floats, Ints
+from app.trace.window import Floats, Ints, Trace
 
 AnswerT = TypeVar("AnswerT")
+KeyT = TypeVar("KeyT")
 Culprits = tuple[Culprit, ...]
 
 
@@ -59,6 +66,14 @@ class Case:
         if compute not in self._cache:
             self._cache[compute] = compute(self)
         found: AnswerT = self._cache[compute]
+        return found
+
+    def cached_for(self, compute: Callable[["Case", KeyT], AnswerT], of: KeyT) -> AnswerT:
+        """The result of `compute(self, of)`, computed once for each `of`, which is hashable."""
+        key = compute, of
+        if key not in self._cache:
+            self._cache[key] = compute(self, of)
+        found: AnswerT = self._cache[key]
         return found
 
     @cached_property
@@ -120,18 +135,17 @@ class Case:
         # Frequent planned pauses can hide rare evaluations in the sum: look at delays alone, too.
         return ~(odd | odd_steps(launch_s, step_s, begins=begins))
 
+    def annotations(self, name: str) -> Trace | None:
+        """The client's annotations of one type; None where there are none."""
+        return self.cached_for(_annotations, name)
+
+    def annotated_delays(self, name: str) -> tuple[AnnotatedDelays, ...]:
+        """Launches of each group that one type of annotation made late; empty without any."""
+        return self.cached_for(_annotated_delays, name)
+
     def late_by_s(self, annotation: str) -> Floats:
         """[steps, dp, pp], launch delays that the client puts down to a type of annotation."""
-        sizes = self.parallelism
-        found = np.zeros((self.steps.size, sizes.dp_size, sizes.pp_size))
-        notes = annotations_of(self.replay.window, annotation)
-        if notes is None:
-            return found
-        for group, late in zip(self.groups, self.delays, strict=True):
-            noted = annotated_delays(group, late, notes, is_between=annotation == "gc-pause")
-            dp_rank, step = np.divmod(noted.lane, len(group.steps))
-            np.add.at(found, (group.positions[step], dp_rank, late.stage[noted.at]), noted.seconds)
-        return found
+        return self.cached_for(_late_by_s, annotation)
 
     @cached_property
     def usual_steps(self) -> Ints:
@@ -208,6 +222,19 @@ class Case:
         """The history before the window, and the window."""
         return extended_history(self.history, self.new_history)
 
+    def onset_of(self, badness: Floats) -> Onset:
+        """`onset_in_history` of badness [n], computed once for each array."""
+        known = self._onsets.get(id(badness))
+        if known is None:
+            found = onset_in_history(self.extended_history, badness)
+            known = self._onsets[id(badness)] = badness, found
+        return known[1]
+
+    @cached_property
+    def _onsets(self) -> dict[int, tuple[Floats, Onset]]:
+        # The array is kept as well, so that its id stays its own.
+        return {}
+
     def joined(self, compute: Callable[[Features], Floats]) -> Floats:
         """[steps, ...], figures of all groups [steps of the group, ...] in the order of `steps`."""
         return self._in_order([compute(group) for group in self.groups])
@@ -227,6 +254,32 @@ class Case:
             self._in_order([pace.mean_s for pace in paces]),
             self._in_order([pace.least_s for pace in paces]),
         )
+
+
+def _annotations(case: Case, name: str) -> Trace | None:
+    return annotations_of(case.replay.window, name)
+
+
+def _annotated_delays(case: Case, name: str) -> tuple[AnnotatedDelays, ...]:
+    notes = case.annotations(name)
+    if notes is None:
+        return ()
+    return tuple(
+        annotated_delays(group, late, notes, is_between=name == "gc-pause")
+        for group, late in zip(case.groups, case.delays, strict=True)
+    )
+
+
+def _late_by_s(case: Case, annotation: str) -> Floats:
+    sizes = case.parallelism
+    found = np.zeros((case.steps.size, sizes.dp_size, sizes.pp_size))
+    noted = case.annotated_delays(annotation)
+    if not noted:
+        return found
+    for group, late, each in zip(case.groups, case.delays, noted, strict=True):
+        dp_rank, step = np.divmod(each.lane, len(group.steps))
+        np.add.at(found, (group.positions[step], dp_rank, late.stage[each.at]), each.seconds)
+    return found
 
 
 # Of the usual step; papers call that a straggler.

@@ -58,7 +58,6 @@ from app.diagnosis.job_history import (
     History,
     Suspected,
     onset_by_earlier_windows,
-    onset_in_history,
 )
 from app.diagnosis.repair import Repair
 from app.diagnosis.statistics.persistence import Onset
@@ -409,7 +408,7 @@ def _cost_after_others(case: Case, suspicions: Sequence[Suspicion], index: int) 
 def _onset(case: Case, suspicion: Suspicion) -> Onset:
     """Onset and persistence given by the detector, else read from its badness."""
     history, badness = case.extended_history, suspicion.badness
-    shown = Onset(None, None) if badness is None else onset_in_history(history, badness)
+    shown = Onset(None, None) if badness is None else case.onset_of(badness)
     onset_step = shown.onset_step if suspicion.onset_step is None else suspicion.onset_step
     is_known = badness is not None and np.isfinite(badness[: history.num_before]).any()
     if onset_step is None and not is_known and suspicion.cause != SILENT:

@@ -4,10 +4,10 @@
 `unpack` are its stored form.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from app.diagnosis.statistics.change_points import level_changes
 from app.diagnosis.statistics.episodes import episodes_of
 from app.diagnosis.statistics.persistence import Onset, persistence_of
+from app.diagnosis.statistics.robust import medians_of_known
 from app.trace.window import Floats, Ints
 
 # Steps to keep, fewer for the largest jobs, as one row of the store holds them. Older steps are
@@ -26,6 +27,7 @@ MIN_STEPS = 32
 MAX_CHANGES = 3
 STEPS_AT_CHANGES = 4  # on either side
 
+AnswerT = TypeVar("AnswerT")
 # When a cause was suspected in earlier windows: its onset, None where that is before the history,
 # and its newest step.
 Suspected = tuple[int | None, int]
@@ -68,9 +70,12 @@ class History:
             return self
         if not self.num_steps or _workers(self) != _workers(newer):
             return newer
-        old = self._of(~np.isin(self.steps, newer.steps))
-        order = np.argsort(np.concatenate([old.steps, newer.steps]), kind="stable")
-        names = sorted({*old.signals, *newer.signals})
+        names = sorted({*self.signals, *newer.signals})
+        order: slice | Ints = slice(None)
+        old = self
+        if newer.steps[0] <= self.steps[-1]:
+            old = self._of(~np.isin(self.steps, newer.steps))
+            order = np.argsort(np.concatenate([old.steps, newer.steps]), kind="stable")
         return History(
             np.concatenate([old.steps, newer.steps])[order],
             np.concatenate([old.step_s, newer.step_s])[order],
@@ -189,6 +194,17 @@ class ExtendedHistory(History):
 
     num_before: int = 0
 
+    def derived(self, compute: Callable[["ExtendedHistory"], AnswerT]) -> AnswerT:
+        """The result of `compute(self)`, computed once."""
+        if compute not in self._derived:
+            self._derived[compute] = compute(self)
+        found: AnswerT = self._derived[compute]
+        return found
+
+    @cached_property
+    def _derived(self) -> dict[Any, Any]:
+        return {}
+
 
 def extended_history(history: History, window: History) -> ExtendedHistory:
     """The history up to the window, and the window."""
@@ -244,8 +260,4 @@ def onset_by_earlier_windows(history: ExtendedHistory, cause: str, first_step: i
 
 def median_over_workers(signal: Floats) -> Floats:
     """[n], the median over workers of a signal [n, dp, pp]."""
-    flat = signal.reshape(signal.shape[0], -1)
-    is_known = np.isfinite(flat).any(axis=1)
-    usual = np.full(flat.shape[0], np.nan)
-    usual[is_known] = np.nanmedian(flat[is_known], axis=1)
-    return usual
+    return medians_of_known(signal.reshape(signal.shape[0], -1))

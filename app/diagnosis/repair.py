@@ -70,10 +70,13 @@ def _repaired(replayer: Replayer, by_group: BlamedByGroup, else_s: Floats | None
     ops = by_group.get(replayer.steps)
     if ops is None:
         return Repaired(np.empty(0, np.int64), np.empty((0, replayer.grid.start_s.shape[1])))
-    rows, at = np.unique(ops.row, return_inverse=True)
+    place = np.zeros(replayer.template.num_ops, np.int64)
+    place[ops.row] = 1
+    rows = np.flatnonzero(place)
+    place[rows] = np.arange(rows.size)
     shape = (rows.size, replayer.grid.start_s.shape[1])
     duration_s = np.zeros(shape) if else_s is None else else_s[rows]
-    duration_s[at, ops.lane] = ops.seconds
+    duration_s[place[ops.row], ops.lane] = ops.seconds
     return Repaired(rows, duration_s)
 
 

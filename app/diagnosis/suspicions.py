@@ -18,7 +18,7 @@ evidence. A computation has one clock.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations
 
 import numpy as np
@@ -139,45 +139,48 @@ def cost_after_other_repairs(
 RowChoice = Callable[[Replayer], Ints]
 
 
-def repaired_together_s(
-    case: Case, suspicions: Sequence[Suspicion], ideal_rows: RowChoice | None = None
-) -> Floats:
-    """[steps], seconds with all repairs at once and no late launches.
+class RepairedTogether:
+    """All repairs of some suspicions at once, without late launches.
 
-    Where two repair one operation, it is shortened by both. `ideal_rows` chooses rows of the
-    template that take their ideal durations instead.
+    Where two repair one operation, it is shortened by both. The repaired durations are computed
+    once for all questions.
     """
-    repairs = [each.repair for each in suspicions if each.repair is not None]
-    return case.replay.joined(lambda group: _all_repaired(group, repairs, ideal_rows))
 
+    def __init__(self, case: Case, suspicions: Sequence[Suspicion]) -> None:
+        repairs = [each.repair for each in suspicions if each.repair is not None]
+        self.has_repair = bool(repairs)
+        self._case = case
+        self._edited = [(group, _EditedDurations(group)) for group in case.replay.groups]
+        for group, edited in self._edited:
+            for repair in repairs:
+                edited.take_too(repair(group))
 
-def ideal_once_repaired_s(case: Case, suspicions: Sequence[Suspicion]) -> Floats:
-    """[steps], seconds: T_ideal with the means of the repaired durations.
+    @cached_property
+    def step_s(self) -> Floats:
+        """[steps], seconds."""
+        return self._joined([edited.step_times() for _, edited in self._edited])
 
-    A fault raises the mean of its op type, and with it the ideal.
-    """
-    repairs = [each.repair for each in suspicions if each.repair is not None]
-    if not repairs:
-        return case.report.ideal_s
-    return case.replay.joined(lambda group: _ideal_repaired(group, repairs))
+    @cached_property
+    def ideal_s(self) -> Floats:
+        """[steps], seconds: T_ideal with the means of the repaired durations.
 
+        A fault raises the mean of its op type, and with it the ideal.
+        """
+        if not self.has_repair:
+            return self._case.report.ideal_s
+        return self._joined(
+            [np.full(len(group.steps), edited.ideal_step_s()) for group, edited in self._edited]
+        )
 
-def _ideal_repaired(group: Replayer, repairs: Sequence[Repair]) -> Floats:
-    edited = _EditedDurations(group)
-    for repair in repairs:
-        edited.take_too(repair(group))
-    return np.full(len(group.steps), edited.ideal_step_s())
+    def with_ideal_s(self, rows: RowChoice) -> Floats:
+        """[steps], seconds where these rows of the template take their ideal durations instead."""
+        return self._joined(
+            [edited.with_ideal(rows(group)).step_times() for group, edited in self._edited]
+        )
 
-
-def _all_repaired(
-    group: Replayer, repairs: Sequence[Repair], ideal_rows: RowChoice | None
-) -> Floats:
-    edited = _EditedDurations(group)
-    for repair in repairs:
-        edited.take_too(repair(group))
-    if ideal_rows is not None:
-        edited.idealise(ideal_rows(group))
-    return edited.step_times()
+    def _joined(self, answers: list[Floats]) -> Floats:
+        of_groups = iter(answers)
+        return self._case.replay.joined(lambda _: next(of_groups))
 
 
 def step_times_with(case: Case, repairs: Sequence[Repair]) -> list[Floats]:
@@ -255,12 +258,15 @@ class _EditedDurations:
             duration_s[known] = np.maximum(both_s, least_s)
         self.take(Repaired(rows, duration_s))
 
-    def idealise(self, rows: Ints) -> None:
-        """These operations, and the milestones inside them, take their ideal durations."""
+    def with_ideal(self, rows: Ints) -> "_EditedDurations":
+        """A copy where these operations, and the milestones inside them, are ideal."""
         inside, _ = self._inside(rows)
-        self._source[rows] = IDEAL
-        self._source[self._group.graph.num_ops + inside] = IDEAL
-        self._is_idealised = True
+        found = _EditedDurations(self._group)
+        found._edited_s, found._source = self._edited_s, self._source.copy()
+        found._source[rows] = IDEAL
+        found._source[self._group.graph.num_ops + inside] = IDEAL
+        found._is_idealised = True
+        return found
 
     def add(self, delays: Repaired) -> None:
         """Delays the start of operations, and the milestones inside them, by these seconds."""

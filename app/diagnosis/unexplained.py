@@ -17,13 +17,10 @@ import numpy as np
 from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
+from app.diagnosis.evidence.features import ops_of
 from app.diagnosis.evidence.stops import Stop, long_stops
 from app.diagnosis.finding import Finding
-from app.diagnosis.suspicions import (
-    blamed_step_times_s,
-    ideal_once_repaired_s,
-    repaired_together_s,
-)
+from app.diagnosis.suspicions import RepairedTogether, RowChoice, blamed_step_times_s
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 
@@ -106,10 +103,11 @@ def unexplained_loss(
     steps = _counted_steps(case)
     if not steps.size:
         return None
-    repaired_s = repaired_together_s(case, named)
+    repaired = RepairedTogether(case, named)
+    repaired_s = repaired.step_s
     # What odd steps take beyond their replay is late launches.
     blamed_s, late_s = blamed_step_times_s(case, named)
-    ideal_s = float(ideal_once_repaired_s(case, named)[steps].mean())
+    ideal_s = float(repaired.ideal_s[steps].mean())
     total_s = float(blamed_s[steps].mean())
     rest_s = float((repaired_s + late_s)[steps].mean()) - ideal_s
     rest_s -= total_s * _cost_beside_replays(case, named, findings)
@@ -127,8 +125,8 @@ def unexplained_loss(
     if share < MIN_SHARE:
         return UnexplainedLoss(share, of_loss, None, None, None, None, *stopped)
     left_s = repaired_s[steps].mean() - ideal_s
-    optype, share_in_optype = _most(_by_optype(case, named, steps, repaired_s), left_s)
-    stage, share_in_stage = _most(_by_stage(case, named, steps, repaired_s), left_s)
+    optype, share_in_optype = _most(_by_optype(case, repaired, steps), left_s)
+    stage, share_in_stage = _most(_by_stage(case, repaired, steps), left_s)
     pp_size = case.parallelism.pp_size
     stands_out = share_in_stage is not None and share_in_stage * pp_size >= MIN_TIMES_EVEN
     return UnexplainedLoss(
@@ -181,14 +179,12 @@ def _cost_beside_replays(
     return sum(each.cost or 0.0 for each in findings if each.cause in not_replayed)
 
 
-def _by_optype(
-    case: Case, named: Sequence[Suspicion], steps: Ints, repaired_s: Floats
-) -> dict[str, float]:
+def _by_optype(case: Case, repaired: RepairedTogether, steps: Ints) -> dict[str, float]:
     """{op type: mean seconds that it holds}, sends and receives of a direction as one.
 
     Without a repair the report's own replays answer: what is lost with only this type as recorded.
     """
-    if not any(each.repair is not None for each in named):
+    if not repaired.has_repair:
         kept_s = case.report.optype_step_s
         return {name: _above_ideal_s(case, each_s, steps) for name, each_s in kept_s.items()}
     by_code = case.replay.window.job.op_types.by_code
@@ -197,27 +193,25 @@ def _by_optype(
     for code in present:
         codes.setdefault(by_code[code].group, []).append(code)
     return {
-        name: _won_s(case, named, steps, repaired_s, partial(_rows_of_types, codes=of_name))
+        name: _won_s(repaired, steps, partial(_rows_of_types, codes=of_name))
         for name, of_name in codes.items()
     }
 
 
-def _rows_of_types(group: Replayer, codes: Sequence[int]) -> Ints:
-    return np.flatnonzero(np.isin(group.template.optype, codes))
+def _rows_of_types(group: Replayer, codes: list[int]) -> Ints:
+    return ops_of(group.template, codes)
 
 
-def _by_stage(
-    case: Case, named: Sequence[Suspicion], steps: Ints, repaired_s: Floats
-) -> dict[str, float]:
+def _by_stage(case: Case, repaired: RepairedTogether, steps: Ints) -> dict[str, float]:
     """{stage: mean seconds that it holds}."""
     if case.parallelism.pp_size == 1:
         return {}
-    if not any(each.repair is not None for each in named):
-        lost_s = float((repaired_s - case.report.ideal_s).mean())
+    if not repaired.has_repair:
+        lost_s = float((repaired.step_s - case.report.ideal_s).mean())
         shares = enumerate(case.report.stage_share)
         return {str(at): (share or 0.0) * lost_s for at, share in shares}
     return {
-        str(stage): _won_s(case, named, steps, repaired_s, partial(_rows_of_stage, stage=stage))
+        str(stage): _won_s(repaired, steps, partial(_rows_of_stage, stage=stage))
         for stage in range(case.parallelism.pp_size)
     }
 
@@ -230,11 +224,8 @@ def _rows_of_stage(group: Replayer, stage: int) -> Ints:
     return np.flatnonzero(group.template.stage == stage)
 
 
-def _won_s(
-    case: Case, named: Sequence[Suspicion], steps: Ints, repaired_s: Floats, rows: Any
-) -> float:
-    with_ideal_s = repaired_together_s(case, named, rows)
-    return float((repaired_s - with_ideal_s)[steps].mean())
+def _won_s(repaired: RepairedTogether, steps: Ints, rows: RowChoice) -> float:
+    return float((repaired.step_s - repaired.with_ideal_s(rows))[steps].mean())
 
 
 def _most(won_s: Mapping[str, float], left_s: float) -> tuple[str | None, float | None]:

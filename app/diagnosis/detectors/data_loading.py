@@ -44,7 +44,7 @@ class DataLoading(Detector):
 
     @override
     def detect(self, case: Case) -> Suspicion | RuledOut:
-        found = data_waits(case)
+        found = case.cached(data_waits)
         if found.is_late.any():
             return _suspicion(case, found)
         worst = float((found.delay_s / case.report.recorded_s[:, None, None]).max())

@@ -62,7 +62,7 @@ class LateHost(Detector):
     def detect(self, case: Case) -> Suspicion | RuledOut:
         found = case.cached(late_hosts)
         # What data-loading and gc-pause find is left to them, if there are other late hosts.
-        loading = data_waits(case).waits if found else None
+        loading = case.cached(data_waits).waits if found else None
         others = [
             each
             for each in found

@@ -40,6 +40,7 @@ from app.diagnosis.network_repair import late_posts, slow_transfers
 from app.diagnosis.repair import Repair, Repaired, delays_repair, durations_repair
 from app.diagnosis.sentence import TAKE
 from app.diagnosis.statistics.persistence import onset_of_hits
+from app.diagnosis.statistics.robust import median_of
 from app.diagnosis.suspicions import clock_doubt, step_times_delayed, step_times_with
 from app.engine.what_if import Replayer
 from app.trace.ops import Axis, OpKind
@@ -149,7 +150,7 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
 
 
 def _none(case: Case, cause: str, net: NetworkTransfers, *, steady: bool) -> RuledOut:
-    typical = float(np.median(net.typical_share)) if net.typical_share.size else 0.0
+    typical = median_of(net.typical_share) if net.typical_share.size else 0.0
     figures = {"typical_share_slow": typical}
     alone = "is as fast all the time in this window, and there is no other to compare it with"
     if len(net.pairs) * case.parallelism.dp_size == 1:

@@ -14,6 +14,7 @@ from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART, is_not_told_apart
 from app.diagnosis.evidence.sequence_lengths import (
     Variation,
+    column_r,
     common_factor,
     rows_and_items,
     uneven_replicas,
@@ -25,7 +26,6 @@ from app.diagnosis.repair import Repaired, without_factor
 from app.diagnosis.sentence import ARE, IS
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
-from app.trace.ops import OP_CODES
 from app.trace.window import Floats
 
 # Both are needed (Lin et al., OSDI 2025).
@@ -54,7 +54,7 @@ class SequenceImbalance(Detector):
         found = variation(case)
         if found is None:
             return self._cannot_tell("too few computations to tell what varies with lengths")
-        of_lengths = _length_r(case)
+        of_lengths = case.cached_for(column_r, "seq_len_sq")
         figures = _figures(found, of_lengths)
         value, reason = _score_and_reason(found, of_lengths)
         if reason is not None:
@@ -153,22 +153,6 @@ def _figures(found: Variation, of_lengths: float | None) -> dict[str, float]:
         "variance_within_steps": found.within_steps,
     }
     return {name: figure for name, figure in known.items() if figure is not None}
-
-
-def _length_r(case: Case) -> float | None:
-    """Pearson's r of forward times and squared lengths; None where these are not sent."""
-    trace = case.replay.window.trace
-    if trace.seq_len_sq is None:
-        return None
-    rows = np.flatnonzero((trace.optype == OP_CODES["forward-compute"]) & (trace.seq_len_sq >= 0))
-    rows = rows[np.isin(trace.step[rows], case.steps[case.usual_steps])]
-    squares, took_s = trace.seq_len_sq[rows].astype(np.float64), trace.duration_s[rows]
-    found = []
-    for stage in range(case.parallelism.pp_size):
-        here = trace.stage[rows] == stage
-        if here.sum() > 2 and squares[here].std() > 0 and took_s[here].std() > 0:
-            found.append(float(np.corrcoef(squares[here], took_s[here])[0, 1]))
-    return float(np.median(found)) if found else None
 
 
 def _badness(case: Case, longest: Floats) -> Floats:

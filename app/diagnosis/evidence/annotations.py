@@ -26,9 +26,8 @@ def annotations_of(window: Window, name: str) -> Trace | None:
     return window.trace.select(rows) if rows.size else None
 
 
-def annotated_seconds(window: Window, steps: Ints, name: str) -> Floats:
-    """[steps, dp, pp], seconds of one type of annotation in these ascending steps."""
-    found, sizes = annotations_of(window, name), window.job.parallelism
+def annotated_seconds(found: Trace | None, steps: Ints, sizes: Parallelism) -> Floats:
+    """[steps, dp, pp], seconds of annotations of one type in these ascending steps."""
     total_s = np.zeros((steps.size, sizes.dp_size, sizes.pp_size))
     if found is None:
         return total_s

@@ -12,12 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.annotations import (
-    annotated_seconds,
-    first_delays_s,
-)
+from app.diagnosis.evidence.annotations import first_delays_s
 from app.diagnosis.evidence.features import Features
-from app.diagnosis.evidence.interruptions import stalls
+from app.diagnosis.evidence.interruptions import annotated_s, stalls
 from app.diagnosis.evidence.stops import gaps_s
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, densest_stretch
 from app.trace.window import Floats
@@ -82,7 +79,7 @@ class DataWaits:
 
 def data_waits(case: Case) -> DataWaits:
     """Data waits that make the step longer, annotated or inferred."""
-    noted_s = annotated_seconds(case.replay.window, case.steps, "data-wait")
+    noted_s = annotated_s(case, "data-wait")
     return _annotated(case, noted_s) if noted_s.any() else _inferred(case)
 
 
@@ -195,6 +192,12 @@ def _inferred(case: Case) -> DataWaits:
     counts_s = np.where(
         (delay_s > least_s[:, None, None]) & case.is_usual[:, None, None], delay_s, 0.0
     )
+    if not counts_s.any():
+        nobody = np.zeros(delay_s.shape, np.bool_)
+        return DataWaits(
+            delay_s, np.zeros(delay_s.shape), nobody, least_s, nobody[0],
+            of_all=False, wanders=False, is_annotated=False,
+        )  # fmt: skip
     others, is_stalled = _others(case, least_s), case.cached(stalls).is_stalled
     least_rate = np.maximum(MIN_RATE_OF_FEW, MIN_TIMES_OTHERS * others + MIN_BEYOND_OTHERS)
     # A stalled worker is late before its first forward as well.
@@ -203,6 +206,8 @@ def _inferred(case: Case) -> DataWaits:
     of_all, is_whole = False, all(map(_has_origins, case.groups))
     for stage in range(delay_s.shape[2]):
         own_s = counts_s[:, :, stage]
+        if not own_s.any():
+            continue
         found = _waiting(own_s, _long_from_s(own_s), is_whole=is_whole or stage > 0)
         mine = found.in_step[:, None] & found.waits & (own_s > 0)
         rate = _rate(found.in_step[:, None] if found.of_all else mine)

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Features, work_signals
-from app.diagnosis.evidence.sequence_lengths import relative_durations
-from app.trace.ops import OP_CODES
-from app.trace.window import Floats, Ints
+from app.diagnosis.evidence.sequence_lengths import column_r, relative_durations
+from app.trace.window import Floats
 
 # Steps sampled for the correlations.
 MAX_STEPS = 32
@@ -182,20 +181,7 @@ def _pearson(one: Floats, other: Floats) -> float:
 
 
 def _column_r(case: Case, name: str) -> float | None:
-    """Median over stages of the correlation of forward times with a column that is sent."""
-    trace = case.replay.window.trace
-    column: Ints | None = getattr(trace, name)
-    if column is None:
-        return None
-    rows = np.flatnonzero((trace.optype == OP_CODES["forward-compute"]) & (column >= 0))
-    rows = rows[np.isin(trace.step[rows], case.steps[case.usual_steps])]
-    found = []
-    for stage in range(case.parallelism.pp_size):
-        mine = rows[trace.stage[rows] == stage]
-        values, took_s = column[mine].astype(np.float64), trace.duration_s[mine]
-        if mine.size > 2 and values.std() > 0 and took_s.std() > 0:
-            found.append(_pearson(values, took_s))
-    return float(np.median(found)) if found else None
+    return case.cached_for(column_r, name)
 
 
 NOT_TOLD_APART = (

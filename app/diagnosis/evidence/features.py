@@ -31,6 +31,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from app.diagnosis.statistics.robust import medians
 from app.engine.kernels import in_parallel, kernel
 from app.engine.replays import WindowReplay
 from app.engine.template import Template
@@ -98,7 +99,7 @@ class Computations:
         lanes = np.unique(np.linspace(0, num_lanes - 1, _MAX_SAMPLED_LANES).astype(np.int64))
         first = self.rows[:, :, 0]
         took_s = np.where(first[..., None] >= 0, own_s[first[..., None], lanes], 0.0)
-        usual_s = np.sort(np.median(took_s, axis=2), axis=1)
+        usual_s = np.sort(medians(took_s), axis=1)
         total_s = np.cumsum(usual_s, axis=1)
         middle = (total_s < total_s[:, -1:] / 2).sum(axis=1)
         typical_s = usual_s[np.arange(usual_s.shape[0]), np.minimum(middle, usual_s.shape[1] - 1)]
@@ -204,7 +205,7 @@ def _computations(replayer: Replayer, codes: list[int]) -> Computations | None:
     template = replayer.template
     ops = ops_of(template, codes)
     stage, chunk, microbatch = template.stage[ops], template.mc[ops], template.mb_id[ops]
-    if np.unique(stage).size < replayer.pp_size:
+    if not np.bincount(stage, minlength=replayer.pp_size).all():
         return None
     if microbatch.min() < 0:
         microbatch = template.seq_id[ops]

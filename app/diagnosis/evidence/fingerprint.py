@@ -11,7 +11,8 @@ from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import late_workers
 from app.diagnosis.finding import Finding
-from app.engine.arrivals.arrivals import Arrivals, arrivals_as_json
+from app.engine.arrivals.arrivals import arrivals_as_json
+from app.engine.kernels import kernel
 from app.engine.metrics import slowdown
 from app.engine.what_if import Replayer
 from app.trace.window import Floats
@@ -132,7 +133,7 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
     left_s = found.lost_without_s(explained).max(axis=0)
     of_all = sum(finding.cost or 0.0 for finding in findings if not finding.culprits)
     step_s = float(case.report.recorded_s.mean())
-    share = max(0.0, min(float(left_s.mean()) / step_s, _waited_share(found)) - of_all)
+    share = max(0.0, min(float(left_s.mean()) / step_s, case.cached(_waited_share)) - of_all)
     # A culprit without a finding stays unexplained, even if late together with an explained one.
     unnamed_s = [each.waited_for_s for each in found.culprits if each.place not in set(explained)]
     if findings and not of_all:
@@ -157,8 +158,11 @@ def _is_named(place: Any, findings: Sequence[Finding]) -> bool:
     return False
 
 
-def _waited_share(found: Arrivals) -> float:
+def _waited_share(case: Case) -> float:
     """The longest waiting of one rank, overlapping waits counted once, as a share of the step."""
+    found = case.replay.arrivals
+    if found is None:
+        return 0.0
     if found.occurrences.sampled:  # in some steps only
         return 1.0
     places = np.argsort(-found.waited_s.mean(axis=1), kind="stable")[:4]
@@ -185,20 +189,56 @@ def coverage(case: Case) -> float | None:
 def _covered_s(replayer: Replayer) -> float:
     """Seconds, over all steps of a group, in which the mean worker runs some operation."""
     grid, template = replayer.grid, replayer.template
-    began_s = grid.began_s
     sizes = template.parallelism
     num = sizes.dp_size * sizes.pp_size
-    covered_s = []
-    for worker in np.unique(np.linspace(0, num - 1, min(_MAX_WORKERS, num)).astype(np.int64)):
-        dp_rank, stage = divmod(int(worker), sizes.pp_size)
+    workers = np.unique(np.linspace(0, num - 1, min(_MAX_WORKERS, num)).astype(np.int64))
+    covered_s = np.zeros(workers.size)
+    for stage in np.unique(workers % sizes.pp_size):
         rows = np.flatnonzero(template.stage == stage)
-        lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
-        # An operation that began in the step before counts there.
-        start_s = np.maximum(grid.start_s[rows, lanes], began_s)
-        end_s = grid.start_s[rows, lanes] + grid.duration_s[rows, lanes]
-        order = np.argsort(start_s, axis=0)
-        start_s, end_s = (np.take_along_axis(each, order, axis=0) for each in (start_s, end_s))
-        reach_s = np.maximum.accumulate(end_s, axis=0)
-        before_s = np.vstack([start_s[:1], reach_s[:-1]])
-        covered_s.append(float(np.maximum(0.0, end_s - np.maximum(start_s, before_s)).sum()))
-    return float(np.mean(covered_s))
+        # Nearly the order of every step.
+        rows = rows[np.argsort(grid.start_s[rows, 0], kind="stable")]
+        mine = np.flatnonzero(workers % sizes.pp_size == stage)
+        dp_ranks = workers[mine] // sizes.pp_size
+        covered_s[mine] = _unions_s(rows, dp_ranks, grid.start_s, grid.duration_s, grid.began_s)
+    return float(covered_s.mean())
+
+
+# Moves of a sort by insertion, in times of the values: more are slower than another sort.
+_MAX_MOVES = 16
+
+
+@kernel
+def _unions_s(rows, dp_ranks, start_s, duration_s, began_s):  # type: ignore[no-untyped-def]
+    """Seconds with some of the rows, of each dp rank, over all steps."""
+    num_steps = began_s.size
+    found_s = np.zeros(dp_ranks.size)
+    # Step by step in memory, as the rows are read in the order of their starts.
+    starts_s, ends_s = np.empty((num_steps, rows.size)), np.empty((num_steps, rows.size))
+    order = np.arange(rows.size)
+    for at in range(dp_ranks.size):
+        first = dp_ranks[at] * num_steps
+        for place in range(rows.size):
+            row = rows[place]
+            for step in range(num_steps):
+                starts_s[step, place] = start_s[row, first + step]
+                ends_s[step, place] = start_s[row, first + step] + duration_s[row, first + step]
+        for step in range(num_steps):
+            mine_s = starts_s[step]
+            moves = 0
+            for after in range(1, order.size):
+                place, to = order[after], after
+                while to > 0 and mine_s[order[to - 1]] > mine_s[place]:
+                    order[to] = order[to - 1]
+                    to -= 1
+                order[to] = place
+                moves += after - to
+                if moves > _MAX_MOVES * order.size:
+                    order = np.argsort(mine_s)
+                    break
+            # An operation that began in the step before counts there.
+            reach_s = began_s[step]
+            for place in order:
+                if ends_s[step, place] > reach_s:
+                    found_s[at] += ends_s[step, place] - max(mine_s[place], reach_s)
+                    reach_s = ends_s[step, place]
+    return found_s

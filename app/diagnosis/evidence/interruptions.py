@@ -13,11 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.annotations import (
-    annotated_delays,
-    annotated_seconds,
-    annotations_of,
-)
+from app.diagnosis.evidence.annotations import AnnotatedDelays, annotated_seconds
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers
 from app.diagnosis.repair import BlamedByGroup, BlamedOps
@@ -55,6 +51,8 @@ class ComputationEvents:
 
     def where(self, chosen: NDArray[np.bool_]) -> "ComputationEvents":
         """The chosen events."""
+        if not self.size:
+            return self
         at = np.flatnonzero(chosen)
         if at.size == self.size:
             return self
@@ -62,9 +60,9 @@ class ComputationEvents:
 
     def counts(self, case: Case) -> Ints:
         """[dp, pp], events of each worker."""
-        found = np.zeros((case.parallelism.dp_size, case.parallelism.pp_size), np.int64)
-        np.add.at(found, (self.dp_rank, self.stage), 1)
-        return found
+        shape = case.parallelism.dp_size, case.parallelism.pp_size
+        worker = self.dp_rank * shape[1] + self.stage
+        return np.bincount(worker, minlength=case.num_workers).reshape(shape)
 
     def seconds(self, case: Case) -> Floats:
         """[steps, dp, pp], excess seconds of each worker."""
@@ -185,33 +183,35 @@ def _late(
 MIN_S = 1e-9
 
 
-def annotations(case: Case, name: str) -> Trace | None:
-    """The annotations of one type, of replayed steps; None where there are none."""
-    return annotations_of(case.replay.window, name)
-
-
 def annotated_s(case: Case, name: str) -> Floats:
-    """[steps, dp, pp], seconds of one type of annotation."""
-    return annotated_seconds(case.replay.window, case.steps, name)
+    """[steps, dp, pp], seconds of one type of annotation; not to be written to."""
+    return case.cached_for(_annotated_s, name)
+
+
+def _annotated_s(case: Case, name: str) -> Floats:
+    return annotated_seconds(case.annotations(name), case.steps, case.parallelism)
 
 
 def annotated_launches(case: Case, name: str) -> ComputationEvents:
     """Computations that annotations of one type made late; `excess_s` is the annotated delay."""
-    notes = annotations(case, name)
-    if notes is None:
+    return case.cached_for(_annotated_launches, name)
+
+
+def _annotated_launches(case: Case, name: str) -> ComputationEvents:
+    found = case.annotated_delays(name)
+    if not found:
         return no_events()
     return join_events(
         [
-            _launched(number, group, late, notes, name)
-            for number, (group, late) in enumerate(zip(case.groups, case.delays, strict=True))
+            _launched(number, *each)
+            for number, each in enumerate(zip(case.groups, case.delays, found, strict=True))
         ]
     )
 
 
 def _launched(
-    number: int, group: Features, late: LaunchDelays, notes: Trace, name: str
+    number: int, group: Features, late: LaunchDelays, found: AnnotatedDelays
 ) -> ComputationEvents:
-    found = annotated_delays(group, late, notes, is_between=name == "gc-pause")
     kept = np.flatnonzero(found.seconds > 0)
     row, lane, at = (each[kept] for each in (found.row, found.lane, found.at))
     seconds = found.seconds[kept]
@@ -234,7 +234,11 @@ def _launched(
 
 def annotated_pauses(case: Case) -> ComputationEvents:
     """Computations with gc-pause annotations inside; the pauses are their excess."""
-    pauses = annotations(case, "gc-pause")
+    return case.cached(_annotated_pauses)
+
+
+def _annotated_pauses(case: Case) -> ComputationEvents:
+    pauses = case.annotations("gc-pause")
     if pauses is None:
         return no_events()
     inside = _computation_around(case, pauses)
@@ -446,6 +450,8 @@ def _later(case: Case) -> ComputationEvents:
 
 def among(found: ComputationEvents, others: ComputationEvents) -> NDArray[np.bool_]:
     """[events], whether each is about the same operation as one of the others."""
+    if not found.size or not others.size:
+        return np.zeros(found.size, np.bool_)
     return np.isin(_keys(found), _keys(others))
 
 

@@ -21,13 +21,17 @@ from app.diagnosis.statistics.change_points import (
     USUAL_CRITERIA,
     ChangeCriteria,
     LevelChange,
-    latest_onset,
-    latest_onset_of_each,
     level_changes,
     level_changes_of_each,
+    still_up,
 )
 from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
-from app.diagnosis.statistics.robust import medians
+from app.diagnosis.statistics.robust import (
+    lower_quantile,
+    median_of,
+    medians,
+    medians_of_known,
+)
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
@@ -74,6 +78,10 @@ def compute_per_work(history: ExtendedHistory) -> Floats | None:
     A worker that sends neither gets the mean work of the step's others, or 1. None without
     computations.
     """
+    return history.derived(_compute_per_work)
+
+
+def _compute_per_work(history: ExtendedHistory) -> Floats | None:
     compute_s = history.signals.get("compute_s")
     if compute_s is None:
         return None
@@ -88,7 +96,7 @@ def _work(compute_s: Floats, sent: list[Floats]) -> Floats | None:
     if not known.any() or any(not np.mean(each[known]) for each in sent):
         return None
     # Stages differ in their work: each worker is divided by its own median.
-    shares = compute_s / np.nanmedian(compute_s, axis=0)
+    shares = compute_s / medians_of_known(np.moveaxis(compute_s, 0, -1))
     terms = [np.ones(compute_s.shape), *(each / np.mean(each[known]) for each in sent)]
     found = np.stack([term[known] for term in terms], axis=-1)
     weights = np.linalg.lstsq(found, shares[known], rcond=None)[0]
@@ -174,10 +182,11 @@ def common_rises(
             np.where(np.isnan(each).any(axis=1), np.nan, medians(np.nan_to_num(each)))
             for each in some
         ]
-        onsets = latest_onset_of_each(np.stack(samples), COMMON_RISE)
+        changes = level_changes_of_each(np.stack(samples), COMMON_RISE)
         rises = iter(
-            onset is not None or rising_ramp(each, COMMON_RISE) is not None
-            for onset, each in zip(onsets, samples, strict=True)
+            still_up(of_each, COMMON_RISE) is not None
+            or rising_ramp(each, COMMON_RISE, of_each) is not None
+            for of_each, each in zip(changes, samples, strict=True)
         )
         may_rise = [each and next(rises) for each in may_rise]
     return [
@@ -191,7 +200,7 @@ def _common_rise(of_worker: Floats, known: LevelChange | None) -> CommonRise | N
     if not is_known.any():
         return None
     shares = np.full(of_worker.shape, np.nan)
-    shares[is_known] = of_worker[is_known] / np.median(of_worker[is_known], axis=0)
+    shares[is_known] = of_worker[is_known] / medians(of_worker[is_known].T)
     if known is not None:
         return _rise_at(known, shares, is_known, is_known_elsewhere=True)
     rises = (
@@ -204,9 +213,10 @@ def _common_rise(of_worker: Floats, known: LevelChange | None) -> CommonRise | N
 def _rise_of_quantile(shares: Floats, is_known: np.ndarray, share: float) -> CommonRise | None:
     """The rise at the latest onset of this quantile over workers; None where it never rose."""
     typical = np.full(shares.shape[0], np.nan)
-    typical[is_known] = np.quantile(shares[is_known], share, axis=1, method="lower")
-    changes = (rising_ramp(typical, COMMON_RISE), latest_onset(typical, COMMON_RISE))
-    found = (_rise_at(each, shares, is_known) for each in changes if each is not None)
+    typical[is_known] = np.sort(shares[is_known], axis=1)[:, int(share * (shares.shape[1] - 1))]
+    changes = level_changes(typical, COMMON_RISE)
+    rises = (rising_ramp(typical, COMMON_RISE, changes), still_up(changes, COMMON_RISE))
+    found = (_rise_at(each, shares, is_known) for each in rises if each is not None)
     return next((rise for rise in found if rise is not None), None)
 
 
@@ -224,10 +234,10 @@ def _rise_at(
     after = shares[is_known & (at >= change.until)]
     if len(before) < COMMON_RISE.before or not len(after):
         return None
-    level = np.median(before, axis=0)
-    ratios = np.median(after, axis=0) / level
-    ratio = float(np.median(ratios))
-    lowest = float(np.quantile(ratios, LEAST_RISEN_QUANTILE, method="lower"))
+    level = medians(before.T)
+    ratios = medians(after.T) / level
+    ratio = median_of(ratios)
+    lowest = lower_quantile(ratios, LEAST_RISEN_QUANTILE)
     chance = _error(before, after) if is_known_elsewhere else 0.0
     if ratio <= 1 or lowest <= 1 or np.log(lowest) < MIN_SHARE_OF_TYPICAL * np.log(ratio) - chance:
         return None
@@ -236,7 +246,8 @@ def _rise_at(
         and _spread(after / (level * ratio)) > 2 * _spread(before / level) + MAX_MORE_SPREAD
     ):
         return None
-    badness = np.median(shares / level, axis=1)
+    badness = np.full(at.size, np.nan)
+    badness[is_known] = medians(shares[is_known] / level)
     standard_errors = _standard_errors(badness, change, is_known)
     enough = KNOWN_DEVIATIONS if is_known_elsewhere else MIN_DEVIATIONS
     return (
@@ -255,7 +266,7 @@ def _rise_on_ramp(
     logs = np.log(shares[is_known])
     found = fit_shape(logs, shape)
     rise = float(np.median(found.rise))
-    lowest = float(np.quantile(found.rise, LEAST_RISEN_QUANTILE, method="lower"))
+    lowest = lower_quantile(found.rise, LEAST_RISEN_QUANTILE)
     chance = float(np.median(found.rise_error))
     if rise <= 0 or lowest <= 0 or lowest < MIN_SHARE_OF_TYPICAL * rise - chance:
         return None
@@ -270,36 +281,30 @@ def _rise_on_ramp(
 
 def _error(before: Floats, after: Floats) -> float:
     """Standard error of the typical worker's ratio, in logarithms."""
-    return float(
-        np.median(
-            [
-                np.sqrt(_variance(np.log(one)) / one.size + _variance(np.log(other)) / other.size)
-                for one, other in zip(before.T, after.T, strict=True)
-            ]
-        )
-    )
+    squares = sum(_clipped_variances(np.log(each.T)) / len(each) for each in (before, after))
+    return median_of(np.sqrt(squares))
 
 
 def _spread(shares: Floats) -> float:
     """Median over steps of the workers' spread, a robust standard deviation of logarithms."""
     logs = np.log(shares)
-    away = np.abs(logs - np.median(logs, axis=1, keepdims=True))
-    return float(np.median(np.median(away, axis=1) / HALF_WITHIN))
+    away = np.abs(logs - medians(logs)[:, None])
+    return median_of(medians(away) / HALF_WITHIN)
 
 
 def _standard_errors(badness: Floats, change: LevelChange, is_known: np.ndarray) -> float:
     logs, at = np.log(badness), np.arange(badness.size)
     parts = [logs[is_known & (at < change.position)], logs[is_known & (at >= change.until)]]
-    error = np.sqrt(sum(_variance(part) / part.size for part in parts))
-    return float((np.median(parts[1]) - np.median(parts[0])) / error)
+    error = np.sqrt(sum(_clipped_variances(part[None]) / part.size for part in parts))
+    return float((median_of(parts[1]) - median_of(parts[0])) / error[0])
 
 
-def _variance(logs: Floats) -> float:
-    """Variance with outliers clipped, as a job's first step is one."""
-    middle = np.median(logs)
-    reach = OUTLIER_DEVIATIONS * np.median(np.abs(logs - middle)) / HALF_WITHIN
+def _clipped_variances(logs: Floats) -> Floats:
+    """Variances of series [series, n] with outliers clipped, as a job's first step is one."""
+    middle = medians(logs)[:, None]
+    reach = OUTLIER_DEVIATIONS * medians(np.abs(logs - middle))[:, None] / HALF_WITHIN
     clipped = np.clip(logs, middle - reach, middle + reach)
-    return max(float(clipped.var()), 1e-6)
+    return np.asarray(np.maximum(clipped.var(axis=1), 1e-6))
 
 
 # Only the newest changes are listed.
@@ -415,7 +420,7 @@ def _group_by_step(found: list[tuple[LevelChange, int]]) -> Iterator[list[tuple[
 
 
 def _ratio(shared: list[tuple[LevelChange, int]]) -> float:
-    return float(np.median([change.ratio for change, _ in shared]))
+    return median_of(np.array([change.ratio for change, _ in shared]))
 
 
 def _followers(of_worker: Floats, change: LevelChange, ratio: float) -> set[int]:

@@ -13,6 +13,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_pauses, annotated_s
 from app.diagnosis.finding import Culprit
+from app.diagnosis.statistics.robust import median_of
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
 from app.engine.arrivals.hidden_waits import recorded_waits
@@ -130,7 +131,7 @@ def _hides_waits(case: Case, late: LateRank) -> bool:
     if found is None:
         return False
     peers = _peers(found, late.group, [late.place])
-    unseen_s = [_worked_meanwhile_s(case, found, late.group, place)[2] for place in peers]
+    unseen_s = [case.cached_for(_worked_meanwhile_s, (late.group, place))[2] for place in peers]
     return bool(unseen_s) and float(np.median(unseen_s)) >= MIN_PART * late.waited_for_s
 
 
@@ -150,9 +151,7 @@ def _excess_s(case: Case, culprits: list[tuple[int, int]]) -> dict[str, Floats]:
     found = {}
     for name, by_step_s in figures.items():
         mean_s = np.broadcast_to(by_step_s.mean(axis=0), is_peer.shape)
-        usual_s = [
-            float(np.median(mean_s[is_peer[:, stage], stage])) for stage in range(sizes.pp_size)
-        ]
+        usual_s = [median_of(mean_s[is_peer[:, stage], stage]) for stage in range(sizes.pp_size)]
         found[name] = mean_s - np.asarray(usual_s)
     return found
 
@@ -198,7 +197,7 @@ def wait_cost(case: Case, late: list[LateWorker]) -> WaitCost | None:
     mine = [each for each in late if each.late.group == group]
     high_s = _waited_for_s(found, group, [each.late.place for each in mine])
     worked = [
-        _worked_meanwhile_s(case, found, group, place)
+        case.cached_for(_worked_meanwhile_s, (group, place))
         for place in _peers(found, group, [each.late.place for each in late])
     ]
     waited_s, free_s, unknown_s = (
@@ -228,10 +227,14 @@ def _peers(found: Arrivals, group: int, culprits: list[int]) -> list[int]:
     return peers
 
 
-def _worked_meanwhile_s(
-    case: Case, found: Arrivals, group: int, place: int
-) -> tuple[float, float, float]:
-    """Mean seconds a step that a worker waited, surely computed and maybe computed meanwhile."""
+def _worked_meanwhile_s(case: Case, member: tuple[int, int]) -> tuple[float, float, float]:
+    """Mean seconds a step that a worker waited, surely computed and maybe computed meanwhile.
+
+    `member` is a group and one of its places.
+    """
+    (group, place), found = member, case.replay.arrivals
+    if found is None:
+        return np.inf, 0.0, 0.0
     where, sizes = found.places[place], case.parallelism
     waiting = found.waits.of(place)
     # Starts are unknown, or known of sampled steps only.
@@ -275,14 +278,10 @@ def _overlap_s(
     either = merged_intervals(
         np.append(waiting.start_s, recorded.start_s), np.append(waiting.end_s, recorded.end_s)
     )
-    both_s: dict[int, float] = {}
-    for row in np.flatnonzero(computes[template.optype] & (template.stage == stage)).tolist():
-        start_s = grid.start_s[row, lanes] + offset_s
-        end_s = start_s + grid.duration_s[row, lanes]
-        code = int(template.optype[row])
-        spent_s = sum(
-            sign * float((each.until(end_s) - each.until(start_s)).sum())
-            for sign, each in ((1, either), (-1, recorded))
-        )
-        both_s[code] = both_s.get(code, 0.0) + spent_s
-    return both_s
+    rows = np.flatnonzero(computes[template.optype] & (template.stage == stage))
+    start_s = grid.start_s[rows, lanes] + offset_s
+    end_s = start_s + grid.duration_s[rows, lanes]
+    spent_s = either.until(end_s) - either.until(start_s)
+    spent_s -= recorded.until(end_s) - recorded.until(start_s)
+    code = template.optype[rows]
+    return {each: float(spent_s[code == each].sum()) for each in dict.fromkeys(code.tolist())}

@@ -16,7 +16,7 @@ from app.diagnosis.evidence.features import Features, ops_of
 from app.diagnosis.evidence.link_topology import is_no_placement
 from app.diagnosis.evidence.network_probe import slowdown_of_common_end
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
-from app.diagnosis.statistics.robust import kth_smallest, median, medians
+from app.diagnosis.statistics.robust import kth_smallest, median, medians, quantile_of, quantiles
 from app.engine.kernels import in_parallel, kernel
 from app.trace.job import Parallelism
 from app.trace.ops import Axis, OpKind
@@ -221,7 +221,9 @@ def _has_shift(own_s: Floats, low: Ints, high: Ints, place: Ints, num_steps: int
         took_s = np.maximum(own_s[low[rows]], own_s[high[rows]])
         of_kind_s = took_s.reshape(rows.size, -1, num_steps)[place[rows] == kind]
         typical_s = medians(of_kind_s.T)
-        fast_s, slow_s = np.quantile(typical_s, [FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE])
+        fast_s, slow_s = (
+            quantile_of(typical_s, each) for each in (FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE)
+        )
         found[kind] = slow_s > MIN_GAP_RATIO * fast_s > 0
     return found
 
@@ -250,8 +252,11 @@ def _sends(group: Features) -> NDArray[np.bool_]:
 def _distinct(one: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Distinct pairs of numbers >= 0, [pairs, 2] ascending, and each input's position in them."""
     width = int(other.max()) + 1
-    found, at = np.unique(one * width + other, return_inverse=True)
-    return np.stack(np.divmod(found, width), axis=1), at
+    key = one * width + other
+    found = np.flatnonzero(np.bincount(key))
+    at = np.empty(int(found[-1]) + 1, np.int64)
+    at[found] = np.arange(found.size)
+    return np.stack(np.divmod(found, width), axis=1), at[key]
 
 
 def _usual(
@@ -397,7 +402,7 @@ def find_dp_groups(group: Features, spans: Ints, links: Links | None) -> DpGroup
     np.add.at(least_s, stage, usual_s[:, None])
     # Of many collectives some are long in every step, so a fast step has some as well.
     is_alone = (np.bincount(spans, minlength=NUM_PLACES) == 1)[spans]
-    faster_s = np.quantile(total_s, FAST_STEP_QUANTILE, axis=1, keepdims=True)
+    faster_s = quantiles(total_s, FAST_STEP_QUANTILE)[:, None]
     is_own = (is_alone & ~is_bounded)[:, None]
     least_s = np.where(is_own, np.maximum(least_s, faster_s), least_s)
     pace = np.divide(total_s, least_s, out=np.ones(shape), where=least_s > 0)

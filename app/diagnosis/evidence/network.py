@@ -24,7 +24,15 @@ from app.diagnosis.evidence.links import (
     StagePair,
     same_host,
 )
-from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
+from app.diagnosis.statistics.robust import (
+    CHANCE_MARGIN,
+    MIN_CHANCE,
+    log_binomial_tail,
+    median_of,
+    medians,
+    quantile_of,
+    quantiles,
+)
 from app.trace.window import Floats, Ints
 
 # Probability that chance makes any of all links look slow.
@@ -110,7 +118,7 @@ class NetworkTransfers:
             slow & ~self._is_topology & (lost >= MIN_SHARE_OF_WORST * lost[slow].max())
         )
 
-    @property
+    @cached_property
     def ratios(self) -> Floats:
         """[links, dp], mean duration of the slow transfers of each link over the expected one."""
         num_slow = self.num_slow.sum(axis=(2, 3))
@@ -131,11 +139,11 @@ class NetworkTransfers:
         """[links, dp], number of links of each one's kind."""
         return np.asarray(np.bincount(self.place.ravel(), minlength=NUM_PLACES)[self.place])
 
-    @property
+    @cached_property
     def _has_few(self) -> NDArray[np.bool_]:
         return np.asarray(self._num_of_kind <= MAX_FEW_LINKS)
 
-    @property
+    @cached_property
     def _is_alone(self) -> NDArray[np.bool_]:
         return np.asarray(self._num_of_kind == 1)
 
@@ -178,6 +186,8 @@ class NetworkTransfers:
 
     def _best(self, num_hits: Ints) -> Floats:
         """[links, dp], share of the best link of each one's kind."""
+        if not num_hits.any():
+            return np.zeros(self.place.shape)
         shares = self._shares(num_hits)
         return self._of_kinds(lambda mine: float(shares[mine].min()))
 
@@ -187,6 +197,8 @@ class NetworkTransfers:
         Of few links, or after a shift, the share in good steps; where most links are slow, that of
         the faster ones.
         """
+        if not num_hits.any():
+            return np.zeros(self.place.shape)
         shares = self._shares(num_hits)
 
         def typical(mine: NDArray[np.bool_]) -> float:
@@ -194,7 +206,7 @@ class NetworkTransfers:
             fast = mine & self.is_fast
             if is_few and (fast == mine).all():
                 hits, num = num_hits[mine].sum(axis=0), self.num[mine].sum(axis=(0, 2))
-                return float(np.quantile(hits / np.maximum(num, 1), FAST_STEP_QUANTILE))
+                return quantile_of(hits / np.maximum(num, 1), FAST_STEP_QUANTILE)
             if not fast.any():
                 return 0.0  # all are slow (`slowdown_of_common_end`)
             ordered = np.sort(shares[fast])
@@ -216,11 +228,11 @@ class NetworkTransfers:
         pace = self.group_pace
         if pace.max() <= min(SLOW_RATIO, GROUP_SLOW_RATIO * pace.min()):
             return np.zeros(pace.shape, np.bool_)
-        faster = np.quantile(pace, FAST_STEP_QUANTILE, axis=1, keepdims=True)
+        faster = quantiles(pace, FAST_STEP_QUANTILE)[:, None]
         slower: NDArray[np.bool_] = pace > GROUP_SLOW_RATIO * faster
         limit = np.full(len(pace), MAX_INNER_STAGE_RATIO)
         limit[[0, -1]] = MAX_END_STAGE_RATIO
-        always = np.median(pace, axis=1) >= limit
+        always = medians(pace) >= limit
         if len(pace) == 1:
             more = self._is_more_often(slower) & self._is_bimodal(pace[0], slower[0])
             return np.asarray((slower & more) | ((pace > SLOW_RATIO) & always[:, None]))
@@ -252,13 +264,18 @@ class NetworkTransfers:
         inner = others[others.size // 8 : others.size - others.size // 8]
         spread = float(inner[-1] - inner[0])
         return bool(
-            np.median(slow) - inner[-1]
+            median_of(slow) - inner[-1]
             > MIN_TIMES_APART * max(spread, MIN_DIFFERENCE * float(inner[0]))
         )
 
     def _of_usual_steps(self, counts: NDArray[Any]) -> NDArray[Any]:
         """[links, dp], summed over the usual steps."""
-        return np.asarray(counts[..., self.case.is_usual & ~self.is_warm_up].sum(axis=-1))
+        return np.asarray(counts[..., self._counted].sum(axis=-1))
+
+    @cached_property
+    def _counted(self) -> Ints:
+        """Positions of the usual steps after the warm-up."""
+        return np.flatnonzero(self.case.is_usual & ~self.is_warm_up)
 
     @property
     def _is_topology(self) -> NDArray[np.bool_]:
@@ -356,9 +373,9 @@ def _warm_up(case: Case, num: Ints, num_slow: Ints, group_pace: Floats) -> NDArr
     is_slow = is_warm_up.copy()
     if num.size:
         shares = num_slow.sum(axis=-1) / np.maximum(num.sum(axis=-1), 1)
-        typical = np.median(shares, axis=(0, 1))
-        is_slow |= typical > np.median(typical[MAX_WARM_UP_STEPS:]) + _MIN_SHARE_ABOVE
-    later = np.median(group_pace[:, MAX_WARM_UP_STEPS:], axis=1, keepdims=True)
+        typical = medians(shares.reshape(-1, shares.shape[2]).T)
+        is_slow |= typical > median_of(typical[MAX_WARM_UP_STEPS:]) + _MIN_SHARE_ABOVE
+    later = medians(group_pace[:, MAX_WARM_UP_STEPS:])[:, None]
     is_slow |= (group_pace > GROUP_SLOW_RATIO * later).all(axis=0)
     first_steps = is_slow[: MAX_WARM_UP_STEPS + 1]
     # What comes back is no warm-up.

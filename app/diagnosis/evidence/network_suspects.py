@@ -64,7 +64,7 @@ class NetworkSuspect:
     links: NDArray[np.bool_]
     groups: NDArray[np.bool_]
 
-    @property
+    @cached_property
     def share(self) -> Floats:
         """[steps], share of its transfers (in the worse direction) or collectives that are slow."""
         if not self.links.any():
@@ -73,7 +73,7 @@ class NetworkSuspect:
         num_slow = self.network.num_slow[self.links].sum(axis=0)
         return np.asarray((num_slow / np.maximum(num, 1)).max(axis=-1))
 
-    @property
+    @cached_property
     def shows_in(self) -> NDArray[np.bool_]:
         """[steps], whether each shows the suspect."""
         return self._stretch.is_slow if self.is_steady else self._shows_bursts
@@ -87,7 +87,7 @@ class NetworkSuspect:
         excess = net.excess[self.links].sum(axis=0) if self.links.any() else num_slow
         return _slow_stretch(num_slow, num, healthy, excess)
 
-    @property
+    @cached_property
     def _counts(self) -> tuple[Ints, Ints]:
         """[steps], slow transfers and all; of one direction, where the other one is not slow."""
         net = self.network
@@ -100,7 +100,7 @@ class NetworkSuspect:
         used = share >= MIN_OTHER_DIRECTION * share.max()
         return num_slow[:, used].sum(axis=1), num[:, used].sum(axis=1)
 
-    @property
+    @cached_property
     def _shows_bursts(self) -> NDArray[np.bool_]:
         """[steps], whether more transfers are slow, or extreme, than on a healthy link."""
         if not self.links.any():
@@ -115,7 +115,7 @@ class NetworkSuspect:
         usually_far = net.healthy_share(net.num_far, self.links)
         return np.asarray(is_hit | _is_beyond_chance(num_far, num.sum(axis=-1), usually_far))
 
-    @property
+    @cached_property
     def is_steady(self) -> bool:
         """Whether it is slow all the time since its onset, not in bursts."""
         stretch = self._stretch
@@ -129,7 +129,7 @@ class NetworkSuspect:
             and inside.sum() >= MIN_SHARE_OF_HOST * stretch.excess.sum()
         )
 
-    @property
+    @cached_property
     def ratio(self) -> float:
         """Duration of its slow transfers over the expected one."""
         if self.links.any():

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.evidence.features import Features
-from app.diagnosis.statistics.robust import kth_smallest
+from app.diagnosis.statistics.robust import kth_smallest, median_of
 from app.engine.kernels import in_parallel, kernel
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
@@ -94,7 +94,7 @@ _MAX_MEDIAN_VALUES = 100_000
 
 def _median(values: Floats) -> float:
     flat = values.ravel()
-    return float(np.median(flat[:: max(1, flat.size // _MAX_MEDIAN_VALUES)]))
+    return median_of(flat[:: max(1, flat.size // _MAX_MEDIAN_VALUES)])
 
 
 @kernel

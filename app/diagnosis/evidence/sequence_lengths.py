@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Computations, Features
-from app.diagnosis.statistics.robust import median
+from app.diagnosis.statistics.robust import median, median_of, medians
 from app.engine.kernels import kernel
 from app.engine.replays import WindowReplay
 from app.trace.ops import OP_CODES
@@ -42,10 +42,17 @@ def uneven_replicas(case: Case) -> Flags | None:
 def _extremes(trace: Trace, squares: NDArray[np.int64], dp_size: int) -> tuple[Floats, Floats]:
     """[dp], the smallest and largest squares that each replica sends; infinity and 0 if none."""
     least, most = np.full(dp_size, np.inf), np.zeros(dp_size)
-    is_sent = squares > 0  # 0 is a micro-batch of padding alone
-    np.minimum.at(least, trace.dp_rank[is_sent], squares[is_sent])
-    np.maximum.at(most, trace.dp_rank[is_sent], squares[is_sent])
+    _fill_extremes(trace.dp_rank, squares, least, most)
     return least, most
+
+
+@kernel
+def _fill_extremes(dp_ranks, squares, least, most):  # type: ignore[no-untyped-def]
+    for row in range(squares.size):
+        if squares[row] > 0:  # 0 is a micro-batch of padding alone
+            dp_rank = dp_ranks[row]
+            least[dp_rank] = min(least[dp_rank], squares[row])
+            most[dp_rank] = max(most[dp_rank], squares[row])
 
 
 # Replicas, and replicas times steps, to sample for medians.
@@ -183,7 +190,7 @@ def _correlation(one: Floats, other: Floats, chosen: Flags) -> float | None:
     flat = (rows.size, one.shape[-1])
     _pearson(one.reshape(flat), other.reshape(flat), chosen.reshape(flat), rows)
     known = rows[np.isfinite(rows)]
-    return float(np.median(known)) if known.size else None
+    return median_of(known) if known.size else None
 
 
 @kernel
@@ -211,7 +218,47 @@ def _spread(forward: Floats, backward: Floats, chosen: Flags) -> float:
     """The coefficient of variation of both directions, median over workers."""
     squares = ((forward * forward + backward * backward) * chosen).sum(axis=-1) / 2
     of_worker = np.sqrt(squares / np.maximum(chosen.sum(axis=-1), 1))
-    return float(np.median(of_worker))
+    return median_of(of_worker)
+
+
+def column_r(case: Case, name: str) -> float | None:
+    """Pearson's r of forward times and a column that is sent, of the usual steps; median of stages.
+
+    None where the column, `tokens` or `seq_len_sq`, is not sent or does not vary.
+    """
+    trace = case.replay.window.trace
+    column: Ints | None = getattr(trace, name)
+    if column is None:
+        return None
+    rows = np.flatnonzero((trace.optype == OP_CODES["forward-compute"]) & (column >= 0))
+    rows = rows[np.isin(trace.step[rows], case.steps[case.usual_steps])]
+    found = np.full(case.parallelism.pp_size, np.nan)
+    _by_stage(trace.stage[rows], column[rows].astype(np.float64), trace.duration_s[rows], found)
+    known = found[np.isfinite(found)]
+    return median_of(known) if known.size else None
+
+
+@kernel
+def _by_stage(stages, values, took_s, found):  # type: ignore[no-untyped-def]
+    """Fills in r of each stage with three or more values that vary."""
+    num = np.zeros(found.size)
+    means, means_s = np.zeros(found.size), np.zeros(found.size)
+    for row in range(stages.size):
+        num[stages[row]] += 1
+        means[stages[row]] += values[row]
+        means_s[stages[row]] += took_s[row]
+    sums = np.zeros((found.size, 3))
+    for row in range(stages.size):
+        stage = stages[row]
+        away = values[row] - means[stage] / num[stage]
+        away_s = took_s[row] - means_s[stage] / num[stage]
+        sums[stage, 0] += away * away
+        sums[stage, 1] += away_s * away_s
+        sums[stage, 2] += away * away_s
+    for stage in range(found.size):
+        size = np.sqrt(sums[stage, 0] * sums[stage, 1])
+        if num[stage] > 2 and size > 0:
+            found[stage] = sums[stage, 2] / size
 
 
 def _share_within_steps(parts: list[tuple[Floats, Floats]]) -> float | None:
@@ -265,7 +312,8 @@ def _of_chunks(side: Computations) -> Floats:
     found = np.ones(duration_s.shape)
     for each in np.unique(chunk):
         of_chunk = duration_s[:, :, chunk == each]
-        usual_s = np.median(of_chunk, axis=(0, 2, 3), keepdims=True)
+        by_stage_s = of_chunk.transpose(1, 0, 2, 3).reshape(of_chunk.shape[1], -1)
+        usual_s = medians(by_stage_s)[None, :, None, None]
         found[:, :, chunk == each] = of_chunk / np.where(usual_s > 0, usual_s, 1.0)
     return found
 

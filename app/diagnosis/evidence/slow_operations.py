@@ -17,6 +17,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import ENOUGH_STEPS, MIN_CLEAR_RATIO
 from app.diagnosis.evidence.features import Computations, Features, Pace, once_codes, type_s
 from app.diagnosis.evidence.slowness import Slowness, slowness_of
+from app.diagnosis.statistics.robust import medians
 from app.trace.window import Floats
 
 # One type alone is a rarer fault than a slow GPU, and its mean is over fewer operations.
@@ -60,8 +61,9 @@ def slow_operations(case: Case) -> list[SlowOperation]:
         SlowOperation(
             optype,
             slowness,
-            _is_slow(slowness, is_single=_is_single(case, choose))
-            & _not_faster(slowness, other.mean_s[case.usual_steps]),
+            _is_slow_alone(
+                slowness, other.mean_s[case.usual_steps], is_single=_is_single(case, choose)
+            ),
         )
         for optype, slowness, other, choose in (
             (FORWARD, forward, case.backward, lambda group: group.forward),
@@ -84,10 +86,19 @@ def once_times(case: Case) -> dict[str, Floats]:
     }
 
 
+def _is_slow_alone(found: Slowness, other_s: Floats, *, is_single: bool) -> NDArray[np.bool_]:
+    """[workers], slow in this direction, and no faster in the other; arguments as below."""
+    slow = _is_slow(found, is_single=is_single)
+    return slow & _not_faster(found, other_s) if slow.any() else slow
+
+
 def _is_slow(found: Slowness, *, is_single: bool) -> NDArray[np.bool_]:
     """[workers], slow beyond chance in this type."""
     stretches, num_usual = found.stretches, found.usual.size
-    slow = (found.significance >= 1) & (stretches.mean >= found.threshold)
+    slow = stretches.mean >= found.threshold
+    if not slow.any():
+        return np.asarray(slow)
+    slow &= found.significance >= 1
     if num_usual < ENOUGH_STEPS:
         slow &= stretches.mean >= MIN_CLEAR_RATIO
     if is_single:
@@ -120,10 +131,10 @@ def _not_faster(found: Slowness, other_s: Floats) -> NDArray[np.bool_]:
         other_s: [usual steps, dp, pp], seconds of the other direction.
     """
     level_s = other_s.mean(axis=0)
-    theirs_s = np.median(level_s, axis=0)
+    theirs_s = medians(level_s.T)
     if len(level_s) <= _FEW_PEERS:  # of two, each is compared with the other
-        others = [np.delete(level_s, dp_rank, axis=0) for dp_rank in range(len(level_s))]
-        theirs_s = np.median(others, axis=1)
+        others = np.array([np.delete(level_s, each, axis=0) for each in range(len(level_s))])
+        theirs_s = medians(others.transpose(0, 2, 1))
     usual = max(MAX_FASTER, FASTER_DEVIATIONS * found.peer_spread)
     least = 1 - np.minimum(usual, (found.stretches.mean - 1) / 3)
     return np.asarray((level_s >= least.reshape(level_s.shape) * theirs_s).ravel())

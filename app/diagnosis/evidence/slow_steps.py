@@ -10,6 +10,7 @@ from app.diagnosis.evidence.slowness import Slowness
 from app.diagnosis.finding import Worker
 from app.diagnosis.statistics.change_points import MIN_SCALE
 from app.diagnosis.statistics.persistence import rotation
+from app.diagnosis.statistics.robust import median_of
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Ints
 
@@ -85,9 +86,7 @@ def workers_in_turn(case: Case) -> Turns | None:
     if case.parallelism.pp_size == 1 and _num_microbatches(case) < MIN_MICROBATCHES:
         return None
     sides = np.stack([each[found.usual] for each in (found.forward, found.backward, found.least)])
-    scale = max(
-        MIN_SCALE, *(MAD_TO_DEVIATION * float(np.median(np.abs(each - 1))) for each in sides)
-    )
+    scale = max(MIN_SCALE, *(MAD_TO_DEVIATION * median_of(np.abs(each - 1)) for each in sides))
     excess = sides.min(axis=0) - 1
     is_slow = excess >= max(MIN_EXCESS, MIN_DEVIATIONS * scale)
     if is_slow.shape[2] > 1:

@@ -5,6 +5,7 @@ model is fixed, so a stage that becomes slower than the others is a slow worker.
 slow from the first step may simply have more work.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,10 +16,14 @@ from app.diagnosis.evidence.features import Pace
 from app.diagnosis.job_history import ExtendedHistory
 from app.diagnosis.statistics.change_points import latest_onset_of_each
 from app.diagnosis.statistics.robust import (
+    MIN_SPREAD,
     Stretches,
     median,
+    median_of,
     medians,
+    quantiles,
     spread_of_steps,
+    squares_of_steps,
     stretches,
 )
 from app.engine.kernels import kernel
@@ -74,11 +79,13 @@ def peer_references(took_s: Floats, hosts: Ints | None = None) -> NDArray[np.boo
 
 def _swaps(took_s: Floats, is_fast: NDArray[np.bool_]) -> bool:
     """Whether the fast group [dp] of a stage is the slower one in many steps: slow in turn."""
-    fast_s, slow_s = (np.median(took_s[:, each], axis=1) for each in (is_fast, ~is_fast))
-    if not fast_s.mean() > 0:
+    fast_s, slow_s = (medians(took_s[:, each]) for each in (is_fast, ~is_fast))
+    mean_s = float(fast_s.mean())
+    if not mean_s > 0:
         return False
-    gap = slow_s.mean() / fast_s.mean() - 1
-    return bool((slow_s < (1 - gap / 2) * fast_s).mean() >= _MIN_SHARE_SWAPPED)
+    gap = float(slow_s.mean()) / mean_s - 1
+    num_swapped = np.count_nonzero(slow_s < (1 - gap / 2) * fast_s)
+    return bool(num_swapped >= _MIN_SHARE_SWAPPED * fast_s.size)
 
 
 def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | None) -> None:
@@ -87,12 +94,12 @@ def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | No
     if not (usual_s > 0).all():
         return
     spread = _peer_spread(level_s / usual_s, found)
-    for stage in np.flatnonzero(found.all(axis=0)):
-        others_s = np.delete(usual_s, stage)
-        ratio = level_s[:, stage] / np.sort(others_s)[(others_s.size - 1) // 2]
-        near = _as_fast_as_others(ratio, spread)
-        if near is not None:
-            found[:, stage] = near
+    ratio = level_s / _lower_median_of_others(usual_s)
+    near = _is_near(ratio, spread)
+    for stage in np.flatnonzero(found.all(axis=0) & near.any(axis=0) & ~near.all(axis=0)):
+        group = _as_fast_as_others(ratio[:, stage], spread)
+        if group is not None:
+            found[:, stage] = group
     if hosts is not None:
         found[:, _stages_of_slow_hosts(usual_s, hosts, spread)] = False
     older = _older_ratio(level_s, found, spread)
@@ -105,19 +112,34 @@ def _by_other_stages(level_s: Floats, found: NDArray[np.bool_], hosts: Ints | No
             found[:, stage] = False
 
 
+def _lower_median_of_others(usual_s: Floats) -> Floats:
+    """[pp], of each stage the lower median of the other stages' seconds."""
+    order = np.argsort(usual_s, kind="stable")
+    place = np.empty(order.size, np.int64)
+    place[order] = np.arange(order.size)
+    middle = (order.size - 2) // 2
+    return np.asarray(usual_s[order[np.where(place > middle, middle, middle + 1)]])
+
+
 def _usual_s(level_s: Floats, found: NDArray[np.bool_]) -> Floats:
     """[pp], seconds of each stage's reference workers, of which there are some."""
-    stages = range(level_s.shape[1])
-    return np.array([np.median(level_s[found[:, stage], stage]) for stage in stages])
+    usual_s: Floats = np.full((1, level_s.shape[1]), np.nan)
+    _medians_of(np.ascontiguousarray(level_s)[None], np.ascontiguousarray(found)[None], usual_s)
+    return np.asarray(usual_s[0])
+
+
+def _is_near(ratio: Floats, spread: float) -> NDArray[np.bool_]:
+    return np.asarray(ratio <= 1 + max(SAME_LEVEL, SAME_LEVEL_DEVIATIONS * spread))
 
 
 def _as_fast_as_others(ratio: Floats, spread: float) -> NDArray[np.bool_] | None:
-    """[dp], workers of a stage as fast as the other stages, where the others are clearly slower."""
-    near = ratio <= 1 + max(SAME_LEVEL, SAME_LEVEL_DEVIATIONS * spread)
-    if not near.any() or near.all():
-        return None
+    """[dp], workers of a stage as fast as the other stages, where the others are clearly slower.
+
+    Some of them are, and some are not.
+    """
+    near = _is_near(ratio, spread)
     slower = ratio[~near]
-    if np.median(slower) < 1 + max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread):
+    if median_of(slower) < 1 + max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread):
         return None
     gap = slower.min() - ratio[near].max()
     is_group = near.mean() >= FAST_SHARE or gap >= max(2 * SAME_LEVEL, FAR_DEVIATIONS * spread)
@@ -131,7 +153,10 @@ def _stages_of_slow_hosts(usual_s: Floats, hosts: Ints, spread: float) -> list[i
     host, are not.
     """
     found: list[int] = []
-    for host in np.unique(hosts[hosts >= 0]):
+    whole = hosts[0, (hosts == hosts[0]).all(axis=0) & (hosts[0] >= 0)]
+    if whole.size < 2:
+        return found
+    for host in np.unique(whole):
         is_mine = hosts == host
         mine = np.flatnonzero(is_mine.all(axis=0))
         others = np.setdiff1d(np.arange(usual_s.size), mine)
@@ -157,10 +182,10 @@ def _older_ratio(
     if not others or (~found[:, is_split]).sum() < max(2.0, MIN_OLDER_SHARE * others):
         return None
     slow = (level_s / usual_s)[~found & is_split]
-    slow_by = float(np.median(slow))
-    are_alike = np.median(np.abs(slow / slow_by - 1)) <= max(SAME_LEVEL, 2 * spread)
+    slow_by = median_of(slow)
+    are_alike = median_of(np.abs(slow / slow_by - 1)) <= max(SAME_LEVEL, 2 * spread)
     is_clear = slow_by >= 1 + 2 * SAME_LEVEL
-    return (slow_by, float(np.median(usual_s[is_split]))) if are_alike and is_clear else None
+    return (slow_by, median_of(usual_s[is_split])) if are_alike and is_clear else None
 
 
 def ratios_to_peers(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
@@ -172,23 +197,33 @@ def ratios_to_peers(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
             stage's median over the other steps counts; a stage without any in all steps is compared
             with the other stages.
     """
-    found = np.ones(took_s.shape)
-    usual_s = _reference_s(took_s, np.broadcast_to(measure, took_s.shape))
-    np.divide(took_s, usual_s[:, None], out=found, where=(usual_s > 0)[:, None])
+    took_s = np.ascontiguousarray(took_s)
+    found = np.empty(took_s.shape)
+    _divide_by(took_s, _reference_s(took_s, np.broadcast_to(measure, took_s.shape)), found)
     return found
+
+
+@kernel
+def _divide_by(took_s, usual_s, found):  # type: ignore[no-untyped-def]
+    num_steps, dp_size, pp_size = took_s.shape
+    for step in range(num_steps):
+        for dp_rank in range(dp_size):
+            for stage in range(pp_size):
+                by_s = usual_s[step, stage]
+                found[step, dp_rank, stage] = took_s[step, dp_rank, stage] / by_s if by_s > 0 else 1
 
 
 def _reference_s(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
     """[steps, pp], seconds of the reference; NaN where there is none at all."""
     usual_s = np.full((took_s.shape[0], took_s.shape[2]), np.nan)
-    _medians_of(np.ascontiguousarray(took_s), np.ascontiguousarray(measure), usual_s)
+    _medians_of(took_s, np.ascontiguousarray(measure), usual_s)
     unknown = np.isnan(usual_s)
     if not unknown.any():
         return usual_s
     for stage in np.flatnonzero(unknown.any(axis=0)):
         known = ~unknown[:, stage]
         if known.any():
-            usual_s[~known, stage] = np.median(usual_s[known, stage])
+            usual_s[~known, stage] = median_of(usual_s[known, stage])
     known_stages = np.flatnonzero(~unknown.all(axis=0))
     if known_stages.size:
         usual_s[:, unknown.all(axis=0)] = np.median(usual_s[:, known_stages], axis=1)[:, None]
@@ -291,7 +326,7 @@ def _relative(took_s: Floats) -> Floats:
     # A low quantile, as a stage may be slow in most steps.
     if not known.any():
         return np.full(took_s.shape, np.nan)
-    by_stage = _by(took_s, np.quantile(took_s[known], _BEST_QUANTILE, axis=0))
+    by_stage = _by(took_s, quantiles(took_s[known].T, _BEST_QUANTILE))
     low = (took_s.shape[1] - 1) // 4
     return _by(by_stage, np.partition(by_stage, low, axis=1)[:, low, None])
 
@@ -337,8 +372,8 @@ class Slowness:
     pp] with slow groups brought to the reference; `usual` [usual steps], positions of the steps in
     which `stretches` [workers] are searched, which count positions in `usual`. `has_no_peers`: the
     workers are compared with their own history. Of one type of operation alone (`slowness_of`)
-    forward and backward are the ratio, and `min_ratio` is higher. `num_healthy` [pp] counts dp
-    ranks that are not clearly slow, 1 at least.
+    forward and backward are the ratio, `as_peers` the recorded seconds, and `min_ratio` is higher.
+    `num_healthy` [pp] counts dp ranks that are not clearly slow, 1 at least.
     """
 
     ratio: Floats
@@ -410,7 +445,11 @@ class Slowness:
         Of one that is slow now and then, the steps between are left out.
         """
         found, ratio = self.stretches, self.ratio[self.usual].reshape(self.usual.size, -1)
-        is_slow = (self.significance >= 1) & (found.mean >= self.threshold)
+        is_slow = found.mean >= self.threshold
+        if is_slow.any():
+            is_slow &= self.significance >= 1
+        if not is_slow.any():
+            return np.zeros(self.ratio.shape, np.bool_)
         at = np.arange(self.usual.size)[:, None]
         inside = (at >= found.first) & (at < found.end)
         high = 1 + np.maximum((found.mean - 1) / 2, _VARYING_DEVIATIONS * self.spread)
@@ -421,11 +460,7 @@ class Slowness:
 
     def _in_stretches(self, side: Floats) -> Floats:
         """[workers], the mean of a figure in each worker's stretch; 1 where there is none."""
-        series, found = side[self.usual].reshape(self.usual.size, -1), self.stretches
-        total = np.concatenate([np.zeros((1, series.shape[1])), np.cumsum(series, axis=0)])
-        workers, sizes = np.arange(series.shape[1]), np.maximum(found.end - found.first, 1)
-        mean = (total[found.end, workers] - total[found.first, workers]) / sizes
-        return np.where(found.end > found.first, mean, 1.0)
+        return self.stretches.means_of(side[self.usual].reshape(self.usual.size, -1))
 
 
 def slowness_to_peers(
@@ -473,12 +508,17 @@ def _compared(
     of_reference = not steady.any() and slow.any()
     is_measured = steady if steady.any() else is_measured
     means, leasts = (tuple(getattr(each, name) for each in paces) for name in ("mean_s", "least_s"))
-    of_mean, of_least = (_against(kind, reference) for kind in (means, leasts))
-    spread, of_shortest = (
+    kinds = [(_against(means, reference), means)]
+    if any(one is not other for one, other in zip(means, leasts, strict=True)):
+        kinds.append((_against(leasts, reference), leasts))
+    spreads = [
         _spread_of_reference(took_s, reference, usual)
         if of_reference
         else _spread(each[0][usual][:, is_measured])
-        for each, took_s in ((of_mean, means), (of_least, leasts))
+        for each, took_s in kinds
+    ]
+    (of_mean, spread), (of_least, of_shortest) = (
+        (kinds[at][0], spreads[at]) for at in (0, len(kinds) - 1)
     )
     # With uneven lengths, means of micro-batches vary far more than the shortest ones.
     by_least = of_shortest * _MIN_COMMON < spread
@@ -490,9 +530,11 @@ def _compared(
         if not of_reference:
             spread = _spread(ratio[usual][:, is_measured])
     level = ratio[usual].mean(axis=0)
-    as_peers = [
-        _divided(took_s, by, ~reference) for took_s, by in zip(means, of_mean[1:], strict=True)
-    ]
+    as_peers = list(means)
+    if len(means) == 2:
+        as_peers = [
+            _divided(took_s, by, ~reference) for took_s, by in zip(means, of_mean[1:], strict=True)
+        ]
     return Slowness(
         ratio=ratio,
         forward=sides[0],
@@ -540,12 +582,12 @@ def _spread(ratio: Floats) -> float:
 
     One worker that comes and goes makes all of them together vary, but not the median one.
     """
-    together = spread_of_steps(ratio)
     if ratio.shape[0] < _MIN_STRETCH or ratio.shape[1] < 2:
-        return together
-    squares = np.sort((np.diff(ratio, axis=0) ** 2).mean(axis=0))
-    usual = float(np.sqrt(squares[(squares.size - 1) // 2] / 2))
-    return min(together, max(_MAX_OF_MEDIAN * usual, spread_of_steps(np.empty((0, 1)))))
+        return spread_of_steps(ratio)
+    squares = np.sort(squares_of_steps(ratio))
+    together = math.sqrt(float(squares.sum()) / squares.size / 2)
+    usual = math.sqrt(float(squares[(squares.size - 1) // 2]) / 2)
+    return max(MIN_SPREAD, min(together, _MAX_OF_MEDIAN * usual))
 
 
 def _spread_of_reference(
@@ -559,7 +601,7 @@ def _spread_of_reference(
     all_s = np.sum(took_s, axis=0)[usual][:, is_steady]
     level_s = all_s.mean(axis=0)
     if not all_s.size or not (level_s > 0).all():
-        return spread_of_steps(np.empty((0, 1)))
+        return MIN_SPREAD
     return float(np.sqrt(2.0)) * spread_of_steps(all_s / level_s)
 
 
@@ -573,25 +615,41 @@ def _peer_spread(level: Floats, measure: NDArray[np.bool_]) -> float:
     # Where one worker alone is the reference, it shows no variation.
     is_fast = is_healthy & (measure | (measure.sum(axis=0) < 2))
     among_fast, slower = _spread_within(level, is_fast), level[is_healthy & ~is_fast]
-    if slower.size and np.median(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
+    if slower.size and median_of(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
         return among_fast
     return _spread_within(level, is_healthy)
 
 
 def _spread_within(level: Floats, chosen: NDArray[np.bool_]) -> float:
-    parts, freedom = [], 0
-    for stage in range(level.shape[1]):
-        mine = level[chosen[:, stage], stage]
-        if mine.size > 1 and mine.mean() > 0:
-            freedom += mine.size - 1
-            parts.append((mine / mine.mean() - 1) * np.sqrt(mine.size / (mine.size - 1)))
-    if not parts:
+    away = np.empty(level.size)
+    count, freedom = _away_within(level, chosen, away)
+    if not count:
         return _USUAL_PEER_SPREAD
-    away = np.sort(np.abs(np.concatenate(parts)))
     # The lower median: of two workers of two stages, those of one may differ by a fault.
-    measured = MAD_TO_DEVIATION * float(away[(away.size - 1) // 2])
+    measured = MAD_TO_DEVIATION * float(np.sort(away[:count])[(count - 1) // 2])
     squares = freedom * measured**2 + _USUAL_PEER_VALUES * _USUAL_PEER_SPREAD**2
     return float(np.sqrt(squares / (freedom + _USUAL_PEER_VALUES)))
+
+
+@kernel
+def _away_within(level, chosen, away):  # type: ignore[no-untyped-def]
+    """How many relative distances from the stage's mean `away` gets, and degrees of freedom."""
+    count, freedom = 0, 0
+    for stage in range(level.shape[1]):
+        total, size = 0.0, 0
+        for dp_rank in range(level.shape[0]):
+            if chosen[dp_rank, stage]:
+                total += level[dp_rank, stage]
+                size += 1
+        if size < 2 or total <= 0:
+            continue
+        freedom += size - 1
+        for dp_rank in range(level.shape[0]):
+            if chosen[dp_rank, stage]:
+                far = level[dp_rank, stage] / (total / size) - 1
+                away[count] = abs(far) * np.sqrt(size / (size - 1))
+                count += 1
+    return count, freedom
 
 
 def _against(took_s: tuple[Floats, ...], reference: NDArray[np.bool_]) -> list[Floats]:

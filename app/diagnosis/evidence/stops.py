@@ -19,6 +19,7 @@ from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.finding import Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps
+from app.diagnosis.statistics.robust import median_of, medians
 from app.engine.grid import Grid
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.template import Template
@@ -95,7 +96,7 @@ class StepGaps:
 
 def usual_step_s(case: Case) -> float:
     """The median recorded step time."""
-    return float(np.median(case.report.recorded_s))
+    return median_of(case.report.recorded_s)
 
 
 def long_stops(case: Case) -> tuple[Stop, ...]:
@@ -105,7 +106,7 @@ def long_stops(case: Case) -> tuple[Stop, ...]:
         return ()
     usual_s = usual_step_s(case)
     excess_s = recorded_s - usual_s
-    deviation_s = MAD_TO_DEVIATION * float(np.median(np.abs(excess_s)))
+    deviation_s = MAD_TO_DEVIATION * median_of(np.abs(excess_s))
     is_long = excess_s > max(MIN_EXCESS * usual_s, MIN_DEVIATIONS * deviation_s)
     found = _between(case, MIN_EXCESS * usual_s)
     if is_long.sum() <= max(1.0, MAX_SHARE_OF_STEPS * recorded_s.size):
@@ -162,7 +163,7 @@ def gaps_between(case: Case) -> StepGaps:
     num_left_out = np.zeros(case.steps.size, np.int64)
     num_left_out[1:] = np.diff(case.steps) - 1
     known_s = before_s[np.isfinite(before_s) & (num_left_out == 0)]
-    usual_s = max(0.0, float(np.median(known_s))) if known_s.size else 0.0
+    usual_s = max(0.0, median_of(known_s)) if known_s.size else 0.0
     gap_s = np.nan_to_num(before_s)
     is_large = (gap_s > LARGE_GAP * case.report.recorded_s) & (gap_s > LARGE_GAP_RATIO * usual_s)
     return StepGaps(before_s, num_left_out, is_large, usual_s)
@@ -224,7 +225,9 @@ def _stop(
 ) -> Stop:
     template = group.replayer.template
     longest = max(workers, key=lambda each: each.seconds)
-    places = Counter(_place(template, each.row) for each in workers)
+    places: Counter[Place] = Counter()
+    for row, num_there in Counter(each.row for each in workers).items():
+        places[_place(template, row)] += num_there
     num_workers = group.replayer.dp_size * group.replayer.pp_size
     types = Counter((template.name(each.row), each.is_inside) for each in workers)
     (optype, is_inside), _ = types.most_common(1)[0]
@@ -254,7 +257,7 @@ class _OwnStops:
         by_step = replayer.durations.recorded_s[self._rows].reshape(
             self._rows.size, self._dp_size, -1
         )
-        self._usual_s = np.median(by_step, axis=2)
+        self._usual_s = medians(by_step)
         self._longer_s = by_step[:, :, positions] - self._usual_s[:, :, None]
         grid = replayer.grid
         self._start_s, self._end_s = (

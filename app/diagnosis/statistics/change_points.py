@@ -326,16 +326,26 @@ def find_ramp(logs: Floats, jumps: list[int]) -> Ramp | None:
     """The ramp, if it explains [n] better than the jumps do; else None."""
     if logs.size < USUAL_CRITERIA.before + USUAL_CRITERIA.after + MIN_RAMP_STEPS:
         return None
-    begin, until, left, before, after = best_ramp(np.ascontiguousarray(logs))
-    parts = np.split(logs, jumps)
-    left_by_jumps = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
-    by_jumps = _badness(left_by_jumps, logs.size, 2 * len(jumps))
+    logs = np.ascontiguousarray(logs)
+    begin, until, left, before, after = best_ramp(logs)
+    bounds = np.array([0, *jumps, logs.size], np.int64)
+    by_jumps = _badness(_left_by_jumps(logs, bounds), logs.size, 2 * len(jumps))
     if (
         until - begin + 1 < MIN_RAMP_STEPS
         or _badness(left, logs.size, 3) + MIN_RAMP_GAIN > by_jumps
     ):
         return None
     return Ramp(begin, until, before, after)
+
+
+@kernel
+def _left_by_jumps(logs, bounds):  # type: ignore[no-untyped-def]
+    """Residual squares about the mean of each part."""
+    left = 0.0
+    for part in range(bounds.size - 1):
+        values = logs[bounds[part] : bounds[part + 1]]
+        left += ((values - values.mean()) ** 2).sum()
+    return left
 
 
 def _badness(left: float, size: int, num_parameters: int) -> float:
@@ -422,18 +432,21 @@ def level_changes_of_each(
 
 def latest_onset(values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA) -> LevelChange | None:
     """The rise to the current level of a series [n]; None where it never rose or fell again."""
-    return _still_up(level_changes(values, criteria), criteria)
+    return still_up(level_changes(values, criteria), criteria)
 
 
 def latest_onset_of_each(
     values: Floats, criteria: ChangeCriteria = USUAL_CRITERIA
 ) -> list[LevelChange | None]:
     """The same of each series, [series, n]."""
-    return [_still_up(each, criteria) for each in level_changes_of_each(values, criteria)]
+    return [still_up(each, criteria) for each in level_changes_of_each(values, criteria)]
 
 
-def _still_up(found: list[LevelChange], criteria: ChangeCriteria) -> LevelChange | None:
-    """The last rise through the middle between the lowest and the current level."""
+def still_up(found: list[LevelChange], criteria: ChangeCriteria) -> LevelChange | None:
+    """The last rise through the middle between the lowest and the current level.
+
+    Of the changes of a series; None where it never rose or fell again.
+    """
     if not found:
         return None
     now = found[-1].after

@@ -26,6 +26,8 @@ from app.diagnosis.statistics.change_points import (
     without_outliers,
 )
 from app.diagnosis.statistics.ramps import grows_from_the_first
+from app.diagnosis.statistics.robust import median_of
+from app.engine.kernels import kernel
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
@@ -95,7 +97,7 @@ def bad_steps(badness: Floats) -> NDArray[np.bool_]:
     some = excess[excess >= MIN_EXCESS]
     if not some.size:
         return np.zeros(badness.size, np.bool_)
-    return np.asarray(excess >= max(MIN_EXCESS, float(np.median(some)) / 2))
+    return np.asarray(excess >= max(MIN_EXCESS, median_of(some) / 2))
 
 
 def episodes_of(badness: Floats) -> Episodes | None:
@@ -150,7 +152,7 @@ def _bad_levels(logs: Floats, is_bad: NDArray[np.bool_]) -> Runs | None:
         return whole
     answers = [
         _segmented(logs, start)
-        for start in (is_bad, logs >= np.median(np.sort(logs)[-_FEW_STEPS:]) / 2)
+        for start in (is_bad, logs >= median_of(np.sort(logs)[-_FEW_STEPS:]) / 2)
     ]
     best = min(answers, key=lambda each: each.left)
     if best.is_bad.all():
@@ -174,7 +176,7 @@ def _segmented(logs: Floats, is_bad: NDArray[np.bool_]) -> _Segmented:
     for _ in range(3):
         if is_bad.all() or not is_bad.any():
             break
-        good, bad = float(np.median(logs[~is_bad])), float(np.median(logs[is_bad]))
+        good, bad = median_of(logs[~is_bad]), median_of(logs[is_bad])
         if good > bad / 2:
             # Worse and better steps of a series that is always bad.
             is_bad = np.ones(logs.size, np.bool_)
@@ -185,7 +187,7 @@ def _segmented(logs: Floats, is_bad: NDArray[np.bool_]) -> _Segmented:
         # One step at either end takes a single change.
         is_bad[0], is_bad[-1] = is_bad[1], is_bad[-2]
     parts = [logs[is_bad == state] for state in (False, True)]
-    far = [np.abs(each - np.median(each)) for each in parts if each.size]
+    far = [np.abs(each - median_of(each)) for each in parts if each.size]
     squares = sum(float((np.minimum(each / usual, OUTLIER_DEVIATIONS) ** 2).sum()) for each in far)
     return _Segmented(is_bad, scale, squares / 2 + cost * int((is_bad[1:] != is_bad[:-1]).sum()))
 
@@ -196,28 +198,27 @@ def _within(logs: Floats, is_bad: NDArray[np.bool_]) -> float:
     Levels that take turns every few steps are in half of all differences between steps.
     """
     good, bad = logs[~is_bad], logs[is_bad]
-    away = np.concatenate([good - np.median(good), bad - np.median(bad)])
-    scale = max(MIN_SCALE, MAD_TO_DEVIATION * float(np.median(np.abs(away))))
-    is_clear = np.median(bad) - np.median(good) >= CLEAR_LEVELS * scale
+    good_level, bad_level = median_of(good), median_of(bad)
+    away = np.concatenate([good - good_level, bad - bad_level])
+    scale = max(MIN_SCALE, MAD_TO_DEVIATION * median_of(np.abs(away)))
+    is_clear = bad_level - good_level >= CLEAR_LEVELS * scale
     return scale if is_clear else float(np.inf)
 
 
-def _viterbi(odds: Floats, cost: float) -> NDArray[np.bool_]:
+@kernel
+def _viterbi(odds, cost):  # type: ignore[no-untyped-def]
     """[n], the most likely states by the log odds of True, where each change costs `cost`."""
     came_from = np.zeros((odds.size, 2), np.bool_)
-    score = [0.0, 0.0]
-    for step, gain in enumerate(odds.tolist()):
-        stays = [score[0] >= score[1] - cost, score[1] >= score[0] - cost]
-        came_from[step] = not stays[0], stays[1]
-        score = [
-            max(score[0], score[1] - cost) - gain / 2,
-            max(score[1], score[0] - cost) + gain / 2,
-        ]
+    good, bad = 0.0, 0.0
+    for step in range(odds.size):
+        came_from[step, 0], came_from[step, 1] = good < bad - cost, bad >= good - cost
+        gain = odds[step]
+        good, bad = max(good, bad - cost) - gain / 2, max(bad, good - cost) + gain / 2
     found = np.zeros(odds.size, np.bool_)
-    state = score[1] > score[0]
+    state = bad > good
     for step in range(odds.size - 1, -1, -1):
         found[step] = state
-        state = bool(came_from[step, int(state)])
+        state = came_from[step, 1] if state else came_from[step, 0]
     return found
 
 
@@ -252,7 +253,7 @@ def _is_apart(logs: Floats, gap: tuple[int, int], around: tuple[int, int], scale
     if not good.size or not bad.size:
         return False
     error = scale * np.sqrt(1 / good.size + 1 / bad.size)
-    return bool(np.median(bad) - np.median(good) >= MIN_DEVIATIONS * error)
+    return bool(median_of(bad) - median_of(good) >= MIN_DEVIATIONS * error)
 
 
 def _latest(runs: Runs) -> Runs:
@@ -285,7 +286,7 @@ def _ramp_of(logs: Floats, parts: Runs) -> tuple[int, int | None]:
 def _share_bad(logs: Floats, parts: Runs) -> float:
     """Share of the steps that are bad, where single good ones can be seen; else of the parts'."""
     inside = sum(end - begin for begin, end in parts) / logs.size
-    level, noise = float(np.median(logs)), float(scale_of(logs)) if logs.size > 2 else np.inf
+    level, noise = median_of(logs), float(scale_of(logs)) if logs.size > 2 else np.inf
     if level < CLEAR_DEVIATIONS * noise:
         return inside
     return min(inside, float((logs >= CLEARLY_GOOD * level).mean()))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.finding import Persistence
 from app.diagnosis.statistics.episodes import Episodes, bad_steps, episodes_of
+from app.diagnosis.statistics.robust import median_of
 from app.trace.window import Floats, Ints
 
 # Of the window's steps, or of those since the onset.
@@ -72,7 +73,7 @@ def _is_ramp(found: Episodes, badness: Floats) -> bool:
     if found.ramp_until + 1 - first < MIN_RAMP_SHARE * (end - first) or values.size < MIN_STEPS:
         return False
     third = max(2, values.size // 3)
-    return bool(np.median(values[-third:]) / np.median(values[:third]) - 1 >= MIN_GROWTH / 2)
+    return bool(median_of(values[-third:]) / median_of(values[:third]) - 1 >= MIN_GROWTH / 2)
 
 
 def rotation(culprits: Ints) -> Persistence | None:
@@ -93,7 +94,7 @@ def _is_growing(badness: Floats, is_bad: np.ndarray) -> bool:
     pairs = np.sign(grown[None, :] - grown[:, None])
     agreement = np.triu(pairs, 1).sum() / (grown.size * (grown.size - 1) / 2)
     third = max(2, grown.size // 3)
-    growth = np.median(grown[-third:]) / np.median(grown[:third]) - 1
+    growth = median_of(grown[-third:]) / median_of(grown[:third]) - 1
     return bool(agreement >= MIN_AGREEMENT and growth >= MIN_GROWTH)
 
 

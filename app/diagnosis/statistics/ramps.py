@@ -3,6 +3,7 @@
 A ramp is linear in the logarithms. `find_ramp` (change_points.py) compares it with jumps.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from app.diagnosis.statistics.change_points import (
     level_changes,
     without_outliers,
 )
+from app.diagnosis.statistics.robust import median_of, medians, quantile_of
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats
 
@@ -47,7 +49,7 @@ def fit_shape(logs: Floats, shape: Floats) -> RampFit:
         level = logs.mean(axis=0) - rise * shape.mean()
         fitted = level + rise * shape[:, None]
         away = logs - fitted
-        reach = np.maximum(MIN_SCALE, MAD_TO_DEVIATION * np.median(np.abs(away), axis=0))
+        reach = np.maximum(MIN_SCALE, MAD_TO_DEVIATION * medians(np.abs(away).T))
         logs = fitted + np.clip(away, -OUTLIER_DEVIATIONS * reach, OUTLIER_DEVIATIONS * reach)
     deviation = np.sqrt(np.maximum(((logs - fitted) ** 2).sum(axis=0), 1e-12) / (shape.size - 2))
     return RampFit(level, rise, np.maximum(deviation, MIN_SCALE / 5) / np.sqrt(squares))
@@ -57,28 +59,36 @@ def fit_shape(logs: Floats, shape: Floats) -> RampFit:
 _LOW = 0.1
 
 
-def rising_ramp(values: Floats, criteria: ChangeCriteria) -> LevelChange | None:
+def rising_ramp(
+    values: Floats, criteria: ChangeCriteria, changes: Sequence[LevelChange] | None = None
+) -> LevelChange | None:
     """The ramp that a series [n] ends on or has stayed up from; NaN = unknown.
 
     None where the series did not rise by `criteria.difference`, or a single jump, or the jumps that
-    are found, explain it as well. The series begins after its last fall.
+    are found, explain it as well. The series begins after its last fall. `changes` are those of the
+    series by these criteria, if they are known.
     """
     known = values[np.isfinite(values) & (values > 0)]
     newest = known[-criteria.after - MIN_RAMP_STEPS :]
     # A quick check: a series that has risen is higher at its end than where it was lowest.
     if (
         not known.size
-        or np.log(np.median(newest) / np.quantile(known, _LOW)) < criteria.difference / 2
+        or np.log(median_of(newest) / quantile_of(known, _LOW)) < criteria.difference / 2
     ):
         return None
-    falls = [each.until for each in level_changes(values, criteria) if each.ratio < 1]
+    if changes is None:
+        changes = level_changes(values, criteria)
+    falls = [each.until for each in changes if each.ratio < 1]
     at = np.flatnonzero(np.isfinite(values) & (values > 0))
     at = at[at >= max(falls, default=0)]
     if at.size < criteria.before + criteria.after + MIN_RAMP_STEPS:
         return None
     logs = without_outliers(np.log(values[at]))
     splits = [[], [int(best_split(logs, 0, logs.size, criteria))]]
-    jumps = [each.position for each in level_changes(values[at], criteria)]
+    if falls:
+        jumps = [each.position for each in level_changes(values[at], criteria)]
+    else:
+        jumps = np.searchsorted(at, [each.position for each in changes]).tolist()
     found = [find_ramp(logs, each) for each in (*splits, jumps)]
     ramp = found[0]
     if ramp is None or None in found or ramp.after - ramp.before < criteria.difference:

@@ -1,5 +1,6 @@
 """Robust statistics: medians by selection, slow stretches of a series, and binomial tails."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,8 +84,76 @@ def _medians(rows, found):  # type: ignore[no-untyped-def]
         found[row] = median(values, values.size)
 
 
+def median_of(values: Floats) -> float:
+    """The median of all values [...], NaN if one is NaN or there is none; faster than NumPy's."""
+    return float(_median_of(np.asarray(values, np.float64).ravel()))
+
+
+@kernel
+def _median_of(values):  # type: ignore[no-untyped-def]
+    if values.size == 0 or np.isnan(values).any():
+        return np.nan
+    return median(values.copy(), values.size)
+
+
+def medians_of_known(values: Floats) -> Floats:
+    """[...], medians of rows [..., n] without their NaN; NaN where all of a row are."""
+    rows = np.ascontiguousarray(values, np.float64).reshape(-1, values.shape[-1])
+    found = np.full(rows.shape[0], np.nan)
+    _medians_of_known(rows, found)
+    return found.reshape(values.shape[:-1])
+
+
+@kernel
+def _medians_of_known(rows, found):  # type: ignore[no-untyped-def]
+    values = np.empty(rows.shape[1])
+    for row in range(found.size):
+        count = 0
+        for value in rows[row]:
+            if not np.isnan(value):
+                values[count] = value
+                count += 1
+        if count:
+            found[row] = median(values, count)
+
+
+def lower_quantile(values: Floats, share: float) -> float:
+    """The quantile of all values [...], at least one; the lower one of two values."""
+    return float(np.sort(values, axis=None)[int(share * (values.size - 1))])
+
+
+def quantile_of(values: Floats, share: float) -> float:
+    """The quantile of all values [...] without NaN, as NumPy's by interpolation; faster."""
+    return float(_quantile_of(np.asarray(values, np.float64).ravel(), share))
+
+
+def quantiles(values: Floats, share: float) -> Floats:
+    """[...], the same of each row [..., n]."""
+    rows = np.ascontiguousarray(values, np.float64).reshape(-1, values.shape[-1])
+    found = np.empty(rows.shape[0])
+    _quantiles(rows, share, found)
+    return found.reshape(values.shape[:-1])
+
+
+@kernel
+def _quantiles(rows, share, found):  # type: ignore[no-untyped-def]
+    for row in range(found.size):
+        found[row] = _quantile_of(rows[row], share)
+
+
+@kernel
+def _quantile_of(values, share):  # type: ignore[no-untyped-def]
+    in_order = np.sort(values)
+    place = share * (values.size - 1)
+    lower = int(place)
+    upper, after = min(lower + 1, values.size - 1), place - lower
+    apart = in_order[upper] - in_order[lower]
+    # As NumPy has it, exact at both ends.
+    return in_order[lower] + apart * after if after < 0.5 else in_order[upper] - apart * (1 - after)
+
+
 # Least spread, so that rounding is not significant.
-_MIN_SPREAD = 0.002
+MIN_SPREAD = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +167,22 @@ class Stretches:
     end: Ints
     mean: Floats
     standard_errors: Floats
+
+    def means_of(self, figure: Floats) -> Floats:
+        """[series], the mean of a figure [steps, series] in each stretch; 1 where there is none."""
+        means = np.ones(figure.shape[1])
+        _means_in(figure, self.first, self.end, means)
+        return means
+
+
+@kernel
+def _means_in(figure, first, end, means):  # type: ignore[no-untyped-def]
+    for series in range(means.size):
+        if end[series] > first[series]:
+            total = 0.0
+            for step in range(first[series], end[series]):
+                total += figure[step, series]
+            means[series] = total / (end[series] - first[series])
 
 
 def stretches(ratio: Floats, spread: float, least: float) -> Stretches:
@@ -121,15 +206,35 @@ def spread_of_steps(ratio: Floats, level: Floats | None = None) -> float:
     With a single step it is the spread of `level` [series] instead, by default the series' means.
     """
     if not ratio.size:
-        return _MIN_SPREAD
+        return MIN_SPREAD
     ratio = ratio.reshape(ratio.shape[0], -1)
     if ratio.shape[0] < 2:
         level = ratio.mean(axis=0) if level is None else level
-        away = np.abs(level - np.median(level))
-        return max(_MIN_SPREAD, MAD_TO_DEVIATION * float(np.median(away)))
+        away = np.abs(level - median_of(level))
+        return max(MIN_SPREAD, MAD_TO_DEVIATION * median_of(away))
     # A change of level is in one difference only. No median, as sequence lengths have long tails.
-    steps = ratio[1:] - ratio[:-1]
-    return max(_MIN_SPREAD, float(np.sqrt((steps * steps).mean() / 2)))
+    squares = squares_of_steps(ratio)
+    return max(MIN_SPREAD, math.sqrt(float(squares.sum()) / squares.size / 2))
+
+
+def squares_of_steps(series: Floats) -> Floats:
+    """[series], mean squares of the differences between steps, of [steps, series], 2 steps or more.
+
+    Half of it is the variance within a level.
+    """
+    found = np.zeros(series.shape[1])
+    _squares_of_steps(np.ascontiguousarray(series), found)
+    return found
+
+
+@kernel
+def _squares_of_steps(series, found):  # type: ignore[no-untyped-def]
+    num_steps = series.shape[0]
+    for step in range(1, num_steps):
+        for at in range(found.size):
+            found[at] += (series[step, at] - series[step - 1, at]) ** 2
+    for at in range(found.size):
+        found[at] /= num_steps - 1
 
 
 @kernel

@@ -24,6 +24,7 @@ from app.engine.arrivals.lateness import (
     table_clock,
 )
 from app.engine.arrivals.occurrences import Occurrences, occurrences_of_replay, occurrences_of_table
+from app.engine.kernels import kernel
 from app.engine.what_if import ReplayGroups
 from app.trace.collectives import Collectives, RankPlace
 from app.trace.window import Floats, Ints
@@ -92,22 +93,31 @@ class Arrivals:
         found = self.occurrences
         is_explained = np.zeros(len(self.places), np.bool_)
         is_explained[list(explained)] = True
-        lost_s = np.zeros_like(self.lateness.lost_s)
         size = found.group_size[found.group]
         member = np.repeat(found.first_member[found.group] - found.first_row, size)
         mine = is_explained[found.member_rank[member + np.arange(found.stay_s.size)]]
         ours = np.add.reduceat(mine & self.lateness.is_late, found.first_row) > 0
-        np.add.at(lost_s, (found.group[~ours], found.step[~ours]), self.lateness.late_wait_s[~ours])
-        return fill_missing_steps(lost_s, self.lateness.is_recorded(found))
+        shape = self.lateness.lost_s.shape
+        place, left_s = found.group * shape[1] + found.step, self.lateness.late_wait_s
+        lost_s = np.bincount(place, np.where(ours, 0.0, left_s), shape[0] * shape[1])
+        by_step_s = np.asarray(lost_s, np.float64).reshape(shape)
+        return fill_missing_steps(by_step_s, self.lateness.is_recorded(found))
 
     @cached_property
     def _in_groups(self) -> Ints:
-        return np.unique(self.occurrences.member_rank)
+        return np.flatnonzero(np.bincount(self.occurrences.member_rank))
 
     def _largest(self, of_members: Floats) -> Floats:
         largest = np.zeros((len(self.places), of_members.shape[1]))
-        np.maximum.at(largest, self.occurrences.member_rank, of_members)
+        _fill_largest(self.occurrences.member_rank, of_members, largest)
         return largest
+
+
+@kernel
+def _fill_largest(rows, of_members, largest):  # type: ignore[no-untyped-def]
+    for member in range(rows.size):
+        for step in range(of_members.shape[1]):
+            largest[rows[member], step] = max(largest[rows[member], step], of_members[member, step])
 
 
 def arrivals_of_replay(replay: ReplayGroups, step_s: Floats) -> Arrivals | None:
@@ -197,27 +207,61 @@ def culprit_as_json(arrivals: Arrivals, late: LateRank, kind: str) -> dict[str, 
 
 def groups_as_json(arrivals: Arrivals, name: str | None = None) -> list[dict[str, Any]]:
     """Groups, longest wait first; with `name`, only that group, with all of its members."""
-    lost_s = arrivals.lateness.lost_s.mean(axis=1)
+    means = _GroupMeans.of(arrivals)
     if name is not None:
         return [
-            _group(arrivals, at, len(group.ranks))
+            _group(arrivals, means, at, len(group.ranks))
             for at, group in enumerate(arrivals.occurrences.groups)
             if group.name == name
         ]
-    order = np.argsort(-lost_s, kind="stable")[:MAX_GROUPS]
-    return [_group(arrivals, int(at), MAX_MEMBERS) for at in order]
+    order = np.argsort(-arrivals.lateness.lost_s.mean(axis=1), kind="stable")[:MAX_GROUPS]
+    return [_group(arrivals, means, int(at), MAX_MEMBERS) for at in order]
 
 
-def _group(arrivals: Arrivals, at: int, most_members: int) -> dict[str, Any]:
-    occurrences, late = arrivals.occurrences, arrivals.lateness
-    group = occurrences.groups[at]
-    mine = occurrences.group == at
+@dataclass(frozen=True, slots=True)
+class _GroupMeans:
+    """Figures of all groups, in seconds a step.
+
+    Shapes: [members] for `waited_for_s`, `waited_s` and `num_late`; [groups] for `num`, the number
+    of occurrences; `by_group` [occurrences] has the occurrences in order of their groups and then
+    transfers, of which group g has those from `bounds[g]` to `bounds[g + 1]`. `has_bytes`: some
+    bytes are known.
+    """
+
+    waited_for_s: Floats
+    waited_s: Floats
+    num_late: Floats
+    num: Floats
+    by_group: Ints
+    bounds: Ints
+    has_bytes: bool
+
+    @classmethod
+    def of(cls, arrivals: Arrivals) -> _GroupMeans:
+        """The figures of these arrivals."""
+        occurrences, late = arrivals.occurrences, arrivals.lateness
+        by_group = np.lexsort((late.transfer_s, occurrences.group))
+        groups = np.arange(len(occurrences.groups) + 1)
+        return cls(
+            late.waited_for_s.mean(axis=1),
+            late.waited_s.mean(axis=1),
+            late.late.sum(axis=1),
+            late.num_occurrences.sum(axis=1),
+            by_group,
+            np.searchsorted(occurrences.group[by_group], groups),
+            bool(np.isfinite(occurrences.num_bytes).any()),
+        )
+
+
+def _group(arrivals: Arrivals, means: _GroupMeans, at: int, most_members: int) -> dict[str, Any]:
+    occurrences, group = arrivals.occurrences, arrivals.occurrences.groups[at]
+    mine = means.by_group[means.bounds[at] : means.bounds[at + 1]]
+    transfer_s = arrivals.lateness.transfer_s[mine]
     first, size = int(occurrences.first_member[at]), int(occurrences.group_size[at])
     of_group = slice(first, first + size)
-    waited_for_s = late.waited_for_s[of_group].mean(axis=1)
-    waited_s = late.waited_s[of_group].mean(axis=1)
-    num = float(late.num_occurrences[at].sum())
-    late_share = late.late[of_group].sum(axis=1) / max(num, 1.0)
+    waited_for_s, waited_s = means.waited_for_s[of_group], means.waited_s[of_group]
+    num = float(means.num[at])
+    late_share = means.num_late[of_group] / max(num, 1.0)
     members = np.argsort(-waited_for_s, kind="stable")[:most_members]
     places = [arrivals.places[each] for each in occurrences.member_rank[of_group].tolist()]
     return {
@@ -226,9 +270,13 @@ def _group(arrivals: Arrivals, at: int, most_members: int) -> dict[str, Any]:
         "ranks": list(group.ranks[:MAX_RANKS_NAMED]),
         "num_ranks": size,
         "num_occurrences": int(num),
-        "transfer_s": float(np.median(late.transfer_s[mine])) if mine.any() else None,
+        "transfer_s": _middle(transfer_s) if mine.size else None,
         "waited_s": float(waited_s.mean()),
-        "bandwidth_bytes_s": _bandwidth(_mean_bytes(arrivals, at), late.transfer_s[mine]),
+        "bandwidth_bytes_s": (
+            _bandwidth(_mean_bytes(occurrences, mine, size), transfer_s)
+            if means.has_bytes
+            else None
+        ),
         "members": [
             {
                 "rank": places[member].rank,
@@ -243,11 +291,15 @@ def _group(arrivals: Arrivals, at: int, most_members: int) -> dict[str, Any]:
     }
 
 
-def _mean_bytes(arrivals: Arrivals, group: int) -> Floats:
-    """[the group's occurrences], mean over members, NaN where one is unknown."""
-    occurrences = arrivals.occurrences
-    first = occurrences.first_row[occurrences.group == group]
-    rows = first[:, None] + np.arange(int(occurrences.group_size[group]))
+def _middle(ascending: Floats) -> float:
+    """The median of ascending values, at least one."""
+    size = ascending.size
+    return float((ascending[(size - 1) // 2] + ascending[size // 2]) / 2)
+
+
+def _mean_bytes(occurrences: Occurrences, mine: Ints, size: int) -> Floats:
+    """[occurrences of a group of this size], mean over members, NaN where one is unknown."""
+    rows = occurrences.first_row[mine][:, None] + np.arange(size)
     return np.asarray(occurrences.num_bytes[rows].mean(axis=1))
 
 

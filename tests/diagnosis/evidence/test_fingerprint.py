@@ -1,6 +1,6 @@
 import pytest
 
-from app.diagnosis.evidence.fingerprint import fingerprint
+from app.diagnosis.evidence.fingerprint import coverage, fingerprint
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage
 from tests.diagnosis.jobs import case_of, made, window_of
@@ -54,3 +54,22 @@ def test_shares_of_op_types_are_those_of_the_loss():
     )
     assert seen.stage_share == pytest.approx((1.0,))
     assert seen.between_workers == pytest.approx(1.0)
+
+
+def test_coverage_counts_overlapping_operations_once_in_any_order():
+    """Of 10 s the worker runs operations for 4 + 1 + 2 s; some overlap, or lie within another."""
+    rows = [
+        each.on(start_s=start_s, duration_s=duration_s)
+        for each, start_s, duration_s in zip(
+            in_row(*[("forward-compute", 1)] * 4, ("optimizer", 1)),
+            (0.0, 1.0, 3.0, 5.0, 8.0),
+            (3.0, 1.0, 1.0, 1.0, 2.0),
+            strict=True,
+        )
+    ]
+    assert coverage(case_of(window(rows))) == pytest.approx(0.7)
+    # The order of the rows in the first step is not that of the second one.
+    turned = [each.on(step=1, start_s=8.0 - each.start_s) for each in rows[:-1]]
+    later = [*turned, rows[-1].on(step=1, start_s=9.0, duration_s=1.0)]
+    # There 1 + 1 + 4 of 8 s.
+    assert coverage(case_of(window([*rows, *later]))) == pytest.approx(13 / 18)

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.diagnosis.statistics.robust import kth_smallest, median, medians
+from app.diagnosis.statistics.robust import (
+    kth_smallest,
+    lower_quantile,
+    median,
+    median_of,
+    medians,
+    medians_of_known,
+    quantile_of,
+    quantiles,
+)
 
 VALUES = st.lists(st.sampled_from([0.0, 1.0, 1.5, 2.0, 7.0]) | st.floats(-9, 9), min_size=1)
 
@@ -37,3 +46,33 @@ def test_medians_of_rows_in_any_memory_layout(size: int, order: str) -> None:
         "equal": np.ones_like(drawn),
     }[order].transpose(1, 2, 0)
     assert np.array_equal(medians(rows), np.median(rows, axis=-1))
+
+
+@given(VALUES)
+def test_the_median_of_all_values_is_that_of_numpy(values: list[float]) -> None:
+    assert median_of(np.array(values)) == np.median(values)
+
+
+def test_the_median_is_nan_where_a_value_is_nan_or_none_is_there() -> None:
+    assert np.isnan(median_of(np.array([1.0, np.nan, 2.0])))
+    assert np.isnan(median_of(np.empty(0)))
+
+
+def test_the_median_leaves_its_values_in_order() -> None:
+    values = np.array([3.0, 1.0, 2.0])
+    assert median_of(values) == 2.0
+    assert values.tolist() == [3.0, 1.0, 2.0]
+
+
+@given(VALUES, st.floats(0, 1))
+def test_quantiles_are_those_of_numpy(values: list[float], share: float) -> None:
+    row = np.array(values)
+    assert quantile_of(row, share) == pytest.approx(np.quantile(row, share), abs=1e-12)
+    assert quantiles(np.stack([row, -row]), share)[1] == quantile_of(-row, share)
+    assert lower_quantile(row, share) == np.quantile(row, share, method="lower")
+
+
+def test_medians_of_known_values_leave_nan_out() -> None:
+    rows = np.array([[1.0, np.nan, 3.0, 8.0], [np.nan] * 4, [4.0, 2.0, 1.0, 3.0]])
+    assert medians_of_known(rows).tolist()[::2] == [3.0, 2.5]
+    assert np.isnan(medians_of_known(rows)[1])

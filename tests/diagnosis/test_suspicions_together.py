@@ -1,0 +1,108 @@
+"""All repairs at once, and evidence that is computed once for all questions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.diagnosis.case import Case
+from app.diagnosis.detector import Suspicion
+from app.diagnosis.diagnose import DETECTORS
+from app.diagnosis.finding import RuledOut
+from app.diagnosis.job_history import onset_in_history
+from app.diagnosis.repair import Repaired
+from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
+from app.diagnosis.statistics.ramps import rising_ramp
+from app.diagnosis.suspicions import RepairedTogether, suspicion_costs
+from app.engine.what_if import Replayer
+from app.synth.faults.slow_compute import LongLastStage, SlowWorker
+from app.trace.window import Ints
+from tests.diagnosis.jobs import case_of, made, window_of
+
+
+def suspected(case: Case) -> list[Suspicion]:
+    answers = [each.detect(case) for each in DETECTORS]
+    found = [each for each in answers if not isinstance(each, RuledOut) and each.score >= 0.5]
+    return [each for each in found if each.repair is not None]
+
+
+def rows_of_stage_one(group: Replayer) -> Ints:
+    return np.flatnonzero(group.template.stage == 1)
+
+
+def test_one_repair_alone_is_that_of_its_cost() -> None:
+    case = case_of(window_of(made(SlowWorker(1, 2, 1.5))))
+    [slow] = suspected(case)
+    together = RepairedTogether(case, [slow])
+    [alone_s] = suspicion_costs(case, [slow]).repaired_s
+    assert alone_s is not None
+    assert np.allclose(together.step_s, alone_s)
+    assert together.ideal_s.mean() < case.report.ideal_s.mean()
+
+
+def test_no_repair_leaves_the_replayed_and_the_ideal_step() -> None:
+    case = case_of(window_of(made(SlowWorker(1, 2, 1.5))))
+    nothing = RepairedTogether(case, [])
+    assert nothing.step_s.tolist() == case.replay.simulated_s.tolist()
+    assert nothing.ideal_s is case.report.ideal_s
+
+
+def test_ideal_rows_do_not_change_the_next_answer() -> None:
+    case = case_of(window_of(made(SlowWorker(1, 2, 1.5), LongLastStage())))
+    together = RepairedTogether(case, suspected(case))
+    before_s = together.step_s.copy()
+    one_s = together.with_ideal_s(rows_of_stage_one)
+    every_s = together.with_ideal_s(lambda group: np.arange(group.template.num_ops))
+    again_s = RepairedTogether(case, suspected(case))
+    assert np.array_equal(one_s, together.with_ideal_s(rows_of_stage_one))
+    assert np.allclose(one_s, again_s.with_ideal_s(rows_of_stage_one))
+    assert np.array_equal(before_s, together.step_s)
+    assert np.allclose(every_s, case.report.ideal_s)
+
+
+def test_each_repair_is_asked_once_for_each_group() -> None:
+    case = case_of(window_of(made(SlowWorker(1, 2, 1.5))))
+    [slow] = suspected(case)
+    asked = []
+
+    def counted(group: Replayer) -> Repaired:
+        asked.append(group.steps)
+        assert slow.repair is not None
+        return slow.repair(group)
+
+    together = RepairedTogether(case, [replace(slow, repair=counted)])
+    together.with_ideal_s(rows_of_stage_one)
+    together.with_ideal_s(rows_of_stage_one)
+    assert asked == [group.steps for group in case.replay.groups]
+
+
+def test_evidence_of_a_case_is_computed_once_for_each_key() -> None:
+    case, asked = case_of(window_of(made())), []
+
+    def named(_: Case, name: str) -> str:
+        asked.append(name)
+        return name.upper()
+
+    assert [case.cached_for(named, each) for each in ("a", "b", "a")] == ["A", "B", "A"]
+    assert asked == ["a", "b"]
+
+
+def test_an_onset_is_computed_once_for_each_series() -> None:
+    case = case_of(window_of(made()))
+    badness = np.ones(case.extended_history.num_steps)
+    badness[-4:] = 1.5
+    found = case.onset_of(badness)
+    assert case.onset_of(badness) is found
+    assert found == onset_in_history(case.extended_history, badness)
+    assert case.onset_of(badness.copy()) is not found
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_a_ramp_is_the_same_with_changes_that_are_known(falls: bool) -> None:
+    rising = np.concatenate([np.ones(12), np.linspace(1.0, 1.6, 12), np.full(12, 1.6)])
+    values = np.concatenate([np.full(10, 2.5), rising]) if falls else rising
+    values[3] = np.nan
+    known = level_changes(values, USUAL_CRITERIA)
+    found = rising_ramp(values, USUAL_CRITERIA)
+    assert found is not None
+    assert rising_ramp(values, USUAL_CRITERIA, known) == found
