@@ -66,10 +66,9 @@ class Suspicion:
     unknown; onset, end and persistence come from it unless they are given. `wording` makes the
     sentence, and `onset_form` says how it adds the onset, None where the fact has the step already.
     Below `min_cost`, a share of GPU time, the cause is not named. `parts` is for several culprits
-    with a repair. `max_confidence` is for evidence that cannot decide, however often such findings
-    are right: few steps, or two explanations that look alike. With `is_cost_recorded` the cost is
-    `cost`, read from the record, whatever is replayed. `is_at_step_end` is for work after the last
-    micro-batch, as the optimizer.
+    with a repair. `max_confidence` is for windows of few steps, on which nothing was calibrated.
+    With `is_cost_recorded` the cost is `cost`, read from the record, whatever is replayed.
+    `is_at_step_end` is for work after the last micro-batch, as the optimizer.
     """
 
     cause: str
@@ -135,10 +134,12 @@ def names_of(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:
     """The culprits in words: "rank 11 (dp 3, stage 1) on host-17, GPU 5", "host-2", "stage 3"."""
     if not culprits:
         return "every worker"
+    # Only one alone is called the last: the words have commas.
+    num_stages = num_stages if len(culprits) == 1 else None
     named = [_name(culprit, num_stages) for culprit in culprits[:_MAX_NAMED]]
     more, hosts = len(culprits) - _MAX_NAMED, all(_is_host(each) for each in culprits)
-    # Names of workers have commas.
-    between = ", " if hosts else "; "
+    # Names of workers have commas, too.
+    between = "; " if any(each.dp_rank is not None for each in culprits) else ", "
     if more > 0:
         return f"{between.join(named)} and {more:,} more{' hosts' if hosts and more > 1 else ''}"
     if len(named) == 1:

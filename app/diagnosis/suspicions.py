@@ -26,7 +26,7 @@ import numpy as np
 from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
-from app.diagnosis.evidence.expert_load import hot_by_routing
+from app.diagnosis.evidence.expert_levels import hot_by_routing
 from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
@@ -348,6 +348,9 @@ _CONFUSABLE = frozenset(
         ("gc-pause", "checkpoint-stall"),
         ("data-loading", "checkpoint-stall"),
         ("late-host", "checkpoint-stall"),
+        ("expert-imbalance", "allocator-stall"),
+        ("expert-imbalance", "cpu-contention"),
+        ("expert-imbalance", "gc-pause"),
     )
 )
 # Share of the smaller one's excess time.
@@ -386,8 +389,11 @@ def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]
         found |= _explained(lengths, "expert-imbalance")
     # Arrivals may have some of the same workers again.
     for slow in (each for each in suspicions if each.cause == "slow-worker"):
-        reason = _reason_by_experts(case, slow)
-        if reason is not None:
+        by_load = "expert-imbalance" in by_cause and _are_hot(case, slow)
+        reason = None if by_load else _reason_by_experts(case, slow)
+        if by_load:
+            found |= _explained(slow, "expert-imbalance")
+        elif reason is not None:
             found[slow.cause] = RuledOut(slow.cause, reason, True, slow.score)
     for stop in (each for each in suspicions if each.cause in _STOPS):
         if not _knows_loads(case) and _is_one_block(case, _workers_of(stop)):

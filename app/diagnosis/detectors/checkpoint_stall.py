@@ -267,7 +267,6 @@ def _suspicion(case: Case, found: _Stops, every: int) -> Suspicion | RuledOut:
         cost=cost if found.are_whole else None,
         is_cost_recorded=True,
         min_cost=MIN_COST,
-        max_confidence=confidence,
         persistence="chronic",
         evidence={
             "workers": [list(worker) for worker in workers],

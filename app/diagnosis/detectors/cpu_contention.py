@@ -305,7 +305,6 @@ def _suspicion(case: Case, found: Stalls, stops: ComputationEvents, blamed: _Bla
         delays=delays_repair(
             _joined(lost.later.blamed_ops(case, lost.later.excess_s), _other_delays(case, workers))
         ),
-        max_confidence=1.0 if blamed.are_named else confidence,
         onset_step=onset.onset_step,
         end_step=onset.end_step,
         persistence=onset.persistence,

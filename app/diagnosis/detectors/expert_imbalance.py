@@ -11,7 +11,15 @@ import numpy as np
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, percent
+from app.diagnosis.detector import (
+    Detector,
+    Suspicion,
+    as_ratio,
+    finding_sentence,
+    names_of,
+    percent,
+)
+from app.diagnosis.evidence.expert_levels import expert_levels, expert_times, uneven_workers
 from app.diagnosis.evidence.expert_load import (
     MAX_CONSERVED,
     MIN_COLUMN_R,
@@ -19,11 +27,10 @@ from app.diagnosis.evidence.expert_load import (
     NOT_TOLD_APART,
     ExpertLoad,
     expert_load,
-    relative_loads,
 )
-from app.diagnosis.finding import RuledOut, score
+from app.diagnosis.finding import Culprit, RuledOut, Worker, group_culprits, score
 from app.diagnosis.repair import Repaired, without_factor
-from app.diagnosis.sentence import ARE, verb
+from app.diagnosis.sentence import ARE, TAKE, verb
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
@@ -97,41 +104,62 @@ _DIFFER, _FOLLOW = verb("differ", "differed"), verb("follow", "followed")
 
 
 def _suspicion(case: Case, found: ExpertLoad, value: float, figures: dict[str, float]) -> Suspicion:
-    hottest = case.joined(lambda group: _of_steps(_load_of_group(case, group.replayer)))
+    hottest = case.joined(lambda group: _of_steps(_times_of_group(case, group.replayer)))
     by_tokens = found.tokens_r is not None and found.tokens_r >= MIN_COLUMN_R
-    fact = (
-        f"loads of the experts {ARE} uneven: computations of the same micro-batch {_DIFFER} by "
-        f"{percent(found.spread)} between the ranks of an expert-parallel block, forward and "
-        "backward alike" + (f", and {_FOLLOW} the number of tokens" if by_tokens else "")
-    )
+    is_sure = by_tokens or found.is_together or found.conserved <= MAX_CONSERVED
+    workers = _block_workers(case, found)
+    culprits = group_culprits(workers, {}, case.parallelism)
+    fact = _fact_of_block(case, culprits, workers) if workers else _fact(found, by_tokens=by_tokens)
     return Suspicion(
         cause=ExpertImbalance.cause,
         score=value,
-        confidence=_CONFIDENCE * (1.0 if by_tokens or found.conserved <= MAX_CONSERVED else 0.9),
-        culprits=(),
-        wording=partial(finding_sentence, fact),
+        confidence=_CONFIDENCE * (1.0 if is_sure else 0.9),
+        culprits=culprits,
+        wording=partial(finding_sentence, fact + (", and go with the tokens" if by_tokens else "")),
         repair=lambda group: _repaired(case, group),
         badness=_badness(case, hottest),
         persistence=rotation(hottest.argmax(axis=1)) or "chronic",
         evidence={
             "optypes": ["forward-compute", "backward-compute"],
             "steps": case.steps[case.usual_steps].tolist(),
+            **({"dp_ranks": sorted({dp_rank for dp_rank, _ in workers})} if workers else {}),
             **figures,
         },
     )
 
 
-def _load_of_group(case: Case, replayer: Replayer) -> Floats:
-    """[dp, pp, items, steps], load over the mean of the block for the same micro-batch."""
-    loads = relative_loads(case, case.group_of(replayer))
-    if loads is None:
+def _fact(found: ExpertLoad, *, by_tokens: bool) -> str:
+    return (
+        f"loads of the experts {ARE} uneven: computations of the same micro-batch {_DIFFER} by "
+        f"{percent(found.spread)} between the ranks of an expert-parallel block, forward and "
+        "backward alike" + (f", and {_FOLLOW} the number of tokens" if by_tokens else "")
+    )
+
+
+def _block_workers(case: Case, found: ExpertLoad) -> list[Worker]:
+    """Workers of blocks that wait for their fullest expert, where other blocks have even loads."""
+    uneven = uneven_workers(case, found)
+    if not found.is_together or uneven.all(axis=0).any():
+        return []
+    return [(int(dp_rank), int(stage)) for dp_rank, stage in np.argwhere(uneven)]
+
+
+def _fact_of_block(case: Case, culprits: tuple[Culprit, ...], workers: list[Worker]) -> str:
+    levels = case.cached(expert_levels)
+    mean = 1.0 if levels is None else float(np.mean([levels.worker[each] for each in workers]))
+    return (
+        f"loads of the experts {ARE} uneven in the expert-parallel block of {names_of(culprits)}: "
+        f"all its ranks {TAKE} longer for the same micro-batches, {as_ratio(mean)} as long as the "
+        "other blocks on average, forward and backward alike"
+    )
+
+
+def _times_of_group(case: Case, replayer: Replayer) -> Floats:
+    """[dp, pp, items, steps], time over that with even loads."""
+    found = expert_times(case, case.group_of(replayer))
+    if found is None:
         return np.ones((replayer.dp_size, replayer.pp_size, 1, len(replayer.steps)))
-    # The smaller of the directions: a pause is in one of them only.
-    load = np.minimum(*loads)
-    ep_size = case.parallelism.ep_size
-    blocks = load.reshape(-1, ep_size, *load.shape[1:])
-    even = blocks / np.maximum(blocks.mean(axis=1, keepdims=True), 1e-9)
-    return np.asarray(even.reshape(load.shape))
+    return np.maximum(found, 1e-3)
 
 
 def _of_steps(load: Floats) -> Floats:
@@ -147,9 +175,9 @@ def _badness(case: Case, hottest: Floats) -> Floats:
 
 
 def _repaired(case: Case, group: Replayer) -> Repaired:
-    """Each micro-batch with even loads in every block; the same work in all."""
+    """Each micro-batch with even loads."""
     features = case.group_of(group)
-    load = _load_of_group(case, group)
+    load = _times_of_group(case, group)
     rows, durations_s = [np.empty(0, np.int64)], [np.empty((0, group.grid.start_s.shape[1]))]
     for side in (features.forward, features.backward):
         if side is None or side.shared.size != load.shape[2]:

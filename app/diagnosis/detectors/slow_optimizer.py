@@ -93,7 +93,6 @@ def _suspicion(case: Case, slow: _SlowStage) -> Suspicion:
         wording=partial(finding_sentence, fact),
         repair=ShortenedTypes(case, {slow.optype: factors}),
         persistence="chronic",
-        max_confidence=MAX_CONFIDENCE,
         is_at_step_end=True,
         evidence={
             "workers": [list(worker) for worker in workers],

@@ -181,14 +181,14 @@ class StageImbalance(Detector):
         return Suspicion(
             self.cause,
             float(of_stages.max()),
-            sure,
+            min(sure, at_most),
             culprits,
             partial(finding_sentence, _fact(case, load, stages, culprits)),
             repair=_repair(case, load, stages),
             badness=_badness(case, load, list(stages.long)),
             min_cost=_min_cost(case, load, worst),
             evidence=_evidence(case, load, stages),
-            max_confidence=at_most if has_support[worst] else min(at_most, MAX_CONFIDENCE),
+            max_confidence=1.0 if has_support[worst] else MAX_CONFIDENCE,
             parts=self._parts(case, load, of_stages, has_support, stages),
         )
 

@@ -1,9 +1,17 @@
-"""Uneven loads of experts: which worker computes longer for a micro-batch than its peers?
+"""Uneven loads of experts: do computations follow the tokens that each rank's experts get?
 
-A rank whose experts get more tokens computes longer, forward and backward alike. The tokens are
-those of the whole expert-parallel block, so one rank's surplus is another one's lack, and layers
-route differently, so stages differ. Long sequences lengthen a micro-batch on all stages of their
-own replica, and take nothing from others.
+A rank whose experts get more tokens computes longer, forward and backward of a micro-batch alike,
+although these run at different times: the load is part of the micro-batch, not of the hour. Two
+forms are known.
+
+- Apart: computations hold the experts' work alone. Each rank varies by itself, and as tokens only
+  move within an expert-parallel block, one rank's surplus is another one's lack.
+- Together: computations hold the exchange of tokens as well. All ranks of the block wait for its
+  fullest expert, so all of them take longer for the same micro-batches, unlike other blocks.
+
+Layers route differently, so stages differ. Long sequences lengthen a micro-batch on all stages of
+their own replica, and a busy host or GPU lengthens what runs next to each other in time. Deviations
+are from the worker's own mean of the step, so a slow worker or a long stage shows nothing here.
 """
 
 from dataclasses import dataclass
@@ -12,46 +20,71 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import Features, work_signals
-from app.diagnosis.evidence.sequence_lengths import column_r, relative_durations
-from app.trace.window import Floats
+from app.diagnosis.evidence.features import Computations, Features
+from app.diagnosis.evidence.sequence_lengths import column_r
+from app.trace.window import Floats, Ints
+
+Flags = NDArray[np.bool_]
 
 # Steps sampled for the correlations.
 MAX_STEPS = 32
+# Computations of a worker with fewer micro-batches and steps show no variation.
+MIN_CELLS = 12
 # The part of the variation that forward and backward share, and its correlation. Healthy workers
 # share next to nothing; clock noise of a worker that lasts for a step is up to 0.03.
-MIN_SPREAD = 0.05
-MIN_R = 0.7
+MIN_SPREAD = 0.04
+MIN_R = 0.4
 # Sequences make the stages of a replica agree; routing, which differs by layer, does not.
 MAX_STAGES_R = 0.4
+# Lengths that a sampler makes alike on all dp ranks make blocks agree; routing does not.
+MAX_BLOCKS_R = 0.4
+# A busy host or GPU makes neighbouring micro-batches agree, as a share of forward and backward.
+MAX_NEIGHBOUR_SHARE = 0.5
 # Tokens only move within a block: its mean varies far less than that of independent ranks.
 MAX_CONSERVED = 0.3
+# Ranks of a block that wait for its fullest expert share this much of their variation.
+MIN_TOGETHER = 0.5
 # Time goes with a column that is sent, or does not.
 MIN_COLUMN_R = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoad:
-    """How the computations of an expert-parallel block differ for the same micro-batch.
+    """How computations vary from micro-batch to micro-batch, by block and stage.
 
-    `spread` is the standard deviation that forward and backward share, as a share of the usual
-    time; `pearson_r` their correlation. `stages_r` is the correlation of one stage with the other
-    stages of the replica, None with one stage. `conserved` is the variance of the block's mean over
-    that of as many independent ranks: 0 where tokens only move between ranks, 1 without a link.
-    `tokens_r` and `squares_r` are correlations with `tokens` and `seq_len_sq`, None where unknown.
+    `varying` [blocks, pp] are those beyond noise; the figures are of these, or of all if there are
+    none. `has_lasting`: the same place of every block is slow in the whole window, which counts as
+    varying. `spread` is the standard deviation that forward and backward share, as a share of the
+    usual time; `pearson_r` their correlation. `neighbours` is what a micro-batch shares with the
+    next one, as a share of that. `together` is what ranks of a block share, 1 = all of it.
+    `stages_r` is the correlation of one stage with the other stages of the replica, None with one
+    stage; `blocks_r` that of a block with the other blocks, None with one block. `conserved` is the
+    variance of the block's mean over that of as many independent ranks: 0 where tokens only move
+    between ranks, 1 without a link. `tokens_r` and `squares_r` are correlations with `tokens` and
+    `seq_len_sq`, None where unknown.
     """
 
+    varying: Flags
+    has_lasting: bool
     spread: float
     pearson_r: float
+    neighbours: float
+    together: float
     stages_r: float | None
+    blocks_r: float | None
     conserved: float
     tokens_r: float | None
     squares_r: float | None
 
     @property
     def varies(self) -> bool:
-        """Whether forward and backward vary together, beyond noise."""
-        return self.spread >= MIN_SPREAD and self.pearson_r >= MIN_R
+        """Whether forward and backward vary together, beyond noise, and with the micro-batch."""
+        return bool(self.varying.any()) and self.neighbours <= MAX_NEIGHBOUR_SHARE
+
+    @property
+    def is_together(self) -> bool:
+        """Whether the ranks of a block take longer for the same micro-batches."""
+        return self.together >= MIN_TOGETHER
 
     @property
     def by_sequences(self) -> bool:
@@ -62,96 +95,168 @@ class ExpertLoad:
 
     @property
     def by_experts(self) -> bool:
-        """Whether tokens, the balance within blocks, or stages show experts."""
+        """Whether tokens, the balance within blocks, blocks that differ, or stages show experts."""
         if self.squares_r is not None and self.squares_r >= MIN_COLUMN_R:
             return self.tokens_r is not None and self.tokens_r > self.squares_r
         if self.tokens_r is not None and self.tokens_r >= MIN_COLUMN_R:
             return True
-        if self.conserved <= MAX_CONSERVED:
+        if self.conserved <= MAX_CONSERVED or self.has_lasting:
             return True
-        return self.stages_r is not None and self.stages_r <= MAX_STAGES_R
+        if self.is_together and self.blocks_r is not None:
+            # Lengths of one dp rank say nothing about those of the next.
+            return self.blocks_r <= MAX_BLOCKS_R
+        # Inputs that only one stage works on, as images, vary on that stage alone.
+        is_one_stage = not self.is_together and self.varying.any(axis=0).sum() < 2
+        return not is_one_stage and self.stages_r is not None and self.stages_r <= MAX_STAGES_R
+
+    @property
+    def is_by_routing(self) -> bool:
+        """Whether computations vary, and experts are what explains it."""
+        return self.varies and self.by_experts and not self.by_sequences
 
 
-def relative_loads(case: Case, group: Features) -> tuple[Floats, Floats] | None:
-    """Forward and backward [dp, pp, items, steps] over the usual time of stage, item and step.
-
-    Slow workers are corrected first. None where items of the directions do not correspond.
-    """
-    forward, backward = group.forward, group.backward
-    if forward is None or backward is None:
-        return None
-    sides = [forward.duration_s, backward.duration_s]
-    if not sides[0].size or sides[0].shape != sides[1].shape:
-        return None
-    if case.slowness is not None:
-        slow_by = case.slowness.slow_by[group.positions]
-        slow_by = np.where(case.cached(hot_by_routing), 1.0, slow_by)
-        sides = [each / slow_by.transpose(1, 2, 0)[:, :, None, :] for each in sides]
-    one, other = (relative_durations(each) for each in sides)
-    return one, other
-
-
-def hot_by_routing(case: Case) -> NDArray[np.bool_]:
-    """[dp, pp], slow workers whose experts are the reason, not their GPU.
-
-    The same place of every expert-parallel block has the same experts: where it is slow in each of
-    several blocks, or gets more tokens than its peers by half of its slowness, that is routing.
-    """
+def block_size(case: Case) -> int:
+    """dp ranks of an expert-parallel block; of a job without experts all."""
     sizes = case.parallelism
-    found = np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
-    if sizes.ep_size < 2 or case.slowness is None:
-        return found
-    slow_by = case.slowness.slow_by[case.usual_steps].mean(axis=0)
-    is_slow = slow_by > 1.0
-    num_blocks = sizes.dp_size // sizes.ep_size
-    if num_blocks > 1:
-        everywhere = is_slow.reshape(num_blocks, sizes.ep_size, sizes.pp_size).all(axis=0)
-        # If all places are slow everywhere, nothing tells them from their GPUs.
-        found |= np.tile(everywhere & ~everywhere.all(axis=0), (num_blocks, 1))
-    tokens = work_signals(case.replay).get("tokens")
-    if tokens is not None:
-        mean = np.nan_to_num(np.nanmean(tokens, axis=0))
-        usual = np.maximum(np.median(mean, axis=0), 1e-9)
-        found |= is_slow & (mean / usual - 1 >= 0.5 * (slow_by - 1))
-    return found
+    is_known = sizes.ep_size > 1 and sizes.dp_size % sizes.ep_size == 0
+    return sizes.ep_size if is_known else sizes.dp_size
 
 
 def expert_load(case: Case) -> ExpertLoad | None:
     """Loads over the usual steps; None where there is nothing to compare."""
-    ep_size = case.parallelism.ep_size
-    parts = []
-    for group in case.groups:
-        usual = np.flatnonzero(case.is_usual[group.positions])
-        usual = usual[:: -(-max(1, usual.size) // MAX_STEPS)]
-        found = relative_loads(case, group) if usual.size else None
-        if found is not None:
-            parts.append([each[..., usual].reshape(*each.shape[:2], -1) for each in found])
+    parts = [part for part in (_deviations(case, group) for group in case.groups) if part]
     if not parts:
         return None
     forward, backward = (np.concatenate([part[k] for part in parts], axis=2) for k in (0, 1))
-    if forward.shape[2] < 3:
+    later = np.concatenate([part[2] for part in parts], axis=2)
+    if forward.shape[2] < MIN_CELLS:
         return None
-    forward, backward = (_clipped(each - 1) for each in (forward, backward))
-    common = (forward * backward).mean()
+    size = block_size(case)
+    own, varying = _varying(forward, backward, size)
+    lasting, lasting_spread = _lasting(case, size)
+    chosen = varying if varying.any() else np.ones(varying.shape, np.bool_)
+    of_workers = np.repeat(chosen, size, axis=0)
     both = (forward + backward) / 2
-    deviations = forward.std() * backward.std()
+    common = max(0.0, float(own[chosen].mean()))
     return ExpertLoad(
-        spread=float(np.sqrt(max(0.0, float(common)))),
-        pearson_r=_pearson(forward.ravel(), backward.ravel()) if deviations > 0 else 0.0,
-        stages_r=_between_stages(both),
-        conserved=_conserved(both, max(ep_size, 1)),
+        varying=varying | lasting,
+        has_lasting=bool(lasting.any()),
+        spread=max(float(np.sqrt(common)), lasting_spread),
+        pearson_r=_pearson(forward[of_workers].ravel(), backward[of_workers].ravel()),
+        neighbours=_share(float(later[of_workers].mean()), common)
+        if later.size and varying.any()
+        else 0.0,
+        together=_share(float(_shared_in_blocks(forward, backward, size)[chosen].mean()), common)
+        if varying.any()
+        else 0.0,
+        stages_r=_between_stages(both[of_workers.any(axis=1)]),
+        blocks_r=_between_blocks(both, chosen, size),
+        conserved=_conserved(both, case.parallelism.ep_size),
         tokens_r=_column_r(case, "tokens"),
         squares_r=_column_r(case, "seq_len_sq"),
     )
+
+
+def slow_in_every_block(case: Case) -> Flags:
+    """[dp, pp], workers that are slow at the same place of each of several blocks.
+
+    That place has the same experts in all of them. If all places are slow, nothing tells experts
+    from GPUs.
+    """
+    sizes = case.parallelism
+    found = np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
+    size = block_size(case)
+    if sizes.ep_size < 2 or case.slowness is None or sizes.dp_size == size:
+        return found
+    is_slow = (case.slowness.slow_by[case.usual_steps].mean(axis=0) > 1.0).reshape(
+        -1, size, sizes.pp_size
+    )
+    everywhere = is_slow.all(axis=0)
+    return np.tile(everywhere & ~everywhere.all(axis=0), (len(is_slow), 1))
+
+
+def _lasting(case: Case, size: int) -> tuple[Flags, float]:
+    """[blocks, pp] with a place that is slow in every block, and how far its ranks differ."""
+    slow = slow_in_every_block(case)
+    blocks: Flags = np.asarray(slow.reshape(-1, size, slow.shape[1]).any(axis=1))
+    if case.slowness is None or not blocks.any():
+        return blocks, 0.0
+    level = case.slowness.slow_by[case.usual_steps].mean(axis=0)
+    return blocks, float(np.log(level)[np.repeat(blocks, size, axis=0)].std())
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 0.0
+
+
+def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Floats] | None:
+    """[dp, pp, cells] of forward, backward, and of the product with the next micro-batch's.
+
+    Deviations of logarithms from the worker's mean of the step and chunk, and from that of all dp
+    ranks and steps for the micro-batch's position. None where directions do not correspond.
+    """
+    forward, backward = group.forward, group.backward
+    usual = np.flatnonzero(case.is_usual[group.positions])
+    usual = usual[:: -(-max(1, usual.size) // MAX_STEPS)]
+    if forward is None or backward is None or not usual.size:
+        return None
+    sides = [_centred(each, usual) for each in (forward, backward)]
+    if not sides[0].size or sides[0].shape != sides[1].shape:
+        return None
+    one, other = sides
+    items = forward.chunk[forward.shared], forward.microbatch[forward.shared]
+    follows = (np.diff(items[0]) == 0) & (np.diff(items[1]) == 1)
+    product = (other[:, :, :-1] * one[:, :, 1:] + one[:, :, :-1] * other[:, :, 1:])[:, :, follows]
+    flat = [each.reshape(*each.shape[:2], -1) for each in (one, other, product / 2)]
+    return flat[0], flat[1], flat[2]
 
 
 # A pause is no load: at most so many times the usual time counts.
 _MAX_LOAD = 4.0
 
 
-def _clipped(relative: Floats) -> Floats:
-    """Deviations [dp, pp, cells]; far ones are pauses."""
-    return np.asarray(np.clip(relative, -1.0, _MAX_LOAD - 1))
+def _centred(side: Computations, usual: Ints) -> Floats:
+    """[dp, pp, items, steps], deviations of logarithms; 0 for computations of 0 s."""
+    duration_s = side.duration_s[..., usual]
+    logs = np.zeros(duration_s.shape)
+    np.log(duration_s, out=logs, where=duration_s > 0)
+    chunk = side.chunk[side.shared]
+    limit = np.log(_MAX_LOAD)
+    for each in np.unique(chunk):
+        mine = logs[:, :, chunk == each]
+        mine -= np.median(mine, axis=2, keepdims=True)
+        mine = np.clip(mine, -limit, limit)
+        mine -= mine.mean(axis=(0, 3), keepdims=True)
+        logs[:, :, chunk == each] = mine - mine.mean(axis=2, keepdims=True)
+    return logs
+
+
+def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Flags]:
+    """[blocks, pp], covariance of the directions, and whether they vary alike beyond noise."""
+    own, *squares = (
+        _by_block((one * other).mean(axis=2), size)
+        for one, other in ((forward, backward), (forward, forward), (backward, backward))
+    )
+    are_alike = own >= MIN_R * np.sqrt(squares[0] * squares[1])
+    found = (own >= MIN_SPREAD**2) & are_alike
+    # A block with uneven loads in one stage may have them in others to a lesser degree.
+    found |= found.any(axis=1, keepdims=True) & (own >= (MIN_SPREAD / 2) ** 2) & are_alike
+    return own, found
+
+
+def _by_block(figures: Floats, size: int) -> Floats:
+    """[blocks, pp], means of workers' figures [dp, pp]."""
+    return np.asarray(figures.reshape(-1, size, figures.shape[1]).mean(axis=1))
+
+
+def _shared_in_blocks(forward: Floats, backward: Floats, size: int) -> Floats:
+    """[blocks, pp], mean covariance of one rank's forward and another one's backward."""
+    if size < 2:
+        return np.zeros((forward.shape[0], forward.shape[1]))
+    one, other = (each.reshape(-1, size, *each.shape[1:]) for each in (forward, backward))
+    of_all = (one.sum(axis=1) * other.sum(axis=1)).mean(axis=2)
+    of_own = (one * other).mean(axis=3).sum(axis=1)
+    return np.asarray((of_all - of_own) / (size * (size - 1)))
 
 
 def _between_stages(both: Floats) -> float | None:
@@ -160,6 +265,15 @@ def _between_stages(both: Floats) -> float | None:
         return None
     one, other = (both[:, first::2].mean(axis=1).ravel() for first in (0, 1))
     return _pearson(one, other)
+
+
+def _between_blocks(both: Floats, chosen: Flags, size: int) -> float | None:
+    """Correlation of the chosen blocks [blocks, pp] with the mean of all others of the stage."""
+    blocks = both.reshape(-1, size, *both.shape[1:]).mean(axis=1)
+    if len(blocks) < 2:
+        return None
+    others = (blocks.sum(axis=0) - blocks) / (len(blocks) - 1)
+    return _pearson(blocks[chosen].ravel(), others[chosen].ravel())
 
 
 def _conserved(both: Floats, ep_size: int) -> float:

@@ -1,0 +1,222 @@
+"""How much longer do experts make each computation, and which slow workers do they explain?
+
+The tokens of a micro-batch are as many for every rank of a stage, if they are spread evenly. So
+where ranks vary each by itself, even loads are the mean of the stage. Where the ranks of a block
+wait for its fullest expert, they take longer than with even loads, which the other blocks show; the
+fullest has never less than an even share, so a block whose lightest micro-batches still take longer
+than the other blocks is slow for another reason as well.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.diagnosis.case import Case
+from app.diagnosis.evidence.expert_load import (
+    ExpertLoad,
+    Flags,
+    block_size,
+    expert_load,
+    slow_in_every_block,
+)
+from app.diagnosis.evidence.features import Computations, Features, work_signals
+from app.engine.metrics import MAD_TO_DEVIATION
+from app.trace.window import Floats
+
+# The lightest micro-batches of a block, and the part of its mean excess that they may have.
+_LIGHTEST = 0.05
+_MAX_LIGHTEST_SHARE = 0.6
+# Stages differ by the loads of their few ranks within so many standard errors.
+MAX_STAGE_ERRORS = 3.0
+# Some experts stay popular. Before workers are compared, a worker's mean load is taken to deviate
+# by this share of the deviation from micro-batch to micro-batch; that counts as so many workers.
+_LASTING_TO_SPREAD = 0.5
+_ASSUMED_WORKERS = 3.0
+# A worker with a mean load so many deviations above the others' is slow by itself.
+MAX_WORKER_DEVIATIONS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLevels:
+    """Mean loads in the window.
+
+    `worker` [dp, pp] is the ratio of each worker's mean time to that with even loads. `lightest`
+    [dp, pp] is the same of the lightest micro-batches of its block. `deviation` is the standard
+    deviation of the logarithm between workers. `stage` [pp] is the ratio of a stage's mean time to
+    the other stages', where the loads of its few ranks explain it, else 1; `stage_error` is the
+    standard deviation of its logarithm that loads make, None where it is unknown.
+    """
+
+    worker: Floats
+    lightest: Floats
+    deviation: float
+    stage: Floats
+    stage_error: float | None
+
+
+def uneven_workers(case: Case, found: ExpertLoad) -> Flags:
+    """[dp, pp], workers of the blocks and stages with uneven loads."""
+    return np.repeat(found.varying, block_size(case), axis=0)
+
+
+def expert_times(case: Case, group: Features) -> Floats | None:
+    """[dp, pp, items, steps], computations' time over that with even loads; 1 where even.
+
+    What slow workers take longer whatever their load stays out. None where loads are not known.
+    """
+    found, levels = case.cached(expert_load), case.cached(expert_levels)
+    ratio = None if found is None else _relative(case, found, group)
+    if found is None or levels is None or ratio is None:
+        return None
+    # A stage with more tokens than the next one loses by that as well.
+    ratio = ratio * levels.stage[:, None, None]
+    if case.slowness is not None:
+        lasting = case.slowness.slow_by[group.positions].transpose(1, 2, 0)
+        lasting = np.where(case.cached(hot_by_routing)[..., None], 1.0, lasting)
+        ratio = ratio / lasting[:, :, None, :]
+    return np.where(uneven_workers(case, found)[..., None, None], ratio, 1.0)
+
+
+def expert_levels(case: Case) -> ExpertLevels | None:
+    """Levels over the usual steps; None where nothing varies with loads."""
+    found = case.cached(expert_load)
+    if found is None or not found.varying.any():
+        return None
+    parts = []
+    for group in case.groups:
+        ratio, usual = _relative(case, found, group), case.is_usual[group.positions]
+        if ratio is not None and usual.any():
+            parts.append(ratio[..., usual].reshape(*ratio.shape[:2], -1))
+    if not parts:
+        return None
+    ratio = np.concatenate(parts, axis=2)
+    size, level = block_size(case), ratio.mean(axis=2)
+    of_block = ratio.reshape(-1, size, *ratio.shape[1:]).mean(axis=1)
+    logs = np.log(np.maximum(level, 1e-9))
+    stage_error = None if found.is_together else _stage_error(logs, size)
+    return ExpertLevels(
+        worker=level,
+        lightest=np.repeat(np.quantile(of_block, _LIGHTEST, axis=2), size, axis=0),
+        deviation=_deviation(logs[uneven_workers(case, found)], found.spread),
+        stage=_stage_ratios(case, stage_error),
+        stage_error=stage_error,
+    )
+
+
+def _deviation(logs: Floats, spread: float) -> float:
+    """Standard deviation between workers; of few workers, mostly what is usual."""
+    measured = MAD_TO_DEVIATION * float(np.median(np.abs(logs - np.median(logs))))
+    assumed = _LASTING_TO_SPREAD * spread
+    squares = logs.size * measured**2 + _ASSUMED_WORKERS * assumed**2
+    return float(np.sqrt(squares / (logs.size + _ASSUMED_WORKERS)))
+
+
+def _stage_error(logs: Floats, size: int) -> float | None:
+    """Standard error of a stage's mean by the levels of its blocks; None with one block.
+
+    Tokens that only move within a block leave its mean, and that of its stage, as it is.
+    """
+    blocks = logs.reshape(-1, size, logs.shape[1]).mean(axis=1)
+    if len(blocks) < 2:
+        return None
+    return float(np.sqrt(blocks.var(axis=0, ddof=1).mean() / len(blocks)))
+
+
+def _stage_ratios(case: Case, stage_error: float | None) -> Floats:
+    """[pp], each stage's time over that of the stages that only loads make different."""
+    ones = np.ones(case.parallelism.pp_size)
+    if case.forward is None or case.backward is None or stage_error is None or ones.size < 2:
+        return ones
+    took_s = (case.forward.mean_s + case.backward.mean_s)[case.usual_steps].mean(axis=(0, 1))
+    if not (took_s > 0).all():
+        return ones
+    logs = np.log(took_s)
+    is_alike = np.abs(logs - np.median(logs)) <= MAX_STAGE_ERRORS * stage_error
+    if is_alike.sum() < 2:
+        return ones
+    return np.where(is_alike, took_s / took_s[is_alike].mean(), 1.0)
+
+
+def _relative(case: Case, found: ExpertLoad, group: Features) -> Floats | None:
+    """[dp, pp, items, steps], time over the mean of the reference, in the quicker direction.
+
+    A pause is in one direction only. The reference is the stage's ranks with even loads; without
+    any the stage, or the block itself where its ranks wait for each other.
+    """
+    forward, backward = group.forward, group.backward
+    if forward is None or backward is None or not forward.duration_s.size:
+        return None
+    if forward.duration_s.shape != backward.duration_s.shape:
+        return None
+    is_even = ~uneven_workers(case, found)
+    size = block_size(case) if found.is_together else is_even.shape[0]
+    sides = [_over_reference(each, is_even, size) for each in (forward, backward)]
+    ratio = np.minimum(*sides)
+    by_step = np.median(ratio[is_even if is_even.any() else ~is_even], axis=(0, 1))
+    usual = np.median(by_step)
+    if usual > 0:
+        ratio = ratio / np.where(by_step > 0, by_step / usual, 1.0)
+    cells = ratio.reshape(*ratio.shape[:2], -1).mean(axis=2)
+    return np.asarray(ratio / np.maximum(_reference(cells, is_even, size), 1e-9)[..., None, None])
+
+
+def _over_reference(side: Computations, is_even: Flags, size: int) -> Floats:
+    """[dp, pp, items, steps], durations over the mean of the reference in the same chunk."""
+    duration_s, chunk = side.duration_s, side.chunk[side.shared]
+    found = np.ones(duration_s.shape)
+    for each in np.unique(chunk):
+        of_chunk = duration_s[:, :, chunk == each]
+        usual_s = _reference(of_chunk.mean(axis=(2, 3)), is_even, size)[..., None, None]
+        found[:, :, chunk == each] = of_chunk / np.where(usual_s > 0, usual_s, 1.0)
+    return found
+
+
+def _reference(mean: Floats, is_even: Flags, size: int) -> Floats:
+    """[dp, pp], for each worker the mean of the stage's even ranks, else of its `size` ranks."""
+    of_block = mean.reshape(-1, size, mean.shape[1]).mean(axis=1)
+    found = np.repeat(of_block, size, axis=0)
+    for stage in np.flatnonzero(is_even.any(axis=0)):
+        found[:, stage] = mean[is_even[:, stage], stage].mean()
+    return found
+
+
+def hot_by_routing(case: Case) -> Flags:
+    """[dp, pp], slow workers whose experts are the reason, not their GPU.
+
+    The same place of every expert-parallel block has the same experts: where it is slow in each of
+    several blocks, or gets more tokens than its peers by half of its slowness, that is routing. So
+    is a mean load no further from even than those of the other workers, and that of a block whose
+    lightest micro-batches take little longer than elsewhere.
+    """
+    sizes = case.parallelism
+    found = np.zeros((sizes.dp_size, sizes.pp_size), np.bool_)
+    if sizes.ep_size < 2 or case.slowness is None:
+        return found
+    slow_by = case.slowness.slow_by[case.usual_steps]
+    most, slow_by = slow_by.max(axis=0), slow_by.mean(axis=0)
+    is_slow = slow_by > 1.0
+    found |= case.cached(slow_in_every_block)
+    tokens = work_signals(case.replay).get("tokens")
+    if tokens is not None:
+        mean = np.nan_to_num(np.nanmean(tokens, axis=0))
+        usual = np.maximum(np.median(mean, axis=0), 1e-9)
+        found |= is_slow & (mean / usual - 1 >= 0.5 * (slow_by - 1))
+    by_load = _as_loads_make(case, most / np.maximum(slow_by, 1e-9))
+    return np.asarray(found | (is_slow & by_load))
+
+
+def _as_loads_make(case: Case, at_worst: Floats) -> Flags:
+    """[dp, pp], workers that are slower by no more than uneven loads make them.
+
+    `at_worst` [dp, pp] is a worker's slowness in its worst steps over that of the whole window.
+    """
+    found, levels = case.cached(expert_load), case.cached(expert_levels)
+    if found is None or levels is None or not found.is_by_routing:
+        return np.zeros(at_worst.shape, np.bool_)
+    if found.is_together:
+        excess = np.maximum(levels.worker - 1, 0.0)
+        is_light = levels.lightest - 1 <= _MAX_LIGHTEST_SHARE * excess
+    else:
+        level = at_worst * levels.worker / np.median(levels.worker, axis=0)
+        is_light = np.log(level) <= MAX_WORKER_DEVIATIONS * levels.deviation
+    return np.asarray(uneven_workers(case, found) & is_light)
