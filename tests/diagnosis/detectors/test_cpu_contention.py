@@ -88,7 +88,7 @@ def test_without_hosts_successive_ranks_that_fill_one_are_named():
     found = CONTENTION.detect(case_of(replace(made.record(range(16)).window(), hosts={})))
     assert isinstance(found, Suspicion)
     assert found.culprits == (Culprit(stage=1),)
-    assert found.max_confidence <= CONFIDENCE
+    assert found.confidence <= CONFIDENCE
     assert "ranks 4 to 7, which would fill one host, are held up irregularly" in found.wording(
         UNKNOWN
     )

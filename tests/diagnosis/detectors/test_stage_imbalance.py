@@ -155,7 +155,6 @@ def test_with_one_replica_both_explanations_are_given(slowdown):
     found = only_finding(diagnosed(window_of(job)))
     assert (found.cause, found.culprits) == ("stage-imbalance", (Culprit(stage=2),))
     assert "either its share of the model is larger or its GPU slower" in found.sentence
-    assert found.confidence <= 0.6
     assert found.evidence["workers"] == [[0, 2]]
     assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.01)
 
@@ -174,4 +173,3 @@ def test_a_stage_of_one_host_alone_may_be_that_host():
         "either its share of the model is larger, or host-001, which holds all of it, is slower"
         in found.sentence
     )
-    assert found.confidence <= 0.6
