@@ -178,7 +178,7 @@ def slow_in_every_block(case: Case) -> Flags:
 def _lasting(case: Case, size: int) -> tuple[Flags, float]:
     """[blocks, pp] with a place that is slow in every block, and how far its ranks differ."""
     slow = slow_in_every_block(case)
-    blocks = slow.reshape(-1, size, slow.shape[1]).any(axis=1)
+    blocks: Flags = np.asarray(slow.reshape(-1, size, slow.shape[1]).any(axis=1))
     if case.slowness is None or not blocks.any():
         return blocks, 0.0
     level = case.slowness.slow_by[case.usual_steps].mean(axis=0)
@@ -226,7 +226,8 @@ def _centred(side: Computations, usual: Ints) -> Floats:
         mine = logs[:, :, chunk == each]
         mine -= np.median(mine, axis=2, keepdims=True)
         mine = np.clip(mine, -limit, limit)
-        mine -= mine.mean(axis=(0, 3), keepdims=True)
+        # Not the mean, which would hold a part of what one block's micro-batches take longer.
+        mine -= np.median(mine, axis=(0, 3), keepdims=True)
         logs[:, :, chunk == each] = mine - mine.mean(axis=2, keepdims=True)
     return logs
 
