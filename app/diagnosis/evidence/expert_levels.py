@@ -220,8 +220,13 @@ def _as_loads_make(case: Case, at_worst: Floats) -> Flags:
     if found is None or levels is None or not found.is_by_routing:
         return np.zeros(at_worst.shape, np.bool_)
     if found.is_together:
-        excess = np.maximum(levels.worker - 1, 0.0)
-        is_light = levels.lightest - 1 <= _MAX_LIGHTEST_SHARE * excess
+        # Of a block all stages together, as one stage has few micro-batches.
+        uneven = uneven_workers(case, found)
+        excess, lightest = (
+            np.where(uneven, each - 1, 0.0).sum(axis=1, keepdims=True)
+            for each in (levels.worker, levels.lightest)
+        )
+        is_light = lightest <= _MAX_LIGHTEST_SHARE * np.maximum(excess, 0.0)
     else:
         level = at_worst * levels.worker / np.median(levels.worker, axis=0)
         is_light = np.log(level) <= MAX_WORKER_DEVIATIONS * levels.deviation
