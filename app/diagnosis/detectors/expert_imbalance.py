@@ -56,8 +56,10 @@ class ExpertImbalance(Detector):
         if not found.varies:
             return RuledOut(
                 self.cause,
-                "computations of one micro-batch take about as long on all ranks of a stage, or "
-                "forward and backward do not agree which takes longer",
+                "computations vary, but neighbouring micro-batches alike: that is no load of experts"
+                if found.varying.any()
+                else "computations of one micro-batch take about as long on all ranks of a stage, "
+                "or forward and backward do not agree which takes longer",
                 score=min(value, 0.49),
                 figures=figures,
             )

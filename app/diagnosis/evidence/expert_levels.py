@@ -13,6 +13,7 @@ import numpy as np
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.expert_load import (
+    MAX_CONSERVED,
     ExpertLoad,
     Flags,
     block_size,
@@ -30,7 +31,7 @@ _MAX_LIGHTEST_SHARE = 0.6
 MAX_STAGE_ERRORS = 3.0
 # Some experts stay popular. Before workers are compared, a worker's mean load is taken to deviate
 # by this share of the deviation from micro-batch to micro-batch; that counts as so many workers.
-_LASTING_TO_SPREAD = 0.5
+_LASTING_TO_SPREAD = 0.9
 _ASSUMED_WORKERS = 3.0
 # A worker with a mean load so many deviations above the others' is slow by itself.
 MAX_WORKER_DEVIATIONS = 4.0
@@ -97,16 +98,22 @@ def expert_levels(case: Case) -> ExpertLevels | None:
     return ExpertLevels(
         worker=level,
         lightest=np.repeat(np.quantile(of_block, _LIGHTEST, axis=2), size, axis=0),
-        deviation=_deviation(logs[uneven_workers(case, found)], found.spread),
+        deviation=_deviation(logs[uneven_workers(case, found)], found),
         stage=_stage_ratios(case, stage_error),
         stage_error=stage_error,
     )
 
 
-def _deviation(logs: Floats, spread: float) -> float:
-    """Standard deviation between workers; of few workers, mostly what is usual."""
+def _deviation(logs: Floats, found: ExpertLoad) -> float:
+    """Standard deviation between workers; of few workers, mostly what is usual.
+
+    Never below what is usual, unless tokens are seen to move within blocks: there a popular rank is
+    paid for by its peers, and what is left over is not the load.
+    """
     measured = MAD_TO_DEVIATION * float(np.median(np.abs(logs - np.median(logs))))
-    assumed = _LASTING_TO_SPREAD * spread
+    if found.conserved > MAX_CONSERVED:
+        return max(measured, _LASTING_TO_SPREAD * found.spread)
+    assumed = found.spread / 2
     squares = logs.size * measured**2 + _ASSUMED_WORKERS * assumed**2
     return float(np.sqrt(squares / (logs.size + _ASSUMED_WORKERS)))
 
@@ -201,8 +208,7 @@ def hot_by_routing(case: Case) -> Flags:
         mean = np.nan_to_num(np.nanmean(tokens, axis=0))
         usual = np.maximum(np.median(mean, axis=0), 1e-9)
         found |= is_slow & (mean / usual - 1 >= 0.5 * (slow_by - 1))
-    by_load = _as_loads_make(case, most / np.maximum(slow_by, 1e-9))
-    return np.asarray(found | (is_slow & by_load))
+    return np.asarray(found | (is_slow & _as_loads_make(case, most / np.maximum(slow_by, 1e-9))))
 
 
 def _as_loads_make(case: Case, at_worst: Floats) -> Flags:
@@ -214,8 +220,13 @@ def _as_loads_make(case: Case, at_worst: Floats) -> Flags:
     if found is None or levels is None or not found.is_by_routing:
         return np.zeros(at_worst.shape, np.bool_)
     if found.is_together:
-        excess = np.maximum(levels.worker - 1, 0.0)
-        is_light = levels.lightest - 1 <= _MAX_LIGHTEST_SHARE * excess
+        # Of a block all stages together, as one stage has few micro-batches.
+        uneven = uneven_workers(case, found)
+        excess, lightest = (
+            np.where(uneven, each - 1, 0.0).sum(axis=1, keepdims=True)
+            for each in (levels.worker, levels.lightest)
+        )
+        is_light = lightest <= _MAX_LIGHTEST_SHARE * np.maximum(excess, 0.0)
     else:
         level = at_worst * levels.worker / np.median(levels.worker, axis=0)
         is_light = np.log(level) <= MAX_WORKER_DEVIATIONS * levels.deviation

@@ -226,7 +226,8 @@ def _centred(side: Computations, usual: Ints) -> Floats:
         mine = logs[:, :, chunk == each]
         mine -= np.median(mine, axis=2, keepdims=True)
         mine = np.clip(mine, -limit, limit)
-        mine -= mine.mean(axis=(0, 3), keepdims=True)
+        # Not the mean, which would hold a part of what one block's micro-batches take longer.
+        mine -= np.median(mine, axis=(0, 3), keepdims=True)
         logs[:, :, chunk == each] = mine - mine.mean(axis=2, keepdims=True)
     return logs
 

@@ -8,6 +8,7 @@ import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
+from app.diagnosis.evidence.expert_levels import expert_times
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART
 from app.diagnosis.finding import RuledOut
 from app.synth.costs import OperationCosts
@@ -122,3 +123,74 @@ def test_several_ranks_of_one_block_that_stay_slow_are_not_blamed_without_tokens
     assert "busy experts and slow GPUs or hosts look alike" in reason.reason
     dense = diagnosed(job(*hot).record(range(16)).window())
     assert [each.cause for each in findings_of(dense)] == ["slow-worker"]
+
+
+BLOCKS = Parallelism(8, 4, ep_size=4)
+
+
+def _with_factor(window: Window, factor: Any) -> Window:
+    """Forward and backward times multiplied by `factor` [steps, stages, micro-batches, dp]."""
+    trace = window.trace
+    computes = np.isin(
+        trace.optype, [OP_CODES[f"{direction}-compute"] for direction in ("forward", "backward")]
+    )
+    at = np.unique(trace.step, return_inverse=True)[1][computes], trace.stage[computes]
+    longer = trace.duration_s.copy()
+    longer[computes] *= factor[(*at, trace.mb_id[computes], trace.dp_rank[computes])]
+    columns: dict[str, Any] = {**trace.columns(), "duration_s": longer}
+    return replace(window, trace=type(trace)(**columns))
+
+
+def _excess(window: Window, *shape: int) -> Any:
+    """Loads of a fullest expert above an even share, different for every micro-batch."""
+    sizes = len(window.steps), BLOCKS.pp_size, int(window.trace.mb_id.max()) + 1, *shape
+    return np.random.default_rng(5).gamma(2.0, 0.2, sizes)
+
+
+def test_a_block_that_waits_for_its_fullest_expert_is_named_by_dp_ranks():
+    window = job(parallelism=BLOCKS).record(range(16)).window()
+    excess = _excess(window, 1)
+    factor = 1 + excess * (np.arange(8) >= 4)
+    found = EXPERTS.detect(case_of(_with_factor(window, factor)))
+    assert isinstance(found, Suspicion)
+    assert [each.as_json() for each in found.culprits] == [{"dp_rank": d} for d in range(4, 8)]
+    assert "block of dp 4; dp 5; dp 6 and 1 more" in found.wording(UNKNOWN)
+    assert found.evidence["dp_ranks"] == [4, 5, 6, 7]
+
+
+def test_even_loads_of_such_a_block_are_those_of_the_other_blocks():
+    window = job(parallelism=BLOCKS).record(range(16)).window()
+    factor = 1 + _excess(window, 1) * (np.arange(8) >= 4)
+    case = case_of(_with_factor(window, factor))
+    times = expert_times(case, case.groups[0])
+    assert times is not None
+    assert np.all(times[:4] == 1.0)
+    assert times[4:].mean() == pytest.approx(1 + factor[..., 4:].mean() - 1, rel=0.03)
+
+
+def test_a_block_that_is_slow_by_one_factor_is_no_uneven_load():
+    window = job(parallelism=BLOCKS).record(range(16)).window()
+    factor = np.broadcast_to(
+        np.where(np.arange(8) >= 4, 1.5, 1.0), (*_excess(window, 1).shape[:3], 8)
+    )
+    assert isinstance(EXPERTS.detect(case_of(_with_factor(window, factor))), RuledOut)
+
+
+def test_lengths_that_are_alike_on_all_dp_ranks_are_no_uneven_load():
+    """A sampler that groups sequences by length, with one stage."""
+    one_stage = Parallelism(8, 1, ep_size=4)
+    window = job(parallelism=one_stage).record(range(16)).window()
+    factor = 1 + np.broadcast_to(_excess(window, 1)[:, :1], (16, 1, _excess(window).shape[2], 8))
+    found = EXPERTS.detect(case_of(_with_factor(window, factor)))
+    assert isinstance(found, RuledOut)
+    assert found.reason == NOT_TOLD_APART
+
+
+def test_variation_that_neighbouring_micro_batches_share_is_no_load():
+    """A host that is busy for a while lengthens what runs one after the other."""
+    window = job(parallelism=BLOCKS).record(range(16)).window()
+    excess = np.cumsum(np.random.default_rng(3).normal(0, 0.2, (16, 4, 16, 1)), axis=2)
+    excess = excess[:, :, : _excess(window).shape[2]]
+    factor = np.exp(excess * (np.arange(8) >= 4))
+    found = EXPERTS.detect(case_of(_with_factor(window, factor)))
+    assert isinstance(found, RuledOut)
