@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.evidence.features import Pace
+from app.diagnosis.evidence.turns_of_few import slow_in_turn_of_few
 from app.diagnosis.job_history import ExtendedHistory
 from app.diagnosis.statistics.change_points import latest_onset_of_each
 from app.diagnosis.statistics.robust import (
@@ -475,7 +476,9 @@ def slowness_to_peers(
     measure = peer_references((forward.mean_s + backward.mean_s)[usual], hosts)
     nobody = np.zeros(forward.mean_s.shape, np.bool_)
     found = _compared((forward, backward), usual, measure, nobody)
-    slow = found.slow_steps
+    slow, in_turn = found.slow_steps, slow_in_turn_of_few(forward, backward, usual)
+    if in_turn is not None:
+        slow, measure = in_turn, np.ones(measure.shape, np.bool_)
     if not slow.any():
         return found
     return _compared((forward, backward), usual, measure, slow)
