@@ -55,7 +55,7 @@ class ExpertImbalance(Detector):
         if not found.varies:
             return RuledOut(
                 self.cause,
-                "computations vary, but neighbouring micro-batches alike: that is no load of experts"
+                "computations vary, but neighbouring micro-batches alike, unlike loads of experts"
                 if found.varying.any()
                 else "computations of one micro-batch take about as long on all ranks of a stage, "
                 "or forward and backward do not agree which takes longer",
