@@ -27,9 +27,7 @@ CALIBRATION: dict[str, tuple[tuple[float, float], ...]] = {
         (0.728, 0.997),
         (0.97, 0.997),
     ),
-    "job-stop": (
-        (0.95, 0.988),
-    ),
+    "job-stop": ((0.95, 0.988),),
     "sequence-imbalance": (
         (0.964, 0.997),
         (0.99, 0.997),
