@@ -66,7 +66,8 @@ class Suspicion:
     unknown; onset, end and persistence come from it unless they are given. `wording` makes the
     sentence, and `onset_form` says how it adds the onset, None where the fact has the step already.
     Below `min_cost`, a share of GPU time, the cause is not named. `parts` is for several culprits
-    with a repair. `max_confidence` is for windows of few steps, on which nothing was calibrated.
+    with a repair. `max_confidence` is for few steps, on which nothing was calibrated, and for a
+    doubt that the sentence names and that the calibrated jobs rarely have.
     With `is_cost_recorded` the cost is `cost`, read from the record, whatever is replayed.
     `is_at_step_end` is for work after the last micro-batch, as the optimizer.
     """

@@ -189,9 +189,11 @@ class MissingDataFacts:
 
     @property
     def is_without_data(self) -> bool:
-        """Whether no window can have figures: workers are silent, or the run is starting."""
-        is_silent = self.stalled_since_s is not None or self.silent_since_s is not None
-        return is_silent or self.is_starting
+        """Whether no window can have figures: all workers are silent, or the run is starting.
+
+        Where only some are, windows have figures of the others.
+        """
+        return self.stalled_since_s is not None or self.is_starting
 
 
 def matching_subjects(pattern: str, values: Mapping[str, float]) -> Mapping[str, float]:

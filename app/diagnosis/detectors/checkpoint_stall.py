@@ -260,6 +260,7 @@ def _suspicion(case: Case, found: _Stops, every: int) -> Suspicion | RuledOut:
         cause=CheckpointStall.cause,
         score=confidence,
         confidence=confidence,
+        max_confidence=1.0 if found.are_whole else confidence,
         culprits=culprits,
         wording=partial(finding_sentence, _fact(culprits, found, every, mean_s)),
         repair=durations_repair(blamed.durations),

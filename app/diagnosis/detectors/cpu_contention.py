@@ -29,6 +29,7 @@ from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair, durati
 from app.diagnosis.sentence import ARE, IS, verb
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
+from app.engine.graph import ALL_DP_RANKS, NO_PEERS
 from app.engine.what_if import Replayer
 from app.trace.ops import OpKind
 from app.trace.window import Floats, Ints
@@ -232,11 +233,7 @@ def _held_up_by(replayer: Replayer, rows: Ints, late_s: Floats, workers: list[Wo
             row, lane = int(rows[mine[at]]), dp_rank * num_steps + step
             unit = int(unit_of[row])
             members = graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]]
-            of_step = (
-                np.arange(step, grid.start_s.shape[1], num_steps)
-                if graph.meets[unit]
-                else np.array([lane])
-            )
+            of_step = _meeting(replayer, int(graph.meets[unit]), dp_rank) * num_steps + step
             seconds = float(late_s[mine[at], lane])
             keys = [(int(m), int(each)) for m in members for each in of_step]
             others_s = [grid.start_s[key] for key in keys if key != (row, lane)]
@@ -246,6 +243,14 @@ def _held_up_by(replayer: Replayer, rows: Ints, late_s: Floats, workers: list[Wo
                 found[key] = max(found.get(key, 0.0), seconds)
     places = np.array(list(found), np.int64).reshape(-1, 2)
     return BlamedOps(places[:, 0], places[:, 1], np.array(list(found.values()), np.float64))
+
+
+def _meeting(replayer: Replayer, meets: int, dp_rank: int) -> Ints:
+    """The dp ranks that meet this one: all, those of its expert-parallel block, or it alone."""
+    if meets == NO_PEERS:
+        return np.array([dp_rank])
+    block = replayer.peers.block
+    return np.flatnonzero((block == block[dp_rank]) | (meets == ALL_DP_RANKS))
 
 
 def _joined(one: BlamedByGroup, other: BlamedByGroup) -> BlamedByGroup:
@@ -299,6 +304,7 @@ def _suspicion(case: Case, found: Stalls, stops: ComputationEvents, blamed: _Bla
         cause=CpuContention.cause,
         score=confidence,
         confidence=confidence,
+        max_confidence=confidence if or_memory or not blamed.are_named else 1.0,
         culprits=_culprits(case, blamed),
         wording=partial(finding_sentence, fact),
         repair=durations_repair(lost.longer.blamed_ops(case, lost.longer.least_s)),

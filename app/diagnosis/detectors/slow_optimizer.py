@@ -16,6 +16,7 @@ from app.diagnosis.detector import ENOUGH_STEPS, Suspicion, as_ratio, finding_se
 from app.diagnosis.evidence.slow_operations import once_times
 from app.diagnosis.finding import score
 from app.diagnosis.repair import ShortenedTypes
+from app.diagnosis.sentence import TAKES
 from app.trace.window import Floats
 
 # So many times the other stages' time for what the stage computes; embeddings of small models
@@ -81,7 +82,7 @@ def _suspicion(case: Case, slow: _SlowStage) -> Suspicion:
     factors = np.ones(sizes)
     factors[:, 0, slow.stage] = slow.ratio
     fact = (
-        f"{names_of(culprits)} takes {as_ratio(slow.ratio)} as long as the other stages in the "
+        f"{names_of(culprits)} {TAKES} {as_ratio(slow.ratio)} as long as the other stages in the "
         f"{slow.optype} for what it computes: its GPU or host, or a far larger share of the "
         "parameters, which with one dp rank look alike"
     )
@@ -93,10 +94,12 @@ def _suspicion(case: Case, slow: _SlowStage) -> Suspicion:
         wording=partial(finding_sentence, fact),
         repair=ShortenedTypes(case, {slow.optype: factors}),
         persistence="chronic",
+        max_confidence=MAX_CONFIDENCE,
         is_at_step_end=True,
         evidence={
             "workers": [list(worker) for worker in workers],
             "optypes": [slow.optype],
+            "steps": case.steps[case.usual_steps].tolist(),
             "slowdown_for_computations": slow.ratio,
             "slowdown_in_computations": slow.compute_ratio,
         },

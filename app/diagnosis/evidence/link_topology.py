@@ -39,8 +39,16 @@ def is_placement(is_slow: NDArray[np.bool_], pairs: Ints, rank: Ints) -> bool:
     ends = rank[:, pairs]  # [dp, links, 2]
     return any(
         bool((is_slow == (ends[..., 0] // size != ends[..., 1] // size).T).all())
-        for size in HOST_SIZES
+        for size in _sizes(rank)
     )
+
+
+def _sizes(rank: Ints) -> list[int]:
+    """Usual sizes of hosts, and any that the job fills evenly."""
+    known = np.unique(rank)
+    world_size = int(known[-1]) + (int(np.diff(known).min()) if known.size > 1 else 1)
+    even = {size for size in range(1, world_size + 1) if world_size % size == 0}
+    return sorted(even.union(HOST_SIZES))
 
 
 def slow_block(is_slow: NDArray[np.bool_], pairs: Ints, rank: Ints) -> list[tuple[int, int]] | None:
@@ -57,7 +65,7 @@ def slow_block(is_slow: NDArray[np.bool_], pairs: Ints, rank: Ints) -> list[tupl
         (dp rank, stage) of two or more workers; None where no host explains the slow links.
     """
     ends = rank[:, pairs]
-    for size in HOST_SIZES:
+    for size in _sizes(rank):
         for host in np.unique(rank // size).tolist():
             inside = ends // size == host
             if (is_slow == (inside[..., 0] != inside[..., 1]).T).all():

@@ -59,7 +59,7 @@ def slowdown_of_common_end(
 
     Args:
         replayer: the steps.
-        hosts: host of each worker, or none at all; then, and on a single host, a stage is an end.
+        hosts: host of each worker, as far as known; with fewer than two, a stage is an end.
         pairs: [links, 2], the stages of each link.
         took_s: [links, dp], typical transfer of the links of one kind, NaN for others.
     """
@@ -69,7 +69,9 @@ def slowdown_of_common_end(
         return None
 
     def end_of(dp_rank: int, stage: int) -> str:
-        return hosts[dp_rank, stage] if len(set(hosts.values())) > 1 else str(stage)
+        if len(set(hosts.values())) < 2:
+            return str(stage)
+        return hosts.get((dp_rank, stage), f"{dp_rank}/{stage}")
 
     ends = [{end_of(dp, stage) for stage in pairs[link].tolist()} for link, dp in compared]
     common, always = set.intersection(*ends), slowdown_of_all(replayer, ALWAYS)

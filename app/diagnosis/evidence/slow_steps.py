@@ -103,6 +103,8 @@ def workers_in_turn(case: Case) -> Turns | None:
     usual = float(np.median(excess[is_slow]))
     is_far = is_slow & (excess >= max(SINGLE_OF_USUAL * usual, SINGLE_DEVIATIONS * scale))
     named = is_slow & ((is_slow.sum(axis=0) >= MIN_TURNS) | is_far.any(axis=0))
+    if not named.any():
+        return None
     flat = np.where(named, excess, 0.0).reshape(at_once.size, -1)
     order = [int(each) for each in np.argsort(-flat.sum(axis=0), kind="stable")]
     workers = [divmod(each, is_slow.shape[2]) for each in order if flat[:, each].any()]
