@@ -13,11 +13,12 @@ import numpy as np
 from app.diagnosis.absent_workers import doubted_by_absence
 from app.diagnosis.calibration import calibrated
 from app.diagnosis.case import Case
-from app.diagnosis.culprit_costs import drop_cheap_culprits
+from app.diagnosis.culprit_costs import MIN_CULPRIT_COST, drop_cheap_culprits
 from app.diagnosis.detector import (
     CostFigures,
     Detector,
     Suspicion,
+    names_of,
     percent,
     sentence_and_parts,
 )
@@ -327,6 +328,16 @@ def _judged(
                 figures={"cost": share},
             )
         share = max(share, 0.0)
+    if cost_range is not None and cost_range[0] < MIN_CULPRIT_COST and suspicion.repair is None:
+        low, high = (percent(each) for each in cost_range)
+        return RuledOut(
+            suspicion.cause,
+            f"the others wait for {names_of(suspicion.culprits)}, which costs {low} to {high} of "
+            "the job's GPU time: the least of that is no fault",
+            insufficient=True,
+            score=suspicion.score,
+            figures={"least_cost": cost_range[0], "most_cost": cost_range[1]},
+        )
     onset = _onset(case, suspicion)
     costs = CostFigures(
         share, onset.onset_step, onset.persistence, later, cost_range, onset.end_step
