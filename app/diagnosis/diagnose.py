@@ -328,12 +328,12 @@ def _judged(
                 figures={"cost": share},
             )
         share = max(share, 0.0)
-    if cost_range is not None and cost_range[0] < MIN_CULPRIT_COST and suspicion.repair is None:
+    if cost_range is not None and _is_healthy_wait(suspicion, share, cost_range):
         low, high = (percent(each) for each in cost_range)
         return RuledOut(
             suspicion.cause,
             f"the others wait for {names_of(suspicion.culprits)}, which costs {low} to {high} of "
-            "the job's GPU time: the least of that is no fault",
+            "the job's GPU time: healthy GPUs differ by as much",
             insufficient=True,
             score=suspicion.score,
             figures={"least_cost": cost_range[0], "most_cost": cost_range[1]},
@@ -364,6 +364,18 @@ def _judged(
         cost_range=cost_range,
         end_step=costs.end_step,
     )
+
+
+# Healthy GPUs differ by 1 to 3 %, and all wait for the slowest one.
+_MOST_HEALTHY_WAIT = 0.05
+
+
+def _is_healthy_wait(
+    suspicion: Suspicion, share: float | None, cost_range: tuple[float, float]
+) -> bool:
+    """Whether waits for these workers, which no repair confirms, may cost next to nothing."""
+    is_small = share is not None and share < _MOST_HEALTHY_WAIT
+    return suspicion.repair is None and is_small and cost_range[0] < MIN_CULPRIT_COST
 
 
 def _cost(

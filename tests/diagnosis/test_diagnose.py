@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from app.diagnosis.detector import Suspicion
+from app.diagnosis.diagnose import _is_healthy_wait
 from app.diagnosis.finding import CAUSES, Culprit
 from app.diagnosis.repair import Repaired
 from app.diagnosis.suspicions import doubted_by_clocks, drop_explained
@@ -141,3 +142,16 @@ def test_without_a_replayed_step_findings_are_none():
     seen = diagnosed(window(rows))
     assert seen.findings == ()
     assert "no forward or no backward" in reason_against(seen, "slow-worker")
+
+
+@pytest.mark.parametrize(
+    ("share", "cost_range", "is_healthy"),
+    [
+        (0.030, (0.008, 0.053), True),  # a GPU as slow as the slowest of healthy ones
+        (0.138, (0.0, 0.276), False),
+        (0.040, (0.020, 0.060), False),
+    ],
+)
+def test_waits_that_may_cost_nothing_name_nobody(share, cost_range, is_healthy):
+    late = Suspicion("slow-worker", 0.9, 0.9, (Culprit(1, 0),), lambda _: "late")
+    assert _is_healthy_wait(late, share, cost_range) is is_healthy
