@@ -132,7 +132,7 @@ def test_rows_that_repeat_leave_the_steps_skipped():
 
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_peer_that_is_lost_itself_later_stands_in_no_longer(is_alone):
-    # Rank 0 of stage 0 is missing from the start, and whoever stands in for it from the third step.
+    # Rank 0 of stage 0 is missing from the start, and its donor from the third step.
     made = SimulatedJob(Parallelism(5, 2), 4)
     trace = made.make(range(5))
     gone = rows_where(trace, dp_rank=0, stage=0)

@@ -139,7 +139,7 @@ def data_loading(kind: str, *, of_all: bool, every: int = 1) -> Draw:
         workers: Workers = frozenset((d, 0) for d in dp_ranks)
         also: tuple[Workers, ...] = ()
         if len(dp_ranks) == shape.dp:
-            # No culprit, or the hosts of those that load, whoever else is there.
+            # No culprit, or the hosts of the workers that load data.
             also = (frozenset(), whole_hosts(shape, workers), all_workers(shape))
         truth = truth_of(kind, frozenset({"data-loading"}), workers, course, area="host", also=also)
         return Fault(truth, change, f"{wait_s:.3f} s on {len(dp_ranks)}")

@@ -1,4 +1,4 @@
-"""A host with a slow network: named by placement and by small collectives, or not to be told."""
+"""A host with a slow network: named by placement and by small collectives, or left undecided."""
 
 from dataclasses import replace
 
