@@ -19,7 +19,7 @@ QUICK := $(addprefix tests/,advice alerts charts cli/terminal client/recording c
 biome = @if [ -x $(BIN)/biome ]; then $(BIN)/biome $(1); \
     else echo "Biome has no package for this platform: JavaScript and CSS are not checked"; fi
 
-demo: $(VENV)/.run-stamp ## four live simulated jobs, analysed as they run
+demo: $(VENV)/.run-stamp ## six live simulated jobs, analysed as they run
 	@exec $(BIN)/paceline demo
 
 serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine

@@ -26,6 +26,7 @@ from app.api.http.connection import BoundedHeaders
 from app.api.http.limits import FailureLimit
 from app.api.http.picture_links import PictureLinkAuth
 from app.api.http.request_log import ApiMetrics
+from app.api.service.demo_switch import DemoSwitch
 from app.api.service.hub import EventHub
 from app.api.service.job_state import StateThresholds
 from app.api.service.registrations import RegistrationCache
@@ -114,6 +115,7 @@ def create_app(
             monotonic=monotonic,
         ),
         public_settings=_public_settings(settings),
+        demo_switch=DemoSwitch(settings.demo_switch),
         guard=_guard(settings),
         mail=settings.mail_server(),
         metrics_top_jobs=settings.metrics_top_jobs,

@@ -67,6 +67,10 @@ class Settings(BaseSettings):
         pattern=r"^https?://[^\s]+$",
         description="Address of the Perfetto UI that the timeline page opens.",
     )
+    demo_switch: Path | None = Field(
+        None,
+        description="Set by serve: while this file exists, serve runs the demo's jobs.",
+    )
     window_steps: int = Field(8, ge=1, le=1000, description="Training steps analysed together.")
     step_deadline_s: float = Field(
         30.0, gt=0, description="Seconds to wait for a step's last worker after its first."

@@ -27,7 +27,7 @@ from app.api.http.request_log import RequestLog, route_labels
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
 from app.api.reference import reference_page
-from app.api.routes import audit, events, health, pictures, session, settings, tokens
+from app.api.routes import audit, demo, events, health, pictures, session, settings, tokens
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
 from app.api.routes.fleet import fleet, hosts, metrics
 from app.api.routes.jobs import fixes, jobs, ops, otlp, recording, scores
@@ -80,6 +80,7 @@ ROUTERS = (
     session.router,
     tokens.router,
     settings.router,
+    demo.router,
 )
 
 

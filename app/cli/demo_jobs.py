@@ -1,6 +1,7 @@
-"""The four simulated jobs of `paceline demo`.
+"""The six simulated jobs of `paceline demo`, and of "Load the demo" on a server's first page.
 
-Each worker pushes over HTTP as a real one would, until stopped.
+Each worker pushes over HTTP as a real one would, until stopped. Two of the jobs share their hosts,
+one of which computes slowly for both.
 """
 
 import threading
@@ -11,7 +12,7 @@ import paceline_client
 
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
-from app.synth.faults.fault import Fault
+from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.job import SimulatedJob
@@ -21,38 +22,57 @@ from app.trace.ops import OpTypes
 
 _NS = 1_000_000_000
 _HOSTS_PER_JOB = 32
+# Two windows of healthy steps come before each fault.
+ONSET_STEP = 20
+RECOVERY_STEP = 52
+STALL_STEP = 24
+_FOUR_STAGES = Parallelism(8, 4, tp_size=8)
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """A simulated job, its id, and one sentence on what it shows."""
+    """A simulated job, its id, and one sentence on what it shows.
+
+    From `stall_step` on no worker finishes anything; None if the job goes on.
+    """
 
     job_id: str
     simulated: SimulatedJob
     to_see: str
+    stall_step: int | None = None
 
 
 def demo_jobs() -> list[DemoJob]:
-    """A healthy job, and three slow ones: slow worker, long last stage, uneven documents."""
-
-    def job(job_id: str, to_see: str, seed: int, *faults: Fault) -> DemoJob:
-        simulated = SimulatedJob(
-            Parallelism(8, 4, tp_size=8),
-            8,
-            name=job_id,
-            costs=replace(OperationCosts(), forward_s=0.035, backward_s=0.07, noise=0.015),
-            faults=faults,
-            seed=seed,
-            # Jobs that run at the same time use different hosts.
-            cluster=Cluster(first_host=_HOSTS_PER_JOB * (seed - 1)),
-        )
-        return DemoJob(job_id, simulated, to_see)
-
+    """A healthy job and five faulty ones, three of them with an onset in the middle of the run."""
+    onset = FaultSteps(ONSET_STEP)
+    until_recovery = FaultSteps(ONSET_STEP, RECOVERY_STEP - ONSET_STEP)
+    # Workers of four GPUs, so that two jobs fit on a host of eight.
+    half_hosts = Cluster(gpus_per_host=4, first_host=_HOSTS_PER_JOB)
     return [
-        job("demo-healthy", "runs as it should, at about 1.01x", 1),
-        job("demo-slow-worker", "dp 3, stage 1 computes 1.6x as long", 2, SlowWorker(3, 1, 1.6)),
-        job("demo-long-last-stage", "stage 3 also computes the loss", 3, LongLastStage()),
-        job(
+        _job("demo-healthy", "runs as it should, at about 1.01x", 1),
+        _job(
+            "demo-slow-worker",
+            f"dp 3, stage 1 on host-043 computes 1.6x as long from step {ONSET_STEP} on",
+            2,
+            SlowWorker(3, 1, 1.6, when=onset),
+            parallelism=Parallelism(8, 4, tp_size=4),
+            cluster=half_hosts,
+        ),
+        _job(
+            "demo-recovers",
+            f"the same host slows it down from step {ONSET_STEP} to {RECOVERY_STEP}",
+            5,
+            SlowWorker(3, 2, 1.6, when=until_recovery),
+            parallelism=Parallelism(4, 4, tp_size=4),
+            cluster=half_hosts,
+        ),
+        replace(
+            _job("demo-stalls", "hangs", 6, parallelism=Parallelism(4, 2, tp_size=8)),
+            to_see=f"hangs in step {STALL_STEP}: no worker sends anything any more",
+            stall_step=STALL_STEP,
+        ),
+        _job("demo-long-last-stage", "stage 3 also computes the loss", 3, LongLastStage()),
+        _job(
             "demo-sequence-lengths",
             "documents differ in length: another dp rank is slow in every step",
             4,
@@ -61,8 +81,29 @@ def demo_jobs() -> list[DemoJob]:
     ]
 
 
+def _job(
+    job_id: str,
+    to_see: str,
+    seed: int,
+    *faults: Fault,
+    parallelism: Parallelism = _FOUR_STAGES,
+    cluster: Cluster | None = None,
+) -> DemoJob:
+    simulated = SimulatedJob(
+        parallelism,
+        8,
+        name=job_id,
+        costs=replace(OperationCosts(), forward_s=0.035, backward_s=0.07, noise=0.015),
+        faults=faults,
+        seed=seed,
+        # Jobs that run at the same time use different hosts.
+        cluster=cluster or Cluster(first_host=_HOSTS_PER_JOB * (seed - 1)),
+    )
+    return DemoJob(job_id, simulated, to_see)
+
+
 def push_demo_job(job: DemoJob, url: str, token: str, stop: threading.Event) -> None:
-    """Push steps in real time until stopped, then end the job."""
+    """Push steps in real time until stopped, then end the job; a stalled job waits for that."""
     sizes, hosts = job.simulated.parallelism, job.simulated.world.hosts
     run_key = f"demo-{time.time_ns()}"
     recorders = {
@@ -83,27 +124,30 @@ def push_demo_job(job: DemoJob, url: str, token: str, stop: threading.Event) -> 
         for dp_rank in range(sizes.dp_size)
         for stage in range(sizes.pp_size)
     }
-    _train(job.simulated, recorders, stop)
+    _train(job, recorders, stop)
     for recorder in recorders.values():
         recorder.flush(1.0)
     paceline_client.end_job(url, token, job.job_id)
 
 
 def _train(
-    simulated: SimulatedJob,
+    job: DemoJob,
     recorders: dict[tuple[int, int], paceline_client.Recorder],
     stop: threading.Event,
 ) -> None:
     step, began_ns = 0, time.time_ns()
     while not stop.is_set():
-        record = simulated.record([step])
+        if step == job.stall_step:
+            stop.wait()
+            return
+        record = job.simulated.record([step])
         later_ns = began_ns - JOB_START_NS
         ends_ns = later_ns + int((record.start_ns + record.duration_ns).max())
         if stop.wait(max(0.0, (ends_ns - time.time_ns()) / _NS)):
             return
         for part in record.parts():
             recorder = recorders[part.dp_rank, part.stage]
-            _record(recorder, record, part.rows, later_ns, simulated.job.op_types)
+            _record(recorder, record, part.rows, later_ns, job.simulated.job.op_types)
             recorder.step_done(step)
         step, began_ns = step + 1, ends_ns
 

@@ -45,6 +45,7 @@ def serve(
     )
     is_new = not _has_token(settings)
     settings = settings.with_token()
+    settings = settings.model_copy(update={"demo_switch": settings.data_dir / "demo-is-on"})
     stop = StopSignal()
     with ExitStack() as stack:
         everything = Supervisor(settings, stop)
@@ -61,37 +62,52 @@ def demo(
         Path | None, typer.Option(help="Keep the demo's data here. Default: a temporary directory.")
     ] = None,
 ) -> None:
-    """Run everything, with four simulated jobs: one healthy, three slow for different reasons.
+    """Run everything, with six simulated jobs: one healthy, five faulty for different reasons.
+
+    Where the port is in use, as beside a running `paceline serve`, the demo takes a free one.
 
     Example: paceline demo
     """
     from app.cli.demo_jobs import demo_jobs
-    from app.cli.supervisor import (
-        ChildProcess,
-        StopSignal,
-        Supervisor,
-        end_with_parent,
-        paceline_command,
-        page_url,
-    )
-    from app.settings import load_settings
+    from app.cli.supervisor import StopSignal, Supervisor, end_with_parent, page_url
 
     stop = StopSignal()
     end_with_parent()  # so that stopping make or a script stops the demo
     with ExitStack() as stack:
         directory = data_dir or Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
-        settings = load_settings(host=host, port=port, data_dir=directory)
+        settings, notes = _demo_settings(host, port, directory)
         is_new = not _has_token(settings)
         settings = settings.with_token()
         everything = Supervisor(settings, stop)
         everything.start(stack)
+        everything.start_demo()
         url = page_url(settings)
-        token = {"PACELINE_TOKEN": _token(settings)}
-        jobs = ChildProcess("jobs", paceline_command("demo-jobs", "--url", url), token)
-        everything.add(jobs, stack)
         to_see = [f"  {url}/jobs/{job.job_id}\n      {job.to_see}" for job in demo_jobs()]
-        _print_address(settings, is_new, "What to look at, from about 3 s on:", *to_see)
+        heading = "What to look at; first figures come after about 3 s, the first fault after 30 s:"
+        _print_address(settings, is_new, *notes, heading, *to_see)
         everything.keep_running()
+
+
+# A stall is there to be seen: not only after the minutes that real jobs get.
+_DEMO_SILENT_AFTER_S = 45.0
+
+
+def _demo_settings(
+    host: str | None, port: int | None, data_dir: Path
+) -> tuple["Settings", list[str]]:
+    """Settings of the demo, and what the reader should know of them."""
+    from app.cli.supervisor import free_port, is_port_free
+    from app.settings import load_settings
+
+    settings = load_settings(host=host, port=port, data_dir=data_dir)
+    changes: dict[str, object] = {}
+    if "silent_after_s" not in settings.model_fields_set:
+        changes["silent_after_s"] = _DEMO_SILENT_AFTER_S
+    if "port" in settings.model_fields_set or is_port_free(settings.host, settings.port):
+        return settings.model_copy(update=changes), []
+    changes["port"] = free_port(settings.host)
+    note = f"Port {settings.port} is in use, so the demo has another."
+    return settings.model_copy(update=changes), [note, ""]
 
 
 def demo_jobs_command(url: Annotated[str, typer.Option()]) -> None:

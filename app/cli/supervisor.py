@@ -19,6 +19,7 @@ from types import FrameType
 
 import structlog
 
+from app.api.service.demo_switch import DemoSwitch
 from app.errors import StartUpFailed
 from app.ingest.embedded.queue import EmbeddedQueue
 from app.ingest.embedded.server import SET_PARENT_DEATH_SIGNAL, dies_with_parent
@@ -124,6 +125,23 @@ def data_dir_lock(data_dir: Path) -> Iterator[None]:
         yield
 
 
+def free_port(host: str) -> int:
+    """A port of this address that nothing listens on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def is_port_free(host: str, port: int) -> bool:
+    """Whether the address can be bound."""
+    try:
+        check_port_free(host, port)
+    except StartUpFailed:
+        return False
+    return True
+
+
 def check_port_free(host: str, port: int) -> None:
     """Check that the address can be bound.
 
@@ -165,6 +183,8 @@ class Supervisor:
         self._stop = stop
         self._queue: EmbeddedQueue | None = None
         self._children: list[ChildProcess] = []
+        self._demo_switch = DemoSwitch(settings.demo_switch)
+        self._demo: ChildProcess | None = None
 
     def start(self, stack: ExitStack) -> None:
         """Start all in order, and wait until the API answers; `stack` stops them.
@@ -175,6 +195,8 @@ class Supervisor:
         settings = self._settings
         stack.enter_context(data_dir_lock(settings.data_dir))
         check_port_free(settings.host, settings.port)
+        self._demo_switch.turn_off()  # nobody waits for a demo of before
+        stack.callback(self._stop_demo)
         environment = settings.as_environment()
         if settings.redis_url is None:
             self._queue = EmbeddedQueue(
@@ -192,12 +214,6 @@ class Supervisor:
             stack.callback(child.stop, within_s=_STOP_WITHIN_S)
         self._wait_until_answering(self._children[0])
 
-    def add(self, child: ChildProcess, stack: ExitStack) -> None:
-        """Start one more process and keep it running."""
-        self._children.append(child)
-        child.start()
-        stack.callback(child.stop, within_s=_STOP_WITHIN_S)
-
     def keep_running(self) -> None:
         """Restart processes that die, until stopped."""
         while not self._stop.wait(_CHECK_EVERY_S):
@@ -205,6 +221,33 @@ class Supervisor:
                 self._queue.start()
             for child in self._children:
                 child.keep_alive()
+            self._run_demo_while_on()
+
+    def start_demo(self) -> None:
+        """Push the demo's jobs to this server, until it stops or the switch is turned off."""
+        token = self._settings.with_token().token
+        if token is None:
+            raise StartUpFailed("no token: set PACELINE_TOKEN")
+        command = paceline_command("demo-jobs", "--url", page_url(self._settings, is_local=True))
+        self._demo = ChildProcess("demo", command, {"PACELINE_TOKEN": token.get_secret_value()})
+        self._demo.start()
+
+    def _run_demo_while_on(self) -> None:
+        if self._demo_switch.path is None:
+            if self._demo is not None:
+                self._demo.keep_alive()
+        elif not self._demo_switch.is_on(time.time()):
+            self._demo_switch.turn_off()
+            self._stop_demo()
+        elif self._demo is None:
+            self.start_demo()
+        else:
+            self._demo.keep_alive()
+
+    def _stop_demo(self) -> None:
+        if self._demo is not None:
+            self._demo.stop(within_s=_STOP_WITHIN_S)
+            self._demo = None
 
     def _wait_until_answering(self, api: ChildProcess) -> None:
         address = (self._settings.host, self._settings.port)
@@ -218,12 +261,13 @@ class Supervisor:
             return
 
 
-def page_url(settings: Settings) -> str:
-    """URL of the page; of this machine if the server listens on all addresses."""
+def page_url(settings: Settings, *, is_local: bool = False) -> str:
+    """URL of the page; of this machine if the server listens on all addresses, or `is_local`."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     shown = f"[{host}]" if ":" in host else host
     scheme = "http" if settings.tls_cert is None else "https"
-    return settings.public_url or f"{scheme}://{shown}:{settings.port}"
+    listening = f"{scheme}://{shown}:{settings.port}"
+    return listening if is_local else settings.public_url or listening
 
 
 def remote_access_hint(settings: Settings) -> list[str]:

@@ -26,5 +26,5 @@ async def api(anyio_backend, empty_database, tmp_path):
     """A running API and a client that has its token."""
     path = tmp_path / "paceline.db"
     shutil.copy(empty_database, path)
-    async with running(f"sqlite:///{path}") as api:
+    async with running(f"sqlite:///{path}", demo_switch=tmp_path / "demo-is-on") as api:
         yield api

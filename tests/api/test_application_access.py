@@ -153,6 +153,9 @@ GUARDED = {
     "revoke_token": Operation("DELETE", "/api/v1/tokens/{token}", "admin"),
     "list_endpoints": Operation("GET", "/api/v1/endpoints", "read", elsewhere=200),
     "list_deliveries": Operation("GET", "/api/v1/deliveries", "read", elsewhere=200),
+    "get_demo": Operation("GET", "/api/v1/demo", "read", elsewhere=200),
+    "start_demo": Operation("POST", "/api/v1/demo", "admin", elsewhere=409),
+    "stop_demo": Operation("DELETE", "/api/v1/demo", "admin", elsewhere=200),
     "get_settings": Operation("GET", "/api/v1/settings", "read", elsewhere=200),
     "set_retention": Operation(
         "PUT",

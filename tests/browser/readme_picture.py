@@ -1,4 +1,4 @@
-"""Takes the README's picture: the slow worker's page of the demo, after some twenty steps.
+"""Takes the README's picture: the slow worker's page of the demo, some twenty steps after the onset.
 
 Run `python -m tests.browser.readme_picture` from the root of the repository.
 """
@@ -14,13 +14,13 @@ from tests.browser.waiting import until, wait_until
 
 PICTURE = Path(__file__).parents[2] / "docs" / "job-slow-worker.png"
 _JOB = "demo-slow-worker"
-_AFTER_STEP = 20
+_AFTER_STEP = 40
 _WIDTH_PX, _HEIGHT_PX = 1440, 900
 
 
 def take(demo: Paceline, path: Path) -> None:
-    """Write the picture, once the demo's job has taken its twenty steps."""
-    wait_until(lambda: (demo.figure(_JOB, "last_step") or 0) >= _AFTER_STEP, "20 steps")
+    """Write the picture, once the demo's job has taken forty steps."""
+    wait_until(lambda: (demo.figure(_JOB, "last_step") or 0) >= _AFTER_STEP, "forty steps")
     chromium = found_chromium()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)

@@ -1,14 +1,15 @@
-"""`paceline demo` as a new user sees it: four live jobs, and what is wrong with three of them."""
+"""`paceline demo` as a new user sees it: six live jobs, and what is wrong with five of them."""
 
 import re
 
 import pytest
 
+from app.cli.demo_jobs import ONSET_STEP, demo_jobs
 from app.formatting import TIMES, ratio
 from tests.browser.paceline import running
 from tests.browser.waiting import wait_until
 
-_JOBS = ("demo-healthy", "demo-slow-worker", "demo-long-last-stage", "demo-sequence-lengths")
+_JOBS = tuple(job.job_id for job in demo_jobs())
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,17 @@ def scrolls_sideways(page):
     return page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
-def test_the_printed_link_opens_a_fleet_of_four_jobs_with_figures(demo, open_page, keep):
+def first_slow_window(demo, job_id):
+    """Id of the first closed window all of whose steps are after the onset."""
+    found = [
+        window["window_id"]
+        for window in demo.get(f"/jobs/{job_id}/windows")["items"]
+        if window["first_step"] >= ONSET_STEP and window["state"] == "complete"
+    ]
+    return found[-1] if found else None
+
+
+def test_the_printed_link_opens_a_fleet_of_six_jobs_with_figures(demo, open_page, keep):
     from playwright.sync_api import expect
 
     page = open_page(demo.link).page
@@ -55,11 +66,13 @@ def test_the_printed_link_opens_a_fleet_of_four_jobs_with_figures(demo, open_pag
         expect(row.locator(".slowdown")).to_have_text(re.compile(rf"^\d\.\d\d{TIMES}$"))
     assert "token" not in page.url
     assert "pl_" not in page.content()
-    slow = page.locator("a.row", has_text="demo-slow-worker")
-    expect(slow).to_contain_text("dp 3, stage 1")
-    expect(slow).to_contain_text("host-")
     expect(page.locator("a.row", has_text="demo-long-last-stage")).to_contain_text("stage 3")
-    assert page.locator("a.row").last.inner_text().find("demo-healthy") >= 0
+    for job_id in ("demo-slow-worker", "demo-recovers"):
+        wait_until(lambda job_id=job_id: first_slow_window(demo, job_id), "the fault has begun")
+    for job_id, place in (("slow-worker", "dp 3, stage 1"), ("recovers", "dp 3, stage 2")):
+        row = page.locator("a.row", has_text=f"demo-{job_id}")
+        expect(row).to_contain_text(place)
+        expect(row).to_contain_text("host-043")
     keep(page, "fleet-light")
 
 
@@ -89,9 +102,9 @@ def test_new_figures_come_by_themselves_and_an_open_table_stays_open(demo, open_
 
 
 def test_the_slow_worker_is_outlined_with_the_number_that_the_api_gives(demo, open_page, keep):
-    path = "/jobs/demo-slow-worker/windows"
-    first = demo.get(path)["items"][-1]["window_id"]
-    wait_until(lambda: demo.get(path)["items"][-1]["state"] == "complete", "a window is closed")
+    path, job_id = "/jobs/demo-slow-worker/windows", "demo-slow-worker"
+    wait_until(lambda: first_slow_window(demo, job_id), "a slow window is closed")
+    first = first_slow_window(demo, job_id)
     known = demo.get(f"{path}/{first}/workers")["worker_slowdown"]
     page = open_page(job(demo, "demo-slow-worker", f"?window={first}")).page
     seen = drawn(page, "Which worker")
@@ -123,6 +136,12 @@ def test_the_heatmap_of_worker_steps_shares_the_axis_of_the_step_times(demo, ope
     assert len(columns) > 8
     assert all(value is not None for column in columns[:-1] for value in column)
     keep(page, "job-slow-worker-light")
+
+
+def test_the_job_that_hangs_is_stalled_within_a_minute(demo):
+    wait_until(
+        lambda: demo.get("/jobs/demo-stalls")["state"] == "stalled", "no worker has sent anything"
+    )
 
 
 def test_the_stage_panel_leads_on_a_job_with_a_long_last_stage(demo, open_page, keep):

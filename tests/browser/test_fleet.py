@@ -259,9 +259,11 @@ def test_a_project_without_jobs_shows_how_to_send_steps(stocked, open_page, keep
     expect(page.locator("h1")).to_have_text(
         "No jobs yet. Send the first steps and they appear here."
     )
-    expect(page.locator("code", has_text=f'"{stocked.url}"')).to_be_visible()
-    page.get_by_role("tab", name="Python").press("ArrowRight")
-    expect(page.get_by_role("tab", name="HTTP")).to_be_focused()
-    expect(page.locator("code", has_text="curl -X PUT")).to_be_visible()
+    expect(page.locator("code", has_text=f"PACELINE_URL={stocked.url}")).to_be_visible()
+    page.get_by_role("tab", name="PyTorch").press("ArrowRight")
+    expect(page.get_by_role("tab", name="Megatron")).to_be_focused()
+    expect(page.locator("code", has_text="paceline.install()")).to_be_visible()
+    page.get_by_role("tab", name="HTTP").click()
+    expect(page.locator("code", has_text="/api/v1/jobs/by-hand/end")).to_be_visible()
     expect(page.locator("a.row")).to_have_count(0)
     keep(page, "first-start-light")

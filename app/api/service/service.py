@@ -17,6 +17,7 @@ from app.api.http.caching import ComputeCache
 from app.api.http.limits import FailureLimit
 from app.api.http.picture_links import PictureLinkAuth
 from app.api.http.request_log import ApiMetrics
+from app.api.service.demo_switch import DemoSwitch
 from app.api.service.hub import EventHub
 from app.api.service.job_state import StateThresholds
 from app.api.service.otlp_buffer import OtlpBodyReader, SpanBuffer, SpanRefusalLog
@@ -100,6 +101,7 @@ class Service:
     status: ServiceStatus
     loss_warnings: LossWarnings
     public_settings: PublicSettings
+    demo_switch: DemoSwitch
     guard: SsrfGuard
     mail: MailServer | None
     metrics_top_jobs: int

@@ -2,74 +2,129 @@
 
 import { copyButton } from "../../components/buttons.js"
 import { stateIcon } from "../../components/state-icon.js"
-import { h } from "../../lib/dom.js"
+import { send } from "../../lib/api.js"
+import { announce, h } from "../../lib/dom.js"
+import { may } from "../../lib/session.js"
+import { codeOf, WAYS_IN } from "./ways-in.js"
 
-const WAYS = {
-  Python: {
-    steps: (address) => [
-      ["Install the recorder on every worker, from a checkout of Paceline", "pip install ./client"],
-      ["Record each step and its operations", pythonExample(address)],
-    ],
-    last: "Start training",
-  },
-  HTTP: {
-    steps: (address) => [
-      ["Register the job; every rank sends the same run_key", registerExample(address)],
-      ["Send each rank's operations when it has finished a step", sendExample(address)],
-    ],
-    last: "Start training",
-  },
-  "A trace file": {
-    steps: (address) => [
-      [
-        "Push a recorded trace as its workers would have",
-        `export PACELINE_URL=${address} PACELINE_TOKEN="your token"\npaceline replay TRACE.parquet --meta META.yaml`,
-      ],
-      ["Or look at its figures without a server", "paceline analyze TRACE.parquet --meta META.yaml"],
-    ],
-    last: "Watch it arrive",
-  },
-}
+const FIRST_WAY = "PyTorch"
+const NO_TOKEN = "pl_..."
 
-/** The page's content; `way` is the chosen tab, `onWay` chooses another. */
-export function gettingStarted({ way = "Python", onWay }) {
-  const { steps, last } = WAYS[way]
-  const address = location.origin
-  return h(
-    "div",
-    { class: "first-start" },
-    h(
-      "section",
-      { class: "headline" },
-      h("h1", {}, "No jobs yet. Send the first steps and they appear here."),
+/** The first page of a project; `demo` is the page's `Demo`, `redraw()` draws the page again. */
+export class GettingStarted {
+  constructor(demo, redraw) {
+    Object.assign(this, { demo, redraw, way: FIRST_WAY, token: null, refused: null })
+  }
+
+  content() {
+    const { steps, last, docs } = WAYS_IN[this.way]
+    const shown = steps(location.origin, this.token ?? NO_TOKEN)
+    return h(
+      "div",
+      { class: "first-start" },
       h(
-        "p",
-        {},
-        "The first figures come with the first complete step: one that the workers have reported. " +
-          "A missing worker does not hold up the others: it is named, and medians of its stage stand in.",
-      ),
-    ),
-    h(
-      "section",
-      { class: "card ways" },
-      h(
-        "header",
-        {},
-        tabs(way, onWay),
-        copyButton(() => codeOf(steps(address)), { class: "button" }),
-      ),
-      h(
-        "div",
-        { id: "way", role: "tabpanel", "aria-label": way },
+        "section",
+        { class: "headline" },
+        h("h1", {}, "No jobs yet. Send the first steps and they appear here."),
         h(
-          "ol",
+          "p",
           {},
-          steps(address).map(([act, code]) => h("li", {}, h("b", {}, act), h("pre", {}, h("code", {}, code)))),
-          h("li", {}, h("b", {}, last), listening(address)),
+          "The first figures come with the first complete step: one that the workers have reported. " +
+            "A missing worker does not hold up the others: it is named, and medians of its stage stand in.",
         ),
       ),
-    ),
-    h(
+      h(
+        "section",
+        { class: "card ways" },
+        h(
+          "header",
+          {},
+          this.tabs(),
+          copyButton(() => codeOf(steps(location.origin, this.token ?? NO_TOKEN)), { class: "button" }),
+        ),
+        h(
+          "div",
+          { id: "way", role: "tabpanel", "aria-label": this.way },
+          h(
+            "ol",
+            {},
+            h("li", { "data-key": "token" }, h("b", {}, "Make a token for the job's workers"), this.tokenMaker()),
+            shown.map(([act, code]) => h("li", {}, h("b", {}, act), h("pre", {}, h("code", {}, code)))),
+            h("li", { "data-key": "last" }, h("b", {}, last), listening()),
+          ),
+          h("p", { class: "way-docs" }, h("a", { href: `/docs/feeds/${docs}` }, `More on ${this.way}`)),
+        ),
+      ),
+      this.demoCard(),
+      nothingArrives(this.token ?? "$PACELINE_TOKEN"),
+    )
+  }
+
+  tabs() {
+    const names = Object.keys(WAYS_IN)
+    const choose = (name) => {
+      this.way = name
+      this.redraw()
+    }
+    const move = (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key]
+      if (!by) return
+      const next = (names.indexOf(this.way) + by + names.length) % names.length
+      event.currentTarget.children[next].focus()
+      choose(names[next])
+    }
+    return h(
+      "div",
+      { class: "segments", role: "tablist", "aria-label": "Ways to send data", onkeydown: move },
+      names.map((name) =>
+        h(
+          "button",
+          {
+            type: "button",
+            role: "tab",
+            "aria-selected": String(name === this.way),
+            "aria-controls": "way",
+            tabindex: name === this.way ? "0" : "-1",
+            onclick: () => choose(name),
+          },
+          name,
+        ),
+      ),
+    )
+  }
+
+  tokenMaker() {
+    if (!may("admin"))
+      return h("p", { class: "token" }, "Your own token cannot make one: ask for a token with the scope ingest.")
+    if (this.token)
+      return h(
+        "p",
+        { class: "token", role: "status" },
+        "It is in the commands below, and shown only until this page is left. ",
+        h("a", { href: "/settings" }, "All tokens"),
+      )
+    return h(
+      "p",
+      { class: "token" },
+      h("button", { class: "button", type: "button", onclick: () => this.makeToken() }, "Make a token"),
+      h("span", {}, "It may only send data. Tokens with other scopes: ", h("a", { href: "/settings" }, "Settings")),
+      this.refused && h("span", { class: "refused", role: "alert" }, this.refused),
+    )
+  }
+
+  async makeToken() {
+    this.refused = null
+    try {
+      this.token = (await send("POST", "/tokens", { name: "first job", scopes: ["ingest"] })).token
+      announce("The token is in the commands below.")
+    } catch (error) {
+      this.refused = error.message
+    }
+    this.redraw()
+  }
+
+  demoCard() {
+    return h(
       "section",
       { class: "card demo" },
       h(
@@ -79,58 +134,22 @@ export function gettingStarted({ way = "Python", onWay }) {
         h(
           "span",
           {},
-          "See four simulated jobs, live: a healthy one, one with a slow worker, ",
+          "See six simulated jobs, live: a healthy one, two on one slow host, of which one recovers, one that hangs, ",
           "one with a long last stage, one with uneven sequence lengths.",
         ),
+        this.demo.refusal(),
       ),
-      h("code", {}, "paceline demo"),
-    ),
-    h(
-      "div",
-      { class: "nothing-arrives" },
-      h(
-        "p",
-        {},
-        "No data arrives? The recorder never stops training: it logs why it cannot send on the worker. ",
-        "Check from a worker that it reaches this server:",
-      ),
-      h("pre", {}, h("code", {}, checkExample(address))),
-    ),
-  )
-}
-
-function tabs(way, onWay) {
-  const names = Object.keys(WAYS)
-  const move = (event) => {
-    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key]
-    if (!by) return
-    const next = (names.indexOf(way) + by + names.length) % names.length
-    event.currentTarget.children[next].focus()
-    onWay(names[next])
+      this.demo.canRun() ? this.demoButton() : h("code", {}, "paceline demo"),
+    )
   }
-  return h(
-    "div",
-    { class: "segments", role: "tablist", "aria-label": "Ways to send data", onkeydown: move },
-    names.map((name) =>
-      h(
-        "button",
-        {
-          type: "button",
-          role: "tab",
-          "aria-selected": String(name === way),
-          "aria-controls": "way",
-          tabindex: name === way ? "0" : "-1",
-          onclick: () => onWay(name),
-        },
-        name,
-      ),
-    ),
-  )
+
+  demoButton() {
+    if (this.demo.state.running) return h("span", { role: "status" }, "The jobs start; first figures in a few seconds.")
+    return h("button", { class: "button", type: "button", onclick: () => this.demo.start() }, "Load the demo")
+  }
 }
 
-const codeOf = (steps) => steps.map(([, code]) => code).join("\n\n")
-
-function listening(address) {
+function listening() {
   return h(
     "div",
     { class: "listening" },
@@ -138,44 +157,22 @@ function listening(address) {
       "span",
       { class: "state" },
       stateIcon("silent"),
-      h("span", {}, "Listening on ", h("code", {}, `${address}/api/v1`)),
+      h("span", {}, "Listening on ", h("code", {}, `${location.origin}/api/v1`)),
     ),
     h("span", { class: "quiet" }, "no data received yet"),
   )
 }
 
-function checkExample(address) {
-  return `curl ${address}/api/v1/jobs -H "Authorization: Bearer $PACELINE_TOKEN"`
-}
-
-function pythonExample(address) {
-  return `import paceline_client
-
-recorder = paceline_client.start(
-    "my-first-job", "${address}", "your token",
-    rank=rank, dp_rank=dp_rank, stage=stage,
-    dp_size=8, pp_size=4, run_key="run 1, equal on all ranks",
-)
-for step, batch in enumerate(loader):
-    with recorder.step(step):
-        with recorder.op("forward-compute", microbatch=0):
-            loss = model(batch)
-        with recorder.op("backward-compute", microbatch=0):
-            loss.backward()`
-}
-
-function registerExample(address) {
-  return `curl -X PUT ${address}/api/v1/jobs/my-first-job \\
-  -H "Authorization: Bearer $PACELINE_TOKEN" -H "Content-Type: application/json" \\
-  -d '{"parallelism": {"dp_size": 8, "pp_size": 4}, "run_key": "run-1"}'`
-}
-
-function sendExample(address) {
-  return `curl -X POST ${address}/api/v1/jobs/my-first-job/ops \\
-  -H "Authorization: Bearer $PACELINE_TOKEN" -H "Content-Type: application/json" \\
-  -d '{"version": 1, "epoch": 1, "rank": 0, "dp_rank": 0, "stage": 0, "batch_seq": 0,
-       "steps_done": [[0, 2]],
-       "columns": {"step": [0, 0], "optype": ["forward-compute", "backward-compute"],
-                   "start_ns": [0, 410000000], "duration_ns": [400000000, 800000000],
-                   "mb_id": [0, 0]}}'`
+function nothingArrives(token) {
+  return h(
+    "div",
+    { class: "nothing-arrives" },
+    h(
+      "p",
+      {},
+      "No data arrives? The recorder never stops training: it logs why it cannot send on the worker. ",
+      "Check from a worker that it reaches this server and that the token is right (authenticated: true):",
+    ),
+    h("pre", {}, h("code", {}, `curl ${location.origin}/api/v1/session -H "Authorization: Bearer ${token}"`)),
+  )
 }

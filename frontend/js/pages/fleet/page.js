@@ -10,8 +10,9 @@ import { onChange } from "../../lib/events.js"
 import { clock, contained, counted } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 import { onTheme } from "../../lib/theme.js"
+import { Demo } from "./demo.js"
 import { FleetFilters, picksBar, togglePick } from "./filters.js"
-import { gettingStarted } from "./getting-started.js"
+import { GettingStarted } from "./getting-started.js"
 import { fleetKeys } from "./keyboard.js"
 import { fleetStats } from "./stats.js"
 import { fleetTable, ORDERS, waitingLines } from "./table.js"
@@ -35,7 +36,9 @@ export function render(root, _params, app) {
 
 class Fleet {
   constructor(root, app) {
-    Object.assign(this, { root, app, answer: null, error: null, most: PAGE, picking: null, order: [], way: undefined })
+    Object.assign(this, { root, app, answer: null, error: null, most: PAGE, picking: null, order: [] })
+    this.demo = new Demo(() => this.draw())
+    this.start = new GettingStarted(this.demo, () => this.draw())
     this.filters = new FleetFilters({
       onask: (changes) => this.ask(changes),
       onpicking: () => this.pickFrom(this.picking ? null : new Set()),
@@ -100,11 +103,6 @@ class Fleet {
     this.refresh()
   }
 
-  showWay(way) {
-    this.way = way
-    this.draw()
-  }
-
   showMore() {
     this.most += PAGE
     this.refresh()
@@ -147,7 +145,7 @@ class Fleet {
       return this.error
         ? panelFailed("Could not load the jobs", this.error, () => this.refresh())
         : h("section", { class: "card fleet" }, waitingLines())
-    if (!this.answer.summary.jobs) return gettingStarted({ way: this.way, onWay: (way) => this.showWay(way) })
+    if (!this.answer.summary.jobs) return this.start.content()
     const { summary } = this.answer
     this.drawJobs(summary)
     return [
@@ -155,6 +153,7 @@ class Fleet {
       h("div", {}, this.error && this.asOf()),
       fleetStats(summary, money, this.error !== null),
       this.table,
+      this.demo.line(),
       this.waste.node,
     ]
   }
