@@ -1,4 +1,4 @@
-"""Takes the README's picture: the slow worker's page of the demo, some twenty steps after the onset.
+"""Takes the README's picture: the demo's slow worker, some twenty steps after the onset.
 
 Run `python -m tests.browser.readme_picture` from the root of the repository.
 """
