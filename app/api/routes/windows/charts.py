@@ -21,7 +21,13 @@ from app.api.http.fields import (
 )
 from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, ServiceDep, refusals
 from app.api.routes.windows.ribbon import step_events
-from app.api.routes.windows.windows import RANGE_SEPARATOR, json_response, shown_result
+from app.api.routes.windows.windows import (
+    RANGE_SEPARATOR,
+    RECENT,
+    json_response,
+    last_window,
+    shown_result,
+)
 from app.api.service.job_state import missing_data_text, silent_workers
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
@@ -179,7 +185,7 @@ def length_points(
         Conflict: the window is open, or its operations have been deleted.
         Unavailable: too many ask for recorded operations now.
     """
-    replay = service.replays.get(job_id, window.split(RANGE_SEPARATOR)[-1])
+    replay = service.replays.get(job_id, last_window(window))
     with service.replays.work_limit.slot():
         return length_pairs(
             replay, None if steps is None else parse_step_ranges(steps, replay.steps)
@@ -229,7 +235,7 @@ def get_window_chart(
         raise ChartNotMeasured(f"window {window_id!r} has no figures for this chart")
     with service.store.read() as conn:
         known_hosts = hosts.load(conn, job_id, epoch) if kind.names_hosts else None
-        silent = silent_workers(jobs.get(conn, job_id)) if window == "latest" else []
+        silent = silent_workers(jobs.get(conn, job_id)) if window in (RECENT, "latest") else []
         axis = None
         if kind.per_step is not None:
             shown = shown_steps(conn, job_id, epoch, _ends(result))
@@ -319,6 +325,11 @@ def _within(service: Service, job_id: str, window: str) -> tuple[int, tuple[int,
         if RANGE_SEPARATOR in window:
             span = windows.window_range(conn, job_id, *window.split(RANGE_SEPARATOR))
             return span.epoch, (span.first_steps[0], span.last_step)
+        if window == RECENT:
+            # Followed to the newest step, those of the open window among them.
+            epoch = jobs.get(conn, job_id).epoch
+            rows = windows.step_series(conn, job_id, epoch=epoch, limit=MAX_DRAWN_STEPS)
+            return epoch, (rows[0].step, rows[-1].step) if rows else (0, 0)
         one = windows.summary(conn, job_id, window)
         return one.epoch, (one.first_step, one.last_step)
 
