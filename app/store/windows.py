@@ -510,9 +510,10 @@ def newest_windows(conn: Connection, job_id: str, *, limit: int) -> tuple[list[W
 
 
 def newest_measured(conn: Connection, job_id: str, epoch: int) -> WindowSummary | None:
-    """The newest window of a run that has figures."""
+    """The newest closed window of a run that has figures; before the first one the open one."""
     query = select(*SUMMARY_COLUMNS).where(windows.c.job_id == job_id, windows.c.epoch == epoch)
-    query = query.where(windows.c.slowdown.is_not(None)).order_by(windows.c.first_step.desc())
+    newest_closed = ((windows.c.state == "open").asc(), windows.c.first_step.desc())
+    query = query.where(windows.c.slowdown.is_not(None)).order_by(*newest_closed)
     row = conn.execute(query.limit(1)).one_or_none()
     return None if row is None else summary_of(row._mapping)
 

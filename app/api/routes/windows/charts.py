@@ -320,16 +320,14 @@ def _of_window(service: Service, job: JobRecord, window: str) -> tuple[ShownStep
 
 
 def _within(service: Service, job_id: str, window: str) -> tuple[int, tuple[int, int]]:
-    """Epoch, first and last step of a range or of one window."""
+    """Epoch, first and last step of the recent steps, of a range or of one window."""
+    if window == RECENT:
+        result = shown_result(service, job_id, window)
+        return result["window"]["epoch"], _ends(result) if result["steps"] else (0, 0)
     with service.store.read() as conn:
         if RANGE_SEPARATOR in window:
             span = windows.window_range(conn, job_id, *window.split(RANGE_SEPARATOR))
             return span.epoch, (span.first_steps[0], span.last_step)
-        if window == RECENT:
-            # Followed to the newest step, those of the open window among them.
-            epoch = jobs.get(conn, job_id).epoch
-            rows = windows.step_series(conn, job_id, epoch=epoch, limit=MAX_DRAWN_STEPS)
-            return epoch, (rows[0].step, rows[-1].step) if rows else (0, 0)
         one = windows.summary(conn, job_id, window)
         return one.epoch, (one.first_step, one.last_step)
 

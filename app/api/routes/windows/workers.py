@@ -120,9 +120,17 @@ MAX_COURSE_CELLS = 1_000_000
 
 
 def worker_windows(
-    conn: Connection, job_id: str, result: dict[str, Any], dp_rank: int, stage: int
+    conn: Connection,
+    job_id: str,
+    result: dict[str, Any],
+    dp_rank: int,
+    stage: int,
+    *,
+    is_followed: bool = False,
 ) -> list[WorkerWindow]:
     """Windows of the result's run up to its own, ascending; the newest ones step by step.
+
+    Where the job is followed, the newest windows, the open one among them.
 
     Fewer are read for a large job.
     """
@@ -131,7 +139,7 @@ def worker_windows(
     newest, _ = windows.page(
         conn,
         job_id,
-        cursor=to_cursor(epoch, first_step + 1),
+        cursor=None if is_followed else to_cursor(epoch, first_step + 1),
         limit=max(1, min(MAX_COURSE_WINDOWS, MAX_COURSE_CELLS // workers)),
     )
     measured = [each for each in newest if each.epoch == epoch and each.slowdown is not None]
@@ -307,7 +315,14 @@ def _course(
     if not view.result.get("worker_slowdown"):
         raise WorkerNotMeasured(f"window {window!r} has no figures of its workers")
     with service.store.read() as conn:
-        course = worker_windows(conn, job_id, dict(view.result), view.dp_rank, view.stage)
+        course = worker_windows(
+            conn,
+            job_id,
+            dict(view.result),
+            view.dp_rank,
+            view.stage,
+            is_followed=window == RECENT,
+        )
     return worker_history(course, view.name, theme=theme)
 
 
