@@ -134,6 +134,23 @@ def gpu_hours(hours: float) -> str:
     return f"{hour_count(hours)} GPU-h"
 
 
+def rough_hours(hours: float) -> str:
+    """An estimate of GPU-hours, such as of a day, with two digits: 0.12, 4.3, 1,500."""
+    if not hours:
+        return "0"
+    digits = 1 - math.floor(math.log10(abs(hours)))
+    rounded = round(hours, digits)
+    # As in JavaScript: 9.97 becomes 10, not 10.0.
+    text = f"{abs(rounded):,.{max(0, digits)}f}"
+    text = text.rstrip("0").removesuffix(".") if "." in text else text
+    return f"{MINUS if rounded < 0 else ''}{text}"
+
+
+def rough_gpu_hours(hours: float) -> str:
+    """An estimate of GPU-hours in words: about 1,500 GPU-h."""
+    return f"about {rough_hours(hours)} GPU-h"
+
+
 def duration(value_s: float) -> str:
     """A duration in the largest unit that fits: 12 minutes."""
     for unit, size_s in (("day", 86_400), ("hour", 3_600), ("minute", 60)):

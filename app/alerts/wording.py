@@ -169,7 +169,9 @@ _SentenceMaker = Callable[[AlertState, str, float], str]
 _FIRING_SENTENCES: Mapping[On, _SentenceMaker] = {
     "slowdown": lambda _, job, value: f"{job} runs at {formatting.ratio(value)} of its ideal",
     "waste": lambda _, job, value: f"{job} wastes {formatting.percent(value)} of its GPU time",
-    "gpu-hours-lost": lambda _, job, value: f"{job} loses {formatting.gpu_hours(value)} an hour",
+    "gpu-hours-lost": lambda _, job, value: (
+        f"{job} loses {formatting.rough_gpu_hours(value)} an hour"
+    ),
     "cause": lambda state, job, value: (
         f"{job} loses {formatting.percent(value)} of its GPU time to {_cause(state)}"
     ),
@@ -191,7 +193,7 @@ _FIRING_SENTENCES: Mapping[On, _SentenceMaker] = {
 _RESOLVED_SENTENCES: Mapping[On, _SentenceMaker] = {
     "waste": lambda _, job, value: f"{job} wastes {formatting.percent(value)} of its GPU time now",
     "gpu-hours-lost": lambda _, job, value: (
-        f"{job} loses {formatting.gpu_hours(value)} an hour now"
+        f"{job} loses {formatting.rough_gpu_hours(value)} an hour now"
     ),
     "cause": lambda state, job, _: f"{job} no longer loses as much to {_cause(state)}",
     "worker": lambda state, job, _: f"{_worker(state)} no longer slows {job} down",
@@ -235,7 +237,7 @@ def _cost(detail: Detail, begins: str) -> str:
     if lost is None or not num_gpus:
         return ""
     share, gpus = formatting.percent(lost / num_gpus), formatting.plural(num_gpus, "GPU")
-    return f" {begins} {formatting.gpu_hours(lost)} an hour, {share} of the time of {gpus}."
+    return f" {begins} {formatting.rough_gpu_hours(lost)} an hour, {share} of the time of {gpus}."
 
 
 def _beside_slowdown(detail: Detail) -> str:

@@ -15,13 +15,14 @@ from app.alerts.rules.evaluation import AlertChange
 from app.consumer.alert_state import ShardAlerts
 from app.consumer.context import ConsumerContext
 from app.consumer.fix_outcomes import follow_fixes
+from app.consumer.recent_results import JudgedResult
 from app.consumer.run_cache import JobStateUnreadable, LoadedRun, RunCache, RunKey, SilentRanks
 from app.diagnosis import job_history
 from app.errors import LeaseLost, Unavailable
 from app.ingest.assembly.assembler import SpooledBatch, WindowRevision, pack_spool
 from app.ingest.queue import EventMessage
 from app.monitor import Observation
-from app.store import dead_letters, fleet, hosts, shards, windows
+from app.store import dead_letters, fleet, hosts, jobs, joint_windows, shards, windows
 from app.store import runs as stored_runs
 from app.store.alerting import alerts, notifications
 from app.store.database import Connection, with_longer_limit
@@ -34,11 +35,15 @@ GroupKey = tuple[str, str]  # job_id, rule
 
 @dataclass(frozen=True, slots=True)
 class WindowOutcome:
-    """One revision of one window, and its analysis."""
+    """One revision of one window, and its analysis.
+
+    `judged` is what the job is judged by since it closed; None where that is the same as before.
+    """
 
     job_id: str
     change: WindowRevision
     observation: Observation
+    judged: JudgedResult | None = None
 
 
 def save_window(conn: Connection, context: ConsumerContext, outcome: WindowOutcome) -> EventMessage:
@@ -99,8 +104,13 @@ def wake_alert_groups(
 
 def _save_brief_and_losses(conn: Connection, outcome: WindowOutcome, record: WindowRecord) -> None:
     num_gpus = outcome.change.window.job.num_gpus
-    brief = fleet.brief_of(record.result, num_gpus=num_gpus)
-    fleet.save_brief(conn, outcome.job_id, record.epoch, record.first_step, brief)
+    judged = outcome.judged
+    if judged is None or record.slowdown is None:
+        brief = fleet.brief_of(record.result, num_gpus=num_gpus)
+        fleet.save_brief(conn, outcome.job_id, record.epoch, record.first_step, brief)
+    if judged is not None:
+        brief = fleet.brief_of(judged.result, num_gpus=num_gpus)
+        fleet.save_brief(conn, outcome.job_id, record.epoch, judged.first_step, brief)
     if record.state != "open":
         lost = fleet.losses_of(record.result, num_gpus=num_gpus)
         fleet.save_losses(conn, outcome.job_id, record, lost, num_gpus=num_gpus)
@@ -254,8 +264,20 @@ def _save_run(conn: Connection, context: ConsumerContext, each: RunTurn) -> None
         )
     if each.is_closed:
         stored_runs.mark_closed(conn, *run.key)
+        _judge_whole_run(conn, run)
     elif each.taken:
         stored_runs.reopen(conn, *run.key)
+
+
+def _judge_whole_run(conn: Connection, run: LoadedRun) -> None:
+    """Save that a finished job is judged by its whole run."""
+    job_id, epoch = run.key
+    job = jobs.get(conn, job_id)
+    if job.epoch != epoch or job.ended_s is None or job.latest is None:
+        return
+    result = joint_windows.read_judged(conn, job_id, joint_windows.judged_windows(conn, job_id))
+    brief = fleet.brief_of(result, num_gpus=job.num_gpus)
+    fleet.save_brief(conn, job_id, epoch, job.latest.first_step, brief)
 
 
 def _save_history(conn: Connection, run: LoadedRun) -> None:

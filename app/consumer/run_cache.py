@@ -16,6 +16,7 @@ import structlog
 from app import formatting
 from app.alerts.readings.facts import MissingDataFacts
 from app.consumer.context import ConsumerContext
+from app.consumer.recent_results import RecentResults
 from app.diagnosis import job_history
 from app.diagnosis.job_history import History
 from app.errors import PacelineError
@@ -156,7 +157,8 @@ class LoadedRun:
 
     `turn` is the number of the last commit with batches of it; `history` covers its closed
     windows; `last_step` is the last step that a worker has reported. A run that `is_only_scored`
-    has sent scores and never an operation, so none is waited for.
+    has sent scores and never an operation, so none is waited for. `recent` are the results that
+    the job is judged by.
     """
 
     key: RunKey
@@ -165,6 +167,7 @@ class LoadedRun:
     turn: int
     rank_watch: RankWatch
     history: History
+    recent: RecentResults
     saved_silence: SilentRanks = NONE_SILENT
     last_used_s: float = 0.0
     last_step: int | None = None
@@ -234,6 +237,7 @@ def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedR
         turn,
         RankWatch(now_s, activity.registered_s, known, activity.last_data_s, saved, waited_s),
         _history(conn, key),
+        RecentResults(context.store, *key),
         saved,
         now_s,
         _last_step(conn, key),

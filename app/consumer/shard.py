@@ -12,6 +12,7 @@ queue holds no entry of it.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -206,9 +207,13 @@ class ShardWork:
             if change.window.state != "open" and observation.recent is not None:
                 each.run.history = each.run.history.extended(observation.recent)
                 each.has_history = True
-            turn.outcomes.append(WindowOutcome(job_id, change, observation))
-            if change.window.state != "open":
-                turn.alerts += self._alerts.window(job_id, observation.facts)
+            if change.window.state == "open":
+                turn.outcomes.append(WindowOutcome(job_id, change, observation))
+                continue
+            judged = each.run.recent.add(observation.result)
+            turn.outcomes.append(WindowOutcome(job_id, change, observation, judged))
+            recent = None if judged is None else judged.result
+            turn.alerts += self._alerts.window(job_id, replace(observation.facts, recent=recent))
 
 
 TURN_BYTES = 64 << 20  # of decoded columns

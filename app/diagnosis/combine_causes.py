@@ -131,7 +131,9 @@ def _one(
 ) -> dict[str, Any]:
     # Windows without the finding count as time without loss.
     newest = seen[-1].finding
-    onset = _onset([each.finding["onset_step"] for each in seen])
+    onset = joint_onset(
+        [(each.steps[0] if each.steps else 0, each.finding["onset_step"]) for each in seen]
+    )
     end = _end(seen[-1], is_newest=seen[-1].window == num_windows - 1)
     cost = _mean([(each.finding["cost"], each.recorded_s) for each in seen], total_s)
     cost_range = _range(seen, total_s)
@@ -168,10 +170,17 @@ def _mean(values: Sequence[tuple[float | None, float]], total: float) -> float |
     return sum(known) / total if known and total > 0 else None
 
 
-def _onset(steps: Sequence[int | None]) -> int | None:
-    """The earliest onset; None if the first window does not know it."""
-    known = [step for step in steps if step is not None]
-    return None if steps[0] is None else min(known)
+def joint_onset(seen: Sequence[tuple[int, int | None]]) -> int | None:
+    """The earliest onset of a finding in windows that show it: each one's first step, and onset.
+
+    None if the first window does not know it, unless a later one has found it before that window.
+    """
+    known = [onset for _, onset in seen if onset is not None]
+    if not known:
+        return None
+    first_step, first_onset = seen[0]
+    earliest = min(known)
+    return earliest if first_onset is not None or earliest < first_step else None
 
 
 def _end(newest: _WindowFinding, *, is_newest: bool) -> int | None:
@@ -181,6 +190,20 @@ def _end(newest: _WindowFinding, *, is_newest: bool) -> int | None:
         return end
     steps = newest.finding["evidence"].get("steps") or newest.steps
     return int(steps[-1]) if steps else None
+
+
+def finding_key(finding: Result) -> tuple[Any, ...]:
+    """What identifies a finding among those of other windows of one release."""
+    return _key(finding, {})
+
+
+def with_cost(finding: Result, ratio: float) -> dict[str, Any]:
+    """The finding with its cost times `ratio`, at most all of the time, in its sentence too."""
+    ends = finding.get("cost_range")
+    cost = None if finding["cost"] is None else min(1.0, finding["cost"] * ratio)
+    bounds = None if ends is None else [min(1.0, each * ratio) for each in ends]
+    sentence = _sentence(finding, finding["onset_step"], finding.get("end_step"), cost, bounds)
+    return {**finding, "cost": cost, "cost_range": bounds, "sentence": sentence}
 
 
 def _sentence(

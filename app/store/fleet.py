@@ -41,16 +41,24 @@ from app.store.tables import (
     window_losses,
     windows,
 )
-from app.store.windows import SUMMARY_COLUMNS, WindowRecord, WindowSummary, newest_with_figures
+from app.store.windows import (
+    SUMMARY_COLUMNS,
+    RecentSummary,
+    WindowRecord,
+    WindowSummary,
+    newest_with_figures,
+    recent_summary,
+)
 
 SHOWN_WINDOWS = 48
 
 
 class FleetLine(NamedTuple):
-    """A job and its current run; `latest` is that run's newest window with figures.
+    """A job and its current run.
 
-    `brief` is that window's brief, None for windows of releases without briefs. A tuple, for
-    speed: one is made per job at each request for the fleet.
+    `latest` is that run's newest closed window with figures, or its open one before the first.
+    `brief` is of the steps that the job is judged by, None for windows of releases without briefs.
+    A tuple, for speed: one is made per job at each request for the fleet.
     """
 
     job_id: str
@@ -75,6 +83,11 @@ class FleetLine(NamedTuple):
     stalled_since_s: float | None
     latest: WindowSummary | None
     brief: dict[str, Any] | None
+
+    @property
+    def recent(self) -> RecentSummary | None:
+        """The steps that the job is judged by; None before the first figures."""
+        return recent_summary(self.latest, self.brief)
 
 
 class RecentWindow(NamedTuple):
@@ -198,7 +211,7 @@ _FINDING_FIELDS = ("cause", "cost", "confidence", "onset_step", "persistence", "
 
 
 def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | None:
-    """The brief of a window's result (docs/glossary.md); None if nothing was measured.
+    """The brief of a result (docs/glossary.md); None if nothing was measured.
 
     `findings` is None if the window was not diagnosed, and empty if no cause was found.
     """
@@ -207,6 +220,11 @@ def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | No
     recorded_s: Sequence[float] = result["step_time_s"]["recorded"]
     findings = result["findings"]
     return {
+        "slowdown": result["slowdown"],
+        "verdict": result["fidelity"]["verdict"],
+        "first_step": result["steps"][0],
+        "last_step": result["steps"][-1],
+        "num_steps": len(result["steps"]),
         "gpu_hours_lost": result["gpu_hours_lost"],
         "gpu_hours": sum(recorded_s) * num_gpus / 3600,
         "step_s": sum(recorded_s) / len(recorded_s),
@@ -222,7 +240,7 @@ def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | No
 def save_brief(
     conn: Connection, job_id: str, epoch: int, first_step: int, brief: dict[str, Any] | None
 ) -> None:
-    """Save the brief of a window's newest revision; None removes the old one."""
+    """Save what the job is judged by as of a window; None removes the old brief."""
     if brief is None:
         conn.execute(delete(window_briefs).where(*_brief_key(job_id, epoch, first_step)))
         return

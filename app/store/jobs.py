@@ -18,8 +18,15 @@ from app.store.runs import (
     parallelism_of,
     registration_of,
 )
-from app.store.tables import drops, ingest_counts, jobs, recordings, runs, windows
-from app.store.windows import SUMMARY_COLUMNS, WindowSummary, newest_with_figures, summary_of
+from app.store.tables import drops, ingest_counts, jobs, recordings, runs, window_briefs, windows
+from app.store.windows import (
+    SUMMARY_COLUMNS,
+    RecentSummary,
+    WindowSummary,
+    newest_with_figures,
+    recent_summary,
+    summary_of,
+)
 from app.trace import ops
 from app.trace.job import DEFAULT_PROJECT, Parallelism, job_key, job_of
 from app.trace.ops import BUILT_IN, OpTypes
@@ -27,8 +34,10 @@ from app.trace.ops import BUILT_IN, OpTypes
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job and its current run; `latest` is that run's newest window with figures.
+    """A job and its current run.
 
+    `latest` is that run's newest closed window with figures, or its open one before the first;
+    `recent` are the steps that the job is judged by, None before the first figures.
     `silent_ranks` send nothing while others do; `silent_workers` (dp_rank * pp_size + stage) are
     their workers, in the same order. Since `stalled_since_s` no rank sends. `counts` is None
     before the first operation, `drops` None if no recorder has reported any. `plans` say which
@@ -48,6 +57,7 @@ class JobRecord:
     last_data_s: float | None
     last_step: int | None
     latest: WindowSummary | None
+    recent: RecentSummary | None = None
     op_types: OpTypes = BUILT_IN
     silent_ranks: Sequence[int] | None = None
     silent_workers: Sequence[int] | None = None
@@ -113,15 +123,19 @@ def registration(conn: Connection, job_id: str, epoch: int) -> Registration:
 def _records() -> Select[Any]:
     of_run = and_(windows.c.job_id == jobs.c.job_id, windows.c.epoch == jobs.c.epoch)
     current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
+    same_window = and_(
+        *(window_briefs.c[key] == windows.c[key] for key in ("job_id", "epoch", "first_step"))
+    )
     counted = and_(ingest_counts.c.job_id == jobs.c.job_id, ingest_counts.c.epoch == jobs.c.epoch)
     summary = [column.label(f"window_{column.name}") for column in SUMMARY_COLUMNS]
     counts = [ingest_counts.c[name].label(f"count_{name}") for name in IngestCounts.__slots__]
     dropped = and_(drops.c.job_id == jobs.c.job_id, drops.c.epoch == jobs.c.epoch)
     beside = [drops.c[name].label(f"drops_{name}") for name in RecorderDrops._fields]
     return (
-        select(runs, *summary, *counts, *beside, recordings.c.plans)
+        select(runs, *summary, *counts, *beside, recordings.c.plans, window_briefs.c.brief)
         .select_from(jobs.join(runs, current))
         .join(windows, and_(of_run, windows.c.first_step == newest_with_figures()), isouter=True)
+        .join(window_briefs, same_window, isouter=True)
         .join(ingest_counts, counted, isouter=True)
         .join(drops, dropped, isouter=True)
         .join(recordings, recordings.c.job_id == jobs.c.job_id, isouter=True)
@@ -129,7 +143,7 @@ def _records() -> Select[Any]:
 
 
 def _record(row: RowMapping) -> JobRecord:
-    made = ("parallelism", "latest", "op_types", "counts", "drops", "plans")
+    made = ("parallelism", "latest", "recent", "op_types", "counts", "drops", "plans")
     values = {name: row[name] for name in JobRecord.__slots__ if name not in made}
     window = {column.name: row[f"window_{column.name}"] for column in SUMMARY_COLUMNS}
     latest = None if window["epoch"] is None else summary_of(window)
@@ -138,6 +152,7 @@ def _record(row: RowMapping) -> JobRecord:
         **values,
         parallelism=parallelism_of(row),
         latest=latest,
+        recent=recent_summary(latest, row["brief"]),
         op_types=ops.parse_stored_op_types(row["op_types"]),
         counts=None if counted["accepted"] is None else IngestCounts(**counted),
         drops=_recorder_drops(row),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -77,6 +77,37 @@ class WindowSummary:
     slowdown: float | None
     verdict: Verdict | None
     updated_s: float
+
+
+class RecentSummary(NamedTuple):
+    """What a job is judged by, in short; `is_open` before the first closed window."""
+
+    first_step: int
+    last_step: int
+    num_steps: int
+    slowdown: float
+    verdict: Verdict | None
+    is_open: bool
+
+
+def recent_summary(
+    latest: WindowSummary | None, brief: dict[str, Any] | None
+) -> RecentSummary | None:
+    """From the newest window and its brief; None before the first figures.
+
+    Briefs of older releases are of that window alone.
+    """
+    if latest is None or latest.slowdown is None:
+        return None
+    known = brief if brief and "slowdown" in brief else {}
+    return RecentSummary(
+        known.get("first_step", latest.first_step),
+        known.get("last_step", latest.last_step),
+        known.get("num_steps", latest.num_steps),
+        known.get("slowdown", latest.slowdown),
+        known.get("verdict", latest.verdict),
+        latest.state == "open",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +179,8 @@ def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
 def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False) -> dict[str, Any]:
     """The result JSON of a window, by its id or as "latest" of the current run.
 
+    "latest" is the newest closed window with figures; before the first one the open window.
+
     Raises:
         JobNotFound: the job never registered.
         WindowNotFound: it has no such window.
@@ -203,16 +236,30 @@ def waited_for_by_step(
     return found
 
 
-def newest_with_figures() -> ScalarSelect[int]:
-    """Subquery: first step of the newest window with figures of each job's current run."""
-    figures = windows.alias("figures")
-    return (
+def newest_with_figures() -> ColumnElement[int]:
+    """Subquery: first step of the newest window with figures of each job's current run.
+
+    A closed one, and only before the first of these the open one, which has few steps.
+    """
+    return func.coalesce(_newest_first_step(is_closed=True), _newest_first_step(is_closed=False))
+
+
+def _newest_first_step(*, is_closed: bool) -> ScalarSelect[int]:
+    figures = windows.alias("closed" if is_closed else "figures")
+    query = (
         select(func.max(figures.c.first_step))
         .where(figures.c.job_id == jobs.c.job_id, figures.c.epoch == jobs.c.epoch)
         .where(figures.c.slowdown.is_not(None))
         .correlate(jobs)
-        .scalar_subquery()
     )
+    return (query.where(figures.c.state != "open") if is_closed else query).scalar_subquery()
+
+
+def last_closed(conn: Connection, job_id: str, epoch: int, *, limit: int) -> list[WindowSummary]:
+    """The last closed windows of a run that have figures, ascending."""
+    query = _newest_first(job_id, *SUMMARY_COLUMNS).where(windows.c.epoch == epoch)
+    query = query.where(windows.c.slowdown.is_not(None), windows.c.state != "open").limit(limit)
+    return [summary_of(row._mapping) for row in conn.execute(query)][::-1]
 
 
 def trace(conn: Connection, job_id: str, window_id: str) -> bytes | None:
@@ -286,11 +333,14 @@ def parse_window_id(job_id: str, window_id: str) -> tuple[int, int]:
 
 
 def _latest(conn: Connection, job_id: str, newest_first: Select[Any]) -> Any:
-    # A window without a complete step has no figures: prefer the one before.
+    # A window without a complete step has no figures, and an open one has few steps: prefer the
+    # one before.
     current = select(jobs.c.epoch).where(jobs.c.job_id == job_id).scalar_subquery()
     query = newest_first.where(windows.c.epoch == current)
     with_figures = query.where(windows.c.slowdown.is_not(None))
-    return conn.execute(with_figures).one_or_none() or conn.execute(query).one_or_none()
+    closed = with_figures.where(windows.c.state != "open")
+    found = (conn.execute(each).one_or_none() for each in (closed, with_figures, query))
+    return next((each for each in found if each is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,9 +510,10 @@ def newest_windows(conn: Connection, job_id: str, *, limit: int) -> tuple[list[W
 
 
 def newest_measured(conn: Connection, job_id: str, epoch: int) -> WindowSummary | None:
-    """The newest window of a run that has figures."""
+    """The newest closed window of a run that has figures; before the first one the open one."""
     query = select(*SUMMARY_COLUMNS).where(windows.c.job_id == job_id, windows.c.epoch == epoch)
-    query = query.where(windows.c.slowdown.is_not(None)).order_by(windows.c.first_step.desc())
+    newest_closed = ((windows.c.state == "open").asc(), windows.c.first_step.desc())
+    query = query.where(windows.c.slowdown.is_not(None)).order_by(*newest_closed)
     row = conn.execute(query.limit(1)).one_or_none()
     return None if row is None else summary_of(row._mapping)
 

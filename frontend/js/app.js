@@ -5,7 +5,7 @@ import { topBar } from "./components/top-bar.js"
 import { getSession, isSignedIn, signIn, whatMayBeLost } from "./lib/api.js"
 import { patch } from "./lib/dom.js"
 import { connection, onConnection, start as startLive } from "./lib/events.js"
-import { ago, clock, counted, whole } from "./lib/formatting.js"
+import { ago, clock, counted, stepRange, whole } from "./lib/formatting.js"
 import { takeSession } from "./lib/session.js"
 import { onTheme } from "./lib/theme.js"
 import * as alerts from "./pages/alerts/page.js"
@@ -91,8 +91,8 @@ function liveMark() {
   return { mark: "live", text: updatedAt ? `Live, updated ${ago(updatedAt)}` : "Live" }
 }
 
-/** The live status of a job; `step_s` is its mean step time, where it is known. */
-function jobMark({ job: { state, last_step, last_data_at, num_silent_ranks }, step_s }) {
+/** The live status of a job; `step_s` is its mean step time, `steps` those of the figures, where they are known. */
+function jobMark({ job: { state, last_step, last_data_at, num_silent_ranks }, step_s, steps }) {
   if (state === "finished") return { mark: "finished", tone: "is-ok", text: "Finished, complete" }
   if (!last_data_at) return { mark: "silent", text: "Waiting for the first data" }
   const at = new Date(last_data_at)
@@ -101,7 +101,9 @@ function jobMark({ job: { state, last_step, last_data_at, num_silent_ranks }, st
   if (state === "silent") return stale(`${counted(num_silent_ranks, "rank")} silent, last data ${past}`)
   const old_ms = step_s ? Math.max(OLD_MS, OLD_STEPS * 1000 * step_s) : OLD_UNKNOWN_MS
   if (Date.now() - at > old_ms) return { mark: "silent", text: `Last data ${past}` }
-  return { mark: "live", text: `Live, ${last_step === null ? "" : `step ${whole(last_step)}, `}${past}` }
+  if (last_step === null) return { mark: "live", text: `Live, ${past}` }
+  const figures = steps?.length ? `, figures of ${stepRange(steps[0], steps.at(-1))}` : ""
+  return { mark: "live", text: `Live at step ${whole(last_step)}${figures}` }
 }
 
 function stale(text) {

@@ -23,6 +23,7 @@ def result(*findings: dict[str, Any], **given: Any) -> dict[str, Any]:
     """Two steps of 90 s, S = 1.25; on 4 GPUs 720 GPU-seconds, of which a fifth is lost."""
     values = {
         "slowdown": 1.25,
+        "steps": [4, 5],
         "gpu_hours_lost": 144 / 3600,
         "step_time_s": {"recorded": [80.0, 100.0]},
         "fidelity": {"discrepancy": 0.01, "verdict": "ok"},

@@ -24,6 +24,11 @@ def saved(store):
 def test_brief_has_the_figures_computed_by_hand():
     # (80 + 100) s on 4 GPUs are 720 GPU-seconds, 0.2 GPU-hours; 90 s a step.
     assert fleet.brief_of(result(finding()), num_gpus=4) == {
+        "slowdown": 1.25,
+        "verdict": "ok",
+        "first_step": 4,
+        "last_step": 5,
+        "num_steps": 2,
         "gpu_hours_lost": pytest.approx(0.04),
         "gpu_hours": pytest.approx(0.2),
         "step_s": 90.0,

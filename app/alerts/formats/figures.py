@@ -62,7 +62,7 @@ def fix_text(fix: SuggestedFix) -> str:
     """The fix with its predicted gain."""
     return (
         f"{formatting.bidi_isolated(fix.title)}: {formatting.ratio(fix.speed_up)} as fast, "
-        f"{formatting.gpu_hours(fix.gpu_hours_per_day)} a day less, predicted"
+        f"{formatting.rough_gpu_hours(fix.gpu_hours_per_day)} a day less, predicted"
     )
 
 
@@ -95,7 +95,7 @@ def _cost(detail: Detail) -> str | None:
     lost = detail.gpu_hours_lost_per_hour
     if lost is None:
         return formatting.NOT_MEASURED if detail.on == "silent-worker" else None
-    return f"{formatting.gpu_hours(lost)} each hour"
+    return f"{formatting.rough_gpu_hours(lost)} each hour"
 
 
 def _subjects(detail: Detail) -> str | None:

@@ -6,7 +6,7 @@ alert for each of very many of them. A reading of windows has a figure; one of m
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -15,7 +15,7 @@ import numpy as np
 
 from app.alerts.alert import Detail
 from app.alerts.rule import On, Rule
-from app.diagnosis.combine_causes import leading
+from app.diagnosis.combine_causes import finding_key, leading
 from app.trace.window import Floats, WindowState
 
 Worker = tuple[int, int]  # dp rank, stage
@@ -113,6 +113,9 @@ class WindowFacts:
     """One revision of a window: `result` is the JSON object of docs/glossary.md, with its findings.
 
     `verdict` is None where the window has no figures. `hosts` are the run's, as far as known.
+    `recent` is the result of the recent steps, which pages show; rules decide by the window alone,
+    so that nothing that has changed is averaged with the time before, and messages say the figures
+    of the recent steps. None where they are the window's own.
     `earlier_step_s` [n] are recorded step times in seconds of the run's windows before it, the
     oldest first, of a long run not all of them.
     """
@@ -124,6 +127,12 @@ class WindowFacts:
     num_gpus: int
     hosts: Mapping[Worker, str] = field(default_factory=dict)
     earlier_step_s: Floats = field(default_factory=lambda: np.empty(0))
+    recent: Mapping[str, Any] | None = None
+
+    @cached_property
+    def shown(self) -> "WindowFacts":
+        """The facts whose figures messages say, those of the recent steps."""
+        return self if self.recent is None else replace(self, result=self.recent, recent=None)
 
     @property
     def is_counted(self) -> bool:
@@ -154,6 +163,26 @@ class WindowFacts:
         """Causes, most costly first; None if no diagnosis ran."""
         findings: Sequence[Finding] | None = self.result["findings"]
         return findings
+
+    def shown_finding(self, finding: Finding) -> Finding:
+        """One of its findings as the recent steps show it: the same cause and culprits."""
+        if self.recent is None:
+            return finding
+        if id(finding) not in self._shown_findings:
+            self._shown_findings[id(finding)] = self._same_of_recent(finding)
+        return self._shown_findings[id(finding)]
+
+    def _same_of_recent(self, finding: Finding) -> Finding:
+        key = finding_key(finding)
+        recent = self.shown.findings or ()
+        same = [each for each in recent if finding_key(each) == key]
+        if not same and finding["persistence"] == "transient":
+            same = [each for each in recent if each["cause"] == finding["cause"]]
+        return same[0] if same else finding
+
+    @cached_property
+    def _shown_findings(self) -> dict[int, Finding]:
+        return {}
 
     @cached_property
     def accused(self) -> FindingIndex:

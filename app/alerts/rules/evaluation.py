@@ -5,7 +5,7 @@ subjects are over a threshold than a job may have alerts, the most severe and co
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.alerts.alert import AlertEvent, AlertState, Blame, Detail, SuggestedFix, fingerprint
@@ -108,12 +108,16 @@ _MAX_CULPRITS = 20
 
 @dataclass(frozen=True, slots=True)
 class RuleWindow:
-    """The figures of one rule in one window; `values` are by subject."""
+    """The figures of one rule in one window; `values` are by subject.
+
+    Rules decide by `values`; `shown` are those of the recent steps, which messages say.
+    """
 
     rule: Rule
     figure: WindowReading
     facts: WindowFacts
     values: Mapping[str, float]
+    shown: Mapping[str, float] = field(default_factory=dict)
 
     def over(self, known: Collection[str]) -> list[str]:
         """Subjects over the threshold, the worst first, but for those `known` to have an alert."""
@@ -133,22 +137,24 @@ class RuleWindow:
         """What the window says of one of them."""
         value = self.values.get(subject)
         if value is None:
-            return SubjectReading(None, detail=self._detail(None, None))
+            return SubjectReading(None, detail=self._detail(subject, None, None))
         finding = self.figure.blame(self.facts, subject)
         named = {} if finding is None else self.facts.accused.labels(finding)
         return SubjectReading(
             value,
             self._is_sure(subject),
             self.figure.is_found,
-            replace(self._detail(value, finding), num_named=num_more),
+            replace(self._detail(subject, value, finding), num_named=num_more),
             {**named, **self.figure.labels(self.facts, subject)},
         )
 
     def _is_sure(self, subject: str) -> bool:
         return self.figure.is_sure(self.rule, self.facts, subject)
 
-    def _detail(self, value: float | None, finding: Finding | None) -> Detail:
-        facts = self.facts
+    def _detail(self, subject: str, value: float | None, found: Finding | None) -> Detail:
+        facts = self.facts.shown
+        finding = None if found is None else self.facts.shown_finding(found)
+        value = None if value is None else self.shown.get(subject, value)
         share = None if value is None else self.figure.lost_share(facts, value)
         return Detail(
             on=self.rule.on,
@@ -158,11 +164,16 @@ class RuleWindow:
             gpu_hours_lost_per_hour=None if share is None else share * facts.num_gpus,
             num_gpus=facts.num_gpus,
             since_step=None if finding is None else finding["onset_step"],
-            window_id=facts.window_id,
+            window_id=self.facts.window_id,
             blame=None if finding is None else blame_of(finding),
             fix=None if finding is None else _fix_of(finding, facts.result.get("advice")),
             unexplained=_unexplained(self.rule.on, facts.result),
         )
+
+
+def _shown_values(rule: Rule, figure: WindowReading, facts: WindowFacts) -> Mapping[str, float]:
+    """A rule's figures as the job's page has them; none of one that compares with before."""
+    return {} if figure.is_of_run else figure.values(rule, facts.shown) or {}
 
 
 # Rules whose figure is the loss of the whole job.
@@ -403,7 +414,7 @@ class JobAlerts:
                 continue
             values = figure.values(rule, facts)
             if values is not None:
-                yield RuleWindow(rule, figure, facts, values)
+                yield RuleWindow(rule, figure, facts, values, _shown_values(rule, figure, facts))
 
     def _move_by_window(
         self, of_rule: AdmittedSubjects, at: ObservedWindow

@@ -26,14 +26,18 @@ JobId = Annotated[
     ),
 ]
 _WINDOW_PATTERN = r"^(latest|[0-9]{1,9}-[0-9]{1,16})$"
-_WINDOW_TEXT = "Window id: epoch and first step, such as `3-64`; or `latest`."
+_WINDOW_TEXT = (
+    "Window id: epoch and first step, such as `3-64`; or `latest`, the newest closed one."
+)
 WindowId = Annotated[
     str, Path(pattern=_WINDOW_PATTERN, description=_WINDOW_TEXT, examples=["latest"])
 ]
-_RANGE_PATTERN = r"^(latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
+_RANGE_PATTERN = r"^(recent|latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
 _RANGE_TEXT = (
     "Window id: epoch and first step, such as `3-64`; or a range of two ids, such as `3-0..3-64`; "
-    "or `latest`."
+    "or `latest`, the newest closed window with figures; or `recent`, the steps that the job is "
+    "judged by now: those of the last closed windows, since the last change of the job, and of a "
+    "finished job its whole run."
 )
 WindowsId = Annotated[
     str, Path(pattern=_RANGE_PATTERN, description=_RANGE_TEXT, examples=["latest"])

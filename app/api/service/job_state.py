@@ -49,7 +49,7 @@ def job_state(
         the job may be sending.
     stalled: no worker sends.
     silent: some workers send, others do not.
-    not-analysed, low-fidelity, straggling, healthy: by the newest window with figures.
+    not-analysed, low-fidelity, straggling, healthy: by the steps that the job is judged by.
     """
     if job.ended_s is not None:
         return "finished"
@@ -60,9 +60,10 @@ def job_state(
         return "stalled"
     if job.silent_ranks:
         return "silent"
-    if job.latest is None:
+    recent = job.recent
+    if recent is None:
         return "not-analysed"
-    return state_of_window(job.latest.slowdown, job.latest.verdict, thresholds)
+    return state_of_window(recent.slowdown, recent.verdict, thresholds)
 
 
 def state_since_s(job: JobRecord | FleetLine, state: JobState) -> float | None:

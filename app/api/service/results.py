@@ -5,8 +5,9 @@ from typing import Any
 
 from app.api.http.caching import ComputeCache
 from app.api.http.limits import ConcurrencyLimit
-from app.store import windows
+from app.store import joint_windows, windows
 from app.store.database import Store
+from app.store.joint_windows import ARRAYS_PER_RANK, ARRAYS_PER_WORKER
 
 Result = Mapping[str, Any]
 
@@ -14,10 +15,6 @@ Result = Mapping[str, Any]
 MAX_NUMBERS_CACHED = 2_000_000
 # Of a result without its arrays.
 _MIN_NUMBERS = 2_000
-# By worker: exact slowdown, estimate, two launch delays.
-ARRAYS_PER_WORKER = 4
-# Of arrivals, by rank: positions, waits and counts of being late.
-ARRAYS_PER_RANK = 9
 # Each reader of a range holds as many numbers as the whole cache.
 MAX_CONCURRENT_RANGES = 4
 _TOO_MANY_RANGES = "too many others ask for several windows now: ask again in a moment"
@@ -43,6 +40,17 @@ class ResultCache:
                 return windows.get(conn, job_id, found.window_id, per_step=per_step)
 
         return self.get_or_compute((job_id, found.window_id, found.revision, per_step), read)
+
+    def recent(self, store: Store, job_id: str, *, per_step: bool = False) -> Result:
+        """What the job is judged by now; raises as `app.store.windows.get` does."""
+        with store.read() as conn:
+            judged = joint_windows.judged_windows(conn, job_id)
+
+        def read() -> Result:
+            with self.range_limit.slot(), store.read() as conn:
+                return joint_windows.read_judged(conn, job_id, judged, per_step=per_step)
+
+        return self.get_or_compute((job_id, "recent", judged.key, per_step), read)
 
     def get_or_compute(self, key: Hashable, compute: Callable[[], Result]) -> Result:
         """The result of this key; concurrent callers share one computation."""

@@ -51,7 +51,7 @@ def fleet_headline(fleet: FleetFacts) -> tuple[str, str]:
     verb, who = ("is", "It costs") if len(fleet.losing) == 1 else ("are", "Together they cost")
     return (
         f"{formatting.count(len(fleet.losing))} of {formatting.plural(fleet.num_jobs, 'job')} "
-        f"{verb} losing time. {who} {formatting.hour_count(lost)} GPU-hours a day.",
+        f"{verb} losing time. {who} about {formatting.rough_hours(lost)} GPU-hours a day.",
         _largest_loss(fleet.losing[0], lost, is_alone=len(fleet.losing) == 1),
     )
 

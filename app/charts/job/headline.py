@@ -58,7 +58,10 @@ class JobFacts:
 
 
 def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> Headline:
-    """State, sentence and subline of a job; `result` is its last window's (docs/glossary.md)."""
+    """State, sentence and subline of a job.
+
+    `result` is that of its recent steps, of a finished job of its whole run (docs/glossary.md).
+    """
     known = result if result and result.get("slowdown") is not None else None
     match state:
         case "stalled":
@@ -73,10 +76,22 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
                 leading = result["findings"][0]
                 text = _leading_cause(result["findings"]), _explained(text[0], leading)
         case "finished":
-            text = _finished(known)
+            text = _finished(known, seen)
         case _:
             text = _running(state, known, seen)
-    return Headline(state, *_with_missing_ranks(state, text, known))
+    sentence, sub = _with_missing_ranks(state, text, known)
+    return Headline(state, sentence, f"{sub} {_first_figures(state, known, seen)}".strip())
+
+
+def _first_figures(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> str:
+    """That the figures are those of the first steps, before a window has closed; else ""."""
+    window = (result or {}).get("window") or {}
+    if result is None or state == "finished" or window.get("state") != "open":
+        return ""
+    if "windows" in window:
+        return ""  # of several, the last of which is open
+    of = formatting.plural(seen.window_steps, "step")
+    return f"First figures: {formatting.count(len(result['steps']))} of {of}."
 
 
 # Smallest launch slowdown worth a remark.
@@ -241,15 +256,17 @@ def _low_fidelity(result: Mapping[str, Any] | None) -> tuple[str, str]:
     return sentence, f"The limit is {limit}. Naming a worker or a stage would be a guess."
 
 
-def _finished(result: Mapping[str, Any] | None) -> tuple[str, str]:
+def _finished(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+    """Of a finished job: the result is that of its whole run."""
+    after = "" if seen.last_step is None else f" after step {formatting.count(seen.last_step)}"
     if result is None:
-        return "This job has finished. None of its steps was analysed.", ""
+        return f"This job has finished{after}. None of its steps was analysed.", ""
     at = formatting.ratio(result["slowdown"])
     if _is_low(result):
         text = _low_fidelity(result)[0]
         findings = result.get("findings")
-        return "This job has finished.", _leading_cause(findings) if findings else text
-    sentence = f"This job has finished. Its last steps ran at {at} of its ideal."
+        return f"This job has finished{after}.", _leading_cause(findings) if findings else text
+    sentence = f"This job has finished{after}. Over the run it ran at {at} of its ideal."
     findings, remarked = result.get("findings"), " ".join(remarks(result))
     return sentence, f"{_leading_cause(findings) if findings else ''} {remarked}".strip()
 
@@ -317,7 +334,7 @@ def _won_back(finding: Finding, num_gpus: int) -> str:
         return ""
     a_day = won_back_gpu_hours(finding, num_gpus)
     if a_day is not None:
-        return f"win back {formatting.gpu_hours(a_day)} per day"
+        return f"win back {formatting.rough_gpu_hours(a_day)} a day"
     share = (finding.get("evidence") or {}).get("share_of_loss")
     if share is None or share > 1:
         return f"win back {formatting.percent(cost)} of the GPU time"
@@ -332,9 +349,7 @@ def _more_than_lost(finding: Finding, num_gpus: int, slowdown: float | None) -> 
     who = "this stage itself" if finding["cause"] == "stage-imbalance" else "the fault itself"
     counted = f"{formatting.percent(max(lost, 0.0))}"
     if num_gpus:
-        counted = formatting.gpu_hours(max(lost, 0.0) * num_gpus * _HOURS_A_DAY).removesuffix(
-            " GPU-h"
-        )
+        counted = formatting.rough_hours(max(lost, 0.0) * num_gpus * _HOURS_A_DAY)
     return f", more than the {counted} counted as lost: the ideal is a mean that {who} raises"
 
 

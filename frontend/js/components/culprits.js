@@ -26,7 +26,7 @@ export function culpritLinks(culprits, page) {
 
 /** The address of a worker's page. */
 export function workerHref({ base, window }, { dp_rank, stage }) {
-  const query = window && window !== "latest" ? `?window=${encodeURIComponent(window)}` : ""
+  const query = window && window !== "recent" ? `?window=${encodeURIComponent(window)}` : ""
   return `${base}/workers/${dp_rank}-${stage}${query}`
 }
 

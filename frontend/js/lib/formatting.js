@@ -150,6 +150,12 @@ export const tidy = (sentence) => sentence.replaceAll(" %", `${THIN}%`).replaceA
 /** A number of GPU-hours, rounded: 4.2, 11,920. */
 export const gpuHours = (value) => (value < 10 ? value.toFixed(1) : whole(value))
 
+/** An estimate of GPU-hours, such as of a day, with two digits: 0.12, 4.3, 1,500; as in app/formatting.py. */
+export const roughHours = (value) => {
+  const rounded = Number(value.toPrecision(2))
+  return rounded.toLocaleString("en-US", { maximumFractionDigits: 12 }).replace("-", MINUS)
+}
+
 /** Whether a value is neither null nor undefined. */
 export const isKnown = (value) => value !== null && value !== undefined
 

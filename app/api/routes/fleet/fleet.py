@@ -26,7 +26,7 @@ from app.api.routes.fleet.fleet_jobs import (
     sort_jobs,
 )
 from app.api.routes.jobs.jobs import ParallelismOut
-from app.api.routes.windows.windows import json_response
+from app.api.routes.windows.windows import RecentStepsOut, json_response
 from app.api.service.job_state import JobState
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
@@ -80,9 +80,8 @@ class FleetJobOut(ResponseModel):
     framework: str | None
     labels: dict[str, str]
     slowdown: float | None = Field(
-        description="Slowdown in the newest window: step time "
-        "divided by step time without stragglers; null "
-        "if unknown or of low fidelity."
+        description="Slowdown in the recent steps: step time divided by step time without "
+        "stragglers; null if unknown or of low fidelity."
     )
     verdict: Verdict | None
     discrepancy: float | None = Field(
@@ -120,6 +119,9 @@ class FleetJobOut(ResponseModel):
     )
     not_analysed: str | None = Field(
         description="Reason why the job has no window yet; null if it has one."
+    )
+    recent_steps: RecentStepsOut | None = Field(
+        description="The steps that state, slowdown, causes and loss are of."
     )
     latest_window: str | None
 
@@ -256,7 +258,7 @@ def _jobs_out(
 def _job_out(
     each: FleetJob, recent: Sequence[RecentWindow], now_s: float, not_analysed: str | None
 ) -> FleetJobOut:
-    line, findings = each.line, each.findings
+    line, findings, judged = each.line, each.findings, each.line.recent
     return FleetJobOut(
         job_id=job_of(line.job_id),
         name=line.name,
@@ -266,7 +268,7 @@ def _job_out(
         framework=line.framework,
         labels=line.labels,
         slowdown=each.slowdown,
-        verdict=line.latest.verdict if line.latest else None,
+        verdict=judged.verdict if judged else None,
         discrepancy=line.brief["discrepancy"] if line.brief else None,
         sparkline=[window.slowdown for window in recent],
         onset_bin=_onset_bin(findings, recent),
@@ -283,6 +285,7 @@ def _job_out(
         num_silent_workers=len({*(line.silent_workers or ())}),
         silence=job_missing_data_text(each, now_s),
         not_analysed=not_analysed,
+        recent_steps=RecentStepsOut.of(judged) if judged else None,
         latest_window=line.latest.window_id if line.latest else None,
     )
 

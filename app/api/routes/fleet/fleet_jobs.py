@@ -53,9 +53,9 @@ class FleetJob(NamedTuple):
 
     @property
     def slowdown(self) -> float | None:
-        """The newest slowdown; None if unknown or not reliable."""
-        latest = self.line.latest
-        return None if latest is None or latest.verdict == "low" else latest.slowdown
+        """The recent slowdown; None if unknown or not reliable."""
+        recent = self.line.recent
+        return None if recent is None or recent.verdict == "low" else recent.slowdown
 
     @property
     def causes(self) -> list[str]:
@@ -109,7 +109,8 @@ def _onset(line: FleetLine) -> tuple[float | None, int | None]:
 def _lost_per_hour(line: FleetLine, state: JobState) -> float | None:
     if state == "stalled":
         return float(line.num_gpus)
-    slowdown = line.latest.slowdown if line.latest and state in MEASURED_STATES else None
+    recent = line.recent if state in MEASURED_STATES else None
+    slowdown = None if recent is None else recent.slowdown
     return None if slowdown is None else line.num_gpus * gpu_time_wasted(slowdown)
 
 

@@ -67,7 +67,7 @@ def _by_slowdown(worker: SlowestWorker) -> float:
 def _slow_workers_of(store: Store, results: ResultCache, job: FleetJob) -> Iterator[SlowestWorker]:
     line = job.line
     try:
-        result = results.get(store, line.job_id, line.latest.window_id if line.latest else "latest")
+        result = results.recent(store, line.job_id)
     except WindowNotFound:
         return  # deleted by retention meanwhile
     for dp_rank, of_rank in enumerate(result["worker_slowdown"] or ()):

@@ -21,7 +21,7 @@ from app.api.http.fields import (
 )
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
 from app.api.routes.jobs.recording import RecordingOut, WorkerPlanOut, plan_for_workers
-from app.api.routes.windows.windows import WindowSummaryOut
+from app.api.routes.windows.windows import RecentStepsOut, WindowSummaryOut
 from app.api.service.job_state import JobState, job_state, silent_workers
 from app.api.service.service import Service
 from app.engine.metrics import gpu_time_wasted
@@ -304,7 +304,12 @@ class JobOut(ResponseModel):
     window_steps: int
     slowdown: float | None
     gpu_time_wasted: float | None
-    latest_window: WindowSummaryOut | None
+    recent_steps: RecentStepsOut | None = Field(
+        description="The steps that state, slowdown and loss are of; null before the first figures."
+    )
+    latest_window: WindowSummaryOut | None = Field(
+        description="The newest closed window with figures; before the first one the open window."
+    )
 
 
 class JobsOut(ResponseModel):
@@ -316,10 +321,10 @@ class JobsOut(ResponseModel):
 
 def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
     """The job for an answer; `is_watched` while any consumer is alive."""
-    window = job.latest
+    window, recent = job.latest, job.recent
     silent_ranks = job.silent_ranks or ()
     now_s, thresholds = service.now_s(), service.thresholds
-    slowdown = window.slowdown if window else None
+    slowdown = recent.slowdown if recent else None
     sizes = job.parallelism
     return JobOut(
         job_id=job_of(job.job_id),
@@ -349,6 +354,7 @@ def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
         window_steps=service.window_steps,
         slowdown=slowdown,
         gpu_time_wasted=None if slowdown is None else gpu_time_wasted(slowdown),
+        recent_steps=RecentStepsOut.of(recent) if recent else None,
         latest_window=WindowSummaryOut.of(window) if window else None,
     )
 

@@ -12,7 +12,13 @@ from starlette.responses import Response
 
 from app.api.http.fields import ChosenSteps, ResponseModel, WindowsId
 from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
-from app.api.routes.windows.windows import BY_RANK, RANGE_SEPARATOR, json_response, shown_result
+from app.api.routes.windows.windows import (
+    BY_RANK,
+    RANGE_SEPARATOR,
+    json_response,
+    last_window,
+    shown_result,
+)
 from app.api.service.service import Service
 from app.engine.arrivals.arrivals import groups_as_json
 from app.engine.replays import prepare
@@ -137,7 +143,7 @@ def group_with_members(
         raise InvalidRequest(
             "group: all members of a large group are worked out for one window at a time: name one"
         )
-    replay = service.replays.get(job_id, window)
+    replay = service.replays.get(job_id, last_window(window))
     with service.replays.work_limit.slot():
         if steps is not None:
             replay = prepare(replay.window.only(parse_step_ranges(steps, replay.window.steps)))

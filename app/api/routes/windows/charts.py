@@ -21,7 +21,13 @@ from app.api.http.fields import (
 )
 from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, ServiceDep, refusals
 from app.api.routes.windows.ribbon import step_events
-from app.api.routes.windows.windows import RANGE_SEPARATOR, json_response, shown_result
+from app.api.routes.windows.windows import (
+    RANGE_SEPARATOR,
+    RECENT,
+    json_response,
+    last_window,
+    shown_result,
+)
 from app.api.service.job_state import missing_data_text, silent_workers
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
@@ -179,7 +185,7 @@ def length_points(
         Conflict: the window is open, or its operations have been deleted.
         Unavailable: too many ask for recorded operations now.
     """
-    replay = service.replays.get(job_id, window.split(RANGE_SEPARATOR)[-1])
+    replay = service.replays.get(job_id, last_window(window))
     with service.replays.work_limit.slot():
         return length_pairs(
             replay, None if steps is None else parse_step_ranges(steps, replay.steps)
@@ -229,7 +235,7 @@ def get_window_chart(
         raise ChartNotMeasured(f"window {window_id!r} has no figures for this chart")
     with service.store.read() as conn:
         known_hosts = hosts.load(conn, job_id, epoch) if kind.names_hosts else None
-        silent = silent_workers(jobs.get(conn, job_id)) if window == "latest" else []
+        silent = silent_workers(jobs.get(conn, job_id)) if window in (RECENT, "latest") else []
         axis = None
         if kind.per_step is not None:
             shown = shown_steps(conn, job_id, epoch, _ends(result))
@@ -314,7 +320,10 @@ def _of_window(service: Service, job: JobRecord, window: str) -> tuple[ShownStep
 
 
 def _within(service: Service, job_id: str, window: str) -> tuple[int, tuple[int, int]]:
-    """Epoch, first and last step of a range or of one window."""
+    """Epoch, first and last step of the recent steps, of a range or of one window."""
+    if window == RECENT:
+        result = shown_result(service, job_id, window)
+        return result["window"]["epoch"], _ends(result) if result["steps"] else (0, 0)
     with service.store.read() as conn:
         if RANGE_SEPARATOR in window:
             span = windows.window_range(conn, job_id, *window.split(RANGE_SEPARATOR))

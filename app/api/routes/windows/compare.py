@@ -29,15 +29,15 @@ from app.store import hosts, jobs
 
 router = APIRouter(tags=["charts"])
 
-_WINDOW = r"(latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)"
+_WINDOW = r"(recent|latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)"
 SideText = Annotated[
     str,
     Query(
         pattern=rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,95}}:{_WINDOW}$",
-        description="Job id and window as JOB:WINDOW. The window is `latest`, an id such as "
-        "`3-64` (epoch and first step), or a range of two ids such as "
-        "`3-0..3-64`.",
-        examples=["llm-70b:latest"],
+        description="Job id and window as JOB:WINDOW. The window is `recent` (the steps that the "
+        "job is judged by now), `latest`, an id such as `3-64` (epoch and first step), or a range "
+        "of two ids such as `3-0..3-64`.",
+        examples=["llm-70b:recent"],
     ),
 ]
 CompareChartName = Literal["steps", "optypes", "stages"]

@@ -9,7 +9,7 @@ from pydantic import Field
 from app.api.http.fields import ResponseModel, ShownWindow, SinceStep
 from app.api.routes.dependencies import JobKey, ServiceDep, refusals
 from app.api.routes.windows.charts import recent_step_s
-from app.api.routes.windows.windows import shown_result
+from app.api.routes.windows.windows import RECENT, shown_result
 from app.api.service.job_state import (
     JobState,
     current_state,
@@ -49,14 +49,14 @@ class HeadlineOut(ResponseModel):
 def get_headline(
     job_id: JobKey,
     service: ServiceDep,
-    window: ShownWindow = "latest",
+    window: ShownWindow = RECENT,
     since_step: SinceStep = None,
 ) -> HeadlineOut:
     """The job's cost and main finding: now, or in a past window."""
     result = _result_or_none(service, job_id, window, since_step)
     with service.store.read() as conn:
         job = jobs.get(conn, job_id)
-        is_now = window == "latest"
+        is_now = window == RECENT
         if is_now:
             state = current_state(conn, job, now_s=service.now_s(), thresholds=service.thresholds)
         else:
@@ -85,7 +85,7 @@ def _result_or_none(
 def _job_facts(conn: Connection, job: JobRecord, state: JobState, service: Service) -> JobFacts:
     is_running = job.ended_s is None and job.stalled_since_s is None
     return JobFacts(
-        num_steps=job.latest.num_steps if job.latest else 0,
+        num_steps=job.recent.num_steps if job.recent else 0,
         window_steps=service.window_steps,
         last_step=job.last_step,
         now_s=service.now_s(),

@@ -24,6 +24,7 @@ from app.api.routes.windows.ribbon_events import (
 from app.api.service.service import Service
 from app.charts.base.step_axis import StepEvent
 from app.diagnosis.combine_causes import leading
+from app.errors import WindowNotFound
 from app.ingest.assembly.steps import LEFT_OUT_REASONS
 from app.store import windows
 from app.store.alerting import alerts
@@ -106,12 +107,10 @@ def step_events(service: Service, job_id: str, epoch: int) -> list[StepEvent]:
 def _newest_results(
     service: Service, job_id: str, shown: Sequence[RibbonBin]
 ) -> dict[int, Mapping[str, Any]]:
-    measured = (
-        window
-        for each in reversed(shown)
-        for window in reversed(each.windows)
-        if window.slowdown is not None
-    )
+    newest_first = [w for each in reversed(shown) for w in reversed(each.windows)]
+    measured = [each for each in newest_first if each.slowdown is not None]
+    # Of an open window with few steps only before the first closed one of its run.
+    measured.sort(key=lambda each: (-each.epoch, each.state == "open"))
     found: dict[int, Mapping[str, Any]] = {}
     for window in measured:
         if window.epoch not in found:
@@ -213,21 +212,26 @@ def get_ribbon(job_id: JobKey, service: ServiceDep) -> RibbonOut:
             for each in ribbon_gaps(history.bins)
         ],
         events=[RibbonEventOut.of(each) for each in history.events],
-        since_onset=_since_onset(history.bins, history.newest) if history.bins else None,
+        since_onset=_since_onset(service, job_id, history.bins) if history.bins else None,
     )
 
 
-def _since_onset(
-    shown: Sequence[RibbonBin], newest: Mapping[int, Mapping[str, Any]]
-) -> SinceOnsetOut | None:
-    last = shown[-1].last
-    finding = leading((newest.get(last.epoch) or {}).get("findings"))
+def _since_onset(service: Service, job_id: str, shown: Sequence[RibbonBin]) -> SinceOnsetOut | None:
+    try:
+        recent = service.results.recent(service.store, job_id)
+    except WindowNotFound:
+        return None  # of the current run there is none yet
+    finding = leading(recent["findings"])
     if finding is None or finding["onset_step"] is None:
         return None
-    of_run = [w for each in shown for w in each.windows if w.epoch == last.epoch]
+    epoch = recent["window"]["epoch"]
+    of_run = [w for each in shown for w in each.windows if w.epoch == epoch]
+    closed = [each for each in of_run if each.state != "open"] or of_run
     onset: int = finding["onset_step"]
-    first = next((w for w in of_run if w.last_step >= onset), of_run[-1])
-    return SinceOnsetOut(from_=first.window_id, to=last.window_id, step=onset)
+    if not closed:
+        return None  # older than what is shown
+    first = next((w for w in closed if w.last_step >= onset), closed[-1])
+    return SinceOnsetOut(from_=first.window_id, to=closed[-1].window_id, step=onset)
 
 
 def _bin_out(each: RibbonBin) -> RibbonBinOut:

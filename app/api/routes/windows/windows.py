@@ -1,11 +1,10 @@
 """Windows and steps: results of one window, of a range of windows, or of chosen steps."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
@@ -22,26 +21,21 @@ from app.api.http.fields import (
     timestamp,
 )
 from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
-from app.api.service.results import ARRAYS_PER_RANK, ARRAYS_PER_WORKER, Result
+from app.api.service.results import Result
 from app.api.service.service import Service
-from app.diagnosis.combine_causes import combine_causes
 from app.diagnosis.job_history import History
+from app.diagnosis.joint_result import joint_result
 from app.diagnosis.since_step import result_since
-from app.engine.arrivals.arrivals import MAX_RANKS
-from app.engine.combine import combine_per_step, combine_results
 from app.monitor import analysed
-from app.store import hosts, jobs, windows
-from app.store.windows import StepRow, Verdict, WindowRange, WindowSummary, split_by_step
+from app.store import hosts, windows
+from app.store.joint_windows import read_range
+from app.store.windows import RecentSummary, StepRow, Verdict, WindowSummary, split_by_step
 from app.trace.window import WindowState, parse_step_ranges
 
 # Separates the first and the last window of a range.
 RANGE_SEPARATOR = ".."
-# Workers x windows x arrays by worker (and by step) that are read for one result.
-MAX_RANGE_NUMBERS = 2_000_000
-# Each takes at least a millisecond to read.
-MAX_RANGE_WINDOWS = 240
-# Windows that are named of those left out.
-MAX_LEFT_OUT_NAMED = 100
+# The steps that the job is judged by now: app.store.joint_windows.
+RECENT = "recent"
 
 
 def shown_result(
@@ -53,7 +47,7 @@ def shown_result(
     per_step: bool = False,
     since_step: int | None = None,
 ) -> Result:
-    """The result of `latest`, a window, a range of windows, or some steps of a window.
+    """The result of `recent`, `latest`, a window, a range, or some steps of a window.
 
     With `since_step` the steps before it are left out of the first window (`result_since`).
 
@@ -68,8 +62,15 @@ def shown_result(
         return _result_of_steps(service, job_id, window, steps, per_step=per_step)
     if RANGE_SEPARATOR in window:
         return _result_of_range(service, job_id, window, since_step, per_step=per_step)
+    if window == RECENT:
+        return service.results.recent(service.store, job_id, per_step=per_step)
     result = service.results.get(service.store, job_id, window, per_step=per_step)
     return result if since_step is None else _window_since(result, since_step)
+
+
+def last_window(window: str) -> str:
+    """The window whose operations are read: the last of a range or of the recent steps."""
+    return "latest" if window == RECENT else window.split(RANGE_SEPARATOR)[-1]
 
 
 def _result_of_steps(
@@ -79,7 +80,7 @@ def _result_of_steps(
 
     The analysis does not know the steps before.
     """
-    whole = service.replays.get(job_id, window.split(RANGE_SEPARATOR)[-1]).window
+    whole = service.replays.get(job_id, last_window(window)).window
     numbers = parse_step_ranges(named, whole.steps)
 
     def analyse() -> Result:
@@ -102,66 +103,13 @@ def _result_of_range(
     first, last = named.split(RANGE_SEPARATOR)
     with service.store.read() as conn:
         span = windows.window_range(conn, job_id, first, last)
-        run = jobs.registration(conn, job_id, span.epoch)
-    by_step = span.most_steps if per_step else 0
-    each_holds = run.parallelism.num_workers * (ARRAYS_PER_WORKER + by_step)
-    each_holds += min(MAX_RANKS, run.parallelism.num_workers) * (ARRAYS_PER_RANK + by_step)
-    kept = thinned_windows(span.first_steps, MAX_RANGE_NUMBERS // each_holds)
 
     def read() -> Result:
         with service.results.range_limit.slot(), service.store.read() as conn:
-            ids = [f"{span.epoch}-{first_step}" for first_step in kept]
-            parts = [windows.get(conn, job_id, each, per_step=per_step) for each in ids]
-            left_out_gpu_hours = 0.0
-            if since_step is not None and not per_step:
-                whole, parts[0] = parts[0], result_since(parts[0], since_step)
-                left_out_gpu_hours = (whole["gpu_hours_lost"] or 0.0) - (
-                    parts[0]["gpu_hours_lost"] or 0.0
-                )
-            if len(kept) == span.num_windows:
-                return joint_result(parts)
-            lost_s = windows.gpu_s_lost(conn, job_id, span, num_gpus=run.num_gpus)
-        if lost_s is not None:
-            lost_s -= 3600 * left_out_gpu_hours
-        return _partial_result(joint_result(parts), span, kept, lost_s)
+            return read_range(conn, job_id, span, per_step=per_step, since_step=since_step)
 
     key = (job_id, named, span.num_windows, span.revisions, per_step, since_step)
     return service.results.get_or_compute(key, read)
-
-
-def joint_result(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One result of several windows, with the causes of all."""
-    figures = combine_results(parts)
-    header = {"window": {**figures["window"], "left_out": [], "num_left_out": 0}}
-    result = {**figures, **header, **combine_causes(parts, figures)}
-    if "per_step" in parts[0]:
-        known = [each["per_step"] for each in parts if each["slowdown"] is not None]
-        result["per_step"] = combine_per_step(known) if known else None
-    return result
-
-
-def _partial_result(
-    result: dict[str, Any], span: WindowRange, kept: Sequence[int], lost_gpu_s: float | None
-) -> dict[str, Any]:
-    """The result with the windows that were not read; its loss covers all windows."""
-    has = set(kept)
-    left_out = [f"{span.epoch}-{first}" for first in span.first_steps if first not in has]
-    header = {
-        **result["window"],
-        "left_out": left_out[:MAX_LEFT_OUT_NAMED],
-        "num_left_out": span.num_windows - len(kept),
-    }
-    hours = None if lost_gpu_s is None else lost_gpu_s / 3600
-    return {**result, "window": header, "gpu_hours_lost": hours}
-
-
-def thinned_windows(found: Sequence[int], max_windows: int) -> list[int]:
-    """As many windows as can be read, evenly spaced, including the first and the last."""
-    num_kept = max(2, min(max_windows, MAX_RANGE_WINDOWS))
-    if len(found) <= num_kept:
-        return list(found)
-    at = np.unique(np.linspace(0, len(found) - 1, num_kept).round().astype(int))
-    return [found[index] for index in at]
 
 
 router = APIRouter(tags=["windows"])
@@ -196,6 +144,22 @@ class WindowSummaryOut(ResponseModel):
             verdict=summary.verdict,
             updated_at=timestamp(summary.updated_s),
         )
+
+
+class RecentStepsOut(ResponseModel):
+    """The steps that a job is judged by now: slowdown, state, causes and losses are theirs."""
+
+    first_step: int
+    last_step: int
+    num_steps: int
+    is_open: bool = Field(
+        description="Whether no window has closed yet: these are the first steps."
+    )
+
+    @classmethod
+    def of(cls, recent: RecentSummary) -> "RecentStepsOut":
+        """From the stored summary."""
+        return cls(**{name: getattr(recent, name) for name in cls.model_fields})
 
 
 class WindowsOut(ResponseModel):

@@ -12,7 +12,7 @@ from app import formatting
 from app.api.http.fields import ResponseModel, ShownWindow, ThemeName
 from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, ServiceDep, refusals
 from app.api.routes.windows.arrivals import GroupOut, groups_of_worker
-from app.api.routes.windows.windows import json_response, shown_result
+from app.api.routes.windows.windows import RECENT, json_response, last_window, shown_result
 from app.api.service.replays import window_key
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
@@ -87,7 +87,7 @@ class WorkerView:
 
 
 def worker_view(service: Service, job_id: str, worker: str, window: str) -> WorkerView:
-    """The worker "dp-stage" of a job in a window, `latest` or a range.
+    """The worker "dp-stage" of a job in `recent` steps, a window or a range.
 
     Raises:
         JobNotFound, WindowNotFound, WorkerNotFound: there is none.
@@ -96,7 +96,7 @@ def worker_view(service: Service, job_id: str, worker: str, window: str) -> Work
     try:
         result = shown_result(service, job_id, window)
     except WindowNotFound:
-        if window != "latest":
+        if window not in (RECENT, "latest"):
             raise
         result = {}
     with service.store.read() as conn:
@@ -120,9 +120,17 @@ MAX_COURSE_CELLS = 1_000_000
 
 
 def worker_windows(
-    conn: Connection, job_id: str, result: dict[str, Any], dp_rank: int, stage: int
+    conn: Connection,
+    job_id: str,
+    result: dict[str, Any],
+    dp_rank: int,
+    stage: int,
+    *,
+    is_followed: bool = False,
 ) -> list[WorkerWindow]:
     """Windows of the result's run up to its own, ascending; the newest ones step by step.
+
+    Where the job is followed, the newest windows, the open one among them.
 
     Fewer are read for a large job.
     """
@@ -131,7 +139,7 @@ def worker_windows(
     newest, _ = windows.page(
         conn,
         job_id,
-        cursor=to_cursor(epoch, first_step + 1),
+        cursor=None if is_followed else to_cursor(epoch, first_step + 1),
         limit=max(1, min(MAX_COURSE_WINDOWS, MAX_COURSE_CELLS // workers)),
     )
     measured = [each for each in newest if each.epoch == epoch and each.slowdown is not None]
@@ -243,7 +251,7 @@ class WorkerPageOut(ResponseModel):
     responses=refusals(404, 409),
 )
 def get_worker(
-    job_id: JobKey, worker: WorkerId, service: ServiceDep, window: ShownWindow = "latest"
+    job_id: JobKey, worker: WorkerId, service: ServiceDep, window: ShownWindow = RECENT
 ) -> WorkerPageOut:
     """The worker's cost, the causes with it as culprit, and the other workers on its host."""
     view = worker_view(service, job_id, worker, window)
@@ -288,7 +296,7 @@ def get_worker_chart(
     worker: WorkerId,
     chart: Literal["course", "ops"],
     service: ServiceDep,
-    window: ShownWindow = "latest",
+    window: ShownWindow = RECENT,
     theme: ThemeName = "light",
 ) -> Response:
     """`course`: slowdown over the last windows up to the given one, and over its steps.
@@ -307,14 +315,21 @@ def _course(
     if not view.result.get("worker_slowdown"):
         raise WorkerNotMeasured(f"window {window!r} has no figures of its workers")
     with service.store.read() as conn:
-        course = worker_windows(conn, job_id, dict(view.result), view.dp_rank, view.stage)
+        course = worker_windows(
+            conn,
+            job_id,
+            dict(view.result),
+            view.dp_rank,
+            view.stage,
+            is_followed=window == RECENT,
+        )
     return worker_history(course, view.name, theme=theme)
 
 
 def _ops(
     service: Service, job_id: str, view: WorkerView, window: str, theme: Theme
 ) -> PlotlyFigure:
-    replay = service.replays.get(job_id, window.rpartition("..")[2])
+    replay = service.replays.get(job_id, last_window(window))
     with service.replays.work_limit.slot():
         found = ops_by_type(replay, view.dp_rank, view.stage)
     return worker_operations(found, view.name, theme=theme)
@@ -338,6 +353,6 @@ def _neighbour(view: WorkerView, dp_rank: int, stage: int) -> NeighbourOut:
 def _operations_of(service: Service, job_id: str, window: str) -> str | None:
     with service.store.read() as conn:
         try:
-            return window_key(conn, job_id, window.rpartition("..")[2]).window_id
+            return window_key(conn, job_id, last_window(window)).window_id
         except Conflict:
             return None

@@ -9,9 +9,9 @@ import {
   confidenceFigure,
   contained,
   counted,
-  gpuHours,
   percentNumber,
   ratio,
+  roughHours,
   tidy,
   whole,
 } from "../../lib/formatting.js"
@@ -245,7 +245,7 @@ function facts({
   return [
     slowdown !== null && ["Slowdown", ratio(slowdown)],
     gpu_time_wasted !== null && ["GPU time lost", tidy(`${percentNumber(gpu_time_wasted)} %`)],
-    gpu_hours_lost_per_hour !== null && ["GPU-hours lost per hour", gpuHours(gpu_hours_lost_per_hour)],
+    gpu_hours_lost_per_hour !== null && ["GPU-hours lost per hour", roughHours(gpu_hours_lost_per_hour)],
     num_gpus !== null && ["GPUs", whole(num_gpus)],
     since_step !== null && ["Since step", whole(since_step)],
     blame && ["Cause", tidy(contained(blame.sentence))],

@@ -83,18 +83,18 @@ class ComparePage {
     for (const card of Object.values(this.cards)) card.remove()
   }
 
-  /** Closed windows do not change; only "latest" is requested again. */
+  /** Closed windows do not change; only "recent" is requested again. */
   hear(changed) {
     const mine = ["a", "b"].map((letter) => this.side(letter))
-    const isMine = mine.some(({ job, window }) => window === "latest" && (!changed || changed.has(job)))
+    const isMine = mine.some(({ job, window }) => window === "recent" && (!changed || changed.has(job)))
     if (isMine) this.compare()
   }
 
   side(letter) {
-    const [job = "", window = "latest"] = (this.sides[letter] ?? "").split(":")
+    const [job = "", window = "recent"] = (this.sides[letter] ?? "").split(":")
     return {
       job,
-      window: window || "latest",
+      window: window || "recent",
       windows: this.windows.get(job) ?? [],
       isKnown: this.windows.get(job) !== null,
     }
@@ -207,7 +207,7 @@ class ComparePage {
     )
   }
 
-  /** The address with the windows' ids in place of "latest". */
+  /** The address with the windows' ids in place of "recent". */
   lasting() {
     const { a, b } = this.found
     const query = new URLSearchParams({ a: `${a.job_id}:${a.window}`, b: `${b.job_id}:${b.window}` })
@@ -231,7 +231,7 @@ class ComparePage {
       comparePicker({
         sides: ["a", "b"].map((letter) => this.side(letter)),
         jobs: this.jobs,
-        onJob: (letter, job) => job !== this.side(letter).job && this.pick(letter, job, "latest"),
+        onJob: (letter, job) => job !== this.side(letter).job && this.pick(letter, job, "recent"),
         onWindow: (letter, window) => this.pick(letter, this.side(letter).job, window),
         onType: type,
         onSwap: () => this.swap(),
@@ -268,7 +268,7 @@ class ComparePage {
   }
 }
 
-const named = (side) => (side.includes(":") ? side : `${side}:latest`)
+const named = (side) => (side.includes(":") ? side : `${side}:recent`)
 
 function stepLegend() {
   return legend(

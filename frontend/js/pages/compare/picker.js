@@ -73,10 +73,10 @@ function sideRow({ letter, job, window, windows, isKnown, onJob, onWindow, onTyp
 function options(picked, windows) {
   const shown = windows.slice(0, MAX_WINDOWS)
   const several = runs(windows)
-  const known = picked === "latest" || [...shown, ...several].some(({ window_id }) => window_id === picked)
+  const known = picked === "recent" || [...shown, ...several].some(({ window_id }) => window_id === picked)
   const option = (value, text) => h("option", { value, selected: value === picked }, text)
   return [
-    option("latest", "Newest figures"),
+    option("recent", "Newest figures"),
     !known && option(picked, `window ${picked}`),
     several.length > 0 &&
       h(

@@ -182,5 +182,5 @@ export function picksBar(picks, nameOf, onend) {
 }
 
 function address([a, b]) {
-  return `/compare?${new URLSearchParams({ a: `${a}:latest`, b: `${b}:latest` })}`
+  return `/compare?${new URLSearchParams({ a: `${a}:recent`, b: `${b}:recent` })}`
 }

@@ -1,7 +1,7 @@
 /** The figures of the whole fleet. */
 
 import { statStrip } from "../../components/stat-strip.js"
-import { counted, gpuHours, percentNumber, whole } from "../../lib/formatting.js"
+import { counted, gpuHours, percentNumber, roughHours, whole } from "../../lib/formatting.js"
 
 /** The strip; `summary` is that of GET /fleet, `isOld` when the server did not answer since. */
 export function fleetStats(summary, money, isOld) {
@@ -51,7 +51,7 @@ function now({ lost_per_hour, gpus, gpus_measured, by_state }, money) {
   const share = `${percentNumber(lost_per_hour / gpus)} % of GPUs watched`
   return {
     label,
-    figure: gpuHours(lost_per_hour),
+    figure: roughHours(lost_per_hour),
     unit: "GPU-h per hour",
     note: price ? `${share}, about ${price} a day` : share,
   }

@@ -8,10 +8,10 @@ import {
   causeName,
   contained,
   counted,
-  gpuHours,
   NOT_MEASURED,
   percentNumber,
   ratio,
+  roughHours,
   shape,
   tidy,
   whole,
@@ -174,7 +174,7 @@ function lost(job, money) {
   if (perDay === null)
     return h("span", { class: "number lost is-unknown" }, quiet(job.state === "finished" ? NOT_ANY : NOT_MEASURED))
   const price = money(perDay)
-  return h("span", { class: "number lost" }, h("b", {}, gpuHours(perDay)), price && h("small", {}, price))
+  return h("span", { class: "number lost" }, h("b", {}, roughHours(perDay)), price && h("small", {}, price))
 }
 
 const quiet = (text) => h("span", { class: "quiet" }, text)

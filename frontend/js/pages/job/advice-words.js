@@ -4,7 +4,7 @@ import { copyOrSelectButton } from "../../components/buttons.js"
 import { confidenceBars } from "../../components/findings-card.js"
 import { LONGEST_VALUE } from "../../lib/address.js"
 import { h } from "../../lib/dom.js"
-import { about, capitalized, contained, gpuHours, ratio, stepRange, tidy } from "../../lib/formatting.js"
+import { about, capitalized, contained, ratio, roughHours, stepRange, tidy } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 import { fixName, isAsked, needed } from "./advice-facts.js"
 
@@ -112,10 +112,10 @@ function paste({ label, text }, at, isStale) {
 }
 
 function hoursWords({ gpu_hours_per_day: hours, gpu_hours_per_day_range: range }) {
-  const [least, most] = range.map(gpuHours)
+  const [least, most] = range.map(roughHours)
   const cost = money(hours)
   const between = least === most ? "" : ` (${least} to ${most})`
-  return `Wins ${gpuHours(hours)} GPU-hours a day${between}${cost && `, about ${cost}`}`
+  return `Wins about ${roughHours(hours)} GPU-hours a day${between}${cost && `, about ${cost}`}`
 }
 
 /** When a fix pays, by ski rental: as soon as the cause has cost as much as the restart will. */
@@ -134,7 +134,7 @@ function togetherWords({ fixes: names, speed_up, gpu_hours_per_day: hours }, fix
   const all = names.length === 2 ? "Both" : `All ${names.length}`
   const some = `Fixes ${numbers.slice(0, -1).join(", ")} and ${numbers.at(-1)}`
   const which = names.length === fixes.length ? all : some
-  return tidy(`${which} together: ${ratio(speed_up)} as fast, ${gpuHours(hours)} GPU-hours a day.`)
+  return tidy(`${which} together: ${ratio(speed_up)} as fast, about ${roughHours(hours)} GPU-hours a day.`)
 }
 
 /** The what-if page with the fix's edits; null where edits cannot say it, or are too long for an address. */

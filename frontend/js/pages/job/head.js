@@ -43,7 +43,7 @@ function hasHostTimes({ labels }) {
 
 function buttons({ job, base, window, steps, result, pinned, before }) {
   if (!result?.slowdown) return null
-  const own = window === "latest" ? result.window.id : window
+  const own = window === "recent" ? result.window.id : window
   return h(
     "nav",
     { class: "acts", "aria-label": "Look closer" },
@@ -57,7 +57,7 @@ function buttons({ job, base, window, steps, result, pinned, before }) {
     ),
     h(
       "a",
-      { class: "button", href: `${base}/what-if${queried({ window: window === "latest" ? null : window, steps })}` },
+      { class: "button", href: `${base}/what-if${queried({ window: window === "recent" ? null : window, steps })}` },
       "What if",
     ),
     h(
@@ -74,7 +74,7 @@ function proof({ window, result, pinned }) {
   const { steps } = result
   const seen = (leading?.evidence.steps ?? []).filter((step) => steps.includes(step))
   const dp = pinned.dp ?? leading?.culprits[0]?.dp_rank ?? leading?.evidence.workers?.[0]?.[0]
-  return { window: window === "latest" ? null : window, step: pinned.step ?? seen.at(-1) ?? steps.at(-1), dp }
+  return { window: window === "recent" ? null : window, step: pinned.step ?? seen.at(-1) ?? steps.at(-1), dp }
 }
 
 const queried = (parts) => (query(parts) ? `?${query(parts)}` : "")

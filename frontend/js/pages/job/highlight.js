@@ -113,7 +113,7 @@ function workerFacts({ slowdown, host }) {
 }
 
 function timeline({ base, window, dp, step }) {
-  const known = Object.entries({ window: window === "latest" ? null : window, step, dp }).filter(([, value]) =>
+  const known = Object.entries({ window: window === "recent" ? null : window, step, dp }).filter(([, value]) =>
     isKnown(value),
   )
   const query = new URLSearchParams(known.map(([name, value]) => [name, String(value)])).toString()

@@ -15,7 +15,7 @@ export async function load(base, { pick, steps }, hasWindow) {
   const ribbonAsked = getJson(`${base}/ribbon`)
   // Whichever fails first is reported; the other's rejection must not stay unhandled.
   for (const asked of [jobAsked, ribbonAsked]) asked.catch(() => {})
-  const hasOne = pick !== "latest" || hasWindow || (await ribbonAsked).bins.length > 0
+  const hasOne = pick !== "recent" || hasWindow || (await ribbonAsked).bins.length > 0
   const byRibbon = isByRibbon(pick) ? await ribbonAsked : null
   const window = windowOf(pick, byRibbon)
   const name = encodeURIComponent(window)
@@ -28,7 +28,7 @@ export async function load(base, { pick, steps }, hasWindow) {
     ribbonAsked,
     hasOne ? getJsonOrNull(`${base}/windows/${name}?${query}`) : null,
   ])
-  return { job, summary, ribbon, result, window, isStored: result !== null || pick === "latest" }
+  return { job, summary, ribbon, result, window, isStored: result !== null || pick === "recent" }
 }
 
 /** Mean seconds of the recorded steps shown; null where there are none. */
@@ -47,12 +47,12 @@ export function timeLeft({ job, result }) {
   return past_s > left_s ? "" : `, about ${about(left_s)} more`
 }
 
-/** The choice in the address; `pick` is "latest", "since-onset", "all", or windows by their ids. */
+/** The choice in the address; `pick` is "recent", "since-onset", "all", or windows by their ids. */
 export function choiceInAddress() {
   const { window, steps, worker, step, sort } = readAddress("window", "steps", "worker", "step", "sort")
   const [, dp, stage] = /^(\d+)-(\d+)$/.exec(worker ?? "") ?? []
   return {
-    pick: window ?? "latest",
+    pick: window ?? "recent",
     steps,
     sort,
     pinned: {
@@ -67,18 +67,18 @@ const isByRibbon = (pick) => pick === "since-onset" || pick === "all"
 
 /** The API's name of the picked windows. */
 function windowOf(pick, ribbon) {
-  if (pick === "since-onset") return ribbon.since_onset ? joined(ribbon.since_onset) : "latest"
+  if (pick === "since-onset") return ribbon.since_onset ? joined(ribbon.since_onset) : "recent"
   if (pick !== "all") return pick
   const newest = ribbon.bins.at(-1)
   const first = ribbon.bins.find((bin) => bin.epoch === newest?.epoch)
-  return first ? joined({ from: first.from, to: newest.to }) : "latest"
+  return first ? joined({ from: first.from, to: newest.to }) : "recent"
 }
 
 /** The first and the last window of an API window name; null where none is shown. */
 export function endsOf(window, result) {
-  if (window.includes("..")) return window.split("..")
-  const id = window === "latest" ? result?.window?.id : window
-  return id ? [id, id] : null
+  const id = window === "recent" ? result?.window?.id : window
+  if (!id) return null
+  return id.includes("..") ? id.split("..") : [id, id]
 }
 
 /** The closed window before the leading cause began, to compare with. */
@@ -96,7 +96,7 @@ export function shownWords({ result, steps, job, left, isSinceOnset = false }) {
   if (steps) return [range, `of window ${result.window.id}, alone`]
   if (windows) return [range, `${counted(result.steps.length, "step")} in ${counted(windows.length, "window")}`]
   if (state !== "open") return [range, `${whole(result.steps.length)} recorded, ${state}`]
-  return [range, `${whole(result.steps.length)} of ${whole(job.window_steps)} complete${left}`]
+  return [range, `first figures: ${whole(result.steps.length)} of ${counted(job.window_steps, "step")}${left}`]
 }
 
 /** What to pick for steps drawn in a chart; `windows` are summaries of the run, newest first. */
@@ -106,7 +106,7 @@ export function pickOfSteps(windows, first, last) {
   const [newest, oldest] = [hit[0], hit.at(-1)]
   if (hit.length > 1) return { pick: `${oldest.window_id}..${newest.window_id}`, steps: null }
   const isWhole = first <= oldest.first_step && last >= oldest.last_step
-  if (oldest.state === "open") return { pick: "latest", steps: null }
+  if (oldest.state === "open") return { pick: "recent", steps: null }
   const steps = isWhole
     ? null
     : first === last

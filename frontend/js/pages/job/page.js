@@ -41,7 +41,7 @@ class JobPage {
     this.highlight = new Highlight({
       onPin: (place) => this.pin(place),
       onRange: (first, last) => this.pickSteps(first, last),
-      onFollow: () => this.pick("latest"),
+      onFollow: () => this.pick("recent"),
     })
     this.highlight.show(this.choice.pinned)
     this.scrubber = new Scrubber({ onPick: (pick) => this.pick(pick) })
@@ -81,7 +81,7 @@ class JobPage {
   }
 
   pick(pick, steps = null) {
-    updateAddress({ window: pick === "latest" ? null : pick, steps, step: null }, { isStep: true })
+    updateAddress({ window: pick === "recent" ? null : pick, steps, step: null }, { isStep: true })
     this.chooseAnew()
     this.panels.forgetOrder()
     this.refresh()
@@ -144,7 +144,7 @@ class JobPage {
     const before = this.seen?.job.state
     this.seen = seen
     const { job } = seen
-    this.setSubject({ kind: "job", job, step_s: meanStep(seen) })
+    this.setSubject({ kind: "job", job, step_s: meanStep(seen), steps: seen.result?.steps })
     if (before && before !== job.state) announce(`${contained(job.name)}: ${STATE_WORDS[job.state]}`)
     document.title = `${contained(job.name)} \u00b7 Paceline`
     this.draw()
@@ -156,7 +156,7 @@ class JobPage {
     const { seen, choice, base } = this
     if (!seen) return
     const { job, ribbon, result, window } = seen
-    const isNow = choice.pick === "latest"
+    const isNow = choice.pick === "recent"
     patch(
       this.slots.head,
       jobHead({ ...seen, base, steps: choice.steps, pinned: choice.pinned, before: beforeOnset(ribbon) }),
@@ -203,7 +203,7 @@ class JobPage {
         consequence: "They are too old, or were never analysed.",
         act: this.following(),
       })
-    if (this.choice.pick === "latest") {
+    if (this.choice.pick === "recent") {
       const note = recordingNote(job) ?? missingDataNote(job, result)
       return note && noteBar(note)
     }
@@ -217,7 +217,7 @@ class JobPage {
   }
 
   following() {
-    return { text: "Follow the newest", onclick: () => this.pick("latest") }
+    return { text: "Follow the newest", onclick: () => this.pick("recent") }
   }
 
   failed(error) {

@@ -145,7 +145,7 @@ export class Panels {
   }
 
   isNow() {
-    return this.choice.pick === "latest"
+    return this.choice.pick === "recent"
   }
 
   draw() {

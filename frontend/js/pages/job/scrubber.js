@@ -7,12 +7,12 @@ import { colourAt } from "./colour-scale.js"
 const FAR = 10
 const MOVES = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -FAR, PageUp: FAR }
 const WAYS = [
-  { pick: "latest", text: "Follow", title: "The newest window, as it grows" },
+  { pick: "recent", text: "Follow", title: "The steps of the last windows, since the job last changed" },
   { pick: "since-onset", text: "Since onset", title: "From the step in which the leading cause began to the newest" },
   { pick: "all", text: "All", title: "All windows of this run" },
 ]
 
-/** The card with its ribbon; `onPick(pick)` takes "latest", "since-onset", "all", or windows. */
+/** The card with its ribbon; `onPick(pick)` takes "recent", "since-onset", "all", or windows. */
 export class Scrubber {
   constructor({ onPick }) {
     this.onPick = onPick
@@ -155,7 +155,7 @@ export class Scrubber {
     this.track.addEventListener("pointermove", (event) => this.dragged(event))
     this.track.addEventListener("pointerup", () => this.released())
     this.track.addEventListener("pointercancel", () => this.cancel())
-    this.track.addEventListener("dblclick", () => this.onPick("latest"))
+    this.track.addEventListener("dblclick", () => this.onPick("recent"))
   }
 
   under(event) {
@@ -210,7 +210,7 @@ export class Scrubber {
 /** What the address says of a range of bins. */
 function pickOf(bins, [first, last]) {
   const isNewest = last === bins.length - 1 && bins[last].is_open
-  if (isNewest && first === last) return "latest"
+  if (isNewest && first === last) return "recent"
   return bins[first].from === bins[last].to ? bins[first].from : `${bins[first].from}..${bins[last].to}`
 }
 

@@ -10,6 +10,7 @@ import {
   mean,
   percentNumber,
   ratio,
+  roughHours,
   roundedPercent,
   seconds,
   whole,
@@ -46,8 +47,6 @@ export function jobStats(job, result, { isSinceOnset = false, isNow = true, mone
 
 const share = (value) => (isKnown(value) ? roundedPercent(value) : null)
 
-const hours = (amount) => (amount < 10 ? Number(amount.toPrecision(2)).toString() : whole(amount))
-
 const joined = (...parts) => parts.filter(Boolean).join(", ")
 
 const numLeftOut = (result) => result.window?.num_left_out ?? 0
@@ -75,7 +74,7 @@ function wasted(job, { gpu_time_wasted }, isWithheld, money) {
   if (isWithheld) return { label, note: WITHHELD }
   if (gpu_time_wasted === null || gpu_time_wasted === undefined) return { label, note: "needs a slowdown" }
   const perDay = 24 * job.gpus * gpu_time_wasted
-  const note = joined(`${hours(perDay)} GPU-h per day`, money(perDay) && `about ${money(perDay)}`)
+  const note = joined(`about ${roughHours(perDay)} GPU-h a day`, money(perDay) && `about ${money(perDay)}`)
   return { label, figure: percentNumber(gpu_time_wasted), unit: "%", note, isOfThen: true }
 }
 
@@ -89,7 +88,7 @@ function lost(known, isWithheld, isSinceOnset, money) {
   const over = numLeftOut(known) ? `all ${counted(numWindows(known), "window")}` : counted(steps.length, "step")
   return {
     label,
-    figure: hours(gpu_hours_lost),
+    figure: roughHours(gpu_hours_lost),
     unit: "GPU-h",
     note: joined(over, money(gpu_hours_lost) && `about ${money(gpu_hours_lost)}`),
   }

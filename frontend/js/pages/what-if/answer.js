@@ -2,7 +2,7 @@
 
 import { legend } from "../../components/chart-card.js"
 import { statStrip } from "../../components/stat-strip.js"
-import { counted, gpuHours, mean, percentNumber, ratio, seconds, whole } from "../../lib/formatting.js"
+import { counted, mean, percentNumber, ratio, roughHours, seconds, whole } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 import { questionWords } from "./edit-words.js"
 
@@ -76,11 +76,11 @@ function perDay(result, gpus) {
 }
 
 const lowered = (title) => (/^[A-Z][a-z]/.test(title) ? title.charAt(0).toLowerCase() + title.slice(1) : title)
-const hours = (value) => gpuHours(Math.abs(value))
+const hours = (value) => roughHours(Math.abs(value))
 const about = (value) => (money(Math.abs(value)) ? `, about ${money(Math.abs(value))}` : "")
 
 function effect(perDay) {
-  return `That ${perDay >= 0 ? "saves" : "costs"} ${hours(perDay)} GPU-hours a day${about(perDay)}.`
+  return `That ${perDay >= 0 ? "saves" : "costs"} about ${hours(perDay)} GPU-hours a day${about(perDay)}.`
 }
 
 function stepTime({ result }) {

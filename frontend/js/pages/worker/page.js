@@ -42,7 +42,7 @@ class WorkerPage {
   }
 
   get window() {
-    return readAddress("window").window ?? "latest"
+    return readAddress("window").window ?? "recent"
   }
 
   /** Ask again, once what is asked for now is here. */
@@ -161,7 +161,7 @@ class WorkerPage {
 
   /** The chosen window, where one is, and what else a link names. */
   query(more) {
-    const window = this.window === "latest" ? {} : { window: this.window }
+    const window = this.window === "recent" ? {} : { window: this.window }
     const text = new URLSearchParams({ ...window, ...more }).toString()
     return text && `?${text}`
   }

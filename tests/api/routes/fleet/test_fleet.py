@@ -106,6 +106,7 @@ async def test_straggling_job_has_slowdown_loss_and_cause(api):
         "num_silent_workers": 0,
         "silence": None,
         "not_analysed": None,
+        "recent_steps": {"first_step": 4, "last_step": 5, "num_steps": 2, "is_open": False},
         "latest_window": "1-4",
     }
 

@@ -6,15 +6,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.api.routes.windows import windows
-from app.api.routes.windows.windows import thinned_windows
-from app.api.service.results import (
-    ARRAYS_PER_RANK,
-    ARRAYS_PER_WORKER,
-    MAX_CONCURRENT_RANGES,
-    ResultCache,
-)
+from app.api.service.results import MAX_CONCURRENT_RANGES, ResultCache
+from app.store import joint_windows
 from app.store import windows as stored_windows
+from app.store.joint_windows import ARRAYS_PER_RANK, ARRAYS_PER_WORKER, thinned_windows
 from tests import window_factory
 from tests.api import recorded
 from tests.api.server import KEY, window_record
@@ -160,12 +155,12 @@ FIRSTS = range(0, 10, 2)
 async def given_too_many(api, monkeypatch):
     """Five windows, each slower than the one before, of which three are read."""
     await given(api, *(a_window(first, 4.0 + 4 * first) for first in FIRSTS))
-    monkeypatch.setattr(windows, "MAX_RANGE_WINDOWS", 3)
+    monkeypatch.setattr(joint_windows, "MAX_RANGE_WINDOWS", 3)
 
 
 async def test_left_out_windows_are_named_and_counted(api, monkeypatch):
     await given_too_many(api, monkeypatch)
-    monkeypatch.setattr(windows, "MAX_LEFT_OUT_NAMED", 1)
+    monkeypatch.setattr(joint_windows, "MAX_LEFT_OUT_NAMED", 1)
     about = (await got(api, "/windows/1-0..1-8"))["window"]
     assert about["windows"] == ["1-0", "1-4", "1-8"]
     assert (about["left_out"], about["num_left_out"]) == (["1-2"], 2)
@@ -202,7 +197,7 @@ async def test_concurrent_ranges_are_limited_and_single_windows_are_not(api):
 async def test_fewer_windows_are_read_for_large_jobs(api, monkeypatch):
     await given(api, *(a_window(first) for first in FIRSTS))
     # Four workers with all of their arrays: three windows.
-    monkeypatch.setattr(windows, "MAX_RANGE_NUMBERS", 4 * (ARRAYS_PER_WORKER + ARRAYS_PER_RANK) * 3)
+    monkeypatch.setattr(joint_windows, "MAX_RANGE_NUMBERS", 4 * (ARRAYS_PER_WORKER + ARRAYS_PER_RANK) * 3)
     assert (await got(api, "/windows/1-0..1-8"))["window"]["num_left_out"] == 2
     # With figures of two steps, too, these are two.
     by_step = await got(api, "/windows/1-0..1-8", per_step=True)

@@ -1,0 +1,20 @@
+"""One result of several windows, with their causes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.diagnosis.combine_causes import combine_causes
+from app.engine.combine import combine_per_step, combine_results
+
+Result = Mapping[str, Any]
+
+
+def joint_result(parts: Sequence[Result]) -> dict[str, Any]:
+    """The figures and causes of windows of one run, ascending, as if they were one window."""
+    figures = combine_results(parts)
+    header = {"window": {**figures["window"], "left_out": [], "num_left_out": 0}}
+    result = {**figures, **header, **combine_causes(parts, figures)}
+    if "per_step" in parts[0]:
+        known = [each["per_step"] for each in parts if each["slowdown"] is not None]
+        result["per_step"] = combine_per_step(known) if known else None
+    return result

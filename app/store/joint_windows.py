@@ -1,0 +1,148 @@
+"""Several windows read as one result: a range, a whole run, or the recent steps of a job.
+
+`recent` is what a job is judged by, wherever a page, the API, the fleet or an alert does: the
+recent steps of a running job (app.diagnosis.recent_steps), and of a finished one its whole run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, func, select
+
+from app.diagnosis.joint_result import joint_result
+from app.diagnosis.recent_steps import RECENT_WINDOWS, recent_result
+from app.diagnosis.since_step import result_since
+from app.engine.arrivals.arrivals import MAX_RANKS
+from app.store import windows as stored
+from app.store.jobs import registration
+from app.store.tables import runs, windows
+from app.store.windows import WindowRange, WindowSummary
+
+# Numbers of a result by worker: exact slowdown, estimate, two launch delays.
+ARRAYS_PER_WORKER = 4
+# Of arrivals, by rank: positions, waits and counts of being late.
+ARRAYS_PER_RANK = 9
+# Workers x windows x arrays by worker (and by step) that are read for one result.
+MAX_RANGE_NUMBERS = 2_000_000
+# Each takes at least a millisecond to read.
+MAX_RANGE_WINDOWS = 240
+# Windows that are named of those left out.
+MAX_LEFT_OUT_NAMED = 100
+
+
+def read_range(
+    conn: Connection,
+    job_id: str,
+    span: WindowRange,
+    *,
+    per_step: bool = False,
+    since_step: int | None = None,
+) -> dict[str, Any]:
+    """The result of a range of windows; of too many or too large ones, of some evenly spaced.
+
+    With `since_step` the steps before it are left out of the first window.
+    """
+    run = registration(conn, job_id, span.epoch)
+    by_step = span.most_steps if per_step else 0
+    each_holds = run.parallelism.num_workers * (ARRAYS_PER_WORKER + by_step)
+    each_holds += min(MAX_RANKS, run.parallelism.num_workers) * (ARRAYS_PER_RANK + by_step)
+    kept = thinned_windows(span.first_steps, MAX_RANGE_NUMBERS // each_holds)
+    ids = [f"{span.epoch}-{first_step}" for first_step in kept]
+    parts = [stored.get(conn, job_id, each, per_step=per_step) for each in ids]
+    left_out_gpu_hours = 0.0
+    if since_step is not None and not per_step:
+        whole, parts[0] = parts[0], result_since(parts[0], since_step)
+        left_out_gpu_hours = (whole["gpu_hours_lost"] or 0.0) - (parts[0]["gpu_hours_lost"] or 0.0)
+    if len(kept) == span.num_windows:
+        return joint_result(parts)
+    lost_s = stored.gpu_s_lost(conn, job_id, span, num_gpus=run.num_gpus)
+    if lost_s is not None:
+        lost_s -= 3600 * left_out_gpu_hours
+    return _partial_result(joint_result(parts), span, kept, lost_s)
+
+
+def _partial_result(
+    result: dict[str, Any], span: WindowRange, kept: Sequence[int], lost_gpu_s: float | None
+) -> dict[str, Any]:
+    """The result with the windows that were not read; its loss covers all windows."""
+    has = set(kept)
+    left_out = [f"{span.epoch}-{first}" for first in span.first_steps if first not in has]
+    header = {
+        **result["window"],
+        "left_out": left_out[:MAX_LEFT_OUT_NAMED],
+        "num_left_out": span.num_windows - len(kept),
+    }
+    hours = None if lost_gpu_s is None else lost_gpu_s / 3600
+    return {**result, "window": header, "gpu_hours_lost": hours}
+
+
+def thinned_windows(found: Sequence[int], max_windows: int) -> list[int]:
+    """As many windows as can be read, evenly spaced, including the first and the last."""
+    num_kept = max(2, min(max_windows, MAX_RANGE_WINDOWS))
+    if len(found) <= num_kept:
+        return list(found)
+    at = np.unique(np.linspace(0, len(found) - 1, num_kept).round().astype(int))
+    return [found[index] for index in at]
+
+
+def whole_run(conn: Connection, job_id: str, epoch: int) -> WindowRange | None:
+    """All windows of a run; None before the first one."""
+    of = windows.c
+    ends = select(func.min(of.first_step), func.max(of.first_step))
+    first, last = conn.execute(ends.where(of.job_id == job_id, of.epoch == epoch)).one()
+    if first is None:
+        return None
+    return stored.window_range(conn, job_id, f"{epoch}-{first}", f"{epoch}-{last}")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedWindows:
+    """The windows that a job is judged by now; `key` changes with any of them.
+
+    Either all windows of a finished run (`span`), or the last closed ones, ascending: before the
+    first one the open one.
+    """
+
+    key: tuple[Any, ...]
+    last: Sequence[WindowSummary] = ()
+    span: WindowRange | None = None
+
+
+def judged_windows(conn: Connection, job_id: str) -> JudgedWindows:
+    """The windows of the job's current run that it is judged by.
+
+    Raises:
+        JobNotFound: the job never registered.
+        WindowNotFound: the run has no window yet.
+    """
+    latest = stored.summary(conn, job_id, "latest")
+    if latest.slowdown is None:
+        return JudgedWindows((latest.window_id, latest.revision), [latest])
+    of_run = (runs.c.job_id == job_id, runs.c.epoch == latest.epoch)
+    ended = select(runs.c.ended_s).where(*of_run)
+    if conn.execute(ended).scalar_one() is not None:
+        span = whole_run(conn, job_id, latest.epoch)
+        if span is not None:
+            key = (span.epoch, span.first_steps[0], span.last_step, span.num_windows)
+            return JudgedWindows((*key, span.revisions), span=span)
+    if latest.state == "open":
+        last = [latest]
+    else:
+        last = stored.last_closed(conn, job_id, latest.epoch, limit=RECENT_WINDOWS)
+    return JudgedWindows(tuple((each.window_id, each.revision) for each in last), last)
+
+
+def read_judged(
+    conn: Connection, job_id: str, judged: JudgedWindows, *, per_step: bool = False
+) -> dict[str, Any]:
+    """The result of these windows."""
+    if judged.span is not None:
+        return read_range(conn, job_id, judged.span, per_step=per_step)
+    ids = [each.window_id for each in judged.last]
+    parts = [stored.get(conn, job_id, each, per_step=per_step) for each in ids]
+    if parts[-1]["slowdown"] is None or parts[-1]["window"]["state"] == "open":
+        return parts[-1]
+    # Steps that are not recent have figures by step all the same.
+    return joint_result(parts) if per_step else recent_result(parts)
