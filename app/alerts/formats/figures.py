@@ -1,7 +1,6 @@
 """Heading, title and facts of a notice, as messages for people show them."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from app import formatting
 from app.alerts.alert import Blame, Detail, SuggestedFix
@@ -51,7 +50,11 @@ def notice_facts(notice: Notice) -> list[tuple[str, str]]:
 
 def culprit_names(blame: Blame) -> str | None:
     """The first culprits by name, and how many there are besides."""
-    named = [name for culprit in blame.culprits[:_MAX_NAMED] if (name := _culprit(culprit))]
+    names = (
+        formatting.culprit_name(culprit, names_unknown_host=True)
+        for culprit in blame.culprits[:_MAX_NAMED]
+    )
+    named = [name for name in names if name]
     more = max(blame.num_culprits, len(blame.culprits)) - len(named)
     if not named:
         return None
@@ -67,10 +70,10 @@ def fix_text(fix: SuggestedFix) -> str:
 
 
 def _firing_facts(notice: Notice, detail: Detail) -> Iterator[tuple[str, str | None]]:
-    blame, since = detail.blame, detail.since_step
+    blame = detail.blame
     yield "Job", notice.job_name or notice.job
     yield "Slowdown", None if detail.slowdown is None else formatting.ratio(detail.slowdown)
-    yield "Since step", None if since is None else formatting.count(since)
+    yield "Since", _since(detail)
     yield "Cause", None if blame is None else blame.cause
     yield "Who", _subjects(detail)
     yield "Costs", _cost(detail)
@@ -85,10 +88,17 @@ def _resolved_facts(notice: Notice, lead: NoticeAlert) -> Iterator[tuple[str, st
     was = lead.was or lead.detail
     yield "Job", notice.job_name or notice.job
     yield "Slowdown before", None if was.slowdown is None else formatting.ratio(was.slowdown)
-    yield "Began at step", None if was.since_step is None else formatting.count(was.since_step)
+    yield "Began", _since(was)
     yield "Cause", None if was.blame is None else was.blame.cause
     yield "Who", _subjects(was)
     yield "Had cost", _cost(was)
+
+
+def _since(detail: Detail) -> str | None:
+    """Date, time and step: people read messages later."""
+    if detail.since_step is None:
+        return None
+    return formatting.since_words(detail.since_step, detail.since_at_s, now_s=0.0)
 
 
 def _cost(detail: Detail) -> str | None:
@@ -108,14 +118,3 @@ def _names(detail: Detail) -> str | None:
     named = [formatting.bidi_isolated(name) for name in detail.names[:_MAX_NAMED]]
     more = max(detail.num_named, len(detail.names)) - len(named)
     return "; ".join(named) + (f" and {formatting.count(more)} more" if more > 0 else "")
-
-
-def _culprit(culprit: Mapping[str, Any]) -> str:
-    dp_rank, stage, host = (culprit.get(name) for name in ("dp_rank", "stage", "host"))
-    rank, local_rank = culprit.get("rank"), culprit.get("local_rank")
-    place = [f"dp {dp_rank}"] if dp_rank is not None else []
-    place += [f"stage {stage}"] if stage is not None else []
-    where = formatting.bidi_isolated(str(host)) if host is not None else ""
-    if not place and rank is None:
-        where = f"host {where}" if where else ""
-    return formatting.gpu(rank, ", ".join(place), where, local_rank)

@@ -13,7 +13,7 @@ HALF = 0.5
 class LosingJob:
     """A job that loses time now, of `num_stages` stages.
 
-    `silent_s` is the time since the last batch of a stalled job.
+    `silent_s` is the time since the last batch of a stalled job, `since` the onset in words.
     """
 
     name: str
@@ -22,6 +22,7 @@ class LosingJob:
     silent_s: float = 0.0
     finding: Mapping[str, Any] | None = None
     num_stages: int = 1
+    since: str = ""
 
     @property
     def is_last_stage(self) -> bool:
@@ -76,16 +77,11 @@ def _reason(job: LosingJob) -> str:
     if job.finding is None:
         return "loses most, and Paceline cannot say where"
     cause = formatting.cause_name(job.finding["cause"], is_last_stage=job.is_last_stage)
-    return f"loses most: {cause}{_culprit_text(job.finding)}"
+    since = f", since {job.since}" if job.since else ""
+    return f"loses most: {cause}{_culprit_text(job.finding)}{since}"
 
 
 def _culprit_text(finding: Mapping[str, Any]) -> str:
     if finding["num_culprits"] != 1:
         return ""
-    culprit = finding["culprits"][0]
-    place = [f"{name} {culprit[key]}" for name, key in _PLACES if key in culprit]
-    host = [f"on {formatting.bidi_isolated(culprit['host'])}"] if "host" in culprit else []
-    return f", {' '.join([', '.join(place), *host]).strip()}"
-
-
-_PLACES = (("dp", "dp_rank"), ("stage", "stage"))
+    return f", {formatting.culprit_name(finding['culprits'][0], names_unknown_host=True)}"

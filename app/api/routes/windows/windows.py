@@ -19,13 +19,16 @@ from app.api.http.fields import (
     StepNumber,
     WindowsId,
     timestamp,
+    timestamp_or_none,
 )
 from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
 from app.api.service.results import Result
 from app.api.service.service import Service
+from app.diagnosis.clock_times import in_clock_words
 from app.diagnosis.job_history import History
 from app.diagnosis.joint_result import joint_result
 from app.diagnosis.since_step import result_since
+from app.formatting import utc_timestamp
 from app.monitor import analysed
 from app.store import hosts, windows
 from app.store.joint_windows import read_range
@@ -49,7 +52,8 @@ def shown_result(
 ) -> Result:
     """The result of `recent`, `latest`, a window, a range, or some steps of a window.
 
-    With `since_step` the steps before it are left out of the first window (`result_since`).
+    With `since_step` the steps before it are left out of the first window (`result_since`). The
+    sentences of findings have the clock times of their onsets.
 
     Raises:
         JobNotFound: the job never registered.
@@ -59,13 +63,34 @@ def shown_result(
         Unavailable: too many ask for steps or for several windows now.
     """
     if steps is not None:
-        return _result_of_steps(service, job_id, window, steps, per_step=per_step)
-    if RANGE_SEPARATOR in window:
-        return _result_of_range(service, job_id, window, since_step, per_step=per_step)
-    if window == RECENT:
-        return service.results.recent(service.store, job_id, per_step=per_step)
-    result = service.results.get(service.store, job_id, window, per_step=per_step)
-    return result if since_step is None else _window_since(result, since_step)
+        result = _result_of_steps(service, job_id, window, steps, per_step=per_step)
+    elif RANGE_SEPARATOR in window:
+        result = _result_of_range(service, job_id, window, since_step, per_step=per_step)
+    elif window == RECENT:
+        result = service.results.recent(service.store, job_id, per_step=per_step)
+    else:
+        result = service.results.get(service.store, job_id, window, per_step=per_step)
+        result = result if since_step is None else _window_since(result, since_step)
+    return in_clock_words(_with_stored_times(service, job_id, result), service.now_s())
+
+
+def _with_stored_times(service: Service, job_id: str, result: Result) -> Result:
+    """The result with onsets from before the history's steps, which the store still knows."""
+    found = result.get("findings") or ()
+    unknown = {
+        each["onset_step"]
+        for each in found
+        if each["onset_step"] is not None and each.get("onset_at") is None
+    }
+    if not unknown:
+        return result
+    with service.store.read() as conn:
+        starts_s = windows.step_starts(conn, job_id, result["window"]["epoch"], unknown)
+    at = {step: utc_timestamp(start_s) for step, start_s in starts_s.items()}
+    timed = [
+        {**each, "onset_at": each.get("onset_at") or at.get(each["onset_step"])} for each in found
+    ]
+    return {**result, "findings": timed}
 
 
 def last_window(window: str) -> str:
@@ -300,6 +325,9 @@ class StepOut(ResponseModel):
     slowdown: float | None
     window: str
     skipped_reason: str | None = Field(examples=["ranks 3 and 7 did not report"])
+    started_at: datetime | None = Field(
+        description="When the step started, by the workers' clocks; null where not known."
+    )
 
     @classmethod
     def of(cls, row: StepRow) -> "StepOut":
@@ -313,6 +341,7 @@ class StepOut(ResponseModel):
             slowdown=row.slowdown,
             window=row.window_id,
             skipped_reason=row.skipped_reason,
+            started_at=timestamp_or_none(row.started_s),
         )
 
 

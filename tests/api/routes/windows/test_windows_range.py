@@ -197,7 +197,9 @@ async def test_concurrent_ranges_are_limited_and_single_windows_are_not(api):
 async def test_fewer_windows_are_read_for_large_jobs(api, monkeypatch):
     await given(api, *(a_window(first) for first in FIRSTS))
     # Four workers with all of their arrays: three windows.
-    monkeypatch.setattr(joint_windows, "MAX_RANGE_NUMBERS", 4 * (ARRAYS_PER_WORKER + ARRAYS_PER_RANK) * 3)
+    monkeypatch.setattr(
+        joint_windows, "MAX_RANGE_NUMBERS", 4 * (ARRAYS_PER_WORKER + ARRAYS_PER_RANK) * 3
+    )
     assert (await got(api, "/windows/1-0..1-8"))["window"]["num_left_out"] == 2
     # With figures of two steps, too, these are two.
     by_step = await got(api, "/windows/1-0..1-8", per_step=True)
