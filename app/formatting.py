@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 NOT_MEASURED = "not measured"
 TIMES = "\u00d7"
@@ -148,6 +149,37 @@ def utc_time(unix_s: float, now_s: float) -> str:
     return f"{at:%H:%M} UTC" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M} UTC"
 
 
+def unix_time(text: str | None) -> float | None:
+    """Unix seconds of an RFC 3339 time; None where that is not known."""
+    return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def rfc3339(unix_s: float | None) -> str | None:
+    """A time in RFC 3339, in UTC and to the second, as results have it; None where not known."""
+    if unix_s is None:
+        return None
+    return datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def short_duration(value_s: float) -> str:
+    """A duration in one rounded unit, as beside a time: 40 s, 12 min, 3 h, 2 days."""
+    for unit, size_s, up_to_s in (("s", 1, 95), ("min", 60, 5_700), ("h", 3_600, 172_800)):
+        if value_s < up_to_s:
+            return f"{max(0, round(value_s / size_s))} {unit}"
+    return plural(round(value_s / 86_400), "day")
+
+
+def since_words(
+    step: int, at_s: float | None, lasted_s: float | None = None, *, now_s: float
+) -> str:
+    """Time, step and duration of an onset, as far as known: 02:41 UTC, step 30, 12 min."""
+    words = [] if at_s is None else [utc_time(at_s, now_s)]
+    words.append(f"step {count(step)}")
+    if at_s is not None and lasted_s is not None and lasted_s >= 1:
+        words.append(short_duration(lasted_s))
+    return ", ".join(words)
+
+
 def rough_duration(value_s: float) -> str:
     """A remaining time, rounded for estimates: 7 s, 40 s, 3 min."""
     if value_s < 10:
@@ -162,10 +194,12 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def worker(dp_rank: int, stage: int, hosts: Hosts | None = None) -> str:
-    """A worker's name, with its host where that is known."""
-    host = (hosts or {}).get((dp_rank, stage))
-    return f"dp {dp_rank}, stage {stage}" + (f" on {bidi_isolated(host)}" if host else "")
+def worker(
+    dp_rank: int, stage: int, hosts: Hosts | None = None, rank: int | None = None
+) -> str:
+    """A worker's name, with its host and global rank where they are known."""
+    host = (hosts or {}).get((dp_rank, stage)) or None
+    return culprit_name({"dp_rank": dp_rank, "stage": stage, "host": host, "rank": rank})
 
 
 def optype_label(optype: str) -> str:
@@ -175,8 +209,7 @@ def optype_label(optype: str) -> str:
 
 def optype_in_text(optype: str) -> str:
     """An operation type in words within a sentence: backward compute."""
-    label = optype_label(optype)
-    return label[:1].lower() + label[1:]
+    return lower_first(optype_label(optype))
 
 
 def cause_name(name: str, *, is_last_stage: bool = False) -> str:
@@ -193,25 +226,78 @@ def cause_phrase(name: str, num_culprits: int | None = None) -> str:
     return CAUSE_PHRASES.get(name, name.replace("-", " "))
 
 
-def gpu(rank: int | None, place: str, host: str = "", local_rank: int | None = None) -> str:
-    """A GPU by its global rank, place, host and number there, as far as these are known.
+def culprit_name(culprit: Mapping[str, Any], *, names_unknown_host: bool = False) -> str:
+    """A culprit by host, global ranks and place, as far as these are known; "" where none is.
 
-    Rank 11 (dp 3, stage 1) on host-043, GPU 5, without its first capital.
+    host-043, rank 11 (dp 3, stage 1), GPU 5; host-017, ranks 8 to 15, all 8 of its workers. As in
+    frontend/js/components/culprits.js.
+
+    Args:
+        culprit: `dp_rank`, `stage`, `host`, `rank`, `ranks` (if several), `local_rank` (the GPU)
+            and `num_workers` (of a host of whose workers all are slow); those that apply. Its
+            host is isolated against other directions of text.
+        names_unknown_host: whether a worker says that its host was not reported.
     """
-    name = place if rank is None else f"rank {rank}" + (f" ({place})" if place else "")
-    where = f"{name} on {host}" if name and host else name or host
-    return where if local_rank is None else f"{where}, GPU {local_rank}"
+    place = ", ".join(
+        f"{word} {culprit[name]}"
+        for word, name in (("dp", "dp_rank"), ("stage", "stage"))
+        if culprit.get(name) is not None
+    )
+    who = rank_words(culprit)
+    who = (f"{who} ({place})" if place else who) if who else place
+    host = culprit.get("host")
+    words = [bidi_isolated(str(host))] if host is not None else []
+    if host is not None and who and who == place:
+        words = [f"{words[0]} ({place})"]
+    elif who:
+        words.append(who)
+    if host is None and names_unknown_host and culprit.get("rank") is not None:
+        words.append("host not reported")
+    if culprit.get("local_rank") is not None:
+        words.append(f"GPU {culprit['local_rank']}")
+    num_workers = culprit.get("num_workers")
+    if num_workers is not None and host is not None:
+        words.append(f"all {count(num_workers)} of its workers")
+    return ", ".join(words)
+
+
+def rank_words(culprit: Mapping[str, Any]) -> str:
+    """A culprit's global ranks: rank 11, ranks 88 to 95; "" where unknown."""
+    rank = culprit.get("rank")
+    numbers = culprit.get("ranks") or ([] if rank is None else [rank])
+    return lower_first(ranks(numbers)) if numbers else ""
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """Up to four ranks by their numbers, more by the first three and how many follow."""
+    """Ranks by their numbers: Rank 11, Ranks 3, 7 and 9, Ranks 8 to 15; at most four runs."""
     if len(numbers) == 1:
         return f"Rank {numbers[0]}"
-    shown = [str(number) for number in numbers]
-    if len(shown) > _MAX_RANKS:
-        shown = [*shown[: _MAX_RANKS - 1], f"{count(len(shown) - _MAX_RANKS + 1)} more"]
-    *first, last = shown
+    shown = _runs(numbers)
+    if len(shown) == 1:
+        return f"Ranks {shown[0][0]} to {shown[0][-1]}"
+    if len(shown) <= _MAX_RANKS:
+        texts = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in shown]
+    else:
+        texts = [str(number) for number in numbers[: _MAX_RANKS - 1]]
+        texts.append(f"{count(len(numbers) - _MAX_RANKS + 1)} more")
+    *first, last = texts
     return f"Ranks {', '.join(first)} and {last}"
+
+
+def _runs(numbers: Sequence[int]) -> list[list[int]]:
+    """Successive numbers together, where there are at least three of them."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return [part for run in found for part in ([run] if len(run) > 2 else [[each] for each in run])]
+
+
+def lower_first(text: str) -> str:
+    """The text with its first letter in lower case."""
+    return text[:1].lower() + text[1:]
 
 
 def bidi_isolated(text: str) -> str:

@@ -3,16 +3,19 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import structlog
 from structlog.contextvars import bound_contextvars
 
 from app.advice.advise import fix_as_json, top_fix
 from app.advice.fix import AdviceCase, Facts
 from app.alerts.readings.facts import WindowFacts
+from app.diagnosis.clock_times import with_clock_times
 from app.diagnosis.diagnose import Diagnosis, diagnose, without_steps
 from app.diagnosis.job_history import History
 from app.engine.replays import WindowReplay, prepare
 from app.engine.report import Report, analyse_replay, report_as_json, result_without_figures
+from app.engine.step_starts import step_starts_s
 from app.errors import InvalidTrace
 from app.trace.imputation import impute
 from app.trace.window import SkippedStep, Window
@@ -40,11 +43,16 @@ class Observation:
         return _verdict(self.report)
 
 
-def observe(window: Window, history: History | None = None) -> Observation:
-    """Analyse a window; `history` is that of the same run's earlier windows."""
+def observe(
+    window: Window, history: History | None = None, *, now_s: float | None = None
+) -> Observation:
+    """Analyse a window; `history` is that of the same run's earlier windows.
+
+    `now_s` is the Unix time: of steps that started later the time of day is not known.
+    """
     history = history or History()
     with bound_contextvars(window=window.id, epoch=window.epoch, revision=window.revision):
-        report, result, recent = _figures(window, history)
+        report, result, recent = _figures(window, history, now_s)
     facts = WindowFacts(
         window_id=window.id,
         state=window.state,
@@ -66,20 +74,20 @@ def _verdict(report: Report | None) -> Literal["ok", "low"] | None:
 Figures = tuple[Report | None, dict[str, Any], History | None]
 
 
-def _figures(window: Window, history: History) -> Figures:
+def _figures(window: Window, history: History, now_s: float | None) -> Figures:
     try:
         window = impute(window)
         if not window.steps:
-            return None, _not_measured(window), None
-        return analysed(window, history)
+            return None, _not_measured(window, history), None
+        return analysed(window, history, now_s=now_s)
     except InvalidTrace as error:
         log.warning("window not analysed", name=window.job.name, reason=str(error))
-        return None, _not_measured(_skipped(window, str(error))), None
+        return None, _not_measured(_skipped(window, str(error)), history), None
     except (ArithmeticError, LookupError, TypeError, ValueError):
         # A bug of Paceline. The operations are kept and the job goes on; the log has the traceback.
         log.exception("window not analysed", name=window.job.name)
         reason = "Paceline failed to analyse the window: its log says how"
-        return None, _not_measured(_skipped(window, reason)), None
+        return None, _not_measured(_skipped(window, reason), history), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +107,28 @@ class Analysis:
         return None if self.diagnosis is None else self.diagnosis.new_history
 
 
-def analysed(window: Window, history: History) -> tuple[Report, dict[str, Any], History | None]:
+def analysed(
+    window: Window, history: History, *, now_s: float | None = None
+) -> tuple[Report, dict[str, Any], History | None]:
     """Report, result and added history of a window with at least one complete step.
 
-    The added history is None if the diagnosis failed.
+    The added history is None if the diagnosis failed; `now_s` as in `observe`.
 
     Raises:
         InvalidTrace: no step can be replayed; the message names the operations.
     """
-    found = analysis_of(prepare(window), history)
+    found = analysis_of(prepare(window), history, now_s=now_s)
     return found.report, found.result, found.new_history
 
 
-def analysis_of(replay: WindowReplay, history: History) -> Analysis:
-    """Figures and causes of a replay."""
+def analysis_of(
+    replay: WindowReplay, history: History, *, now_s: float | None = None
+) -> Analysis:
+    """Figures and causes of a replay; `now_s` as in `observe`."""
     report = analyse_replay(replay)
+    starts_s = step_starts_s(replay.window, replay.clocks, now_s=now_s)
+    recorded_s = dict(zip(replay.steps, report.recorded_s.tolist(), strict=True))
+    own = {step: (starts_s[step], took_s) for step, took_s in recorded_s.items() if step in starts_s}
     try:
         diagnosis = diagnose(replay, report, history)
     except MemoryError:
@@ -122,8 +137,13 @@ def analysis_of(replay: WindowReplay, history: History) -> Analysis:
         # A bug of Paceline. The figures are still valid, and people on call need them. Raised, it
         # would stop the job's other windows. Out of memory is different: the process must end.
         log.exception("window not diagnosed", name=replay.window.job.name)
-        return Analysis(report, None, report_as_json(report))
-    result = report_as_json(report) | diagnosis.as_json()
+        return Analysis(report, None, with_clock_times(report_as_json(report), own))
+    added = diagnosis.new_history
+    started_s = np.array([starts_s.get(step, np.nan) for step in added.steps.tolist()])
+    diagnosis = replace(diagnosis, new_history=replace(added, started_s=started_s))
+    result = with_clock_times(
+        report_as_json(report) | diagnosis.as_json(), history.clock() | own
+    )
     case = AdviceCase(replay, result, Facts(), diagnosis.repairs)
     return Analysis(report, diagnosis, result | {"advice": _top_fix(case)})
 
@@ -155,8 +175,9 @@ def advice_case(replay: WindowReplay, facts: Facts) -> AdviceCase:
     return AdviceCase(replay, found.result, facts, found.diagnosis.repairs)
 
 
-def _not_measured(window: Window) -> dict[str, Any]:
-    return result_without_figures(window) | without_steps(window)
+def _not_measured(window: Window, history: History) -> dict[str, Any]:
+    result = result_without_figures(window) | without_steps(window)
+    return with_clock_times(result, history.clock())
 
 
 def _skipped(window: Window, reason: str) -> Window:

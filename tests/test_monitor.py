@@ -24,6 +24,7 @@ def test_healthy_window_has_figures_and_no_alert():
     looked_for = (
         *("findings", "ruled_out", "fingerprint", "changes"),
         *("arrivals", "unexplained_share", "unexplained", "coverage", "advice"),
+        "step_started_s",
     )
     assert seen.result == figures | {name: seen.result[name] for name in looked_for}
     assert seen.result["findings"] == seen.result["changes"] == []

@@ -134,8 +134,18 @@ def _step_rows(outcome: WindowOutcome) -> list[StepRow]:
         result["steps"], times["recorded"], times["simulated"], times["ideal"], slowdowns,
         strict=False,
     )  # fmt: skip
+    started_s = dict(zip(result["steps"], result["step_started_s"], strict=True))
     measured = {
-        step: StepRow(window.epoch, step, recorded, simulated, ideal, slowdown, window.id)
+        step: StepRow(
+            window.epoch,
+            step,
+            recorded,
+            simulated,
+            ideal,
+            slowdown,
+            window.id,
+            started_s=started_s[step],
+        )
         for step, recorded, simulated, ideal, slowdown in figures
     }
     skipped = {

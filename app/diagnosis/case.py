@@ -1,7 +1,7 @@
 """One window as detectors see it: its replay, its report and the job's history."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from app.diagnosis.evidence.links import (
 )
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
 from app.diagnosis.evidence.slowness import Slowness, slowness_by_history, slowness_to_peers
-from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits
+from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits, with_ranks
 from app.diagnosis.job_history import (
     ExtendedHistory,
     History,
@@ -107,14 +107,24 @@ class Case:
         named = group_culprits(
             workers, self.replay.window.hosts if hosts is None else hosts, self.parallelism
         )
-        return tuple(self.with_rank(culprit) for culprit in named)
+        return tuple(self.with_rank(culprit, is_whole=True) for culprit in named)
 
-    def with_rank(self, culprit: Culprit) -> Culprit:
-        """The culprit with the global rank of its worker, where it is one."""
-        if culprit.rank is not None or culprit.dp_rank is None or culprit.stage is None:
-            return culprit
-        rank = int(self.replay.groups[0].grid.rank[culprit.dp_rank, culprit.stage])
-        return replace(culprit, rank=rank)
+    def with_rank(self, culprit: Culprit, *, is_whole: bool = False) -> Culprit:
+        """The culprit with the global ranks of its worker or of its host's workers.
+
+        With `is_whole` a host also says how many workers it has, as all of them are affected.
+        """
+        rank_of = self.replay.groups[0].grid.rank
+        workers = self._workers_of(culprit)
+        return with_ranks(culprit, workers, rank_of, self.parallelism, is_whole=is_whole)
+
+    def _workers_of(self, culprit: Culprit) -> list[Worker]:
+        if culprit.dp_rank is not None and culprit.stage is not None:
+            return [(culprit.dp_rank, culprit.stage)]
+        if culprit.host is None or culprit.dp_rank is not None or culprit.stage is not None:
+            return []
+        hosts = self.replay.window.hosts
+        return sorted(worker for worker, host in hosts.items() if host == culprit.host)
 
     @cached_property
     def steps(self) -> Ints:

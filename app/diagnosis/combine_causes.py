@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from app import formatting
+from app.diagnosis.clock_times import step_ends_s
 from app.diagnosis.evidence.job_changes import MAX_CHANGES, MAX_STEPS_APART
 from app.diagnosis.finding import SILENT
 from app.diagnosis.sentence import cost_words, parts_of_json, whole_sentence
@@ -17,13 +19,17 @@ MAX_FINDINGS = 20
 
 
 class _WindowFinding(NamedTuple):
-    """A finding, with the recorded and the lost time of its window, and the window's steps."""
+    """A finding, with the recorded and the lost time of its window, and the window's steps.
+
+    `ended_s` are the Unix times at which these ended, as far as known.
+    """
 
     window: int
     finding: Result
     recorded_s: float
     lost_s: float
     steps: Sequence[int]
+    ended_s: Mapping[int, float]
 
 
 def combine_causes(results: Sequence[Result], figures: Result) -> dict[str, Any]:
@@ -62,9 +68,12 @@ def _findings(diagnosed: Sequence[Result]) -> list[dict[str, Any]]:
     for at, result in enumerate(diagnosed):
         times = {name: sum(each) for name, each in result["step_time_s"].items()}
         lost_s, steps = times["simulated"] - times["ideal"], result.get("steps") or ()
+        ended_s = step_ends_s(result)
         for finding in result["findings"]:
             of_it = seen.setdefault(_key(finding, first_rank), [])
-            of_it.append(_WindowFinding(at, finding, times["recorded"], lost_s, steps))
+            of_it.append(
+                _WindowFinding(at, finding, times["recorded"], lost_s, steps, ended_s)
+            )
         total_s += times["recorded"]
         total_lost_s += lost_s
     found = [_one(each, len(diagnosed), total_s, total_lost_s) for each in seen.values()]
@@ -141,12 +150,29 @@ def _one(
         **{name: sum(each.finding[name] for each in seen) / len(seen) for name in _MEANS},
         "onset_step": onset,
         "end_step": end,
+        "onset_at": _time_of(seen, "onset_step", "onset_at", onset),
+        "ended_at": _time_of(seen, "end_step", "ended_at", end) or _window_end(seen[-1], end),
         "cost": cost,
         "cost_range": cost_range,
         "evidence": {**newest["evidence"], _SHARE: _mean(shares, total_lost_s)},
         "sentence": _sentence(newest, onset, end, cost, cost_range),
         "seen_in": {"windows": len({each.window for each in seen}), "of": num_windows},
     }
+
+
+def _time_of(
+    seen: Sequence[_WindowFinding], step_key: str, time_key: str, step: int | None
+) -> str | None:
+    """The time of an onset or end, from the windows that name the same step."""
+    times = (
+        each.finding.get(time_key) for each in seen if each.finding.get(step_key) == step
+    )
+    return None if step is None else next((at for at in times if at is not None), None)
+
+
+def _window_end(newest: _WindowFinding, end: int | None) -> str | None:
+    """When a step of the window ended which no finding names as its end."""
+    return None if end is None else formatting.rfc3339(newest.ended_s.get(end))
 
 
 def _range(seen: Sequence[_WindowFinding], total_s: float) -> list[float] | None:

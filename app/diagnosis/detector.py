@@ -132,7 +132,7 @@ def sentence_and_parts(suspicion: Suspicion, costs: CostFigures) -> tuple[str, S
 
 
 def names_of(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:
-    """The culprits in words: "rank 11 (dp 3, stage 1) on host-17, GPU 5", "host-2", "stage 3"."""
+    """The culprits in words: "host-17, rank 11 (dp 3, stage 1), GPU 5", "host-2", "stage 3"."""
     if not culprits:
         return "every worker"
     # Only one alone is called the last: the words have commas.
@@ -140,7 +140,7 @@ def names_of(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:
     named = [_name(culprit, num_stages) for culprit in culprits[:_MAX_NAMED]]
     more, hosts = len(culprits) - _MAX_NAMED, all(_is_host(each) for each in culprits)
     # Names of workers have commas, too.
-    between = "; " if any(each.dp_rank is not None for each in culprits) else ", "
+    between = "; " if any("," in each for each in named) else ", "
     if more > 0:
         return f"{between.join(named)} and {more:,} more{' hosts' if hosts and more > 1 else ''}"
     if len(named) == 1:
@@ -176,14 +176,10 @@ def percent(share: float) -> str:
 
 
 def _name(culprit: Culprit, num_stages: int | None) -> str:
-    host = _host(culprit.host) if culprit.host else ""
-    if _is_host(culprit):
-        return host or "every worker"
-    parts = [f"dp {culprit.dp_rank}"] if culprit.dp_rank is not None else []
-    if culprit.stage is not None:
-        is_last = culprit.dp_rank is None and culprit.stage + 1 == num_stages
-        parts.append(f"stage {culprit.stage}" + (", the last stage," if is_last else ""))
-    return formatting.gpu(culprit.rank, ", ".join(parts), host, culprit.local_rank)
+    if culprit == Culprit(stage=culprit.stage) and culprit.stage == (num_stages or 0) - 1:
+        return f"stage {culprit.stage}, the last stage,"
+    host = _host(culprit.host) if culprit.host else None
+    return formatting.culprit_name(replace(culprit, host=host).as_json()) or "every worker"
 
 
 def _host(name: str) -> str:

@@ -1,15 +1,15 @@
 """Findings, causes ruled out, culprits, and how scores and confidences are computed."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from app.diagnosis.sentence import SentenceParts
 from app.trace.job import Parallelism
-from app.trace.window import Floats
+from app.trace.window import Floats, Ints
 
 Persistence = Literal["transient", "chronic", "rotating", "progressive"]
 
@@ -43,8 +43,9 @@ MIN_SCORE = 0.5
 class Culprit:
     """A worker, GPU, dp rank, stage or host; fields that do not apply are None.
 
-    `rank` is the global rank and `local_rank` the GPU's number on its host; neither counts when
-    culprits are compared.
+    `rank` is the global rank, the first where `ranks` lists several; `local_rank` is the GPU's
+    number on its host, `num_workers` how many workers a host has of which all are affected. None
+    of these counts when culprits are compared.
     """
 
     dp_rank: int | None = None
@@ -52,6 +53,8 @@ class Culprit:
     host: str | None = None
     rank: int | None = field(default=None, compare=False)
     local_rank: int | None = field(default=None, compare=False)
+    ranks: tuple[int, ...] = field(default=(), compare=False)
+    num_workers: int | None = field(default=None, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """The fields that apply."""
@@ -61,6 +64,8 @@ class Culprit:
             "host": self.host,
             "rank": self.rank,
             "local_rank": self.local_rank,
+            "ranks": list(self.ranks) or None,
+            "num_workers": self.num_workers,
         }
         return {name: value for name, value in named.items() if value is not None}
 
@@ -158,6 +163,48 @@ def culprit_of_each(
         else Culprit(host=hosts[worker])
         for worker in hit
     }
+
+
+def with_ranks(
+    culprit: Culprit,
+    workers: Sequence[Worker],
+    rank_of: Ints,
+    sizes: Parallelism,
+    *,
+    is_whole: bool = False,
+) -> Culprit:
+    """The culprit with the global ranks of its workers, where it is one worker or a host.
+
+    Args:
+        culprit: one that knows its rank already is returned as it is.
+        workers: what it consists of; empty for a dp rank or a stage.
+        rank_of: [dp, pp], the rank that each worker reported, below 0 where none did.
+        sizes: of the job: the tensor-parallel ranks of a worker in the usual order are known.
+        is_whole: whether all workers of a host are affected.
+    """
+    is_group = (culprit.dp_rank is None) is not (culprit.stage is None)
+    if culprit.rank is not None or is_group:
+        return culprit
+    ranks = sorted(
+        rank for worker in workers for rank in _ranks_of(worker, int(rank_of[worker]), sizes)
+    )
+    if not ranks:
+        return culprit
+    if culprit.dp_rank is None:
+        # A host has no rank of its own: `rank` would be that of one worker.
+        return replace(
+            culprit, ranks=tuple(ranks), num_workers=len(workers) if is_whole else None
+        )
+    return replace(culprit, rank=ranks[0], ranks=tuple(ranks) if len(ranks) > 1 else ())
+
+
+def _ranks_of(worker: Worker, rank: int, sizes: Parallelism) -> Sequence[int]:
+    """Global ranks of a worker; in another order than the usual one only that which reported."""
+    if rank < 0:
+        return ()
+    if rank != sizes.usual_rank(*worker):
+        return (rank,)
+    return range(rank, rank + sizes.tp_size * sizes.dsp_size)
 
 
 def worker_culprit(worker: Worker, hosts: Hosts) -> Culprit:

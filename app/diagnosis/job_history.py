@@ -40,12 +40,20 @@ class History:
     Shapes: `steps` [n] ascending; `step_s` [n] recorded step times in seconds; `signals` {name:
     [n, dp, pp]}, the names and meanings in app/diagnosis/evidence/features.py; NaN where not known.
     `suspected` are the causes that these windows showed; None in histories of older releases.
+    `started_s` [n] are the Unix times at which the steps started, NaN where not known; None where
+    none is.
     """
 
     steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     step_s: Floats = field(default_factory=lambda: np.empty(0))
     signals: Mapping[str, Floats] = field(default_factory=dict)
     suspected: Mapping[str, Suspected] | None = field(default_factory=dict, kw_only=True)
+    started_s: Floats | None = field(default=None, kw_only=True)
+
+    def clock(self) -> dict[int, tuple[float, float]]:
+        """By step: the Unix time at which it started, and the seconds that it took."""
+        times = zip(self.steps.tolist(), _started(self).tolist(), self.step_s.tolist(), strict=True)
+        return {step: (at_s, took_s) for step, at_s, took_s in times if at_s == at_s}
 
     @cached_property
     def num_steps(self) -> int:
@@ -82,6 +90,7 @@ class History:
             {name: np.concatenate([_signal(old, name), _signal(newer, name)])[order]
              for name in names},
             suspected=_joint(self.suspected, newer.suspected),
+            started_s=np.concatenate([_started(old), _started(newer)])[order],
         )  # fmt: skip
 
     def extended(self, newer: "History") -> "History":
@@ -90,7 +99,7 @@ class History:
 
     def _rounded(self) -> "History":
         signals = {name: _stored(values) for name, values in self.signals.items()}
-        return History(self.steps, _stored(self.step_s), signals, suspected=self.suspected)
+        return replace(self, step_s=_stored(self.step_s), signals=signals)
 
     def _trimmed(self) -> "History":
         num_workers = int(np.prod(_workers(self) or (1,)))
@@ -99,7 +108,19 @@ class History:
 
     def _of(self, chosen: slice | Ints | NDArray[np.bool_]) -> "History":
         signals = {name: values[chosen] for name, values in self.signals.items()}
-        return History(self.steps[chosen], self.step_s[chosen], signals, suspected=self.suspected)
+        return History(
+            self.steps[chosen],
+            self.step_s[chosen],
+            signals,
+            suspected=self.suspected,
+            started_s=None if self.started_s is None else self.started_s[chosen],
+        )
+
+
+def _started(history: History) -> Floats:
+    if history.started_s is None:
+        return np.full(history.steps.size, np.nan)
+    return history.started_s
 
 
 def _joint(
@@ -155,6 +176,8 @@ def pack(history: History) -> bytes:
             "step_s": _packed(history.step_s),
             "signals": {name: _packed(values) for name, values in history.signals.items()},
             "suspected": history.suspected,
+            # Unix times in seconds need all of their digits.
+            "started_s": _started(history).astype("<f8").tobytes(),
         }
     )
 
@@ -175,7 +198,9 @@ def unpack(blob: bytes) -> History:
         signals = {name: _unpacked(packed) for name, packed in message["signals"].items()}
         step_s, suspected = _unpacked(message["step_s"]), message.get("suspected")
         known = None if suspected is None else {k: (v[0], v[1]) for k, v in suspected.items()}
-        return History(steps, step_s, signals, suspected=known)
+        started = message.get("started_s")
+        started_s = None if started is None else np.frombuffer(started, "<f8").astype(np.float64)
+        return History(steps, step_s, signals, suspected=known, started_s=started_s)
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise ValueError("not a packed history") from error
 

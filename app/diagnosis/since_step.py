@@ -37,6 +37,7 @@ def result_since(result: Result, step: int) -> dict[str, Any]:
         **{name: value for name, value in result.items() if name != "per_step"},
         "steps": list(steps[first:]),
         "step_time_s": times,
+        "step_started_s": (result.get("step_started_s") or [None] * len(steps))[first:],
         "step_slowdown": result["step_slowdown"][first:],
         "structures": [
             kept for each in result.get("structures", ()) if (kept := _since(each, step))

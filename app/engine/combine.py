@@ -433,6 +433,9 @@ def _times(known: Sequence[Result], total: Weights) -> dict[str, Any]:
     recorded_s, simulated_s = total.recorded_s.sum(), total.simulated_s.sum()
     return {
         "steps": _concatenated(known, lambda each: each["steps"]),
+        "step_started_s": _concatenated(
+            known, lambda each: each.get("step_started_s") or [None] * len(each["steps"])
+        ),
         "structures": _concatenated(known, lambda each: each.get("structures", ())),
         "step_time_s": {
             name: [value for each in known for value in _of_steps(each, name)]

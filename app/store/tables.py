@@ -275,6 +275,7 @@ steps = Table(
     Column("slowdown", Real),
     Column("window_id", Text, nullable=False),
     Column("skipped_reason", Text),
+    Column("started_s", Real),  # Unix time by the workers' clocks; null: not known
 )
 
 # Batches of one run in one turn of a consumer. After a crash, open windows are rebuilt from them.

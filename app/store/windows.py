@@ -295,7 +295,10 @@ def _latest(conn: Connection, job_id: str, newest_first: Select[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """Recorded, simulated and ideal time of one step; a skipped one has a reason and no figures."""
+    """Recorded, simulated and ideal time of one step; a skipped one has a reason and no figures.
+
+    `started_s` is the Unix time at which it started, None where that is not known.
+    """
 
     epoch: int
     step: int
@@ -305,6 +308,7 @@ class StepRow:
     slowdown: float | None
     window_id: str
     skipped_reason: str | None = None
+    started_s: float | None = None
 
 
 _STEP_COLUMNS = tuple(steps.c[name] for name in StepRow.__slots__)
@@ -338,6 +342,69 @@ def step_series(
         query = query.where(steps.c.step <= last)
     rows = conn.execute(query.order_by(steps.c.step.desc()).limit(limit)).all()
     return [StepRow(*row) for row in reversed(rows)]
+
+
+def step_starts(
+    conn: Connection, job_id: str, epoch: int, wanted: Iterable[int]
+) -> dict[int, float]:
+    """Unix times at which these steps of a run started, as far as known."""
+    numbers = sorted(set(wanted))
+    found: dict[int, float] = {}
+    for at in range(0, len(numbers), _MAX_NAMED_STEPS):
+        query = select(steps.c.step, steps.c.started_s).where(
+            steps.c.job_id == job_id,
+            steps.c.epoch == epoch,
+            steps.c.step.in_(numbers[at : at + _MAX_NAMED_STEPS]),
+            steps.c.started_s.is_not(None),
+        )
+        found |= {row.step: row.started_s for row in conn.execute(query)}
+    return found
+
+
+# Parameters of one query.
+_MAX_NAMED_STEPS = 500
+
+
+def windows_between(
+    conn: Connection, job_id: str, epoch: int, *, from_s: float | None, to_s: float | None
+) -> tuple[int, int] | None:
+    """First steps of the first and last window with steps that started within some time.
+
+    Args:
+        conn: an open transaction.
+        job_id: the job's key.
+        epoch: its run.
+        from_s: Unix time, None: since the run began.
+        to_s: Unix time, None: until now.
+
+    Returns:
+        None where no recorded step started then.
+    """
+    inside = [steps.c.job_id == job_id, steps.c.epoch == epoch, steps.c.started_s.is_not(None)]
+    if from_s is not None:
+        inside.append(steps.c.started_s >= from_s)
+    if to_s is not None:
+        inside.append(steps.c.started_s <= to_s)
+    ends = select(func.min(steps.c.step), func.max(steps.c.step)).where(*inside)
+    first, last = conn.execute(ends).one()
+    if first is None:
+        return None
+    starts = [
+        select(func.max(windows.c.first_step))
+        .where(windows.c.job_id == job_id, windows.c.epoch == epoch)
+        .where(windows.c.first_step <= step)
+        for step in (first, last)
+    ]
+    found = tuple(conn.execute(each).scalar_one() for each in starts)
+    return None if None in found else (found[0], found[1])
+
+
+def recorded_time(conn: Connection, job_id: str, epoch: int) -> tuple[float, float] | None:
+    """Unix times at which the first and the last step of a run started; None if not known."""
+    query = select(func.min(steps.c.started_s), func.max(steps.c.started_s))
+    query = query.where(steps.c.job_id == job_id, steps.c.epoch == epoch)
+    first_s, last_s = conn.execute(query).one()
+    return None if first_s is None else (first_s, last_s)
 
 
 # A job that reports for years has hundreds of thousands of windows.

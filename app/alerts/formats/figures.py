@@ -1,7 +1,6 @@
 """Heading, title and facts of a notice, as messages for people show them."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from app import formatting
 from app.alerts.alert import Blame, Detail, SuggestedFix
@@ -51,7 +50,11 @@ def notice_facts(notice: Notice) -> list[tuple[str, str]]:
 
 def culprit_names(blame: Blame) -> str | None:
     """The first culprits by name, and how many there are besides."""
-    named = [name for culprit in blame.culprits[:_MAX_NAMED] if (name := _culprit(culprit))]
+    names = (
+        formatting.culprit_name(culprit, names_unknown_host=True)
+        for culprit in blame.culprits[:_MAX_NAMED]
+    )
+    named = [name for name in names if name]
     more = max(blame.num_culprits, len(blame.culprits)) - len(named)
     if not named:
         return None
@@ -108,14 +111,3 @@ def _names(detail: Detail) -> str | None:
     named = [formatting.bidi_isolated(name) for name in detail.names[:_MAX_NAMED]]
     more = max(detail.num_named, len(detail.names)) - len(named)
     return "; ".join(named) + (f" and {formatting.count(more)} more" if more > 0 else "")
-
-
-def _culprit(culprit: Mapping[str, Any]) -> str:
-    dp_rank, stage, host = (culprit.get(name) for name in ("dp_rank", "stage", "host"))
-    rank, local_rank = culprit.get("rank"), culprit.get("local_rank")
-    place = [f"dp {dp_rank}"] if dp_rank is not None else []
-    place += [f"stage {stage}"] if stage is not None else []
-    where = formatting.bidi_isolated(str(host)) if host is not None else ""
-    if not place and rank is None:
-        where = f"host {where}" if where else ""
-    return formatting.gpu(rank, ", ".join(place), where, local_rank)

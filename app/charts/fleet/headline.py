@@ -82,10 +82,4 @@ def _reason(job: LosingJob) -> str:
 def _culprit_text(finding: Mapping[str, Any]) -> str:
     if finding["num_culprits"] != 1:
         return ""
-    culprit = finding["culprits"][0]
-    place = [f"{name} {culprit[key]}" for name, key in _PLACES if key in culprit]
-    host = [f"on {formatting.bidi_isolated(culprit['host'])}"] if "host" in culprit else []
-    return f", {' '.join([', '.join(place), *host]).strip()}"
-
-
-_PLACES = (("dp", "dp_rank"), ("stage", "stage"))
+    return f", {formatting.culprit_name(finding['culprits'][0], names_unknown_host=True)}"

@@ -66,8 +66,8 @@ class RankWaits:
     @property
     def name(self) -> str:
         """The rank with its place, host and GPU."""
-        host = formatting.bidi_isolated(self.host) if self.host else ""
-        return formatting.gpu(self.rank, self.place, host, self.local_rank)
+        names = ("rank", "dp_rank", "stage", "host", "local_rank")
+        return formatting.culprit_name({name: getattr(self, name) for name in names})
 
 
 def rank_waits(result: Result) -> list[RankWaits]:

@@ -148,17 +148,13 @@ def _cost(found: Mapping[str, Any]) -> str:
 
 def _title(found: Mapping[str, Any]) -> str:
     cause = found["cause"].replace("-", " ").capitalize()
-    named = [_place(each) for each in found["culprits"][:_MAX_CULPRITS]]
+    named = [
+        formatting.culprit_name(each, names_unknown_host=True)
+        for each in found["culprits"][:_MAX_CULPRITS]
+    ]
     more = len(found["culprits"]) - len(named)
     where = [each for each in (*named, f"{more} more" if more > 0 else "") if each]
-    return f"{cause}: {', '.join(where)}" if where else cause
-
-
-def _place(culprit: Mapping[str, Any]) -> str:
-    axes = (("dp", "dp_rank"), ("stage", "stage"))
-    known = [f"{word} {culprit[key]}" for word, key in axes if culprit.get(key) is not None]
-    host = formatting.bidi_isolated(culprit["host"]) if culprit.get("host") else ""
-    return formatting.gpu(culprit.get("rank"), ", ".join(known), host, culprit.get("local_rank"))
+    return f"{cause}: {'; '.join(where)}" if where else cause
 
 
 def ruled_out(result: Result) -> str:

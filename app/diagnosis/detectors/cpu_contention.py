@@ -333,7 +333,7 @@ def _culprits(case: Case, blamed: _Blamed) -> tuple[Culprit, ...]:
     if not blamed.are_named:
         return case.culprits(blamed.workers)
     return tuple(
-        Culprit(host=name) if len(workers) > 1 else case.with_rank(Culprit(*workers[0], name))
+        case.with_rank(Culprit(host=name) if len(workers) > 1 else Culprit(*workers[0], name))
         for name, workers in blamed.hosts.items()
     )
 

@@ -139,7 +139,7 @@ def _culprits(case: Case, found: DataWaits) -> tuple[Culprit, ...]:
         return _host_of_all(case, found) if found.of_all else case.culprits(_workers(found.waits))
     if found.of_all:
         host = host_of_first_stage(case, found)
-        return () if host is None else (Culprit(host=host),)
+        return () if host is None else (case.with_rank(Culprit(host=host)),)
     workers = _workers(found.waits)
     # Later stages wait for their input and may hide a slow host: only stages that show waits count.
     shows = {stage for _, stage in workers}
@@ -154,7 +154,7 @@ def _host_of_all(case: Case, found: DataWaits) -> tuple[Culprit, ...]:
     host = loading.pop()
     if found.wanders or loading or host is None or {*hosts.values()} == {host}:
         return ()
-    return (Culprit(host=host),)
+    return (case.with_rank(Culprit(host=host)),)
 
 
 def _workers(chosen: NDArray[np.bool_]) -> list[Worker]:

@@ -1,7 +1,6 @@
 """silent-worker: a worker stopped reporting while the others go on."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from typing_extensions import override
@@ -15,7 +14,7 @@ from app.diagnosis.detector import (
     names_of,
     plural,
 )
-from app.diagnosis.finding import RuledOut, Worker, group_culprits
+from app.diagnosis.finding import Culprit, RuledOut, Worker, culprit_of_each, with_ranks
 from app.diagnosis.sentence import verb
 from app.trace.window import Integers, Window
 
@@ -51,25 +50,41 @@ def silent_worker(window: Window) -> Suspicion | RuledOut:
             insufficient=True,
             figures={"steps": longest},
         )
-    workers = _workers(window, silent)
-    if len(workers) > MAX_SILENT_SHARE * window.job.parallelism.num_workers:
+    rank_of = _workers(window, silent)
+    if len(rank_of) > MAX_SILENT_SHARE * window.job.parallelism.num_workers:
         return RuledOut(
             cause,
-            f"{len(workers):,} of {window.job.parallelism.num_workers:,} workers miss: "
+            f"{len(rank_of):,} of {window.job.parallelism.num_workers:,} workers miss: "
             "more than half, so it need not be theirs to answer for",
             insufficient=True,
         )
-    return _suspicion(window, workers, {rank: missing[rank] for rank in silent})
+    return _suspicion(window, rank_of, {rank: missing[rank] for rank in silent})
 
 
 _REPORTS, _REPORT = verb("reports", "reported"), verb("report", "reported")
 _GO = verb("go", "went")
 
 
-def _suspicion(window: Window, workers: Sequence[Worker], missing: Mapping[int, int]) -> Suspicion:
-    culprits = group_culprits(workers, window.hosts, window.job.parallelism)
-    if len(workers) == 1:
-        culprits = tuple(replace(each, rank=min(missing)) for each in culprits)
+def _culprits(window: Window, rank_of: Mapping[Worker, int]) -> tuple[Culprit, ...]:
+    """The culprits of the silent workers, with their global ranks."""
+    sizes = window.job.parallelism
+    ranks = np.full((sizes.dp_size, sizes.pp_size), -1, np.int64)
+    for worker, rank in rank_of.items():
+        ranks[worker] = rank
+    members: dict[Culprit, list[Worker]] = {}
+    for worker, culprit in culprit_of_each(sorted(rank_of), window.hosts, sizes).items():
+        members.setdefault(culprit, []).append(worker)
+    return tuple(
+        with_ranks(culprit, workers, ranks, sizes, is_whole=True)
+        for culprit, workers in members.items()
+    )
+
+
+def _suspicion(
+    window: Window, rank_of: Mapping[Worker, int], missing: Mapping[int, int]
+) -> Suspicion:
+    workers = sorted(rank_of)
+    culprits = _culprits(window, rank_of)
     num_steps = max(missing.values())
     steps = _last_steps(window)
     since = steps[-num_steps]
@@ -118,7 +133,7 @@ def _missing_at_the_end(window: Window) -> dict[int, int]:
     return found
 
 
-def _workers(window: Window, ranks: Sequence[int]) -> list[Worker]:
+def _workers(window: Window, ranks: Sequence[int]) -> dict[Worker, int]:
     """Workers of these ranks by the recorder or the trace, else by the usual rank order."""
     sizes, trace = window.job.parallelism, window.trace
     of_rank: dict[int, Worker] = {
@@ -134,7 +149,7 @@ def _workers(window: Window, ranks: Sequence[int]) -> list[Worker]:
     of_rank |= window.places
     if window.imputed is not None:
         of_rank |= {rank: worker for worker, rank in window.imputed.ranks.items()}
-    return sorted(of_rank[rank] for rank in ranks if rank in of_rank)
+    return {of_rank[rank]: rank for rank in ranks if rank in of_rank}
 
 
 def _seen(rank: Integers, dp_rank: Integers, stage: Integers) -> dict[int, Worker]:

@@ -394,7 +394,7 @@ def _hosts(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blam
     # The host with most slow links first: the neighbours share its links.
     for _, host, hit, slow in sorted(found, key=lambda each: (-each[0], each[1])):
         if (slow & left).sum() >= max(2, MIN_SHARE_OF_HOST * slow.sum()):
-            yield (Culprit(host=host),), hit, slow
+            yield (network.case.with_rank(Culprit(host=host)),), hit, slow
 
 
 def _blocks(network: NetworkTransfers, left: NDArray[np.bool_]) -> Iterator[_Blame]:

@@ -20,6 +20,7 @@ from app.api.http.fields import (
     StepNumber,
     WindowsId,
     timestamp,
+    timestamp_or_none,
 )
 from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
 from app.api.service.results import ARRAYS_PER_RANK, ARRAYS_PER_WORKER, Result
@@ -336,6 +337,9 @@ class StepOut(ResponseModel):
     slowdown: float | None
     window: str
     skipped_reason: str | None = Field(examples=["ranks 3 and 7 did not report"])
+    started_at: datetime | None = Field(
+        description="When the step started, by the workers' clocks; null where not known."
+    )
 
     @classmethod
     def of(cls, row: StepRow) -> "StepOut":
@@ -349,6 +353,7 @@ class StepOut(ResponseModel):
             slowdown=row.slowdown,
             window=row.window_id,
             skipped_reason=row.skipped_reason,
+            started_at=timestamp_or_none(row.started_s),
         )
 
 

@@ -1,0 +1,136 @@
+"""Clock times of findings: when a cause began and ended, beside the steps.
+
+`with_clock_times` adds times to a result where they are known; `in_clock_words` writes them into
+the sentences, for a reader of now.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app import formatting
+from app.diagnosis.sentence import OnsetForm, onset_words
+
+Result = Mapping[str, Any]
+StepTime = tuple[float, float]  # Unix time at which a step started, seconds that it took
+
+
+def with_clock_times(result: Result, clock: Mapping[int, StepTime]) -> dict[str, Any]:
+    """The result with `step_started_s`, and `onset_at` and `ended_at` of its findings.
+
+    Args:
+        result: as of docs/glossary.md.
+        clock: of its steps and of earlier ones, as far as known.
+    """
+    found = result.get("findings")
+    steps = result["steps"]
+    return {
+        **result,
+        "step_started_s": [clock[step][0] if step in clock else None for step in steps],
+        "findings": found and [_with_times(each, clock) for each in found],
+    }
+
+
+def _with_times(finding: Result, clock: Mapping[int, StepTime]) -> dict[str, Any]:
+    onset, end = clock.get(finding["onset_step"]), clock.get(finding.get("end_step"))
+    return {
+        **finding,
+        "onset_at": formatting.rfc3339(None if onset is None else onset[0]),
+        "ended_at": formatting.rfc3339(None if end is None else sum(end)),
+    }
+
+
+def step_ends_s(result: Result) -> dict[int, float]:
+    """Unix times at which the steps of a result ended, as far as known."""
+    started_s: Sequence[float | None] = result.get("step_started_s") or ()
+    recorded_s = (result.get("step_time_s") or {}).get("recorded") or ()
+    times = zip(result.get("steps") or (), started_s, recorded_s, strict=False)
+    return {step: at_s + (took_s or 0.0) for step, at_s, took_s in times if at_s is not None}
+
+
+def result_ended_s(result: Result) -> float | None:
+    """Unix time at which the newest step of a result ended; None where that is not known."""
+    return max(step_ends_s(result).values(), default=None)
+
+
+def in_clock_words(result: Result, now_s: float) -> dict[str, Any]:
+    """The result with times in the sentences of its findings, and `lasted_s` of each."""
+    found = result.get("findings")
+    if not found:
+        return dict(result)
+    last_s = result_ended_s(result)
+    return {**result, "findings": [finding_in_clock_words(each, last_s, now_s) for each in found]}
+
+
+def finding_in_clock_words(
+    finding: Result, last_s: float | None, now_s: float
+) -> dict[str, Any]:
+    """The finding with times in its sentence, and `lasted_s`; both only as far as known.
+
+    Args:
+        finding: of a result, with `onset_at` and `ended_at`.
+        last_s: Unix time at which the newest step with figures ended.
+        now_s: Unix time of the reader: times of another day have their date.
+    """
+    lasted_s = finding_lasted_s(finding, last_s)
+    return {
+        **finding,
+        "lasted_s": lasted_s,
+        "sentence": _timed_sentence(finding, lasted_s, now_s),
+    }
+
+
+def finding_lasted_s(finding: Result, last_s: float | None) -> float | None:
+    """Seconds from the onset of a finding to its end, or to the newest step while it lasts."""
+    onset_s = formatting.unix_time(finding.get("onset_at"))
+    has_ended = finding.get("end_step") is not None
+    until_s = formatting.unix_time(finding.get("ended_at")) if has_ended else last_s
+    return None if onset_s is None or until_s is None else max(0.0, until_s - onset_s)
+
+
+def _timed_sentence(finding: Result, lasted_s: float | None, now_s: float) -> str:
+    sentence: str = finding["sentence"]
+    onset, end = finding["onset_step"], finding.get("end_step")
+    onset_s, end_s = (formatting.unix_time(finding.get(name)) for name in ("onset_at", "ended_at"))
+    if onset_s is None and end_s is None:
+        return sentence
+    for form in ("since", "first"):
+        plain = onset_words(onset, end, form)
+        # The last one: names from outside come before it.
+        before, found, after = sentence.rpartition(plain)
+        if plain and found and not after[:1].isdigit():
+            timed = clock_onset_words((onset, onset_s), (end, end_s), form, lasted_s, now_s)
+            return f"{before}{timed}{after}"
+    if onset is None or onset_s is None:
+        return sentence
+    before, found, after = sentence.partition(f"step {onset}")
+    if not found or after[:1].isdigit():
+        return sentence
+    return f"{before}{found} ({formatting.utc_time(onset_s, now_s)}){after}"
+
+
+StepWhen = tuple[int | None, float | None]  # step, Unix time
+
+
+def clock_onset_words(
+    onset: StepWhen, end: StepWhen, form: OnsetForm, lasted_s: float | None, now_s: float
+) -> str:
+    """Onset and end as they follow the fact: ", since 02:41 UTC, step 30, 12 min".
+
+    As `onset_words` of sentence.py where the times are not known.
+    """
+    (onset_step, onset_s), (end_step, end_s) = onset, end
+    if onset_s is None and end_s is None:
+        return onset_words(onset_step, end_step, form)
+    if end_step is None:
+        if onset_step is None:
+            return ""
+        since = formatting.since_words(onset_step, onset_s, lasted_s, now_s=now_s)
+        return f", {'first at' if form == 'first' else 'since'} {since}"
+    until = formatting.since_words(end_step, end_s, now_s=now_s)
+    if onset_step is None:
+        return f", until {until}"
+    if onset_step == end_step:
+        return f", at {formatting.since_words(onset_step, onset_s, now_s=now_s)}"
+    began = formatting.since_words(onset_step, onset_s, now_s=now_s)
+    lasted = "" if lasted_s is None else f", {formatting.short_duration(lasted_s)}"
+    return f", from {began} to {until}{lasted}"
