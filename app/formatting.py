@@ -154,7 +154,7 @@ def unix_time(text: str | None) -> float | None:
     return None if text is None else datetime.fromisoformat(text).timestamp()
 
 
-def rfc3339(unix_s: float | None) -> str | None:
+def utc_timestamp(unix_s: float | None) -> str | None:
     """A time in RFC 3339, in UTC and to the second, as results have it; None where not known."""
     if unix_s is None:
         return None

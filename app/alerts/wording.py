@@ -10,6 +10,7 @@ from app import formatting
 from app.alerts.alert import AlertEventKind, AlertState, Blame, Detail
 from app.alerts.readings.facts import worker_of_name
 from app.alerts.rule import On
+from app.diagnosis.clock_times import clock_onset_words
 from app.trace.job import job_of
 
 JOB_ENDED = "the job has ended"
@@ -46,14 +47,13 @@ def _firing_sentence(state: AlertState, job: str) -> str:
         else None
     )
     if say is not None:
-        return f"{say(state, job, detail.value or 0.0)}{_since(detail)}{_fact(detail)}"
+        return f"{say(state, job, detail.value or 0.0)}{_since(state)}{_fact(state)}"
     if detail.on == "stalled":
-        step = detail.since_step
-        since = "it began" if step is None else f"step {formatting.count(step)}"
+        since = "it began" if detail.since_step is None else _since_words(state)
         return f"No worker of {job} has sent anything since {since}"
     if detail.on == "silent-worker":
-        return _missing_data_sentence(detail, job)
-    return f"{job} runs at {_ratio(detail.slowdown)} of its ideal{_since(detail)}"
+        return _missing_data_sentence(state, job)
+    return f"{job} runs at {_ratio(detail.slowdown)} of its ideal{_since(state)}"
 
 
 def _resolved_sentence(state: AlertState, job: str) -> str:
@@ -63,10 +63,10 @@ def _resolved_sentence(state: AlertState, job: str) -> str:
             f"All workers of {job} send again" if detail.on != "stalled" else f"{job} sends again"
         )
     if detail.on == "slowdown" and detail.value is not None:
-        return f"{job} runs at {formatting.ratio(detail.value)} of its ideal again{_since(detail)}"
+        return f"{job} runs at {formatting.ratio(detail.value)} of its ideal again{_since(state)}"
     say = _RESOLVED_SENTENCES.get(detail.on) if detail.on is not None else None
     news = f"{job} has recovered" if say is None else say(state, job, detail.value or 0.0)
-    return f"{news}{_since(detail)}{_runs_now(detail)}"
+    return f"{news}{_since(state)}{_runs_now(detail)}"
 
 
 def _runs_now(detail: Detail) -> str:
@@ -82,27 +82,27 @@ def finding_sentence(blame: Blame) -> str:
     return formatting.with_times_sign(formatting.bidi_isolated(fact))
 
 
-def _fact(detail: Detail) -> str:
+def _fact(state: AlertState) -> str:
+    detail = state.detail
     if detail.blame is not None:
         # The finding may be newer than the alert.
-        return f": {finding_sentence(detail.blame)}{_when(detail.blame, detail.since_step)}"
+        return f": {finding_sentence(detail.blame)}{_when(detail.blame, state)}"
     return "; no finding names it" if detail.on in _SUBJECTS_TO_BLAME else ""
 
 
-def _when(blame: Blame, since_step: int | None) -> str:
+def _when(blame: Blame, state: AlertState) -> str:
     """Onset and end of the finding, unless the alert's own onset says it already."""
-    onset, end = blame.since_step, blame.end_step
-    if end is None:
-        return "" if onset in (None, since_step) else f", since step {formatting.count(onset or 0)}"
-    if onset is None:
-        return f", until step {formatting.count(end)}"
-    return f", from step {formatting.count(onset)} to step {formatting.count(end)}"
+    if blame.end_step is None and blame.since_step == state.detail.since_step:
+        return ""
+    onset, end = (blame.since_step, blame.since_at_s), (blame.end_step, blame.end_at_s)
+    return clock_onset_words(onset, end, "since", None, _day_s(state))
 
 
-def _missing_data_sentence(detail: Detail, job: str) -> str:
+def _missing_data_sentence(state: AlertState, job: str) -> str:
+    detail = state.detail
     number = max(detail.num_named, len(detail.names))
     have = "has" if number == 1 else "have"
-    after = "" if detail.since_step is None else f" by step {formatting.count(detail.since_step)}"
+    after = "" if detail.since_step is None else f" by {_since_words(state)}"
     names = [formatting.bidi_isolated(name) for name in detail.names[:_MAX_NAMES]]
     more = [] if number <= len(names) else [f"{formatting.count(number - len(names))} more"]
     who = f": {'; '.join([*names, *more])}" if names else ""
@@ -115,10 +115,18 @@ def _last_figure(detail: Detail) -> str:
     return f" It last ran at {formatting.ratio(detail.slowdown)} of its ideal."
 
 
-def _since(detail: Detail) -> str:
-    return (
-        "" if detail.since_step is None else f", since step {formatting.count(detail.since_step)}"
-    )
+def _since(state: AlertState) -> str:
+    return "" if state.detail.since_step is None else f", since {_since_words(state)}"
+
+
+def _since_words(state: AlertState) -> str:
+    """Time and step from which on the alert counts; the date where the alert is of another day."""
+    detail = state.detail
+    return formatting.since_words(detail.since_step or 0, detail.since_at_s, now_s=_day_s(state))
+
+
+def _day_s(state: AlertState) -> float:
+    return state.began_at_s if state.firing_at_s is None else state.firing_at_s
 
 
 def _ratio(slowdown: float | None) -> str:
@@ -128,6 +136,9 @@ def _ratio(slowdown: float | None) -> str:
 def _worker(state: AlertState) -> str:
     host = state.labels.get("host")
     worker = worker_of_name(state.subject)
+    for culprit in () if state.detail.blame is None else state.detail.blame.culprits:
+        if (culprit.get("dp_rank"), culprit.get("stage")) == worker:
+            return formatting.culprit_name({"host": host, **culprit})
     return formatting.worker(*worker, {worker: host} if host else None)
 
 

@@ -308,6 +308,15 @@ def _window_result() -> dict[str, Any]:
                 "description": "Index of the GPU on its host, if the culprit is a single GPU of "
                 "a worker.",
             },
+            "ranks": {
+                "type": "array",
+                "items": {"type": "integer"},
+                "description": "Global ranks, of a host or of a worker with several.",
+            },
+            "num_workers": {
+                "type": "integer",
+                "description": "Workers of a host of which all are affected.",
+            },
         },
     }
     share = {"type": "number", "minimum": 0, "maximum": 1}
@@ -317,6 +326,21 @@ def _window_result() -> dict[str, Any]:
         "confidence": share,
         "culprits": {"type": "array", "items": culprit},
         "onset_step": {"type": ["integer", "null"]},
+        "onset_at": {
+            "type": ["string", "null"],
+            "format": "date-time",
+            "description": "When `onset_step` started; null where not known.",
+        },
+        "ended_at": {
+            "type": ["string", "null"],
+            "format": "date-time",
+            "description": "When `end_step` ended; null while it lasts, or where not known.",
+        },
+        "lasted_s": {
+            **number,
+            "description": "Seconds from `onset_at` to `ended_at` or to the end of the newest "
+            "step shown; null where not known.",
+        },
         "persistence": {"enum": ["transient", "chronic", "rotating", "progressive", None]},
         "cost": {
             **number,

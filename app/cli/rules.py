@@ -158,6 +158,7 @@ def _as_json(rules: "list[Rule]", found: "RuleTrial") -> dict[str, Any]:
 
 
 def _event(event: "AlertEvent") -> dict[str, Any]:
+    from app.formatting import utc_timestamp
     from app.trace.job import job_of
 
     return {
@@ -167,6 +168,7 @@ def _event(event: "AlertEvent") -> dict[str, Any]:
         "at": datetime.fromtimestamp(event.at_s, UTC).isoformat(),
         "window": event.detail.window_id,
         "since_step": event.detail.since_step,
+        "since_at": utc_timestamp(event.detail.since_at_s),
         "value": event.detail.value,
         "sentence": event.sentence,
     }

@@ -34,8 +34,8 @@ def _with_times(finding: Result, clock: Mapping[int, StepTime]) -> dict[str, Any
     onset, end = clock.get(finding["onset_step"]), clock.get(finding.get("end_step"))
     return {
         **finding,
-        "onset_at": formatting.rfc3339(None if onset is None else onset[0]),
-        "ended_at": formatting.rfc3339(None if end is None else sum(end)),
+        "onset_at": formatting.utc_timestamp(None if onset is None else onset[0]),
+        "ended_at": formatting.utc_timestamp(None if end is None else sum(end)),
     }
 
 
@@ -119,18 +119,17 @@ def clock_onset_words(
     As `onset_words` of sentence.py where the times are not known.
     """
     (onset_step, onset_s), (end_step, end_s) = onset, end
-    if onset_s is None and end_s is None:
-        return onset_words(onset_step, end_step, form)
+    at = "in" if onset_s is None else "at"
     if end_step is None:
         if onset_step is None:
             return ""
         since = formatting.since_words(onset_step, onset_s, lasted_s, now_s=now_s)
-        return f", {'first at' if form == 'first' else 'since'} {since}"
+        return f", {f'first {at}' if form == 'first' else 'since'} {since}"
     until = formatting.since_words(end_step, end_s, now_s=now_s)
     if onset_step is None:
         return f", until {until}"
     if onset_step == end_step:
-        return f", at {formatting.since_words(onset_step, onset_s, now_s=now_s)}"
+        return f", {at} {formatting.since_words(onset_step, onset_s, now_s=now_s)}"
     began = formatting.since_words(onset_step, onset_s, now_s=now_s)
     lasted = "" if lasted_s is None else f", {formatting.short_duration(lasted_s)}"
     return f", from {began} to {until}{lasted}"

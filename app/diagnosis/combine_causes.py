@@ -172,7 +172,7 @@ def _time_of(
 
 def _window_end(newest: _WindowFinding, end: int | None) -> str | None:
     """When a step of the window ended which no finding names as its end."""
-    return None if end is None else formatting.rfc3339(newest.ended_s.get(end))
+    return None if end is None else formatting.utc_timestamp(newest.ended_s.get(end))
 
 
 def _range(seen: Sequence[_WindowFinding], total_s: float) -> list[float] | None:

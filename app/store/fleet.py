@@ -26,6 +26,8 @@ from sqlalchemy import (
     type_coerce,
 )
 
+from app import formatting
+from app.diagnosis.clock_times import result_ended_s
 from app.diagnosis.combine_causes import leading
 from app.engine.metrics import loss_shares
 from app.store.columns import JsonText
@@ -41,7 +43,13 @@ from app.store.tables import (
     window_losses,
     windows,
 )
-from app.store.windows import SUMMARY_COLUMNS, WindowRecord, WindowSummary, newest_with_figures
+from app.store.windows import (
+    SUMMARY_COLUMNS,
+    WindowRecord,
+    WindowSummary,
+    newest_with_figures,
+    step_starts,
+)
 
 SHOWN_WINDOWS = 48
 
@@ -195,6 +203,7 @@ MAX_FINDINGS = 3
 MAX_CULPRITS = 3
 
 _FINDING_FIELDS = ("cause", "cost", "confidence", "onset_step", "persistence", "sentence")
+_FINDING_TIMES = ("onset_at", "ended_at")
 
 
 def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | None:
@@ -211,6 +220,7 @@ def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | No
         "gpu_hours": sum(recorded_s) * num_gpus / 3600,
         "step_s": sum(recorded_s) / len(recorded_s),
         "discrepancy": result["fidelity"]["discrepancy"],
+        "ended_s": result_ended_s(result),
         "clock_residual_ms": result.get("clocks", {}).get("residual_ms"),
         "num_findings": None if findings is None else len(findings),
         "findings": None
@@ -235,24 +245,19 @@ def _finding_brief(finding: Mapping[str, Any]) -> dict[str, Any]:
     culprits = finding["culprits"]
     return {
         **{name: finding[name] for name in _FINDING_FIELDS},
+        **{name: finding.get(name) for name in _FINDING_TIMES},
         "culprits": culprits[:MAX_CULPRITS],
         "num_culprits": len(culprits),
     }
 
 
 def _onset_s(conn: Connection, job_id: str, epoch: int, brief: dict[str, Any]) -> float | None:
-    """When (Unix time) the window where the costliest cause began was saved; None if unknown."""
+    """When (Unix time) the step started in which the costliest cause began; None if unknown."""
     first = leading(brief["findings"])
     if first is None or (step := first["onset_step"]) is None:
         return None
-    query = (
-        select(windows.c.updated_s)
-        .where(windows.c.job_id == job_id, windows.c.epoch == epoch, windows.c.first_step <= step)
-        .order_by(windows.c.first_step.desc())
-        .limit(1)
-    )
-    found: float | None = conn.execute(query).scalar_one_or_none()
-    return found
+    known_s = formatting.unix_time(first.get("onset_at"))
+    return step_starts(conn, job_id, epoch, [step]).get(step) if known_s is None else known_s
 
 
 def _brief_key(job_id: str, epoch: int, first_step: int) -> tuple[Any, ...]:

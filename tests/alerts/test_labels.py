@@ -46,7 +46,7 @@ def test_host_label_follows_a_moved_worker():
     of_job.add_window(facts(0, 1.3, epoch=2, worker_slowdown=slow, hosts=moved), NOW_S)
     [state] = of_job.states
     assert (state.labels["worker"], state.labels["host"]) == ("0-0", "host-9")
-    assert "dp 0, stage 0 on host-9" in alert_sentence(state)
+    assert "host-9 (dp 0, stage 0)" in alert_sentence(state)
 
 
 def test_a_new_run_gives_new_alerts_its_labels_and_those_that_fire_keep_theirs():

@@ -71,7 +71,7 @@ def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
         ),
         (
             {"on": "worker", "value": 1.3, "subject": "3-1", "labels": {"host": "host-017"}},
-            "dp 3, stage 1 on host-017 alone slows llm-70b down to 1.30\u00d7 of its ideal, since",
+            "host-017 (dp 3, stage 1) alone slows llm-70b down to 1.30\u00d7 of its ideal, since",
         ),
         (
             {"on": "host", "value": 1.3, "subject": "host-017"},

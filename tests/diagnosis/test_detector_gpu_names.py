@@ -6,12 +6,12 @@ from app.diagnosis.detector import names_of
 from app.diagnosis.finding import Culprit
 
 NAMES = [
-    (Culprit(3, 1, "host-043", 11, 5), "rank 11 (dp 3, stage 1) on host-043, GPU 5"),
-    (Culprit(3, 1, "host-043", 11), "rank 11 (dp 3, stage 1) on host-043"),
+    (Culprit(3, 1, "host-043", 11, 5), "host-043, rank 11 (dp 3, stage 1), GPU 5"),
+    (Culprit(3, 1, "host-043", 11), "host-043, rank 11 (dp 3, stage 1)"),
     (Culprit(3, 1, None, 11, 5), "rank 11 (dp 3, stage 1), GPU 5"),
-    (Culprit(rank=11, host="host-043"), "rank 11 on host-043"),
+    (Culprit(rank=11, host="host-043"), "host-043, rank 11"),
     (Culprit(rank=11), "rank 11"),
-    (Culprit(3, 1, "host-043"), "dp 3, stage 1 on host-043"),
+    (Culprit(3, 1, "host-043"), "host-043 (dp 3, stage 1)"),
     (Culprit(stage=3), "stage 3, the last stage,"),
     (Culprit(host="host-043"), "host-043"),
     (Culprit(), "every worker"),

@@ -8,7 +8,7 @@ def test_sentence_with_onset_and_cost():
     worker = Culprit(3, 1, "host-17")
     fact = f"{names_of([worker])} is {as_ratio(1.6)} slower than its peers in forward and backward"
     assert finding_sentence(fact, CostFigures(0.31, 1204, "chronic")) == (
-        "dp 3, stage 1 on host-17 is 1.6x slower than its peers in forward and backward, "
+        "host-17 (dp 3, stage 1) is 1.6x slower than its peers in forward and backward, "
         "since step 1204; it costs 31 % of the job's GPU time"
     )
 

@@ -104,6 +104,7 @@ def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str 
     yield "description", _description(alert)
     yield "slowdown", None if detail.slowdown is None else f"{detail.slowdown:.2f}"
     yield "since_step", None if since is None else str(since)
+    yield "since_at", formatting.utc_timestamp(detail.since_at_s)
     yield "gpu_hours_lost_per_hour", None if lost is None else f"{lost:.2f}"
     yield "confidence", formatting.confidence_figure(blame.confidence) if blame else None
     yield "culprits", culprit_names(blame) if blame else None

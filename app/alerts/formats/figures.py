@@ -70,10 +70,10 @@ def fix_text(fix: SuggestedFix) -> str:
 
 
 def _firing_facts(notice: Notice, detail: Detail) -> Iterator[tuple[str, str | None]]:
-    blame, since = detail.blame, detail.since_step
+    blame = detail.blame
     yield "Job", notice.job_name or notice.job
     yield "Slowdown", None if detail.slowdown is None else formatting.ratio(detail.slowdown)
-    yield "Since step", None if since is None else formatting.count(since)
+    yield "Since", _since(detail)
     yield "Cause", None if blame is None else blame.cause
     yield "Who", _subjects(detail)
     yield "Costs", _cost(detail)
@@ -88,10 +88,17 @@ def _resolved_facts(notice: Notice, lead: NoticeAlert) -> Iterator[tuple[str, st
     was = lead.was or lead.detail
     yield "Job", notice.job_name or notice.job
     yield "Slowdown before", None if was.slowdown is None else formatting.ratio(was.slowdown)
-    yield "Began at step", None if was.since_step is None else formatting.count(was.since_step)
+    yield "Began", _since(was)
     yield "Cause", None if was.blame is None else was.blame.cause
     yield "Who", _subjects(was)
     yield "Had cost", _cost(was)
+
+
+def _since(detail: Detail) -> str | None:
+    """Date, time and step: people read messages later."""
+    if detail.since_step is None:
+        return None
+    return formatting.since_words(detail.since_step, detail.since_at_s, now_s=0.0)
 
 
 def _cost(detail: Detail) -> str | None:

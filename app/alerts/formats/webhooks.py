@@ -121,6 +121,7 @@ def _earlier_figures(detail: Detail) -> dict[str, Any]:
         "slowdown": detail.slowdown,
         "gpu_hours_lost_per_hour": detail.gpu_hours_lost_per_hour,
         "since_step": detail.since_step,
+        "since_at": None if detail.since_at_s is None else rfc3339(detail.since_at_s),
     }
 
 
@@ -133,6 +134,7 @@ def _figures(detail: Detail) -> dict[str, Any]:
         "gpu_hours_lost_per_hour": detail.gpu_hours_lost_per_hour,
         "num_gpus": detail.num_gpus,
         "since_step": detail.since_step,
+        "since_at": None if detail.since_at_s is None else rfc3339(detail.since_at_s),
         "window": detail.window_id,
         "finding": None if detail.blame is None else _finding(detail.blame),
         "fix": None if detail.fix is None else _fix(detail.fix),

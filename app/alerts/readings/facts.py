@@ -145,6 +145,11 @@ class WindowFacts:
         return recorded
 
     @property
+    def started_s(self) -> float | None:
+        """Unix time at which its first step started; None where that is not known."""
+        return next(iter(self.result.get("step_started_s") or ()), None)
+
+    @property
     def took_s(self) -> float:
         """All of these steps together: the window's part of the event time."""
         return float(sum(self.recorded_s))

@@ -281,6 +281,7 @@ class StalledReading(MissingDataReading):
             gpu_hours_lost_per_hour=float(facts.num_gpus),
             num_gpus=facts.num_gpus,
             since_step=facts.last_step,
+            since_at_s=facts.stalled_since_s,
         )
 
 
@@ -307,6 +308,7 @@ class SilentWorkerReading(MissingDataReading):
             on=self.on,
             num_gpus=facts.num_gpus,
             since_step=facts.last_step,
+            since_at_s=facts.silent_since_s,
             names=tuple(facts.names),
             num_named=facts.num_silent,
         )

@@ -29,6 +29,7 @@ from app.alerts.rule import SEVERITIES, On, Rule
 from app.alerts.rules import state_machine
 from app.alerts.rules.state_machine import AlertStep, ObservedWindow, SubjectReading, Transition
 from app.alerts.wording import JOB_ENDED, NO_BASELINE_YET, RULE_REMOVED, alert_sentence
+from app.formatting import unix_time
 from app.trace.job import job_of
 
 
@@ -39,23 +40,24 @@ class OnsetMemory:
     """
 
     def __init__(self) -> None:
-        self._steps: dict[tuple[On | None, str], int | None] = {}
+        self._onsets: dict[tuple[On | None, str], Detail] = {}
 
     def remember(self, states: Iterable[AlertState]) -> None:
         """These alerts are about to end with their rules."""
         firing = (state for state in states if state.phase == "firing")
-        self._steps |= {(each.detail.on, each.subject): each.detail.since_step for each in firing}
+        self._onsets |= {(each.detail.on, each.subject): each.detail for each in firing}
 
     def with_onset(self, reading: SubjectReading, on: On, subject: str) -> SubjectReading:
         """The reading with the remembered first step, unless it has its own."""
-        since_step = self._steps.get((on, subject))
-        if since_step is None or reading.detail.since_step is not None:
+        known = self._onsets.get((on, subject))
+        if known is None or known.since_step is None or reading.detail.since_step is not None:
             return reading
-        return replace(reading, detail=replace(reading.detail, since_step=since_step))
+        onset = {"since_step": known.since_step, "since_at_s": known.since_at_s}
+        return replace(reading, detail=replace(reading.detail, **onset))
 
     def forget(self, seen: Collection[On]) -> None:
         """Drop remembered onsets of figures that were evaluated in this window."""
-        self._steps = {key: step for key, step in self._steps.items() if key[0] not in seen}
+        self._onsets = {key: each for key, each in self._onsets.items() if key[0] not in seen}
 
 
 # Transitions that may cause a notification.
@@ -158,6 +160,7 @@ class RuleWindow:
             gpu_hours_lost_per_hour=None if share is None else share * facts.num_gpus,
             num_gpus=facts.num_gpus,
             since_step=None if finding is None else finding["onset_step"],
+            since_at_s=None if finding is None else unix_time(finding.get("onset_at")),
             window_id=facts.window_id,
             blame=None if finding is None else blame_of(finding),
             fix=None if finding is None else _fix_of(finding, facts.result.get("advice")),
@@ -189,6 +192,8 @@ def blame_of(finding: Mapping[str, Any]) -> Blame:
         num_culprits=len(culprits),
         since_step=finding["onset_step"],
         end_step=finding.get("end_step"),
+        since_at_s=unix_time(finding.get("onset_at")),
+        end_at_s=unix_time(finding.get("ended_at")),
         fact=_fact_of(finding),
     )
 
@@ -348,7 +353,9 @@ class JobAlerts:
         if facts.is_counted:
             self._counted_through = facts.place
             changes += self._end_of_earlier_run(facts.place[0], now_s)
-            at = ObservedWindow(facts.window_id, *facts.place, facts.took_s, now_s)
+            at = ObservedWindow(
+                facts.window_id, *facts.place, facts.took_s, now_s, facts.started_s
+            )
             seen = list(self._rule_windows(facts))
             for each in admit_subjects(seen, self._states.values(), self._rules):
                 changes += self._move_by_window(each, at)

@@ -33,13 +33,17 @@ class SubjectReading:
 
 @dataclass(frozen=True, slots=True)
 class ObservedWindow:
-    """The window, how many seconds its steps took, and the time of evaluation (Unix seconds)."""
+    """The window, how many seconds its steps took, and the time of evaluation (Unix seconds).
+
+    `first_at_s` is the Unix time at which its first step started, None where not known.
+    """
 
     window_id: str
     epoch: int
     first_step: int
     took_s: float
     now_s: float
+    first_at_s: float | None = None
 
 
 def threshold_side(rule: Rule, reading: SubjectReading) -> ThresholdSide:
@@ -136,7 +140,7 @@ def _begin(rule: Rule, fresh: AlertState, reading: SubjectReading, at: ObservedW
         window_id=at.window_id,
         num_windows=1,
         held_s=at.took_s,
-        detail=_detail_since(reading, at.first_step),
+        detail=_detail_since(reading, at.first_step, at.first_at_s),
     )
     return _fire_if_due(rule, began, at.now_s) or AlertStep(
         began, (Transition("pending", began.detail),)
@@ -154,15 +158,18 @@ def _count_window(
         window_id=at.window_id,
         num_windows=before.num_windows + 1,
         held_s=before.held_s + at.took_s,
-        detail=_detail_since(reading, before.detail.since_step),
+        detail=_detail_since(reading, before.detail.since_step, before.detail.since_at_s),
     )
     return _fire_if_due(rule, state, at.now_s) or AlertStep(state)
 
 
-def _detail_since(reading: SubjectReading, usual_step: int | None) -> Detail:
-    """The details, with this step if they have no first step."""
-    since_step = reading.detail.since_step
-    return replace(reading.detail, since_step=usual_step if since_step is None else since_step)
+def _detail_since(
+    reading: SubjectReading, usual_step: int | None, usual_at_s: float | None
+) -> Detail:
+    """The details, with this step and its time if they have no first step."""
+    if reading.detail.since_step is not None:
+        return reading.detail
+    return replace(reading.detail, since_step=usual_step, since_at_s=usual_at_s)
 
 
 def _firing(
@@ -181,7 +188,10 @@ def _firing(
     state = replace(before, epoch=at.epoch, window_id=at.window_id)
     state = replace(state, is_no_data=False, unseen_since_s=None)
     if reading.value is not None:
-        detail = replace(reading.detail, since_step=before.detail.since_step)
+        began = before.detail
+        detail = replace(
+            reading.detail, since_step=began.since_step, since_at_s=began.since_at_s
+        )
         state = replace(state, detail=detail, labels=with_culprits(before.labels, fresh.labels))
     back = (Transition("data-again", state.detail),) if before.is_no_data else ()
     if where == "over":
@@ -204,7 +214,11 @@ def _below_s(where: ThresholdSide, at: ObservedWindow) -> float:
 def _detail_at_end(reading: SubjectReading, before: AlertState, at: ObservedWindow) -> Detail:
     """Details at the end, without those of the time before."""
     return replace(
-        reading.detail, on=before.detail.on, since_step=at.first_step, window_id=at.window_id
+        reading.detail,
+        on=before.detail.on,
+        since_step=at.first_step,
+        since_at_s=at.first_at_s,
+        window_id=at.window_id,
     )
 
 

@@ -13,7 +13,7 @@ HALF = 0.5
 class LosingJob:
     """A job that loses time now, of `num_stages` stages.
 
-    `silent_s` is the time since the last batch of a stalled job.
+    `silent_s` is the time since the last batch of a stalled job, `since` the onset in words.
     """
 
     name: str
@@ -22,6 +22,7 @@ class LosingJob:
     silent_s: float = 0.0
     finding: Mapping[str, Any] | None = None
     num_stages: int = 1
+    since: str = ""
 
     @property
     def is_last_stage(self) -> bool:
@@ -76,7 +77,8 @@ def _reason(job: LosingJob) -> str:
     if job.finding is None:
         return "loses most, and Paceline cannot say where"
     cause = formatting.cause_name(job.finding["cause"], is_last_stage=job.is_last_stage)
-    return f"loses most: {cause}{_culprit_text(job.finding)}"
+    since = f", since {job.since}" if job.since else ""
+    return f"loses most: {cause}{_culprit_text(job.finding)}{since}"
 
 
 def _culprit_text(finding: Mapping[str, Any]) -> str:

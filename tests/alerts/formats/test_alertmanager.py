@@ -60,7 +60,7 @@ def test_the_body_is_an_alertmanagers():
         "since_step": "1204",
         "gpu_hours_lost_per_hour": "18.90",
         "confidence": "high, 90 %",
-        "culprits": "dp 3, stage 1 on host-017",
+        "culprits": "host-017 (dp 3, stage 1)",
         "cause": "slow-worker",
         "worker": "3-1",
         "host": "host-017",

@@ -24,7 +24,7 @@ def test_an_e_mail_has_all_facts_in_plain_text():
     lines = found.get_content().splitlines()
     assert lines[0] == notice().sentence
     assert notice().page_url in lines
-    assert "Since step: 1,204" in lines
+    assert "Since: step 1,204" in lines
 
 
 def test_attempts_are_one_message_and_a_group_one_thread():

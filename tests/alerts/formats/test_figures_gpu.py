@@ -12,7 +12,7 @@ from app.alerts.receiver import Format
 from tests.alerts.notices import BLAME, DETAIL, make_receiver, notice, told
 
 CULPRIT = {"dp_rank": 3, "stage": 1, "host": "host-043", "rank": 11, "local_rank": 5}
-NAME = "rank 11 (dp 3, stage 1) on host-043, GPU 5"
+NAME = "host-043, rank 11 (dp 3, stage 1), GPU 5"
 # For programs: they have the culprit as an object.
 PLAIN = ("standard", "cloudevents")
 

@@ -35,9 +35,9 @@ def test_the_message_has_all_at_a_glance():
     assert fields == [
         "Job: llm-70b",
         "Slowdown: 1.42\u00d7",
-        "Since step: 1,204",
+        "Since: step 1,204",
         "Cause: slow-worker",
-        "Who: dp 3, stage 1 on host-017",
+        "Who: host-017 (dp 3, stage 1)",
         "Costs: 19 GPU-h each hour",
         "Confidence: high, 90 %",
     ]

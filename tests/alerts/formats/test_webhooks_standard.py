@@ -48,6 +48,7 @@ def test_the_body_holds_what_a_program_and_a_person_need():
                     "gpu_hours_lost_per_hour": 18.9,
                     "num_gpus": 64,
                     "since_step": 1204,
+                    "since_at": None,
                     "window": "2-1220",
                     "finding": {
                         "cause": "slow-worker",

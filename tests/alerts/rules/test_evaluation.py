@@ -147,7 +147,7 @@ def test_a_narrower_rule_ends_alerts_of_other_subjects():
     change = only(of_job.apply_rules([on("worker", 1.2, of="1-*")], NOW_S))
     assert (change.state, change.events[0].subject) == (None, "0-0")
     assert change.events[0].sentence == (
-        "The rule worker no longer watches dp 0, stage 0 on host-1 of llm-70b."
+        "The rule worker no longer watches host-1 (dp 0, stage 0) of llm-70b."
     )
     assert [state.subject for state in of_job.states] == ["1-0"]
 
@@ -210,7 +210,7 @@ def test_a_silent_worker_is_named_with_how_many_there_are():
     change = only(job_alerts(on("silent-worker", None)).missing_data(silent, NOW_S))
     [event] = change.events
     assert event.sentence == (
-        "1 worker of llm-70b has fallen silent by step 40: dp 1, stage 0 on host-2."
+        "1 worker of llm-70b has fallen silent by 22:13 UTC, step 40: dp 1, stage 0 on host-2."
     )
     assert event.detail.num_named == 1
 

@@ -39,6 +39,12 @@ class AlertCulpritOut(ResponseModel):
     host: str | None = None
     rank: int | None = Field(None, description="Global rank.")
     local_rank: int | None = Field(None, description="Index of the GPU on its host.")
+    ranks: list[int] | None = Field(
+        None, description="Global ranks, of a host or of a worker with several."
+    )
+    num_workers: int | None = Field(
+        None, description="Workers of a host of which all are affected."
+    )
 
 
 class AlertFindingOut(ResponseModel):
@@ -94,6 +100,9 @@ class AlertFiguresOut(ResponseModel):
     gpu_hours_lost_per_hour: float | None
     num_gpus: int | None
     since_step: int | None
+    since_at: datetime | None = Field(
+        description="When `since_step` started; null where not known."
+    )
     blame: AlertFindingOut | None
     fix: SuggestedFixOut | None
     names: list[str] = Field(
@@ -108,6 +117,7 @@ def alert_figures(detail: Detail) -> dict[str, Any]:
         "blame": None if detail.blame is None else AlertFindingOut.of(detail.blame),
         "fix": None if detail.fix is None else SuggestedFixOut.of(detail.fix),
         "names": list(detail.names),
+        "since_at": timestamp_or_none(detail.since_at_s),
     }
     names = [name for name in AlertFiguresOut.model_fields if name not in made]
     return made | {name: getattr(detail, name) for name in names}

@@ -67,6 +67,12 @@ class FleetCulpritOut(ResponseModel):
     host: str | None = None
     rank: int | None = Field(None, description="Global rank.")
     local_rank: int | None = Field(None, description="Index of the GPU on its host.")
+    ranks: list[int] | None = Field(
+        None, description="Global ranks, of a host or of a worker with several."
+    )
+    num_workers: int | None = Field(
+        None, description="Workers of a host of which all are affected."
+    )
 
 
 class FleetJobOut(ResponseModel):
@@ -106,7 +112,13 @@ class FleetJobOut(ResponseModel):
     num_culprits: int
     persistence: Persistence | None
     since_step: int | None
-    since_at: datetime | None
+    since_at: datetime | None = Field(
+        description="When the costliest cause began, or since when the job is stalled, silent or "
+        "stale; null where not known."
+    )
+    lasted_s: float | None = Field(
+        description="Seconds since `since_at`, up to the newest step with figures or to now."
+    )
     lost_gpu_hours_per_day: float | None = Field(
         description="Loss per day at the current rate, in GPU-hours."
     )
@@ -275,6 +287,7 @@ def _job_out(
         num_causes=line.brief["num_findings"] if findings and line.brief else 0,
         since_step=each.since_step,
         since_at=timestamp_or_none(each.since_s),
+        lasted_s=each.lasted_s,
         lost_gpu_hours_per_day=each.lost_per_day,
         last_step=line.last_step,
         last_data_at=timestamp_or_none(line.last_data_s),

@@ -33,7 +33,9 @@ _DIAGNOSED_STATES: tuple[JobState, ...] = (*MEASURED_STATES, "low-fidelity", "fi
 class FleetJob(NamedTuple):
     """A job's stored line and its current state.
 
-    `lost_per_hour`: GPU-hours lost per hour now, None if not measured. `state_since_s`: Unix time.
+    `lost_per_hour`: GPU-hours lost per hour now, None if not measured. `since_s`: Unix time of the
+    onset, or since when it is stalled, silent or stale; `lasted_s`: seconds from then on, up to the
+    newest step with figures or to now.
     """
 
     line: FleetLine
@@ -41,6 +43,7 @@ class FleetJob(NamedTuple):
     lost_per_hour: float | None
     since_s: float | None
     since_step: int | None
+    lasted_s: float | None = None
 
     @property
     def findings(self) -> Sequence[dict[str, Any]] | None:
@@ -75,7 +78,7 @@ def fleet_jobs(
     found = []
     for line in lines:
         state = job_state(line, now_s=now_s, thresholds=thresholds, is_watched=is_watched)
-        found.append(_fleet_job(line, state))
+        found.append(_fleet_job(line, state, now_s))
     return found
 
 
@@ -90,12 +93,14 @@ def job_missing_data_text(job: FleetJob, now_s: float) -> str | None:
     return None
 
 
-def _fleet_job(line: FleetLine, state: JobState) -> FleetJob:
+def _fleet_job(line: FleetLine, state: JobState, now_s: float) -> FleetJob:
     if state in _DIAGNOSED_STATES:
         began_s, step = _onset(line)
     else:
         began_s, step = state_since_s(line, state), line.last_step
-    return FleetJob(line, state, _lost_per_hour(line, state), began_s, step)
+    until_s = (line.brief or {}).get("ended_s") if state in _DIAGNOSED_STATES else now_s
+    lasted_s = None if began_s is None or until_s is None else max(0.0, until_s - began_s)
+    return FleetJob(line, state, _lost_per_hour(line, state), began_s, step, lasted_s)
 
 
 def _onset(line: FleetLine) -> tuple[float | None, int | None]:
@@ -340,6 +345,12 @@ def _stalled_gpu_s(job: FleetJob, now_s: float) -> float:
     return job.line.num_gpus * max(0.0, now_s - max(job.since_s, midnight_s(now_s)))
 
 
+def _since_words(job: FleetJob, now_s: float) -> str:
+    if job.since_step is None or job.state == "stalled":
+        return ""
+    return formatting.since_words(job.since_step, job.since_s, job.lasted_s, now_s=now_s)
+
+
 def _headline_fleet(
     fleet: Sequence[FleetJob], num_measured: int, now_s: float, thresholds: StateThresholds
 ) -> FleetFacts:
@@ -351,6 +362,7 @@ def _headline_fleet(
             silent_s=silent_for_s(each.line, now_s) or 0.0,
             finding=leading(each.findings),
             num_stages=each.line.pp_size,
+            since=_since_words(each, now_s),
         )
         for each in fleet
         if each.state in LOSING_STATES

@@ -25,11 +25,13 @@ from app.api.http.fields import (
 from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
 from app.api.service.results import ARRAYS_PER_RANK, ARRAYS_PER_WORKER, Result
 from app.api.service.service import Service
+from app.diagnosis.clock_times import in_clock_words
 from app.diagnosis.combine_causes import combine_causes
 from app.diagnosis.job_history import History
 from app.diagnosis.since_step import result_since
 from app.engine.arrivals.arrivals import MAX_RANKS
 from app.engine.combine import combine_per_step, combine_results
+from app.formatting import utc_timestamp
 from app.monitor import analysed
 from app.store import hosts, jobs, windows
 from app.store.windows import StepRow, Verdict, WindowRange, WindowSummary, split_by_step
@@ -56,7 +58,8 @@ def shown_result(
 ) -> Result:
     """The result of `latest`, a window, a range of windows, or some steps of a window.
 
-    With `since_step` the steps before it are left out of the first window (`result_since`).
+    With `since_step` the steps before it are left out of the first window (`result_since`). The
+    sentences of findings have the clock times of their onsets.
 
     Raises:
         JobNotFound: the job never registered.
@@ -66,11 +69,30 @@ def shown_result(
         Unavailable: too many ask for steps or for several windows now.
     """
     if steps is not None:
-        return _result_of_steps(service, job_id, window, steps, per_step=per_step)
-    if RANGE_SEPARATOR in window:
-        return _result_of_range(service, job_id, window, since_step, per_step=per_step)
-    result = service.results.get(service.store, job_id, window, per_step=per_step)
-    return result if since_step is None else _window_since(result, since_step)
+        result = _result_of_steps(service, job_id, window, steps, per_step=per_step)
+    elif RANGE_SEPARATOR in window:
+        result = _result_of_range(service, job_id, window, since_step, per_step=per_step)
+    else:
+        result = service.results.get(service.store, job_id, window, per_step=per_step)
+        result = result if since_step is None else _window_since(result, since_step)
+    return in_clock_words(_with_stored_times(service, job_id, result), service.now_s())
+
+
+def _with_stored_times(service: Service, job_id: str, result: Result) -> Result:
+    """The result with onsets from before the history's steps, which the store still knows."""
+    found = result.get("findings") or ()
+    unknown = {
+        each["onset_step"]
+        for each in found
+        if each["onset_step"] is not None and each.get("onset_at") is None
+    }
+    if not unknown:
+        return result
+    with service.store.read() as conn:
+        starts_s = windows.step_starts(conn, job_id, result["window"]["epoch"], unknown)
+    at = {step: utc_timestamp(start_s) for step, start_s in starts_s.items()}
+    timed = [{**each, "onset_at": each.get("onset_at") or at.get(each["onset_step"])} for each in found]
+    return {**result, "findings": timed}
 
 
 def _result_of_steps(
