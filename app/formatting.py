@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 NOT_MEASURED = "not measured"
 TIMES = "\u00d7"
@@ -73,6 +73,7 @@ CAUSE_PHRASES = {
 }
 
 Hosts = Mapping[tuple[int, int], str]
+ClockDetail = Literal["seconds", "minutes", "days"]
 
 
 def ratio(value: float) -> str:
@@ -147,6 +148,14 @@ def utc_time(unix_s: float, now_s: float) -> str:
     """A time of day in UTC, and with its date when that is another one than now's."""
     at, now = datetime.fromtimestamp(unix_s, UTC), datetime.fromtimestamp(now_s, UTC)
     return f"{at:%H:%M} UTC" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def clock_label(unix_s: float, detail: ClockDetail) -> str:
+    """A time of day in UTC as a short label, without its zone: 02:41, 02:41:07, 23 Nov 02:41."""
+    at = datetime.fromtimestamp(unix_s, UTC)
+    if detail == "days":
+        return f"{at.day} {at:%b %H:%M}"
+    return f"{at:%H:%M:%S}" if detail == "seconds" else f"{at:%H:%M}"
 
 
 def unix_time(text: str | None) -> float | None:

@@ -252,7 +252,12 @@ def _diagnosis(
     suspicions = list(suspicions)
     found = {each.cause for each in findings or ()}
     named = [each for each in suspicions if each.cause in found]
-    changes = job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
+    changes = tuple(
+        replace(each, culprits=tuple(map(case.with_rank, each.culprits)))
+        for each in job_changes(
+            case.extended_history, case.replay.window.hosts, case.parallelism
+        )
+    )
     return Diagnosis(
         findings,
         tuple(ruled_out),

@@ -495,10 +495,16 @@ StepPosition = tuple[int, int]  # epoch, step
 
 @dataclass(frozen=True, slots=True)
 class StepTimeSums:
-    """Sums over the measured steps of a window, seconds."""
+    """Sums over the measured steps of a window, seconds.
+
+    `first_at_s` and `last_at_s` are the Unix times at which the first and the last of them started,
+    None where not known.
+    """
 
     simulated_s: float
     ideal_s: float
+    first_at_s: float | None = None
+    last_at_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,7 +545,13 @@ def step_time_sums(
 ) -> dict[str, StepTimeSums]:
     """Sums of step times by window id, from a step on."""
     query = (
-        select(steps.c.window_id, func.sum(steps.c.simulated_s), func.sum(steps.c.ideal_s))
+        select(
+            steps.c.window_id,
+            func.sum(steps.c.simulated_s),
+            func.sum(steps.c.ideal_s),
+            func.min(steps.c.started_s),
+            func.max(steps.c.started_s),
+        )
         .where(steps.c.job_id == job_id, tuple_(steps.c.epoch, steps.c.step) >= since)
         .where(steps.c.simulated_s.is_not(None), steps.c.ideal_s.is_not(None))
         .group_by(steps.c.window_id)

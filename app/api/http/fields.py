@@ -78,7 +78,12 @@ NonEmptyText = Annotated[str, StringConstraints(min_length=1, max_length=256, pa
 _FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
 
 
-def _parse_moment(value: object) -> datetime:
+def parse_moment(value: object) -> datetime:
+    """A time in RFC 3339 with its zone.
+
+    Raises:
+        ValueError: it is none, or outside the years 1 to 9999.
+    """
     # Strict models refuse text as a time, and lax ones accept numbers.
     if not isinstance(value, str) or not _MOMENT.fullmatch(value):
         raise ValueError("want a time with its zone, such as 2026-11-21T22:00:00Z")
@@ -89,7 +94,7 @@ def _parse_moment(value: object) -> datetime:
     return moment
 
 
-Moment = Annotated[datetime, BeforeValidator(_parse_moment)]
+Moment = Annotated[datetime, BeforeValidator(parse_moment)]
 
 
 class RequestModel(BaseModel):

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from app import formatting
 from app.charts.base.theme import Theme
+from app.formatting import ClockDetail
 
 # Plotly's binary arrays: little-endian doubles.
 _DTYPE = np.dtype("<f8")
@@ -49,6 +50,21 @@ class ItemsByAxis(TypedDict, total=False):
     y: AxisItems
 
 
+class AxisClock(TypedDict):
+    """When the steps along a step axis started, so that the page can give the reader's local time.
+
+    `started_s` are the Unix times of the drawn `steps`, null where not known; `columns` is the
+    position in `steps` of each column of a heatmap, null in a gap; `ticks` has the times written
+    below the tick labels, null below those without one, as exact as `detail` says.
+    """
+
+    steps: list[int]
+    started_s: list[float | None]
+    columns: list[int | None]
+    ticks: list[float | None]
+    detail: ClockDetail
+
+
 class FigureMeta(TypedDict):
     """Text alternative of a figure; `note` explains an odd one."""
 
@@ -56,6 +72,7 @@ class FigureMeta(TypedDict):
     table: FigureTable
     note: NotRequired[str]
     places: NotRequired[ItemsByAxis]
+    clock: NotRequired[AxisClock]
 
 
 class PlotlyFigure(TypedDict):

@@ -6,13 +6,13 @@ first of them. Where there are more steps than can be drawn, each point is the s
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_low
 from typing import Any
 
 from app import formatting
-from app.charts.base.figure import AxisItems, axis, numbers
+from app.charts.base.figure import AxisClock, AxisItems, FigureMeta, axis, numbers
 from app.charts.base.theme import Theme
 
 # A gap takes the room of one step, but is never a sliver on a long axis.
@@ -21,6 +21,12 @@ _MIN_GAP_SHARE = 0.025
 # More labels than this would touch each other on a narrow screen.
 _MAX_GAP_LABELS = 4
 _MAX_TICKS = 8
+
+# Times are wider than step numbers.
+_MAX_CLOCK_LABELS = 4
+_CLOCK_PX = 16
+_SECONDS_BELOW_S = 900.0
+_DAY_S = 72_000.0
 
 # Of many gaps only those of at least this share of the axis's steps are drawn.
 _LARGE_GAP_SHARE = 0.1
@@ -45,13 +51,15 @@ class StepAxis:
     A run has no large gap; steps that are left out here and there take no room.
 
     `spans` are the first and the last of the recorded steps that a drawn one stands for: itself,
-    unless there are more than can be drawn.
+    unless there are more than can be drawn. `started_s` are the Unix times at which the drawn
+    steps started, None where not known; empty where none is.
     """
 
     steps: tuple[int, ...]
     position: tuple[float, ...]
     gaps: tuple[StepGap, ...]
     spans: tuple[tuple[int, int], ...]
+    started_s: tuple[float | None, ...] = ()
 
     @classmethod
     def over(
@@ -71,6 +79,11 @@ class StepAxis:
                 at += gap_width
             position.append(at + 1)
         return cls(tuple(steps), tuple(position), tuple(gaps), tuple(spans))
+
+    def with_clock(self, started_s: Mapping[int, float | None]) -> "StepAxis":
+        """The axis with a second line of labels: the time of day at which a step started."""
+        times = tuple(started_s.get(step) for step in self.steps)
+        return replace(self, started_s=times if any(at is not None for at in times) else ())
 
     @property
     def runs(self) -> list[range]:
@@ -102,6 +115,10 @@ class StepAxis:
     @property
     def title(self) -> str:
         """Title of the axis."""
+        return f"{self._step_title} · time, UTC" if self.started_s else self._step_title
+
+    @property
+    def _step_title(self) -> str:
         if self.max_steps_per_point > 1:
             return f"step, the slowest of up to {formatting.count(self.max_steps_per_point)} each"
         return "step, recorded ones only" if self._is_sparse else "step"
@@ -126,15 +143,58 @@ class StepAxis:
         return self.position[at] if is_on_it else None
 
     def x_axis(self, theme: Theme, **parts: Any) -> dict[str, Any]:
-        """Plotly's axis with step numbers as labels."""
+        """Plotly's axis with step numbers as labels, and below some of them the time of day."""
         ticks = self._ticks()
+        times = self._tick_times(ticks)
         return axis(
             theme,
             range=[-0.5, self.end],
             tickvals=[self.position[at] for at in ticks],
-            ticktext=[formatting.count(self.steps[at]) for at in ticks],
+            ticktext=[
+                formatting.count(self.steps[at])
+                + (f"<br>{formatting.clock_label(times[at], self.clock_detail)}" if at in times else "")
+                for at in ticks
+            ],
             **parts,
         )
+
+    @property
+    def clock_px(self) -> int:
+        """Height of the second line of labels, pixels."""
+        return _CLOCK_PX if self.started_s else 0
+
+    @property
+    def clock_detail(self) -> formatting.ClockDetail:
+        """How exact the times have to be to tell the labels apart."""
+        known = [at_s for at_s in self.started_s if at_s is not None]
+        span_s = max(known) - min(known) if known else 0.0
+        return "seconds" if span_s < _SECONDS_BELOW_S else "minutes" if span_s < _DAY_S else "days"
+
+    @property
+    def clock(self) -> AxisClock | None:
+        """Times of the drawn steps, for readers in other time zones; None where none is known."""
+        if not self.started_s:
+            return None
+        ticks = self._ticks()
+        times = self._tick_times(ticks)
+        return AxisClock(
+            steps=list(self.steps),
+            started_s=list(self.started_s),
+            columns=self.columns,
+            ticks=[times.get(at) for at in ticks],
+            detail=self.clock_detail,
+        )
+
+    def _tick_times(self, ticks: Sequence[int]) -> dict[int, float]:
+        """Times of those ticks that have room for one; of a run only where it is known."""
+        room = (self.end + 0.5) / _MAX_CLOCK_LABELS
+        found: dict[int, float] = {}
+        last = None
+        for at in ticks:
+            at_s = self.started_s[at] if self.started_s else None
+            if at_s is not None and (last is None or self.position[at] - last >= room):
+                found[at], last = at_s, self.position[at]
+        return found
 
     def bands(self, theme: Theme) -> list[dict[str, Any]]:
         """The gaps as well-coloured shapes over the whole height."""
@@ -171,6 +231,12 @@ class StepAxis:
             if not kept or self.position[at] - self.position[kept[-1]] >= room:
                 kept.append(at)
         return kept
+
+
+def add_clock(figure_meta: FigureMeta, at: StepAxis) -> None:
+    """Add the axis's times to a figure's meta, where they are known."""
+    if (clock := at.clock) is not None:
+        figure_meta["clock"] = clock
 
 
 def _skipped_after(spans: Sequence[tuple[int, int]]) -> list[int]:

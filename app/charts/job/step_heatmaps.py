@@ -22,7 +22,7 @@ from app.charts.base.figure import (
     title,
 )
 from app.charts.base.heatmap import column_steps, heatmap, row_label, step_cells, values_on_axis
-from app.charts.base.step_axis import StepAxis, StepEvent, event_lines
+from app.charts.base.step_axis import StepAxis, StepEvent, add_clock, event_lines
 from app.charts.base.theme import Theme
 from app.charts.job.step_times import LEFT_PX, RIGHT_PX
 from app.formatting import Hosts
@@ -63,6 +63,7 @@ def dp_steps(
     figure_meta["places"] = ItemsByAxis(
         x=at.along, y=AxisItems(what="dp", items=[list(ranks) for ranks in rows])
     )
+    add_clock(figure_meta, at)
     return PlotlyFigure(
         data=[
             heatmap(
@@ -73,9 +74,9 @@ def dp_steps(
         ],
         layout=layout(
             theme,
-            height_px=row_px * len(rows) + _TOP_PX + 44,
+            height_px=row_px * len(rows) + _TOP_PX + 44 + at.clock_px,
             left_px=LEFT_PX,
-            margin={"t": _TOP_PX, "b": 44, "r": RIGHT_PX},
+            margin={"t": _TOP_PX, "b": 44 + at.clock_px, "r": RIGHT_PX},
             xaxis=at.x_axis(theme, title=title(at.title, theme)),
             yaxis=_dp_axis(rows, theme),
             shapes=[
@@ -270,6 +271,7 @@ def worker_steps(
     figure_meta["places"] = ItemsByAxis(
         x=at.along, y=AxisItems(what="worker", items=[[dp, stage] for dp, stage in rows])
     )
+    add_clock(figure_meta, at)
     return PlotlyFigure(
         data=[
             heatmap(
@@ -286,9 +288,9 @@ def worker_steps(
         ],
         layout=layout(
             theme,
-            height_px=14 * len(rows) + 52,
+            height_px=14 * len(rows) + 52 + at.clock_px,
             left_px=LEFT_PX,
-            margin={"t": 4, "b": 44},
+            margin={"t": 4, "b": 44 + at.clock_px},
             xaxis=at.x_axis(theme, title=title(at.title, theme)),
             yaxis=axis(
                 theme,

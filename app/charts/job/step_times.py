@@ -15,6 +15,7 @@ from app.charts.base.step_axis import (
     LinePoints,
     StepAxis,
     StepEvent,
+    add_clock,
     area_over_steps,
     band,
     event_labels,
@@ -183,6 +184,7 @@ def step_times(
         ],
     )
     figure_meta["places"] = ItemsByAxis(x=step_axis.along)
+    add_clock(figure_meta, step_axis)
     notes_under = [*_notes(len(points), step_axis, is_part=is_part), *_low_fidelity_note(measured)]
     if notes_under:
         figure_meta["note"] = " ".join(notes_under)
@@ -190,9 +192,9 @@ def step_times(
         data=step_lines(drawn, step_axis, theme, is_low=is_low),
         layout=layout(
             theme,
-            height_px=210,
+            height_px=210 + step_axis.clock_px,
             left_px=LEFT_PX,
-            margin={"t": 24, "b": 24} | ({"r": RIGHT_PX} if has_bars else {}),
+            margin={"t": 24, "b": 24 + step_axis.clock_px} | ({"r": RIGHT_PX} if has_bars else {}),
             hovermode="x",
             xaxis=x_axis,
             yaxis=axis(

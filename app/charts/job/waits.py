@@ -23,7 +23,7 @@ from app.charts.base.figure import (
     title,
 )
 from app.charts.base.heatmap import heatmap, row_label, step_cells, values_on_axis
-from app.charts.base.step_axis import StepAxis, StepEvent, event_lines
+from app.charts.base.step_axis import StepAxis, StepEvent, add_clock, event_lines
 from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 from app.charts.job.step_times import LEFT_PX
 
@@ -258,9 +258,9 @@ def waited_for(
         ],
         layout=layout(
             theme,
-            height_px=row_px * len(rows) + 52,
+            height_px=row_px * len(rows) + 52 + at.clock_px,
             left_px=LEFT_PX,
-            margin={"t": 8, "b": 44},
+            margin={"t": 8, "b": 44 + at.clock_px},
             xaxis=at.x_axis(theme, title=title(at.title, theme)),
             yaxis=axis(
                 theme,
@@ -329,6 +329,7 @@ def _meta(
         note,
     )
     figure_meta["places"] = ItemsByAxis(x=at.along)
+    add_clock(figure_meta, at)
     if all(each.dp_rank is not None and each.stage is not None for each in rows):
         workers = [[each.dp_rank or 0, each.stage or 0] for each in rows]
         figure_meta["places"]["y"] = AxisItems(what="worker", items=workers)

@@ -1,7 +1,7 @@
 """One worker over steps and windows: the headline of its page, and its slowdown by step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, title
-from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps
+from app.charts.base.step_axis import StepAxis, add_clock, area_over_steps, line_over_steps
 from app.charts.base.theme import SCALE_STOPS, Theme
 from app.diagnosis.sentence import sentence_case
 from app.engine.metrics import MAX_DISCREPANCY
@@ -99,7 +99,8 @@ _MAX_MARKERS = 64
 class WorkerWindow:
     """A worker in one window: its slowdown and the median of the others, None if it is alone.
 
-    `by_step` has both for each of `steps`, where the window's figures by step are known.
+    `by_step` has both for each of `steps`, where the window's figures by step are known;
+    `started_s` are the Unix times of these steps, as far as known.
     """
 
     window_id: str
@@ -107,6 +108,7 @@ class WorkerWindow:
     slowdown: float
     others: float | None
     by_step: Sequence[tuple[float, float | None]] | None = None
+    started_s: Mapping[int, float | None] = field(default_factory=dict)
 
 
 def worker_window(
@@ -116,13 +118,14 @@ def worker_window(
     dp_rank: int,
     stage: int,
     per_step: ArrayLike | None = None,
+    started_s: Mapping[int, float | None] | None = None,
 ) -> WorkerWindow:
     """One worker's part of [dp, pp] slowdowns, and of those by step, [steps, dp, pp]."""
     slowdown, others = _own_and_others(np.asarray(worker_slowdown, float)[None], dp_rank, stage)[0]
     by_step = None
     if per_step is not None:
         by_step = _own_and_others(np.asarray(per_step, float), dp_rank, stage)
-    return WorkerWindow(window_id, steps, slowdown, others, by_step)
+    return WorkerWindow(window_id, steps, slowdown, others, by_step, started_s or {})
 
 
 def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) -> PlotlyFigure:
@@ -130,6 +133,13 @@ def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) 
     windows = [each for each in windows if np.isfinite(each.slowdown)]
     own, others = _series(windows)
     at = StepAxis.over([step for window in windows for step in window.steps])
+    at = at.with_clock({step: at_s for each in windows for step, at_s in each.started_s.items()})
+    figure_meta = meta(
+        _sentence(windows, name),
+        ["window", "first step", "last step", "this worker", "median of the others"],
+        [_row(window) for window in windows],
+    )
+    add_clock(figure_meta, at)
     highest = max([*_finite(own), *(other or 0.0 for other in others)], default=1.0)
     lowest = min([*_finite(own), 1.0])
     top = max(_MIN_TOP, 1 + 1.12 * (highest - 1))
@@ -141,9 +151,9 @@ def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) 
         ],
         layout=layout(
             theme,
-            height_px=_HEIGHT_PX,
+            height_px=_HEIGHT_PX + at.clock_px,
             left_px=_LEFT_PX,
-            margin={"t": 24, "b": 44},
+            margin={"t": 24, "b": 44 + at.clock_px},
             hovermode="x",
             xaxis=at.x_axis(theme, title=title(at.title, theme)),
             yaxis=axis(
@@ -157,11 +167,7 @@ def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) 
             shapes=[*at.bands(theme), _level(1.0, theme)],
             annotations=at.labels(theme),
         ),
-        meta=meta(
-            _sentence(windows, name),
-            ["window", "first step", "last step", "this worker", "median of the others"],
-            [_row(window) for window in windows],
-        ),
+        meta=figure_meta,
     )
 
 

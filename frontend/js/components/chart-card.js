@@ -4,6 +4,7 @@ import { getJson } from "../lib/api.js"
 import { h, patch } from "../lib/dom.js"
 import { clock, contained, tidy } from "../lib/formatting.js"
 import { theme } from "../lib/theme.js"
+import { withLocalClock } from "./clock-axis.js"
 import { PlotPointer } from "./plot-pointer.js"
 import { stateIcon } from "./state-icon.js"
 
@@ -71,7 +72,7 @@ export class ChartCard {
     const refusals = answers.map((answer) => answer.reason).filter(Boolean)
     const worst = refusals.find((error) => error.status !== 404) ?? refusals[0]
     if (worst && (worst.status !== 404 || refusals.length === parts.length)) return this.fail(worst)
-    for (const part of this.parts) part.figure = answers[parts.indexOf(part)]?.value ?? null
+    for (const part of this.parts) part.figure = shown(answers[parts.indexOf(part)]?.value)
     // An answer without a figure says that there is nothing to draw, and that this is no error.
     if (!this.hasPicture()) return this.say(NOTHING_YET)
     this.draw()
@@ -80,7 +81,7 @@ export class ChartCard {
   /** Draw figures that the page has already, by the names of the parts. */
   show(figures) {
     this.wanted = null
-    for (const part of this.parts) part.figure = figures[part.name] ?? null
+    for (const part of this.parts) part.figure = shown(figures[part.name])
     this.draw()
   }
 
@@ -224,6 +225,8 @@ export class ChartCard {
     )
   }
 }
+
+const shown = (figure) => (figure ? withLocalClock(figure) : null)
 
 function newPart(name, highlight) {
   const plot = h("div", { class: "plot", "data-own": true })

@@ -2,6 +2,7 @@
 
 import { h } from "../lib/dom.js"
 import { tidy } from "../lib/formatting.js"
+import { timed } from "../lib/times.js"
 import { stateIcon, stateLabel } from "./state-icon.js"
 
 /** State icon (if any), sentence and a line under it; `marked` is an icon and a word other than a job's state. */
@@ -11,8 +12,8 @@ export function headline({ state = null, marked = null, sentence, sub = "" }) {
     { class: "headline" },
     state && stateLabel(state),
     marked && h("span", { class: "state" }, stateIcon(marked[0]), marked[1]),
-    h("h1", {}, tidy(sentence)),
-    sub && h("p", {}, tidy(sub)),
+    h("h1", {}, timed(tidy(sentence))),
+    sub && h("p", {}, timed(tidy(sub))),
   )
 }
 

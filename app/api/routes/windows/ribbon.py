@@ -25,6 +25,7 @@ from app.api.service.service import Service
 from app.charts.base.step_axis import StepEvent
 from app.diagnosis.combine_causes import leading
 from app.ingest.assembly.steps import LEFT_OUT_REASONS
+from app.formatting import unix_time
 from app.store import windows
 from app.store.alerting import alerts
 from app.store.windows import Verdict
@@ -81,8 +82,32 @@ def job_history(service: Service, job_id: str) -> JobHistory:
     events = ribbon_events.find_events(
         shown, newest=newest, beginnings=beginnings, alerts=firings, skipped=skipped
     )
+    events = _with_step_times(service, job_id, events)
     num_shown = sum(len(each.windows) for each in shown)
     return JobHistory(shown, older + len(found) - num_shown, events, newest)
+
+
+# Their time is that of the event itself, not of its step.
+_TIMED_KINDS = ("restart", "alert-firing", "alert-resolved")
+
+
+def _with_step_times(
+    service: Service, job_id: str, events: Sequence[RibbonEvent]
+) -> list[RibbonEvent]:
+    """The events, those at a step with the time at which it started, None where not known."""
+    of_steps = [each for each in events if each.kind not in _TIMED_KINDS]
+    with service.store.read() as conn:
+        at = {
+            (epoch, step): at_s
+            for epoch in {each.epoch for each in of_steps}
+            for step, at_s in windows.step_starts(
+                conn, job_id, epoch, [each.step for each in of_steps if each.epoch == epoch]
+            ).items()
+        }
+    return [
+        each if each.kind in _TIMED_KINDS else replace(each, at_s=at.get((each.epoch, each.step)))
+        for each in events
+    ]
 
 
 def step_events(service: Service, job_id: str, epoch: int) -> list[StepEvent]:
@@ -138,6 +163,12 @@ class RibbonBinOut(ResponseModel):
     )
     verdict: Verdict | None
     is_open: bool
+    first_at: datetime | None = Field(
+        description="When its first analysed step started; null where not known."
+    )
+    last_at: datetime | None = Field(
+        description="When its last analysed step started; null where not known."
+    )
 
 
 class RibbonGapOut(ResponseModel):
@@ -153,8 +184,8 @@ class RibbonEventOut(ResponseModel):
     step: int
     epoch: int
     at: datetime | None = Field(
-        description="Time of the event; for events at a step, the time "
-        "of the last analysis of its window."
+        description="Time of the event; of an event at a step, when the step started, null where "
+        "not known."
     )
     kind: EventKind
     text: str
@@ -181,6 +212,9 @@ class SinceOnsetOut(WindowRangeOut):
     """Windows since an onset, and its step."""
 
     step: int
+    at: datetime | None = Field(
+        description="When the step started; null where not known."
+    )
 
 
 class RibbonOut(ResponseModel):
@@ -227,7 +261,10 @@ def _since_onset(
     of_run = [w for each in shown for w in each.windows if w.epoch == last.epoch]
     onset: int = finding["onset_step"]
     first = next((w for w in of_run if w.last_step >= onset), of_run[-1])
-    return SinceOnsetOut(from_=first.window_id, to=last.window_id, step=onset)
+    at_s = unix_time(finding.get("onset_at"))
+    return SinceOnsetOut(
+        from_=first.window_id, to=last.window_id, step=onset, at=timestamp_or_none(at_s)
+    )
 
 
 def _bin_out(each: RibbonBin) -> RibbonBinOut:
@@ -241,4 +278,6 @@ def _bin_out(each: RibbonBin) -> RibbonBinOut:
         slowdown=each.slowdown,
         verdict=each.verdict,
         is_open=each.is_open,
+        first_at=timestamp_or_none(each.first_at_s),
+        last_at=timestamp_or_none(each.last_at_s),
     )

@@ -20,10 +20,16 @@ MAX_BINS = 240
 
 @dataclass(frozen=True, slots=True)
 class RibbonBin:
-    """Successive windows; `slowdown` is that of all their steps together, None if unknown."""
+    """Successive windows; `slowdown` is that of all their steps together, None if unknown.
+
+    `first_at_s` and `last_at_s` are the Unix times at which its first and last analysed step
+    started, None where not known.
+    """
 
     windows: tuple[WindowSummary, ...]
     slowdown: float | None
+    first_at_s: float | None = None
+    last_at_s: float | None = None
 
     @property
     def first(self) -> WindowSummary:
@@ -76,7 +82,15 @@ def ribbon_bins(
     while size < len(found) and _num_bins(stretches, size) > MAX_BINS:
         size += 1
     chunks = [each[at : at + size] for each in stretches for at in range(0, len(each), size)]
-    return [RibbonBin(tuple(chunk), _bin_slowdown(chunk, times)) for chunk in chunks[-MAX_BINS:]]
+    return [_bin(chunk, times) for chunk in chunks[-MAX_BINS:]]
+
+
+def _bin(chunk: Sequence[WindowSummary], times: Mapping[str, StepTimeSums]) -> RibbonBin:
+    known = [times[each.window_id] for each in chunk if each.window_id in times]
+    firsts = [each.first_at_s for each in known if each.first_at_s is not None]
+    lasts = [each.last_at_s for each in known if each.last_at_s is not None]
+    slowdown = _bin_slowdown(chunk, times)
+    return RibbonBin(tuple(chunk), slowdown, min(firsts, default=None), max(lasts, default=None))
 
 
 def ribbon_gaps(ribbon: Sequence[RibbonBin]) -> list[RibbonGap]:
@@ -131,7 +145,7 @@ _SAME_CHANGE_STEPS = 2
 class RibbonEvent:
     """An event at a step; `text` fits over the ribbon, `detail` is complete.
 
-    `at_s` is a Unix time; for steps, when their window was analysed.
+    `at_s` is a Unix time, None where not known; of an event at a step, when the step started.
     """
 
     step: int
@@ -238,12 +252,7 @@ def _culprits_text(culprits: Sequence[Mapping[str, Any]]) -> str:
     if not culprits:
         return "all workers"
     first = culprits[0]
-    if "dp_rank" in first and "stage" in first:
-        name = formatting.worker(first["dp_rank"], first["stage"])
-    elif "dp_rank" in first or "stage" in first:
-        name = f"dp {first['dp_rank']}" if "dp_rank" in first else f"stage {first['stage']}"
-    else:
-        name = formatting.bidi_isolated(str(first.get("host", "a worker")))
+    name = formatting.culprit_name(first) or "a worker"
     return name if len(culprits) == 1 else f"{name} and {len(culprits) - 1} more"
 
 
@@ -286,7 +295,5 @@ def _event_at(
 ) -> Iterator[RibbonEvent]:
     for at, each in enumerate(ribbon):
         if each.has(epoch, step):
-            windows = (w for w in each.windows if w.first_step <= step <= w.last_step)
-            seen_s = next((window.updated_s for window in windows), None)
-            yield RibbonEvent(step, epoch, seen_s, kind, text, detail, at)
+            yield RibbonEvent(step, epoch, None, kind, text, detail, at)
             return

@@ -150,6 +150,7 @@ def worker_windows(
                 dp_rank,
                 stage,
                 per_step,
+                dict(zip(window["steps"], window.get("step_started_s") or (), strict=False)),
             )
         )
     return found[::-1]
