@@ -82,7 +82,7 @@ def test_remark_and_headline_name_the_late_rank_alike(server, open_page):
     }"""
     said = page.evaluate(script, results)
     assert said == [remarks(each) for each in results]
-    assert "rank 2 (dp 2, stage 0) on host-2, GPU 5" in said[0][0]
+    assert "host-2, rank 2 (dp 2, stage 0), GPU 5" in said[0][0]
 
 
 def test_the_groups_of_a_worker_show_their_late_members(server, open_page, keep):

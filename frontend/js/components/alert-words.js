@@ -13,6 +13,7 @@ import {
   tidy,
   whole,
 } from "../lib/formatting.js"
+import { timed } from "../lib/times.js"
 
 /** Icons and names of severities, the most severe first. */
 export const SEVERITIES = {
@@ -38,11 +39,11 @@ export function stateOf({ phase, severity }) {
   return phase === "pending" ? ["silent", "Pending"] : SEVERITIES[severity]
 }
 
-/** The sentence without the job's id, which is shown above it. */
-export function withoutName({ job_id, sentence }) {
+/** The sentence without the job's id, which is shown above it, with times in the reader's zone; children for `h`. */
+export function withoutName({ job_id, sentence, firing_at, began_at, at }) {
   const rest = sentence.startsWith(`${job_id} `) ? sentence.slice(job_id.length + 1) : null
-  if (rest === null) return tidy(contained(sentence))
-  return tidy(contained(capitalized(rest)))
+  const words = tidy(contained(rest === null ? sentence : capitalized(rest)))
+  return timed(words, new Date(firing_at ?? began_at ?? at))
 }
 
 /** How many of each severity: "1 critical, 2 warnings". */

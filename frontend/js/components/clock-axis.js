@@ -8,7 +8,11 @@ export function withLocalClock(figure) {
   const { clock } = figure.meta
   if (!clock) return figure
   const { xaxis } = figure.layout
-  return { ...figure, data: figure.data.map(hovering(clock)), layout: { ...figure.layout, xaxis: ticked(xaxis, clock) } }
+  return {
+    ...figure,
+    data: figure.data.map(hovering(clock)),
+    layout: { ...figure.layout, xaxis: ticked(xaxis, clock) },
+  }
 }
 
 function ticked(axis, { ticks, detail }) {

@@ -38,13 +38,49 @@ export const workerName = ({ dp_rank, stage }) => `dp ${whole(dp_rank)}, stage $
 
 const isWorker = ({ dp_rank, stage }) => isKnown(dp_rank) && isKnown(stage)
 
-/** As `gpu` in app/formatting.py: "rank 11 (dp 3, stage 1) on host-043, GPU 5". */
-export function place({ rank, dp_rank, stage, host, local_rank }) {
-  const worker = [isKnown(dp_rank) && `dp ${whole(dp_rank)}`, isKnown(stage) && `stage ${whole(stage)}`]
+/** As `culprit_name` in app/formatting.py: "host-043, rank 11 (dp 3, stage 1)", "host-017, ranks 8 to 15". */
+export function place(culprit) {
+  const { rank, host, local_rank, num_workers } = culprit
+  const worker = placeOf(culprit)
+  const ranks = rankWords(culprit)
+  const who = ranks && worker ? `${ranks} (${worker})` : ranks || worker
+  const name = host && (ranks || !worker ? contained(host) : `${contained(host)} (${worker})`)
+  return [
+    name,
+    (!host || ranks) && who,
+    !host && isKnown(rank) && "host not reported",
+    isKnown(local_rank) && `GPU ${whole(local_rank)}`,
+    host && isKnown(num_workers) && `all ${whole(num_workers)} of its workers`,
+  ]
     .filter(Boolean)
     .join(", ")
-  const who = isKnown(rank) ? `rank ${whole(rank)}${worker && ` (${worker})`}` : worker
-  const name = host && contained(host)
-  const where = who && name ? `${who} on ${name}` : who || name || ""
-  return isKnown(local_rank) ? `${where}, GPU ${whole(local_rank)}` : where
 }
+
+/** A culprit's dp rank and stage, as far as it has them: "dp 3, stage 1". */
+export const placeOf = ({ dp_rank, stage }) =>
+  [isKnown(dp_rank) && `dp ${whole(dp_rank)}`, isKnown(stage) && `stage ${whole(stage)}`].filter(Boolean).join(", ")
+
+const MAX_RUNS = 4
+
+/** A culprit's global ranks: "rank 11", "ranks 88 to 95"; "" where unknown. */
+export function rankWords({ rank, ranks }) {
+  const numbers = ranks?.length ? ranks : isKnown(rank) ? [rank] : []
+  if (numbers.length < 2) return numbers.length ? `rank ${whole(numbers[0])}` : ""
+  const runs = runsOf(numbers)
+  if (runs.length === 1) return `ranks ${runText(runs[0])}`
+  const texts = runs.length > MAX_RUNS ? numbers.slice(0, MAX_RUNS - 1).map(whole) : runs.map(runText)
+  if (runs.length > MAX_RUNS) texts.push(`${whole(numbers.length - MAX_RUNS + 1)} more`)
+  return `ranks ${texts.slice(0, -1).join(", ")} and ${texts.at(-1)}`
+}
+
+/** Successive numbers together, where there are at least three of them. */
+function runsOf(numbers) {
+  const found = []
+  for (const number of numbers) {
+    if (found.length && number === found.at(-1).at(-1) + 1) found.at(-1).push(number)
+    else found.push([number])
+  }
+  return found.flatMap((run) => (run.length > 2 ? [run] : run.map((number) => [number])))
+}
+
+const runText = (run) => (run.length > 1 ? `${whole(run[0])} to ${whole(run.at(-1))}` : whole(run[0]))

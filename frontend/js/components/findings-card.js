@@ -15,6 +15,7 @@ import {
   tidy,
   whole,
 } from "../lib/formatting.js"
+import { shortDuration, sinceWhen, timed } from "../lib/times.js"
 import { culpritLinks, culpritWords } from "./culprits.js"
 import { waitRemarks } from "./waits.js"
 
@@ -93,7 +94,7 @@ function finding(found, page) {
         causeName(cause, isOfLastStage(culprits, page)),
         where && `: ${where}`,
       ),
-      h("p", {}, against(found) ?? varying(found) ?? said(sentence)),
+      h("p", {}, against(found) ?? varying(found) ?? timed(said(sentence))),
       seen_in &&
         seen_in.windows < seen_in.of &&
         h("p", { class: "quiet" }, `Seen in ${seen_in.windows} of ${seen_in.of} windows.`),
@@ -104,19 +105,23 @@ function finding(found, page) {
 }
 
 /** How much longer, compared with what, since when; the title names the culprit, the bar the cost. */
-function against({ cause, evidence, onset_step, end_step, persistence, culprits }) {
+function against(found) {
+  const { cause, evidence, culprits } = found
   const others = OTHERS[cause]?.(evidence)
   const { forward_slowdown: forward, backward_slowdown: backward } = evidence
   if (!others || !Number.isFinite(forward) || !Number.isFinite(backward)) return null
   const whose = culprits.length > 1 ? "The slowest of them: forward" : "Forward"
-  const since = onsetWords(onset_step, end_step, persistence)
-  return `${whose} ${ratio(forward)} and backward ${ratio(backward)} ${others}, ${since}.`
+  return [`${whose} ${ratio(forward)} and backward ${ratio(backward)} ${others}, `, onsetWords(found), "."]
 }
 
-function onsetWords(onset, end, persistence) {
-  const always = persistence === "transient" ? "in some of the recorded steps" : "in every recorded step"
-  if (!isKnown(end)) return isKnown(onset) ? `since step ${whole(onset)}` : always
-  return isKnown(onset) ? `from step ${whole(onset)} to step ${whole(end)}` : `until step ${whole(end)}`
+/** Onset and end with their times; children for `h`. */
+export function onsetWords({ onset_step, end_step, onset_at, ended_at, lasted_s, persistence }) {
+  const began = isKnown(onset_step) && { step: onset_step, at: onset_at }
+  const ended = isKnown(end_step) && sinceWhen({ step: end_step, at: ended_at })
+  const took = onset_at && ended_at && isKnown(lasted_s) ? [", ", shortDuration(lasted_s)] : []
+  if (ended) return began ? ["from ", sinceWhen(began), " to ", ended, took] : ["until ", ended]
+  if (began) return ["since ", sinceWhen({ ...began, lasted_s })]
+  return persistence === "transient" ? "in some of the recorded steps" : "in every recorded step"
 }
 
 /** The evidence of uneven sequence lengths; title and bar have the rest. */
@@ -349,13 +354,16 @@ const LASTING = {
 export const KNOWN_KEYS = Object.keys(ROWS)
 
 /** Rows `[label, value]` of a finding, the most important first; unknown values are skipped. */
-export function evidenceRows({ evidence, onset_step, end_step, persistence }) {
-  const since = onset_step === null || onset_step === undefined ? "before recording began" : `step ${whole(onset_step)}`
+export function evidenceRows({ evidence, onset_step, end_step, onset_at, ended_at, lasted_s, persistence }) {
+  const lasted = isKnown(end_step) ? {} : { lasted_s }
+  const since = isKnown(onset_step)
+    ? sinceWhen({ step: onset_step, at: onset_at, ...lasted })
+    : "before recording began"
   const known = KNOWN_KEYS.filter((name) => hasValue(evidence[name]))
   const others = Object.keys(evidence).filter((name) => !(name in ROWS) && hasValue(evidence[name]))
   return [
     ["Since", since],
-    isKnown(end_step) && ["Until", `step ${whole(end_step)}`],
+    isKnown(end_step) && ["Until", sinceWhen({ step: end_step, at: ended_at })],
     LASTING[persistence] && ["Lasts", LASTING[persistence]],
     ...known.map((name) => [ROWS[name][0], ROWS[name][1](evidence[name])]),
     // A newer server may know more than this page.

@@ -3,25 +3,25 @@
 import { h } from "./dom.js"
 import { counted, isKnown, whole } from "./formatting.js"
 
-// As `utc_time` in app/formatting.py writes them: without a date they are of today, in UTC.
+// As `utc_time` in app/formatting.py writes them: without a date they are of `day`, in UTC.
 const UTC_TIME = /(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)[ \u00a0]UTC/g
 
-/** A text with each UTC time as a `time` element in the reader's zone; children for `h`. */
-export function timed(text, now = new Date()) {
+/** A text with each UTC time as a `time` element in the reader's zone; children for `h`. `day` is when it was written. */
+export function timed(text, day = new Date()) {
   const parts = []
   let end = 0
   for (const found of text.matchAll(UTC_TIME)) {
-    parts.push(text.slice(end, found.index), timeOf(dateOf(found, now), now))
+    parts.push(text.slice(end, found.index), timeOf(dateOf(found, day)))
     end = found.index + found[0].length
   }
   return [...parts, text.slice(end)].filter((part) => part !== "")
 }
 
 /** A text with each UTC time in the reader's zone, as plain text. */
-export const timedText = (text, now = new Date()) =>
-  text.replaceAll(UTC_TIME, (...found) => minutes(dateOf(found, now), now))
+export const timedText = (text, day = new Date()) =>
+  text.replaceAll(UTC_TIME, (...found) => minutes(dateOf(found, day)))
 
-const dateOf = ([, day, time], now) => new Date(`${day ?? now.toISOString().slice(0, 10)}T${time}:00Z`)
+const dateOf = ([, date, time], day) => new Date(`${date ?? day.toISOString().slice(0, 10)}T${time}:00Z`)
 
 /** A `time` element: the time of day, with its date when that is not today; its zone is in the title. */
 export function timeOf(date, now = new Date()) {

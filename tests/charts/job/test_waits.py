@@ -65,7 +65,7 @@ def test_ranks_named_by_findings_are_culprits():
 def test_sentence_of_waits_names_rank_time_and_share():
     told = waited_for(result(), theme=LIGHT)["meta"]
     assert told["text"] == (
-        "The others waited for rank 2 (dp 2, stage 0) on host-2 for 500 ms a step, 25 % of it."
+        "The others waited for host-2, rank 2 (dp 2, stage 0) for 500 ms a step, 25 % of it."
     )
     assert told["table"]["columns"][-2:] == ["step 10", "step 11"]
     assert told["table"]["rows"][0][:6] == [2, "dp 2, stage 0", "host-2", "500 ms", "25 %", "100 %"]
@@ -133,7 +133,7 @@ def test_waits_are_shown_from_five_percent_of_the_step(most_s, is_worth_it):
     assert not has_material_waits(result(arrivals=None))
 
 
-LATE = "The other ranks waited for rank 2 (dp 2, stage 0) on host-2 for 25 % of the step."
+LATE = "The other ranks waited for host-2, rank 2 (dp 2, stage 0) for 25 % of the step."
 NAMED_OR_NOT = [
     ({"rank": 2, "dp_rank": 2, "stage": 0, "local_rank": 5}, []),
     ({"dp_rank": 2, "stage": 0}, []),

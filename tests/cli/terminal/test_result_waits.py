@@ -95,7 +95,7 @@ def test_brackets_in_a_host_name_are_not_markup(host):
 LOUD = [
     (
         {},
-        "The other ranks waited for rank 2 (dp 2, stage 0) on host-2 for 23 % of the step.",
+        "The other ranks waited for host-2, rank 2 (dp 2, stage 0) for 23 % of the step.",
     ),
     (
         {"arrivals": CALM, "unexplained_share": 0.18},

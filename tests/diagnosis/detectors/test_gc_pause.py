@@ -120,7 +120,7 @@ def test_a_few_workers_that_pause_are_named():
     assert found.culprits == (Culprit(1, 2, "host-004"),)
     assert found.evidence["workers"] == [[1, 2]]
     said = found.wording(UNKNOWN)
-    assert said.startswith("rank 9 (dp 1, stage 2) on host-004 stops in a forward")
+    assert said.startswith("host-004, rank 9 (dp 1, stage 2) stops in a forward")
 
 
 @pytest.mark.parametrize("sent", [False, True])

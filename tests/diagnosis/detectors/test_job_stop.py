@@ -28,7 +28,7 @@ def test_the_worker_that_all_others_wait_for_is_named():
     assert (found.onset_step, found.end_step, found.persistence) == (7, 7, "transient")
     assert found.evidence["longest_stop_s"] == pytest.approx(20.0, abs=0.1)
     assert found.wording(ENDED) == (
-        "rank 9 (dp 1, stage 2) on host-004 stopped for 20 s before a backward computation in "
+        "host-004, rank 9 (dp 1, stage 2) stopped for 20 s before a backward computation in "
         "step 7, and all others waited"
     )
 
@@ -114,6 +114,6 @@ def test_several_stops_have_their_steps_and_the_longest_time():
     faults = [StoppedWorkers(((1, 2),), when=each) for each in several]
     found = suspicion(STOP, job(*faults))
     assert found.wording(CostFigures(None, None, None)) == (
-        "rank 9 (dp 1, stage 2) on host-004 stops 2 times (steps 7, 11), for up to 20 s before a "
+        "host-004, rank 9 (dp 1, stage 2) stops 2 times (steps 7, 11), for up to 20 s before a "
         "backward computation, and all others wait"
     )

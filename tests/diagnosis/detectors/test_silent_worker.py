@@ -40,7 +40,7 @@ def test_a_worker_is_silent_since_its_first_missed_step():
     )
     assert found.evidence["steps_missed"] == 5
     assert found.wording(CostFigures(None, 11, "chronic")) == (
-        "rank 9 (dp 1, stage 2) on host-004 reports nothing in the last 5 steps, while the others "
+        "host-004, rank 9 (dp 1, stage 2) reports nothing in the last 5 steps, while the others "
         "go on, since step 11"
     )
 

@@ -15,6 +15,7 @@ import {
   tidy,
   whole,
 } from "../../lib/formatting.js"
+import { sinceWhen, timed } from "../../lib/times.js"
 
 /**
  * The rows.
@@ -226,7 +227,7 @@ function transition({ event_id, kind, at, sentence, actor, reason }) {
     "li",
     { "data-key": String(event_id) },
     h("span", { class: "state" }, stateIcon(markName), word),
-    h("span", {}, clock(new Date(at)), by && ` ${by}`, h("small", {}, tidy(contained(sentence)))),
+    h("span", {}, clock(new Date(at)), by && ` ${by}`, h("small", {}, timed(tidy(contained(sentence)), new Date(at)))),
   )
 }
 
@@ -236,6 +237,7 @@ function facts({
   gpu_hours_lost_per_hour,
   num_gpus,
   since_step,
+  since_at,
   blame,
   names,
   num_named,
@@ -247,7 +249,7 @@ function facts({
     gpu_time_wasted !== null && ["GPU time lost", tidy(`${percentNumber(gpu_time_wasted)} %`)],
     gpu_hours_lost_per_hour !== null && ["GPU-hours lost per hour", gpuHours(gpu_hours_lost_per_hour)],
     num_gpus !== null && ["GPUs", whole(num_gpus)],
-    since_step !== null && ["Since step", whole(since_step)],
+    since_step !== null && ["Since", sinceWhen({ step: since_step, at: since_at })],
     blame && ["Cause", tidy(contained(blame.sentence))],
     blame && ["Confidence", tidy(confidenceFigure(blame.confidence))],
     names.length > 0 && ["Silent", silent(names, num_named)],

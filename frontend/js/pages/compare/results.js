@@ -1,10 +1,11 @@
 /** What two windows differ in: figures, causes, and the slowest workers. */
 
 import { culpritWords, hostHref, workerHref, workerName } from "../../components/culprits.js"
-import { isOfLastStage } from "../../components/findings-card.js"
+import { isOfLastStage, onsetWords } from "../../components/findings-card.js"
 import { statStrip } from "../../components/stat-strip.js"
 import { h } from "../../lib/dom.js"
 import {
+  capitalized,
   causeName,
   contained,
   isKnown,
@@ -141,15 +142,17 @@ function cause({ change, finding, before }, numStages) {
     { "data-key": `${finding.cause} ${where}` },
     h("b", {}, causeName(finding.cause, isOfLastStage(finding.culprits, { numStages })), where && `: ${where}`),
     h("p", {}, tidy(cost)),
-    change !== "gone" && h("p", { class: "quiet" }, tidy(since(finding))),
+    change !== "gone" && h("p", { class: "quiet" }, since(finding)),
   )
 }
 
-function since({ onset_step, end_step, persistence }) {
-  const from = onset_step === null ? "before recording began" : `step ${whole(onset_step)}`
-  const onset = onset_step === null ? "Until" : `From ${from} to`
-  if (isKnown(end_step)) return `${onset} step ${whole(end_step)}.`
-  return `Since ${from}${LASTING[persistence] ?? ""}.`
+function since(finding) {
+  const { onset_step, end_step, persistence } = finding
+  if (isKnown(onset_step) || isKnown(end_step)) {
+    const [first, ...rest] = onsetWords(finding)
+    return [capitalized(first), ...rest, isKnown(end_step) ? "." : `${LASTING[persistence] ?? ""}.`]
+  }
+  return `Since before recording began${LASTING[persistence] ?? ""}.`
 }
 
 const percent = (share) => `${roundedPercent(share)} %`

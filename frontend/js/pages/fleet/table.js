@@ -1,14 +1,15 @@
 /** The table of jobs: its head, a line for each job, its causes and culprits in few words. */
 
+import { placeOf, rankWords } from "../../components/culprits.js"
 import { hasStaleFigures, missingDataInShort } from "../../components/missing-data.js"
 import { stateLabel } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
 import {
-  ago,
   causeName,
   contained,
   counted,
   gpuHours,
+  isKnown,
   NOT_MEASURED,
   percentNumber,
   ratio,
@@ -16,6 +17,7 @@ import {
   tidy,
   whole,
 } from "../../lib/formatting.js"
+import { shortDuration, timeOf } from "../../lib/times.js"
 import { sparkline } from "./sparkline.js"
 
 /** Orders of the jobs, with the default direction of each. */
@@ -156,18 +158,27 @@ function course(job) {
 }
 
 function since(job) {
-  const step = job.since_step === null ? null : `step ${whole(job.since_step)}`
-  const when = job.since_at ? ago(new Date(job.since_at)) : sinceWhen(job)
+  const { since_step, since_at, lasted_s } = job
+  const when = since_at
+    ? timeOf(new Date(since_at))
+    : since_step === null
+      ? sinceWords(job)
+      : `step ${whole(since_step)}`
+  const more = [
+    since_at && since_step !== null && `step ${whole(since_step)}`,
+    since_at && isKnown(lasted_s) && lasted_s >= 1 && shortDuration(lasted_s),
+    !since_at && since_step !== null && "time not known",
+  ].filter(Boolean)
   return h(
     "span",
     { class: when === NOT_ANY ? "quiet at-desk at-narrow" : "since at-desk at-narrow" },
     when,
-    step && h("small", {}, step),
+    more.length > 0 && h("small", {}, more.join(", ")),
   )
 }
 
 /** A cause without an onset step has been there for the whole run. */
-const sinceWhen = ({ causes }) => (causes.length ? "whole run" : NOT_ANY)
+const sinceWords = ({ causes }) => (causes.length ? "whole run" : NOT_ANY)
 
 function lost(job, money) {
   const perDay = job.lost_gpu_hours_per_day
@@ -270,14 +281,15 @@ const lastKnown = ({ slowdown }) => (slowdown === null ? "" : `last known ${rati
 
 function blamed({ causes, culprits, num_culprits }) {
   if (!culprits.length) return NOBODY[causes[0].cause] ?? ["no single worker", ""]
-  const [{ dp_rank, stage, host, rank, local_rank }] = culprits
+  const [first] = culprits
+  const { host, local_rank, num_workers } = first
   const others = num_culprits > 1 ? `and ${whole(num_culprits - 1)} more` : ""
-  const place = [dp_rank !== null && `dp ${dp_rank}`, stage !== null && `stage ${stage}`].filter(Boolean).join(", ")
-  const gpu = local_rank !== null && `GPU ${whole(local_rank)}`
-  const name = place || (rank !== null && `rank ${whole(rank)}`)
-  const machine = [host && contained(host), gpu].filter(Boolean).join(", ")
-  if (!name) return [machine || "no single worker", others]
-  return [name, [machine, others].filter(Boolean).join(" ")]
+  const gpu = isKnown(local_rank) ? `GPU ${whole(local_rank)}` : ""
+  const all = isKnown(num_workers) ? `all ${whole(num_workers)} workers` : ""
+  const [ranks, worker] = [rankWords(first), placeOf(first)]
+  const who = ranks && worker ? `${ranks} (${worker})` : ranks || worker
+  if (!host) return [who || "no single worker", [ranks && "host not reported", gpu, others].filter(Boolean).join(", ")]
+  return [contained(host), [who, gpu, all, others].filter(Boolean).join(", ")]
 }
 
 const NOBODY = {

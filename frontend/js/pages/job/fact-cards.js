@@ -14,6 +14,7 @@ import {
   tidy,
   whole,
 } from "../../lib/formatting.js"
+import { timed, timeOf } from "../../lib/times.js"
 
 const VARIANCE = {
   between_stages: "between stages",
@@ -186,12 +187,12 @@ export function eventsCard(events) {
   )
 }
 
-function eventRow({ step, kind, detail }) {
+function eventRow({ step, at, kind, detail }) {
   const text = ALERTS[kind]
   const words = text
     ? h("dd", {}, h("a", { href: "/alerts", title: detail }, text))
-    : h("dd", {}, tidy(capital(detail)))
-  return [h("dt", { class: "number" }, `step ${whole(step)}`), words]
+    : h("dd", {}, timed(tidy(capital(detail))))
+  return [h("dt", { class: "number" }, at && [timeOf(new Date(at)), ", "], `step ${whole(step)}`), words]
 }
 
 const capital = (text) => (/^(dp |host)/.test(text) ? text : capitalized(text))

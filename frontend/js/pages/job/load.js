@@ -3,21 +3,23 @@
 import { hasStaleFigures } from "../../components/missing-data.js"
 import { readAddress } from "../../lib/address.js"
 import { getJson, getJsonOrNull } from "../../lib/api.js"
-import { about, counted, stepRange, whole } from "../../lib/formatting.js"
+import { about, counted, isKnown, stepRange, whole } from "../../lib/formatting.js"
+import { minutes } from "../../lib/times.js"
 
 /**
  * Everything above the panels, requested in parallel where the choice allows.
  *
  * With `hasWindow` the job had a window before; else the ribbon tells, to avoid a useless request.
  */
-export async function load(base, { pick, steps }, hasWindow) {
+export async function load(base, { pick, steps, time }, hasWindow) {
   const jobAsked = getJson(base)
   const ribbonAsked = getJson(`${base}/ribbon`)
   // Whichever fails first is reported; the other's rejection must not stay unhandled.
   for (const asked of [jobAsked, ribbonAsked]) asked.catch(() => {})
   const hasOne = pick !== "latest" || hasWindow || (await ribbonAsked).bins.length > 0
   const byRibbon = isByRibbon(pick) ? await ribbonAsked : null
-  const window = windowOf(pick, byRibbon)
+  const ofTime = pick === "time" ? await windowsOfTime(base, time) : {}
+  const window = ofTime.window ?? windowOf(ofTime.noStepThen ? "latest" : pick, byRibbon)
   const name = encodeURIComponent(window)
   const onset = pick === "since-onset" ? byRibbon.since_onset : null
   const since = onset && { since_step: String(onset.step) }
@@ -28,7 +30,19 @@ export async function load(base, { pick, steps }, hasWindow) {
     ribbonAsked,
     hasOne ? getJsonOrNull(`${base}/windows/${name}?${query}`) : null,
   ])
-  return { job, summary, ribbon, result, window, isStored: result !== null || pick === "latest" }
+  const isStored = result !== null || window === "latest"
+  return { job, summary, ribbon, result, window, isStored, noStepThen: ofTime.noStepThen ?? null }
+}
+
+/** The windows of a range of times, or why there are none: `{window}` or `{noStepThen}`. */
+async function windowsOfTime(base, { from, to }) {
+  const query = new URLSearchParams({ ...(from && { from }), ...(to && { to }) })
+  try {
+    return { window: (await getJson(`${base}/time-range?${query}`)).window }
+  } catch (error) {
+    if (error.problem?.code !== "no_step_then" && error.status !== 422) throw error
+    return { noStepThen: error.message }
+  }
 }
 
 /** Mean seconds of the recorded steps shown; null where there are none. */
@@ -47,12 +61,18 @@ export function timeLeft({ job, result }) {
   return past_s > left_s ? "" : `, about ${about(left_s)} more`
 }
 
-/** The choice in the address; `pick` is "latest", "since-onset", "all", or windows by their ids. */
+/**
+ * The choice in the address; `pick` is "latest", "since-onset", "all", windows by their ids, or "time".
+ *
+ * `time` then has its `from` and `to`, of which one may be null.
+ */
 export function choiceInAddress() {
-  const { window, steps, worker, step, sort } = readAddress("window", "steps", "worker", "step", "sort")
+  const names = ["window", "steps", "worker", "step", "sort", "from", "to"]
+  const { window, steps, worker, step, sort, from, to } = readAddress(...names)
   const [, dp, stage] = /^(\d+)-(\d+)$/.exec(worker ?? "") ?? []
   return {
-    pick: window ?? "latest",
+    pick: window ?? (from || to ? "time" : "latest"),
+    time: window || !(from || to) ? null : { from, to },
     steps,
     sort,
     pinned: {
@@ -87,16 +107,17 @@ export function beforeOnset({ since_onset, bins }) {
   return at > 0 && bins[at - 1].epoch === bins[at].epoch ? bins[at - 1].to : null
 }
 
-/** Two short lines: which steps are shown, and how many of them are recorded. */
+/** Short lines: which steps are shown, when they started, and how many of them are recorded. */
 export function shownWords({ result, steps, job, left, isSinceOnset = false }) {
   if (!result?.steps?.length) return ["no complete step", result ? "in this window" : "has arrived"]
   const [first, last] = [result.steps[0], result.steps.at(-1)]
   const range = isSinceOnset ? `since step ${whole(first)}, when it began` : stepRange(first, last)
   const { state, windows } = result.window
-  if (steps) return [range, `of window ${result.window.id}, alone`]
-  if (windows) return [range, `${counted(result.steps.length, "step")} in ${counted(windows.length, "window")}`]
-  if (state !== "open") return [range, `${whole(result.steps.length)} recorded, ${state}`]
-  return [range, `${whole(result.steps.length)} of ${whole(job.window_steps)} complete${left}`]
+  const lines = [range, timesOf(result)].filter(Boolean)
+  if (steps) return [...lines, `of window ${result.window.id}, alone`]
+  if (windows) return [...lines, `${counted(result.steps.length, "step")} in ${counted(windows.length, "window")}`]
+  if (state !== "open") return [...lines, `${whole(result.steps.length)} recorded, ${state}`]
+  return [...lines, `${whole(result.steps.length)} of ${whole(job.window_steps)} complete${left}`]
 }
 
 /** What to pick for steps drawn in a chart; `windows` are summaries of the run, newest first. */
@@ -113,6 +134,14 @@ export function pickOfSteps(windows, first, last) {
       ? String(first)
       : `${Math.max(first, oldest.first_step)}-${Math.min(last, oldest.last_step)}`
   return { pick: oldest.window_id, steps }
+}
+
+/** When the steps shown started: "02:41 to 02:56"; null where that is not known. */
+function timesOf({ step_started_s }) {
+  const known = (step_started_s ?? []).filter(isKnown)
+  if (!known.length) return null
+  const [from, to] = [known[0], known.at(-1)].map((at_s) => minutes(new Date(1000 * at_s)))
+  return from === to ? from : `${from} to ${to}`
 }
 
 const joined = ({ from, to }) => (from === to ? from : `${from}..${to}`)

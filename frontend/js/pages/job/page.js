@@ -7,9 +7,10 @@ import { updateAddress } from "../../lib/address.js"
 import { getAll, getJsonOrNull, send } from "../../lib/api.js"
 import { announce, h, patch } from "../../lib/dom.js"
 import { onChange } from "../../lib/events.js"
-import { contained, isKnown } from "../../lib/formatting.js"
+import { capitalized, contained, isKnown, tidy } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 import { onTheme } from "../../lib/theme.js"
+import { timedText } from "../../lib/times.js"
 import { jobHead } from "./head.js"
 import { Highlight, pinnedBar } from "./highlight.js"
 import { beforeOnset, choiceInAddress, endsOf, load, meanStep, pickOfSteps, shownWords, timeLeft } from "./load.js"
@@ -44,7 +45,7 @@ class JobPage {
       onFollow: () => this.pick("latest"),
     })
     this.highlight.show(this.choice.pinned)
-    this.scrubber = new Scrubber({ onPick: (pick) => this.pick(pick) })
+    this.scrubber = new Scrubber({ onPick: (pick) => this.pick(pick), onPickTime: (time) => this.pickTime(time) })
     this.slots = {
       head: slot("job-head"),
       stats: slot("job-stats"),
@@ -81,7 +82,16 @@ class JobPage {
   }
 
   pick(pick, steps = null) {
-    updateAddress({ window: pick === "latest" ? null : pick, steps, step: null }, { isStep: true })
+    const window = pick === "latest" ? null : pick
+    updateAddress({ window, steps, step: null, from: null, to: null }, { isStep: true })
+    this.chooseAnew()
+    this.panels.forgetOrder()
+    this.refresh()
+  }
+
+  /** Show the windows of a range of clock times; the server knows which these are. */
+  pickTime({ from, to }) {
+    updateAddress({ window: null, steps: null, step: null, from, to }, { isStep: true })
     this.chooseAnew()
     this.panels.forgetOrder()
     this.refresh()
@@ -170,7 +180,7 @@ class JobPage {
       inNoFigure && h("p", { class: "left-out" }, inNoFigure),
     )
     const words = shownWords({ result, steps: choice.steps, job, left: timeLeft(seen), isSinceOnset })
-    this.scrubber.show({ ribbon, pick: choice.pick, windows: endsOf(window, result), words })
+    this.scrubber.show({ ribbon, pick: choice.pick, windows: endsOf(window, result), words, time: choice.time })
     this.drawPinned()
   }
 
@@ -196,7 +206,13 @@ class JobPage {
   }
 
   note() {
-    const { job, result, isStored, window } = this.seen
+    const { job, result, isStored, window, noStepThen } = this.seen
+    if (noStepThen)
+      return noteBar({
+        fact: "No step in this time.",
+        consequence: `${timedText(tidy(contained(capitalized(noStepThen))))}. Shown are the newest steps.`,
+        act: this.following(),
+      })
     if (!isStored)
       return noteBar({
         fact: "These steps are not stored.",

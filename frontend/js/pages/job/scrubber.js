@@ -2,7 +2,9 @@
 
 import { h, patch } from "../../lib/dom.js"
 import { NOT_MEASURED, ratio, stepRange, whole } from "../../lib/formatting.js"
+import { minutes, zoneName } from "../../lib/times.js"
 import { colourAt } from "./colour-scale.js"
+import { timeRangeForm } from "./time-range.js"
 
 const FAR = 10
 const MOVES = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -FAR, PageUp: FAR }
@@ -12,15 +14,20 @@ const WAYS = [
   { pick: "all", text: "All", title: "All windows of this run" },
 ]
 
-/** The card with its ribbon; `onPick(pick)` takes "latest", "since-onset", "all", or windows. */
+/**
+ * The card with its ribbon; `onPick(pick)` takes "latest", "since-onset", "all", or windows.
+ *
+ * `onPickTime({from, to})` takes a range of clock times.
+ */
 export class Scrubber {
-  constructor({ onPick }) {
-    this.onPick = onPick
+  constructor({ onPick, onPickTime }) {
+    Object.assign(this, { onPick, onPickTime, isTimeOpen: false })
     this.ribbon = null
     this.placed = { bins: [], gaps: [] }
     this.drag = null
     this.track = h("div", { class: "track", "data-own": true })
     this.ways = h("div", { class: "segments", role: "group", "aria-label": "Windows shown", "data-own": true })
+    this.times = h("div", { class: "times", id: "time-range", "data-own": true })
     this.what = h("div", { class: "what", "data-own": true })
     this.node = h(
       "section",
@@ -28,18 +35,21 @@ export class Scrubber {
       this.ways,
       this.track,
       this.what,
+      this.times,
     )
     this.listen()
   }
 
   /** Draw a ribbon, the chosen `pick` and its windows `[from, to]`. */
-  show({ ribbon, pick, windows, words }) {
-    Object.assign(this, { ribbon, pick, placed: laidOut(ribbon) })
+  show({ ribbon, pick, windows, words, time = null }) {
+    Object.assign(this, { ribbon, pick, time, placed: laidOut(ribbon) })
     this.range = rangeOf(ribbon.bins, windows)
     patch(
       this.ways,
       WAYS.map((way) => this.way(way)),
+      this.timeWay(),
     )
+    this.drawTimes()
     patch(
       this.what,
       words.map((line) => h("span", {}, line)),
@@ -62,6 +72,33 @@ export class Scrubber {
     )
   }
 
+  timeWay() {
+    return h(
+      "button",
+      {
+        type: "button",
+        title: "From one time of day to another",
+        "aria-expanded": String(this.isTimeOpen),
+        "aria-controls": "time-range",
+        "aria-pressed": String(this.pick === "time"),
+        onclick: () => this.toggleTimes(),
+      },
+      "Time",
+    )
+  }
+
+  toggleTimes() {
+    this.isTimeOpen = !this.isTimeOpen
+    this.ways.lastChild.setAttribute("aria-expanded", String(this.isTimeOpen))
+    this.drawTimes()
+  }
+
+  drawTimes() {
+    const { bins } = this.ribbon
+    const known = [bins[0]?.first_at, bins.at(-1)?.last_at]
+    patch(this.times, this.isTimeOpen && timeRangeForm({ time: this.time, known, onPick: this.onPickTime }))
+  }
+
   draw() {
     const { bins, gaps } = this.placed
     const range = this.drag?.range ?? this.range
@@ -73,11 +110,7 @@ export class Scrubber {
         { class: "cells", "data-key": "cells" },
         bins.length ? [gaps.map(gapLine), bins.map(cell)] : h("i", { class: "gap", style: "left: 0; width: 100%" }),
       ),
-      h(
-        "div",
-        { class: "steps", "data-key": "steps", "aria-hidden": "true" },
-        stepLabels(bins).map((label) => h("span", { style: `left: ${percent(label.at)}` }, label.text)),
-      ),
+      h("div", { class: "steps", "data-key": "steps", "aria-hidden": "true" }, stepLabels(bins).map(stepLabel)),
       range && this.frame(range),
     )
   }
@@ -86,13 +119,17 @@ export class Scrubber {
     const { bins } = this.placed
     const shown = this.ribbon.events
       .filter(({ bin }) => bins[bin])
-      .map((event) => ({ ...event, at: placeOf(event, bins[event.bin]) }))
+      .map((event) => ({ ...event, when: event.at, at: placeOf(event, bins[event.bin]) }))
       .sort((a, b) => a.at - b.at)
     const named = new Set(spread(shown, 0.16))
     return shown.map((event) =>
       h(
         "span",
-        { class: event.at > 0.8 ? "event is-right" : "event", style: `left: ${percent(event.at)}`, title: event.text },
+        {
+          class: event.at > 0.8 ? "event is-right" : "event",
+          style: `left: ${percent(event.at)}`,
+          title: event.when ? `${event.text}, ${minutes(new Date(event.when))}` : event.text,
+        },
         named.has(event) && h("span", {}, event.text),
       ),
     )
@@ -108,11 +145,16 @@ export class Scrubber {
       this.handle(
         "both",
         "Windows shown",
-        `steps ${whole(bins[first].first_step)} to ${whole(bins[last].last_step)}`,
+        `steps ${whole(bins[first].first_step)} to ${whole(bins[last].last_step)}${clockRange(bins[first], bins[last])}`,
         first,
       ),
-      this.handle("first", "First window shown", `step ${whole(bins[first].first_step)}`, first),
-      this.handle("last", "Last window shown", `step ${whole(bins[last].last_step)}`, last),
+      this.handle(
+        "first",
+        "First window shown",
+        `step ${whole(bins[first].first_step)}${clockRange(bins[first])}`,
+        first,
+      ),
+      this.handle("last", "Last window shown", `step ${whole(bins[last].last_step)}${clockRange(bins[last])}`, last),
     )
   }
 
@@ -250,8 +292,16 @@ function cell(bin) {
   return h("i", {
     class: isKnown ? null : "is-unknown",
     style: `left: ${percent(bin.left)}; width: ${percent(bin.width)}${colour}`,
-    title: `${stepRange(bin.first_step, bin.last_step)}, ${figure}`,
+    title: `${stepRange(bin.first_step, bin.last_step)}${clockRange(bin)}, ${figure}`,
   })
+}
+
+/** ", 02:41 to 02:43" of one bin or of several; "" where the times are not known. */
+function clockRange(first, last = first) {
+  const [{ first_at }, { last_at }] = [first, last]
+  if (!first_at || !last_at) return ""
+  const [from, to] = [first_at, last_at].map((at) => minutes(new Date(at)))
+  return from === to ? `, ${from}` : `, ${from} to ${to}`
 }
 
 function gapLine({ left, width, num_steps }) {
@@ -289,16 +339,35 @@ function laidOut({ bins, gaps }) {
   return placed
 }
 
+/** A step, and under it the time of day at which it started. */
+function stepLabel({ at, text, date }) {
+  return h(
+    "span",
+    { style: `left: ${percent(at)}` },
+    text,
+    date && h("small", { title: zoneName(date) }, minutes(date)),
+  )
+}
+
+/** When about a step of a bin started: between its first and its last one's times. */
+function dateIn({ first_step, last_step, first_at, last_at }, step) {
+  if (!first_at || !last_at) return null
+  const [from, to] = [first_at, last_at].map((at) => new Date(at).getTime())
+  return new Date(from + ((to - from) * (step - first_step)) / Math.max(1, last_step - first_step))
+}
+
 /** Round steps with the place of each, and the first step of a run that begins anew. */
 function stepLabels(bins) {
   if (!bins.length) return []
   const numSteps = bins.reduce((sum, bin) => sum + sizeOf(bin), 0)
   const every = nice(numSteps / NUM_LABELS)
-  const labels = [{ at: 0, text: `step ${whole(bins[0].first_step)}` }]
-  for (const { first_step, last_step, left, width } of bins) {
+  const labels = [{ at: 0, text: `step ${whole(bins[0].first_step)}`, date: dateIn(bins[0], bins[0].first_step) }]
+  for (const bin of bins) {
+    const { first_step, last_step, left, width } = bin
     const round = Math.ceil(first_step / every) * every
     if (round > last_step) continue
-    labels.push({ at: left + (width * (round - first_step)) / (last_step - first_step + 1), text: whole(round) })
+    const at = left + (width * (round - first_step)) / (last_step - first_step + 1)
+    labels.push({ at, text: whole(round), date: dateIn(bin, round) })
   }
   return spread(labels, 0.11)
 }
