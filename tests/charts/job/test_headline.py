@@ -129,7 +129,7 @@ def test_a_stalled_job_without_figures_says_only_since_when():
         (
             [*range(1, 51)],
             974,
-            "Ranks 1, 2, 3 and 47 more have been silent since 14:02 UTC; 974 others go on.",
+            "Ranks 1 to 50 have been silent since 14:02 UTC; 974 others go on.",
         ),
     ],
 )
