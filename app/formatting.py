@@ -203,9 +203,7 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def worker(
-    dp_rank: int, stage: int, hosts: Hosts | None = None, rank: int | None = None
-) -> str:
+def worker(dp_rank: int, stage: int, hosts: Hosts | None = None, rank: int | None = None) -> str:
     """A worker's name, with its host and global rank where they are known."""
     host = (hosts or {}).get((dp_rank, stage)) or None
     return culprit_name({"dp_rank": dp_rank, "stage": stage, "host": host, "rank": rank})

@@ -121,14 +121,14 @@ def analysed(
     return found.report, found.result, found.new_history
 
 
-def analysis_of(
-    replay: WindowReplay, history: History, *, now_s: float | None = None
-) -> Analysis:
+def analysis_of(replay: WindowReplay, history: History, *, now_s: float | None = None) -> Analysis:
     """Figures and causes of a replay; `now_s` as in `observe`."""
     report = analyse_replay(replay)
     starts_s = step_starts_s(replay.window, replay.clocks, now_s=now_s)
     recorded_s = dict(zip(replay.steps, report.recorded_s.tolist(), strict=True))
-    own = {step: (starts_s[step], took_s) for step, took_s in recorded_s.items() if step in starts_s}
+    own = {
+        step: (starts_s[step], took_s) for step, took_s in recorded_s.items() if step in starts_s
+    }
     try:
         diagnosis = diagnose(replay, report, history)
     except MemoryError:
@@ -141,9 +141,7 @@ def analysis_of(
     added = diagnosis.new_history
     started_s = np.array([starts_s.get(step, np.nan) for step in added.steps.tolist()])
     diagnosis = replace(diagnosis, new_history=replace(added, started_s=started_s))
-    result = with_clock_times(
-        report_as_json(report) | diagnosis.as_json(), history.clock() | own
-    )
+    result = with_clock_times(report_as_json(report) | diagnosis.as_json(), history.clock() | own)
     case = AdviceCase(replay, result, Facts(), diagnosis.repairs)
     return Analysis(report, diagnosis, result | {"advice": _top_fix(case)})
 

@@ -202,9 +202,7 @@ class ShardWork:
     def _observe(self, turn: Turn, each: RunTurn, changes: list[WindowRevision]) -> None:
         job_id = each.run.key[0]
         for change in changes:
-            observation = observe(
-                change.window, each.run.history, now_s=self._context.unix_time()
-            )
+            observation = observe(change.window, each.run.history, now_s=self._context.unix_time())
             if change.window.state != "open" and observation.recent is not None:
                 each.run.history = each.run.history.extended(observation.recent)
                 each.has_history = True

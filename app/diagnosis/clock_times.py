@@ -31,7 +31,9 @@ def with_clock_times(result: Result, clock: Mapping[int, StepTime]) -> dict[str,
 
 
 def _with_times(finding: Result, clock: Mapping[int, StepTime]) -> dict[str, Any]:
-    onset, end = clock.get(finding["onset_step"]), clock.get(finding.get("end_step"))
+    # -1 is no step.
+    steps = (finding.get(name) for name in ("onset_step", "end_step"))
+    onset, end = (clock.get(-1 if step is None else step) for step in steps)
     return {
         **finding,
         "onset_at": formatting.utc_timestamp(None if onset is None else onset[0]),
@@ -61,9 +63,7 @@ def in_clock_words(result: Result, now_s: float) -> dict[str, Any]:
     return {**result, "findings": [finding_in_clock_words(each, last_s, now_s) for each in found]}
 
 
-def finding_in_clock_words(
-    finding: Result, last_s: float | None, now_s: float
-) -> dict[str, Any]:
+def finding_in_clock_words(finding: Result, last_s: float | None, now_s: float) -> dict[str, Any]:
     """The finding with times in its sentence, and `lasted_s`; both only as far as known.
 
     Args:

@@ -71,9 +71,7 @@ def _findings(diagnosed: Sequence[Result]) -> list[dict[str, Any]]:
         ended_s = step_ends_s(result)
         for finding in result["findings"]:
             of_it = seen.setdefault(_key(finding, first_rank), [])
-            of_it.append(
-                _WindowFinding(at, finding, times["recorded"], lost_s, steps, ended_s)
-            )
+            of_it.append(_WindowFinding(at, finding, times["recorded"], lost_s, steps, ended_s))
         total_s += times["recorded"]
         total_lost_s += lost_s
     found = [_one(each, len(diagnosed), total_s, total_lost_s) for each in seen.values()]
@@ -164,9 +162,7 @@ def _time_of(
     seen: Sequence[_WindowFinding], step_key: str, time_key: str, step: int | None
 ) -> str | None:
     """The time of an onset or end, from the windows that name the same step."""
-    times = (
-        each.finding.get(time_key) for each in seen if each.finding.get(step_key) == step
-    )
+    times = (each.finding.get(time_key) for each in seen if each.finding.get(step_key) == step)
     return None if step is None else next((at for at in times if at is not None), None)
 
 

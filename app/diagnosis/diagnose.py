@@ -254,9 +254,7 @@ def _diagnosis(
     named = [each for each in suspicions if each.cause in found]
     changes = tuple(
         replace(each, culprits=tuple(map(case.with_rank, each.culprits)))
-        for each in job_changes(
-            case.extended_history, case.replay.window.hosts, case.parallelism
-        )
+        for each in job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
     )
     return Diagnosis(
         findings,

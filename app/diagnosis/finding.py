@@ -192,9 +192,7 @@ def with_ranks(
         return culprit
     if culprit.dp_rank is None:
         # A host has no rank of its own: `rank` would be that of one worker.
-        return replace(
-            culprit, ranks=tuple(ranks), num_workers=len(workers) if is_whole else None
-        )
+        return replace(culprit, ranks=tuple(ranks), num_workers=len(workers) if is_whole else None)
     return replace(culprit, rank=ranks[0], ranks=tuple(ranks) if len(ranks) > 1 else ())
 
 

@@ -52,8 +52,8 @@ class OnsetMemory:
         known = self._onsets.get((on, subject))
         if known is None or known.since_step is None or reading.detail.since_step is not None:
             return reading
-        onset = {"since_step": known.since_step, "since_at_s": known.since_at_s}
-        return replace(reading, detail=replace(reading.detail, **onset))
+        detail = replace(reading.detail, since_step=known.since_step, since_at_s=known.since_at_s)
+        return replace(reading, detail=detail)
 
     def forget(self, seen: Collection[On]) -> None:
         """Drop remembered onsets of figures that were evaluated in this window."""
@@ -353,9 +353,7 @@ class JobAlerts:
         if facts.is_counted:
             self._counted_through = facts.place
             changes += self._end_of_earlier_run(facts.place[0], now_s)
-            at = ObservedWindow(
-                facts.window_id, *facts.place, facts.took_s, now_s, facts.started_s
-            )
+            at = ObservedWindow(facts.window_id, *facts.place, facts.took_s, now_s, facts.started_s)
             seen = list(self._rule_windows(facts))
             for each in admit_subjects(seen, self._states.values(), self._rules):
                 changes += self._move_by_window(each, at)

@@ -189,9 +189,7 @@ def _firing(
     state = replace(state, is_no_data=False, unseen_since_s=None)
     if reading.value is not None:
         began = before.detail
-        detail = replace(
-            reading.detail, since_step=began.since_step, since_at_s=began.since_at_s
-        )
+        detail = replace(reading.detail, since_step=began.since_step, since_at_s=began.since_at_s)
         state = replace(state, detail=detail, labels=with_culprits(before.labels, fresh.labels))
     back = (Transition("data-again", state.detail),) if before.is_no_data else ()
     if where == "over":

@@ -152,7 +152,11 @@ class StepAxis:
             tickvals=[self.position[at] for at in ticks],
             ticktext=[
                 formatting.count(self.steps[at])
-                + (f"<br>{formatting.clock_label(times[at], self.clock_detail)}" if at in times else "")
+                + (
+                    f"<br>{formatting.clock_label(times[at], self.clock_detail)}"
+                    if at in times
+                    else ""
+                )
                 for at in ticks
             ],
             **parts,

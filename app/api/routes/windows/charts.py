@@ -80,9 +80,7 @@ def shown_steps(
 
 def step_axis(rows: Sequence[StepRow]) -> StepAxis:
     """The axis over the measured steps; columns are merged where they are too many."""
-    found = thinned_axis(
-        [(row.step, row.recorded_s) for row in rows if row.recorded_s is not None]
-    )
+    found = thinned_axis([(row.step, row.recorded_s) for row in rows if row.recorded_s is not None])
     return found.with_clock({row.step: row.started_s for row in rows})
 
 

@@ -24,8 +24,8 @@ from app.api.routes.windows.ribbon_events import (
 from app.api.service.service import Service
 from app.charts.base.step_axis import StepEvent
 from app.diagnosis.combine_causes import leading
-from app.ingest.assembly.steps import LEFT_OUT_REASONS
 from app.formatting import unix_time
+from app.ingest.assembly.steps import LEFT_OUT_REASONS
 from app.store import windows
 from app.store.alerting import alerts
 from app.store.windows import Verdict
@@ -212,9 +212,7 @@ class SinceOnsetOut(WindowRangeOut):
     """Windows since an onset, and its step."""
 
     step: int
-    at: datetime | None = Field(
-        description="When the step started; null where not known."
-    )
+    at: datetime | None = Field(description="When the step started; null where not known.")
 
 
 class RibbonOut(ResponseModel):

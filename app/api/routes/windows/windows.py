@@ -91,7 +91,9 @@ def _with_stored_times(service: Service, job_id: str, result: Result) -> Result:
     with service.store.read() as conn:
         starts_s = windows.step_starts(conn, job_id, result["window"]["epoch"], unknown)
     at = {step: utc_timestamp(start_s) for step, start_s in starts_s.items()}
-    timed = [{**each, "onset_at": each.get("onset_at") or at.get(each["onset_step"])} for each in found]
+    timed = [
+        {**each, "onset_at": each.get("onset_at") or at.get(each["onset_step"])} for each in found
+    ]
     return {**result, "findings": timed}
 
 
