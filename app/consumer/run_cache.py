@@ -509,7 +509,7 @@ def silence_facts(run: LoadedRun, silence: SilentRanks) -> MissingDataFacts:
         stalled_since_s=silence.stalled_since_s,
         silent_since_s=silence.silent_since_s,
         names=tuple(
-            formatting.worker(*divmod(worker, pp_size), hosts, rank)
+            formatting.worker(worker // pp_size, worker % pp_size, hosts, rank)
             for worker, rank in zip_longest(named, silence.silent_ranks[: len(named)])
         ),
         num_silent=len(silence.silent_workers) or len(silence.silent_ranks),

@@ -67,7 +67,9 @@ def test_a_link_restores_windows_step_worker_and_order(stocked, open_job):
     known = result(stocked, "1-24..1-32")
     told = stocked.get(f"/jobs/{JOB}/headline", window="1-24..1-32")
     expect(stat(page, "Slowdown")).to_have_text(ratio(known["slowdown"]))
-    expect(page.locator("h1")).to_contain_text(told["sentence"].split(" it costs")[0])
+    expect(page.locator("h1")).to_contain_text(
+        told["sentence"].replace(" UTC", "").split(" it costs")[0]
+    )
     expect(slider(page, "Windows shown")).to_have_attribute(
         "aria-valuetext", re.compile(r"^steps 24 to 39, \d\d:\d\d")
     )

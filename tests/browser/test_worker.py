@@ -21,7 +21,7 @@ def worker(open_page, stocked):
 def test_figures_of_a_worker_are_those_of_the_api(worker, stocked):
     page = worker()
     found = stocked.get(PAGE)
-    assert page.inner_text("h1").replace("\u202f", " ") == found["sentence"]
+    assert page.inner_text("h1").replace("\u202f", " ") == found["sentence"].replace(" UTC", "")
     figures = page.locator(".stat-strip .figure").all_inner_texts()
     assert figures[0] == f"{found['slowdown']:.2f}\u00d7"
     assert figures[1] == f"{found['place']} of {found['num_workers']}" == "1 of 32"

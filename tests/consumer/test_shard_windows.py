@@ -58,7 +58,8 @@ def test_stored_window_equals_the_offline_analysis_of_its_steps(twin):
         history = history.extended(recent)
         # Offline the clock is not known.
         timed = saved(twin, window.id)
-        assert all(timed.pop("step_started_s")) and not any(offline.pop("step_started_s"))
+        assert all(timed.pop("step_started_s"))
+        assert not any(offline.pop("step_started_s"))
         want, got = leaves(offline), leaves(timed)
         figures = {at: leaf for at, leaf in want.items() if isinstance(leaf, float)}
         assert got | figures == want

@@ -114,7 +114,7 @@ def silent_workers(job: JobRecord) -> list[tuple[int, int]]:
 
 
 def silent_workers_text(conn: Connection, job: JobRecord) -> str | None:
-    """Names the silent workers: one with host and ranks, several by their common host, else None."""
+    """The silent workers: one with host and ranks, several by their common host, else None."""
     workers = {*silent_workers(job)}
     if not workers:
         return None
