@@ -119,7 +119,7 @@ def test_another_step_can_be_chosen_and_back_undoes_it(timeline, stocked):
 
 def test_a_step_without_a_window_is_found_in_its_window(timeline):
     page = timeline(f"{JOB}/timeline?step=12")
-    assert page.inner_text("h1").startswith("Step 12 took")
+    assert page.inner_text("h1").startswith("Step 12, at ")
     assert chosen(page, "window") == "1-8"
 
 
