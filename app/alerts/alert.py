@@ -36,8 +36,8 @@ class Blame:
 
     `culprits` have those of dp_rank, stage, host, rank and local_rank (the GPU) that apply; `cost`
     is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset,
-    `end_step` its end, None while it lasts; `since_at_s` and `end_at_s` are their Unix times. `fact` is the sentence without onset and cost; "" in
-    alerts of older versions.
+    `end_step` its end, None while it lasts; `since_at_s` and `end_at_s` are their Unix times.
+    `fact` is the sentence without onset and cost; "" in alerts of older versions.
     """
 
     cause: str
@@ -75,7 +75,8 @@ class Detail:
 
     `value` is the figure that the rule is `on`, in its unit. `since_step` is the finding's onset,
     else the first step of the first window that counted; of a resolved alert, the first step of the
-    window that resolved it. `since_at_s` is the Unix time at which that step started. `gpu_hours_lost_per_hour` is the cost of the alert's subject.
+    window that resolved it. `since_at_s` is the Unix time at which that step started.
+    `gpu_hours_lost_per_hour` is the cost of the alert's subject.
     """
 
     on: On | None = None  # None: older than rules

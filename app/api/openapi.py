@@ -423,6 +423,11 @@ def _window_result() -> dict[str, Any]:
                 "launched late.",
             },
             "steps": {"type": "array", "items": {"type": "integer"}},
+            "step_started_s": {
+                "type": "array",
+                "items": {"type": ["number", "null"]},
+                "description": "Unix time at which each of `steps` started; null where not known.",
+            },
             "structures": {
                 "type": "array",
                 "description": "Groups of steps with the same operations. Each group is "

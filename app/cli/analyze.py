@@ -1,6 +1,7 @@
 """`paceline analyze`: how slow a recorded job is, and why, without a server."""
 
 from pathlib import Path
+from time import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -94,12 +95,13 @@ def _analyze_profiles(
 
 def _result(trace: Path, window: "Window") -> dict[str, Any]:
     from app.cli.trace_input import errors_naming
+    from app.diagnosis.clock_times import in_clock_words
     from app.diagnosis.job_history import History
     from app.monitor import analysed
 
     with errors_naming(trace, "record the step again, or choose other steps with --steps"):
         _, result, _ = analysed(window, History())
-        return result
+        return in_clock_words(result, time())
 
 
 def _warn_of_guessed_sizes(trace: Path, meta: Path | None) -> None:

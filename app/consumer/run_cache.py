@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import zip_longest
 from math import inf
 from typing import Any, NamedTuple
 
@@ -511,7 +512,10 @@ def silence_facts(run: LoadedRun, silence: SilentRanks) -> MissingDataFacts:
     return MissingDataFacts(
         stalled_since_s=silence.stalled_since_s,
         silent_since_s=silence.silent_since_s,
-        names=tuple(formatting.worker(*divmod(worker, pp_size), hosts) for worker in named),
+        names=tuple(
+            formatting.worker(worker // pp_size, worker % pp_size, hosts, rank)
+            for worker, rank in zip_longest(named, silence.silent_ranks[: len(named)])
+        ),
         num_silent=len(silence.silent_workers) or len(silence.silent_ranks),
         num_workers=job.parallelism.num_workers,
         num_gpus=job.num_gpus,

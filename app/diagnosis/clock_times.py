@@ -31,7 +31,9 @@ def with_clock_times(result: Result, clock: Mapping[int, StepTime]) -> dict[str,
 
 
 def _with_times(finding: Result, clock: Mapping[int, StepTime]) -> dict[str, Any]:
-    onset, end = clock.get(finding["onset_step"]), clock.get(finding.get("end_step"))
+    # -1 is no step.
+    steps = (finding.get(name) for name in ("onset_step", "end_step"))
+    onset, end = (clock.get(-1 if step is None else step) for step in steps)
     return {
         **finding,
         "onset_at": formatting.utc_timestamp(None if onset is None else onset[0]),

@@ -20,7 +20,7 @@ _BEGIN, _OR, _END = "\ufdd0", "\ufdd1", "\ufdd2"
 _VERB = re.compile(f"{_BEGIN}([^{_OR}]*){_OR}([^{_END}]*){_END}")
 # Words that begin a fact; a host's name keeps its case.
 _FIRST_WORDS = re.compile(
-    r"(?:a|all|another|both|computations|every|in|loads|rank|some|stages?|the|waits)(?=[ ,:])"
+    r"(?:a|all|another|both|computations|every|in|loads|ranks?|some|stages?|the|waits)(?=[ ,:])"
 )
 
 

@@ -121,7 +121,7 @@ def test_a_resolution_has_the_current_figure():
     assert told("resolved", RULE_REMOVED) == "The rule slow no longer watches llm-70b."
     assert told("resolved", on="stalled", value=None) == "llm-70b sends again."
     assert told("resolved", on="worker", value=None, subject="3-1").startswith(
-        "dp 3, stage 1 no longer slows llm-70b down"
+        "host-017 (dp 3, stage 1) no longer slows llm-70b down"
     )
 
 

@@ -100,7 +100,10 @@ def open_page(chromium):
 
     def open_one(url, *, width=1440, theme="light"):
         context = chromium.new_context(
-            viewport={"width": width, "height": 1000}, color_scheme=theme, locale="en-GB"
+            viewport={"width": width, "height": 1000},
+            color_scheme=theme,
+            locale="en-GB",
+            timezone_id="UTC",
         )
         context.set_default_timeout(PATIENCE_MS)
         origin = "/".join(url.split("/", 3)[:3])

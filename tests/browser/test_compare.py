@@ -32,7 +32,9 @@ def test_headline_and_figures_of_a_comparison_are_those_of_the_api(
         f"A {found['a']['slowdown']:.2f}\u00d7"
     )
     expect(page.locator(".causes")).to_contain_text("New on B")
-    expect(page.locator(".causes li b")).to_contain_text("Slow worker: rank 88 (dp 3, stage 1)")
+    expect(page.locator(".causes li b")).to_contain_text(
+        "Slow worker: host-021, ranks 88 to 95 (dp 3, stage 1)"
+    )
     expect(page.locator(".compare-panels .main-svg").first).to_be_visible()
     keep(page, f"compare-{theme}-{width}")
 

@@ -215,8 +215,8 @@ def test_slowdowns_on_the_fleet_page_are_those_of_the_api(visit, stocked):
     [
         (
             "slow-worker",
-            ("slow worker", "dp 3, stage 1", "host-021"),
-            "host-021, rank 88 (dp 3, stage 1)",
+            ("slow worker", "host-021", "ranks 88 to 95 (dp 3, stage 1)"),
+            "host-021, ranks 88 to 95 (dp 3, stage 1)",
         ),
         ("long-last-stage", ("long last stage", "stage 3"), "Stage 3, the last stage, takes"),
         (

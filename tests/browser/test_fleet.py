@@ -76,7 +76,10 @@ def test_a_fleet_line_names_the_culprit_and_marks_the_onset(stocked, fleet):
     page = fleet().page
     slow = page.locator('.fleet-line[data-key="slow-worker"]')
     assert slow.locator(".chip").all_inner_texts() == ["slow worker"]
-    assert slow.locator(".culprit").inner_text().split("\n") == ["dp 3, stage 1", "host-021"]
+    assert slow.locator(".culprit").inner_text().split("\n") == [
+        "host-021",
+        "ranks 88 to 95 (dp 3, stage 1)",
+    ]
     assert slow.locator(".onset-flag").count() == 1
     long_stage = page.locator('.fleet-line[data-key="long-last-stage"]')
     assert long_stage.locator(".chip").first.inner_text() == "long last stage"

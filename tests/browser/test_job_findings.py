@@ -33,7 +33,9 @@ def test_the_leading_finding_keeps_its_evidence_open(server, open_page, keep, th
     expect(page.locator("h1")).to_contain_text("Rank 6 (dp 2, stage 1) is 1.6\u00d7 slower")
     card = page.locator(".findings")
     expect(card.locator("li")).to_have_count(1)
-    expect(card.locator("li h3")).to_have_text("Slow worker: rank 6 (dp 2, stage 1)")
+    expect(card.locator("li h3")).to_have_text(
+        "Slow worker: rank 6 (dp 2, stage 1), host not reported"
+    )
     sure = re.compile(r"^high confidence, \d\d\u202f%$")
     expect(card.locator("li .sure > span")).to_have_text(sure)
     expect(card.locator(".ruled-out dt").first).to_be_visible()

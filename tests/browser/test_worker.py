@@ -21,12 +21,12 @@ def worker(open_page, stocked):
 def test_figures_of_a_worker_are_those_of_the_api(worker, stocked):
     page = worker()
     found = stocked.get(PAGE)
-    assert page.inner_text("h1").replace("\u202f", " ") == found["sentence"]
+    assert page.inner_text("h1").replace("\u202f", " ") == found["sentence"].replace(" UTC", "")
     figures = page.locator(".stat-strip .figure").all_inner_texts()
     assert figures[0] == f"{found['slowdown']:.2f}\u00d7"
     assert figures[1] == f"{found['place']} of {found['num_workers']}" == "1 of 32"
     assert figures[2] == f"{found['job_slowdown']:.2f}\u00d7"
-    assert "Slow worker: rank 88 (dp 3, stage 1)" in page.inner_text(".findings")
+    assert "Slow worker: host-021, ranks 88 to 95 (dp 3, stage 1)" in page.inner_text(".findings")
     result = stocked.get("/jobs/slow-worker/windows/latest")
     assert found["slowdown"] == result["worker_slowdown"][3][1]
 

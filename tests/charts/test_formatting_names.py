@@ -134,3 +134,43 @@ def test_causes_have_the_same_names_on_the_page_and_in_its_charts():
         name: cause_name(name) for name in named
     }
     assert len(named) >= 11
+
+
+@pytest.mark.parametrize(
+    ("culprit", "name"),
+    [
+        ({"host": "host-043", "rank": 11, "dp_rank": 3, "stage": 1},
+         "host-043, rank 11 (dp 3, stage 1)"),
+        ({"host": "host-043", "rank": 11, "dp_rank": 3, "stage": 1, "local_rank": 5},
+         "host-043, rank 11 (dp 3, stage 1), GPU 5"),
+        ({"host": "h", "rank": 88, "ranks": list(range(88, 96)), "dp_rank": 3, "stage": 1},
+         "h, ranks 88 to 95 (dp 3, stage 1)"),
+        ({"host": "host-017", "ranks": list(range(8, 16)), "num_workers": 8},
+         "host-017, ranks 8 to 15, all 8 of its workers"),
+        ({"host": "h", "ranks": [3, 7, 12]}, "h, ranks 3, 7 and 12"),
+        ({"rank": 11, "dp_rank": 3, "stage": 1}, "rank 11 (dp 3, stage 1), host not reported"),
+        ({"host": "h", "dp_rank": 3, "stage": 1}, "h (dp 3, stage 1)"),
+        ({"stage": 1}, "stage 1"),
+        ({"host": "h"}, "h"),
+        ({}, ""),
+    ],
+)  # fmt: skip
+def test_a_culprit_has_host_ranks_and_place_as_far_as_known(culprit, name):
+    assert formatting.culprit_name(culprit, names_unknown_host=True) == name
+
+
+@pytest.mark.parametrize(
+    ("lasted_s", "told"),
+    [(0.4, "0 s"), (94, "94 s"), (95, "2 min"), (720, "12 min"), (5_699, "95 min"),
+     (5_700, "2 h"), (172_799, "48 h"), (172_800, "2 days")],
+)  # fmt: skip
+def test_durations_beside_times_have_one_rounded_unit(lasted_s, told):
+    assert formatting.short_duration(lasted_s) == told
+
+
+def test_an_onset_has_what_is_known_of_time_and_duration():
+    at_s = 1_795_488_067.0
+    assert formatting.since_words(30, at_s, 720, now_s=at_s) == "02:41 UTC, step 30, 12 min"
+    assert formatting.since_words(1204, None, 720, now_s=at_s) == "step 1,204"
+    assert formatting.utc_timestamp(at_s) == "2026-11-24T02:41:07Z"
+    assert formatting.unix_time("2026-11-24T02:41:07Z") == at_s

@@ -19,7 +19,7 @@ def test_report_is_one_file_with_plotly_and_the_json_figures(trace, tmp_path):
     text, result = page.read_text(), json.loads(out.read_text())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "report.html"]
     assert f"{result['slowdown']:.2f}\u00d7" in text
-    assert "Rank 1 (dp 1, stage 0) on host-000 is 2.5\u00d7 slower" in text
+    assert "host-000, rank 1 (dp 1, stage 0) is 2.5\u00d7 slower" in text
     assert "plotly.js v" in text
     assert "plotly.react" in text.lower()
 

@@ -3,6 +3,7 @@
 import pytest
 
 from app.store import fleet, windows
+from app.store.windows import StepRow
 from tests.store.factories import register, window
 from tests.store.findings import finding, result
 
@@ -33,6 +34,7 @@ def test_brief_has_the_figures_computed_by_hand():
         "gpu_hours": pytest.approx(0.2),
         "step_s": 90.0,
         "discrepancy": 0.01,
+        "ended_s": None,
         "clock_residual_ms": 0.4,
         "num_findings": 1,
         "findings": [
@@ -45,6 +47,8 @@ def test_brief_has_the_figures_computed_by_hand():
                 "onset_step": 4,
                 "persistence": "chronic",
                 "sentence": "dp 1, stage 1 on host-b is 1.6x slower than its peers.",
+                "onset_at": None,
+                "ended_at": None,
             }
         ],
     }
@@ -72,13 +76,16 @@ def test_window_without_figures_has_no_brief():
     assert fleet.brief_of(result(slowdown=None), num_gpus=4) is None
 
 
-def test_onset_time_is_that_of_the_window_of_the_onset(store):
+def test_onset_time_is_that_of_the_step_of_the_onset(store):
     register(store, JOB)
     brief = fleet.brief_of(result(finding(onset_step=5)), num_gpus=4)
-    for first_step, updated_s in ((0, 100.0), (4, 200.0), (8, 300.0)):
-        last = first_step + 3
-        save(store, first_step, brief, last_step=last, updated_s=updated_s)
-    assert saved(store)["onset_at_s"] == 200.0
+    with store.write() as conn:
+        rows = [
+            StepRow(1, step, 1.0, 1.0, 1.0, 1.0, "1-4", started_s=100.0 + step) for step in (4, 5)
+        ]
+        windows.save_steps(conn, JOB, rows)
+    save(store, 8, brief, last_step=11, updated_s=300.0)
+    assert saved(store)["onset_at_s"] == 105.0
 
 
 def test_cause_without_onset_step_has_no_onset_time(store):

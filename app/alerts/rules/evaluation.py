@@ -52,8 +52,8 @@ class OnsetMemory:
         known = self._onsets.get((on, subject))
         if known is None or known.since_step is None or reading.detail.since_step is not None:
             return reading
-        onset = {"since_step": known.since_step, "since_at_s": known.since_at_s}
-        return replace(reading, detail=replace(reading.detail, **onset))
+        detail = replace(reading.detail, since_step=known.since_step, since_at_s=known.since_at_s)
+        return replace(reading, detail=detail)
 
     def forget(self, seen: Collection[On]) -> None:
         """Drop remembered onsets of figures that were evaluated in this window."""

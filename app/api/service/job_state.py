@@ -1,7 +1,7 @@
 """State of a job in one word, and its silent ranks, from the stored job and the time."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from app import formatting
 from app.store import hosts, shards
@@ -115,13 +115,16 @@ def silent_workers(job: JobRecord) -> list[tuple[int, int]]:
 
 
 def silent_workers_text(conn: Connection, job: JobRecord) -> str | None:
-    """Names the silent workers: one by its name, several by their common host, else None."""
+    """The silent workers: one with host and ranks, several by their common host, else None."""
     workers = {*silent_workers(job)}
     if not workers:
         return None
     known = hosts.load(conn, job.job_id, job.epoch)
-    if len(workers) == 1:
-        return formatting.worker(*workers.pop(), known)
     on_hosts = {known.get(worker) for worker in workers}
     host = on_hosts.pop() if len(on_hosts) == 1 else None
-    return f"all on {formatting.bidi_isolated(host)}" if host else None
+    ranks = list(job.silent_ranks or ())
+    who: dict[str, Any] = {"host": host, "rank": min(ranks, default=None), "ranks": ranks}
+    if len(workers) == 1:
+        dp_rank, stage = workers.pop()
+        return formatting.culprit_name({**who, "dp_rank": dp_rank, "stage": stage})
+    return formatting.culprit_name(who) if host else None

@@ -42,7 +42,7 @@ class JobFacts:
 
     `since_s` and `now_s` are Unix times: since when it is stalled, silent or stale, where that is
     known, and now. Of the ranks in `silent_ranks` nothing comes, of the `num_others` it does;
-    `silent_place` says in words which worker or host that is, where it is one.
+    `silent_who` names the worker or host that they are, where it is one.
     """
 
     num_steps: int = 0  # complete steps of the open window
@@ -52,7 +52,7 @@ class JobFacts:
     since_s: float | None = None
     silent_ranks: Sequence[int] = ()
     num_others: int = 0
-    silent_place: str | None = None
+    silent_who: str | None = None
     step_s: float | None = None  # what a step takes, where earlier ones tell
     num_gpus: int = 0  # of a running job; 0 where no figures a day are given
 
@@ -232,8 +232,7 @@ def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]
 
 
 def _who_is_silent(seen: JobFacts) -> str:
-    place = f" ({seen.silent_place})" if seen.silent_place else ""
-    return f"{formatting.ranks(seen.silent_ranks)}{place}"
+    return sentence_case(seen.silent_who or formatting.ranks(seen.silent_ranks))
 
 
 def _stale(seen: JobFacts) -> tuple[str, str]:

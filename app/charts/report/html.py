@@ -11,6 +11,7 @@ from typing import Any
 
 from app import formatting
 from app.charts.base.figure import PlotlyFigure
+from app.charts.base.step_axis import StepAxis
 from app.charts.base.theme import DARK, LIGHT, Theme
 from app.charts.job.headline import JobFacts, JobState, headline
 from app.charts.job.step_times import StepPoint, step_times
@@ -161,7 +162,7 @@ def report_figures(
     result: Result, hosts: Hosts, theme: Theme
 ) -> dict[str, tuple[str, PlotlyFigure]]:
     """Title and figure by the chart's name, in the order of the page."""
-    setting = ChartOptions(theme, hosts)
+    setting = ChartOptions(theme, hosts, _axis(result))
     found = {
         key: (title, figure)
         for key, title in _TITLES.items()
@@ -176,12 +177,19 @@ def _leading_chart(result: Result) -> str:
     return _LEADING_CHARTS.get(causes[0], "workers") if causes else "workers"
 
 
+def _axis(result: Result) -> StepAxis:
+    """The steps with their times in UTC, which all charts over steps share."""
+    steps = result["steps"]
+    started_s = dict(zip(steps, result.get("step_started_s") or (), strict=False))
+    return StepAxis.over(steps).with_clock(started_s)
+
+
 def _figure(key: str, result: Result, setting: ChartOptions) -> PlotlyFigure | None:
     is_low = result["fidelity"]["verdict"] == "low"
     if key in _BLAMING and is_low:
         return None
     if key == _STEPS:
-        return step_times(_points(result), theme=setting.theme)
+        return step_times(_points(result), theme=setting.theme, at=setting.axis)
     if key == "dp-steps" and _leading_chart(result) != key:
         return None  # it says something where lengths are uneven, and little elsewhere
     if key == "stages" and result["job"]["pp_size"] == 1:

@@ -126,8 +126,8 @@ def _finding(found: Mapping[str, Any]) -> str:
     sure = formatting.confidence(found["confidence"])
     onset = found["onset_step"]
     end = found.get("end_step")
-    since = "before recording began" if onset is None else f"step {formatting.count(onset)}"
-    until = [] if end is None else [("Until", f"step {formatting.count(end)}")]
+    since = "before recording began" if onset is None else _when(onset, found.get("onset_at"))
+    until = [] if end is None else [("Until", _when(end, found.get("ended_at")))]
     times = [("Since", since), *until]
     evidence = ((_label(name), _evidence(name, value)) for name, value in found["evidence"].items())
     return (
@@ -136,6 +136,11 @@ def _finding(found: Mapping[str, Any]) -> str:
         f"<details><summary>Evidence</summary>{fact_list([*times, *evidence])}</details>"
         "</div></li>"
     )
+
+
+def _when(step: int, at: str | None) -> str:
+    """Date, time and step: the report is read later."""
+    return formatting.since_words(step, formatting.unix_time(at), now_s=0.0)
 
 
 def _cost(found: Mapping[str, Any]) -> str:

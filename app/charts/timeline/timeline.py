@@ -72,10 +72,10 @@ def timeline(
     )
 
 
-def step_sentence(view: StepView) -> str:
-    """How long the step took, and how long it would have taken."""
+def step_sentence(view: StepView, at: str | None = None) -> str:
+    """How long the step took, and how long it would have taken; `at` is when it started."""
     took, ideal = formatting.seconds(view.recorded_s), formatting.seconds(view.ideal_s)
-    step = formatting.count(view.step)
+    step = formatting.count(view.step) + (f", at {at}," if at else "")
     if view.lost_s < 0:
         return f"Step {step} took {took}, less than its ideal of {ideal}."
     return f"Step {step} took {took}. Without stragglers it takes {ideal}."
@@ -182,8 +182,10 @@ _MAX_NAMED = 3
 _PASSES = ("forward", "backward")
 
 
-def step_headline(view: StepView, hosts: Hosts | None = None) -> tuple[str, str]:
-    """The step's time, and its explanation by the critical path."""
+def step_headline(
+    view: StepView, hosts: Hosts | None = None, at: str | None = None
+) -> tuple[str, str]:
+    """The step's time, and its explanation by the critical path; `at` is when it started."""
     (dp_rank, stage, _), share = next(iter(view.path.worker_shares.items()))
     who = formatting.worker(dp_rank, stage, hosts)
     links = [link for link in view.path.links if (link.dp_rank, link.stage) == (dp_rank, stage)]
@@ -194,7 +196,7 @@ def step_headline(view: StepView, hosts: Hosts | None = None) -> tuple[str, str]
         f"The critical path runs through {who} for {formatting.seconds(own_s)}"
         f"{_computations(computed)}{_others(view, dp_rank, stage)}."
     )
-    return step_sentence(view), " ".join(
+    return step_sentence(view, at), " ".join(
         [times, *_elsewhere(view), *_launches(view), *_doubt(view)]
     )
 

@@ -244,7 +244,7 @@ const lowered = (words) => words.charAt(0).toLowerCase() + words.slice(1)
 function said(sentence) {
   const words = tidy(contained(sentence)).replaceAll(/([ (]\d[\d,]*(?:\.\d+)?)x(?= )/g, "$1\u00d7")
   return words
-    .replace(/^(every|all|both|the|loads|rank|stage|steps|no|a|transfers|some|collectives|simulated) /, capitalized)
+    .replace(/^(every|all|both|the|loads|ranks?|stage|steps|no|a|transfers|some|collectives|simulated) /, capitalized)
     .replace(/([^.])$/, "$1.")
 }
 

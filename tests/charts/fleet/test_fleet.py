@@ -166,7 +166,7 @@ DEAD = LosingJob("dead", 30.0, is_stalled=True, silent_s=400.0)
         (FleetFacts(2, 1, [], 1.1), "No job is losing time.",
          "Every job with figures runs below 1.10\u00d7 of its ideal."),
         (FleetFacts(9, 5, [SLOW], 1.1), "1 of 9 jobs is losing time. It costs 60 GPU-hours a day.",
-         "slow loses most: slow worker, dp 3, stage 1 on host-017."),
+         "slow loses most: slow worker, host-017 (dp 3, stage 1)."),
         (FleetFacts(9, 5, [LAST], 1.1), "1 of 9 jobs is losing time. It costs 60 GPU-hours a day.",
          "late loses most: long last stage, stage 3."),
         (FleetFacts(9, 5, [dataclasses.replace(LAST, num_stages=5)], 1.1),
@@ -174,7 +174,7 @@ DEAD = LosingJob("dead", 30.0, is_stalled=True, silent_s=400.0)
          "late loses most: long stage, stage 3."),
         (FleetFacts(9, 5, [SLOW, DEAD], 1.1),
          "2 of 9 jobs are losing time. Together they cost 90 GPU-hours a day.",
-         "slow loses most: slow worker, dp 3, stage 1 on host-017; it alone is more than half of "
+         "slow loses most: slow worker, host-017 (dp 3, stage 1); it alone is more than half of "
          "the loss."),
         (FleetFacts(9, 5, [DEAD, LosingJob("odd", 30.0)], 1.1),
          "2 of 9 jobs are losing time. Together they cost 60 GPU-hours a day.",

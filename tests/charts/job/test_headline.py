@@ -129,7 +129,7 @@ def test_a_stalled_job_without_figures_says_only_since_when():
         (
             [*range(1, 51)],
             974,
-            "Ranks 1, 2, 3 and 47 more have been silent since 14:02 UTC; 974 others go on.",
+            "Ranks 1 to 50 have been silent since 14:02 UTC; 974 others go on.",
         ),
     ],
 )
@@ -154,12 +154,12 @@ def test_figures_of_the_others_follow_the_silent_rank():
 
 
 def test_one_silent_worker_is_named_with_its_host():
-    place = "dp 5, stage 0 on host-x"
+    who = "host-x, rank 40 (dp 5, stage 0)"
     sentence, _ = told(
-        "silent", None, silent_ranks=[40], silent_place=place, num_others=7,
+        "silent", None, silent_ranks=[40], silent_who=who, num_others=7,
         since_s=AT_14_02, now_s=AT_14_02,
     )  # fmt: skip
-    assert sentence == f"Rank 40 ({place}) has been silent since 14:02 UTC; 7 others go on."
+    assert sentence == f"{who} has been silent since 14:02 UTC; 7 others go on."
 
 
 def test_unknown_start_time_is_omitted():

@@ -164,7 +164,7 @@ def test_headline_of_a_step():
     told, sub = step_headline(view, {(0, 1): "host-<b>"})
     assert told == f"Step 0 took 7.5 s. Without stragglers it takes {view.ideal_s:.3g} s."
     assert sub == (
-        "The critical path runs through dp 0, stage 1 on host-<b> for 4 s, 2 computations "
+        "The critical path runs through host-<b> (dp 0, stage 1) for 4 s, 2 computations "
         "without a pause, while stage 0 waits 53 % of the step."
     )
 

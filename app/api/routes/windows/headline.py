@@ -91,7 +91,7 @@ def _job_facts(conn: Connection, job: JobRecord, state: JobState, service: Servi
         now_s=service.now_s(),
         since_s=state_since_s(job, state),
         silent_ranks=job.silent_ranks or (),
-        silent_place=silent_workers_text(conn, job),
+        silent_who=silent_workers_text(conn, job),
         num_others=job.parallelism.num_workers - len({*silent_workers(job)}),
         step_s=recent_step_s(conn, job.job_id, job.epoch),
         num_gpus=job.num_gpus if is_running else 0,

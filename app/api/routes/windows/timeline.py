@@ -28,6 +28,8 @@ from app.engine.timeline.step_run import RunKind, waiting_share
 from app.engine.timeline.step_view import StepView, find_operation, most_delayed_link
 from app.engine.timeline.writer import trace_event_pieces
 from app.errors import TooLarge
+from app.formatting import utc_time
+from app.store import windows
 from app.trace.job import job_of
 
 # Some 35 MB, written in a few seconds; viewers are slow with more.
@@ -276,7 +278,11 @@ def get_window_step(
 ) -> StepOfWindowOut:
     """Step times, waiting and sentences of the timeline page. Closed windows only."""
     replay, view = service.step_views.get(job_id, window, step, dp)
-    sentence, sub = step_headline(view, replay.window.hosts)
+    with service.store.read() as conn:
+        starts_s = windows.step_starts(conn, job_id, replay.window.epoch, [view.step])
+    at_s = starts_s.get(view.step)
+    at = None if at_s is None else utc_time(at_s, service.now_s())
+    sentence, sub = step_headline(view, replay.window.hosts, at)
     link = most_delayed_link(view)
     on_path = dict.fromkeys(dp_rank for dp_rank, _, _ in view.path.worker_shares)
     return StepOfWindowOut(

@@ -1,6 +1,6 @@
 /** The table of jobs: its head, a line for each job, its causes and culprits in few words. */
 
-import { placeOf, rankWords } from "../../components/culprits.js"
+import { place, placeOf, rankWords } from "../../components/culprits.js"
 import { hasStaleFigures, missingDataInShort } from "../../components/missing-data.js"
 import { stateLabel } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
@@ -237,7 +237,10 @@ function culprit(job) {
   const [text, more, isQuiet] = culpritWords(job)
   return h(
     "span",
-    { class: isQuiet ? "culprit at-desk quiet" : "culprit at-desk" },
+    {
+      class: isQuiet ? "culprit at-desk quiet" : "culprit at-desk",
+      title: job.culprits.length ? place(job.culprits[0]) : null,
+    },
     text,
     more && h("small", {}, tidy(more)),
   )

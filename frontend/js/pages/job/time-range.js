@@ -20,9 +20,10 @@ export function timeRangeForm({ time, known, onPick }) {
       "aria-label": "Range of times",
       onsubmit: (event) => submitted(event, onPick),
     },
+    h("span", {}, "Last"),
     h(
       "div",
-      { class: "segments", role: "group", "aria-label": "Before the newest step" },
+      { class: "segments", role: "group", "aria-label": "Last" },
       PRESETS.map(([from, text]) =>
         h(
           "button",
@@ -32,7 +33,7 @@ export function timeRangeForm({ time, known, onPick }) {
             "aria-pressed": String(time?.from === from && !time?.to),
             onclick: () => onPick({ from, to: null }),
           },
-          `Last ${text}`,
+          text,
         ),
       ),
     ),

@@ -74,7 +74,7 @@ async def test_silent_ranks_are_named_by_their_common_host(api, save_silence):
         silent_ranks=[5, 6, 7], silent_workers=[1, 1, 2], silent_since_s=NOW_S - 60
     )
     assert (job["num_silent_ranks"], job["num_silent_workers"]) == (3, 2)
-    assert (await headline(api))["sentence"].startswith("Ranks 5, 6 and 7 (all on two) have been")
+    assert (await headline(api))["sentence"].startswith("two, ranks 5 to 7 have been")
     await save_silence(silent_ranks=[5, 7], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
     assert (await headline(api))["sentence"].startswith("Ranks 5 and 7 have been")
 

@@ -57,6 +57,8 @@ async def test_a_bin_is_a_window_with_its_figures(api):
             "slowdown": 1.25,
             "verdict": "ok",
             "is_open": False,
+            "first_at": None,
+            "last_at": None,
         },
         {
             "from": "1-2",
@@ -68,6 +70,8 @@ async def test_a_bin_is_a_window_with_its_figures(api):
             "slowdown": None,
             "verdict": None,
             "is_open": False,
+            "first_at": None,
+            "last_at": None,
         },
     ]
     assert (shown["older"], shown["gaps"], shown["since_onset"]) == (0, [], None)
@@ -92,7 +96,7 @@ async def test_windows_since_the_onset_are_given(api):
     for first_step in (0, 2, 4, 6):
         api.save_window(with_result(window_record(first_step), findings=[found(3)]))
     shown = await seen_by(api)
-    assert shown["since_onset"] == {"from": "1-2", "to": "1-6", "step": 3}
+    assert shown["since_onset"] == {"from": "1-2", "to": "1-6", "step": 3, "at": None}
     [onset] = shown["events"]
     assert (onset["kind"], onset["step"], onset["bin"]) == ("onset", 3, 1)
     assert onset["text"] == "slow since 3"
@@ -121,7 +125,7 @@ async def test_onset_before_the_ribbon_starts_at_the_oldest_window(api):
     for first_step in (10, 12):
         api.save_window(with_result(window_record(first_step), findings=[found(3)]))
     shown = await seen_by(api)
-    assert shown["since_onset"] == {"from": "1-10", "to": "1-12", "step": 3}
+    assert shown["since_onset"] == {"from": "1-10", "to": "1-12", "step": 3, "at": None}
     assert shown["events"] == []
 
 

@@ -68,7 +68,7 @@ async def test_workers_and_charts_name_the_hosts_that_are_known(api):
     assert workers["hosts"] == [[None, None], [None, "host-<b>"]]
     for chart in ("workers", "worker-steps"):
         figure = (await api.client.get(f"{PATH}/windows/latest/charts/{chart}")).json()
-        assert "on host-<b>" in figure["meta"]["text"]
+        assert "host-<b> (dp 1, stage 1)" in figure["meta"]["text"]
         assert "host-<b>" not in str(figure["data"]) + str(figure["layout"])
         assert "host-&lt;b&gt;" in str(figure["layout"])
 
