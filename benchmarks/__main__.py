@@ -50,6 +50,7 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "pipeline": Benchmark("service.pipeline:pipeline", "batches to stored results on the API"),
         "api": Benchmark("service.api:api", "what pages ask, with 1,000 jobs stored"),
         "page": Benchmark("service.page:page", "a job's page in Chromium: clicks, live, heap"),
+        "follow": Benchmark("service.follow:follow", "whether a live job's figures hold still"),
         "client": Benchmark("recording.client:client", "what recording costs a training"),
         "torch": Benchmark("recording.training:torch", "the same in a real one, on the CPU"),
     },

@@ -24,7 +24,7 @@ from benchmarks.service.pushing import StepFeed, page_stack, stages_of
 from benchmarks.service.stack import JOB, StackUnderTest
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserType, CDPSession, Page
+    from playwright.async_api import Browser, CDPSession, Page
 
 
 DEFAULT_WORKERS = (1_024, 16_384)
@@ -184,7 +184,7 @@ async def chromium_browser(path: Path | None) -> AsyncIterator["Browser"]:
     from playwright.async_api import Error, async_playwright
 
     async with async_playwright() as playwright:
-        found = path or _chromium_path(playwright.chromium)
+        found = path or chromium_path(playwright.chromium)
         try:
             opened = await playwright.chromium.launch(executable_path=found, args=list(_FLAGS))
         except Error as error:
@@ -200,7 +200,12 @@ async def new_page(browser: "Browser") -> "Page":
     return await context.new_page()
 
 
-def _chromium_path(chromium: "BrowserType") -> Path:
+def chromium_path(chromium: Any) -> Path:
+    """Where a browser is that Playwright can start.
+
+    Raises:
+        StartUpFailed: there is none.
+    """
     names = [shutil.which(name) for name in _NAMES]
     for path in (*names, chromium.executable_path):
         if path and Path(path).exists():
