@@ -204,7 +204,7 @@ def test_without_the_server_old_figures_stay_with_their_time(stocked, fleet, kee
     lines = len(shown(page))
     page.route("**/api/v1/fleet?*", lambda route: route.abort())
     page.get_by_label("Cause", exact=True).select_option("slow-worker")
-    note = page.get_by_role("note").filter(has_text="Figures are as of")
+    note = page.get_by_role("note").filter(has_text="Shown as of")
     expect(note).to_be_visible()
     assert len(shown(page)) == lines
     keep(page, "fleet-old-light")
