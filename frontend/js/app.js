@@ -106,7 +106,8 @@ function liveMark() {
 }
 
 /** The live status of a job; `step_s` is its mean step time, where it is known. */
-function jobMark({ job: { state, last_step, last_data_at, num_silent_ranks }, step_s }) {
+function jobMark({ job: { state, last_step, last_data_at, num_silent_ranks, latest_window }, step_s }) {
+  if (state === "finished" && !latest_window) return { mark: "finished", text: "Finished, not analysed" }
   if (state === "finished") return { mark: "finished", tone: "is-ok", text: "Finished, complete" }
   if (!last_data_at) return { mark: "silent", text: "Waiting for the first data" }
   const at = new Date(last_data_at)

@@ -73,7 +73,7 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
                 leading = result["findings"][0]
                 text = _leading_cause(result["findings"]), _explained(text[0], leading)
         case "finished":
-            text = _finished(known)
+            text = _finished(known) if known else _finished_unmeasured(result)
         case _:
             text = _running(state, known, seen)
     return Headline(state, *_with_missing_ranks(state, text, known))
@@ -241,9 +241,36 @@ def _low_fidelity(result: Mapping[str, Any] | None) -> tuple[str, str]:
     return sentence, f"The limit is {limit}. Naming a worker or a stage would be a guess."
 
 
-def _finished(result: Mapping[str, Any] | None) -> tuple[str, str]:
-    if result is None:
-        return "This job has finished. None of its steps was analysed.", ""
+def _finished_unmeasured(result: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Of a job without figures: who is to blame for that, as far as that is known."""
+    sentence = "This job has finished. None of its steps was analysed"
+    silent = [each for each in (result or {}).get("findings") or () if each["cause"] == _SILENT]
+    skipped = (result or {}).get("skipped_steps") or ()
+    sub = f"The last step was skipped: {skipped[-1]['reason']}." if skipped else ""
+    if not silent:
+        return f"{sentence}.", sub
+    onset = silent[0].get("onset_step")
+    since = "" if onset is None else f" from step {formatting.count(onset)} on"
+    return f"{sentence}, as {_silent_ranks(silent[0])} sent nothing{since}.", sub
+
+
+def _silent_ranks(finding: Mapping[str, Any]) -> str:
+    """The ranks of a silent-worker finding, with worker and host where one culprit has all."""
+    ranks = formatting.ranks(finding["evidence"]["ranks"])
+    if len(finding["culprits"]) != 1:
+        return ranks[:1].lower() + ranks[1:]
+    culprit = finding["culprits"][0]
+    host = formatting.bidi_isolated(culprit["host"]) if culprit.get("host") else None
+    if "dp_rank" in culprit and "stage" in culprit:
+        worker = (culprit["dp_rank"], culprit["stage"])
+        host_of = {worker: culprit["host"]} if host else None
+        place = formatting.worker(*worker, host_of)
+    else:
+        place = f"all on {host}" if host else ""
+    return f"{ranks[:1].lower()}{ranks[1:]}" + (f" ({place})" if place else "")
+
+
+def _finished(result: Mapping[str, Any]) -> tuple[str, str]:
     at = formatting.ratio(result["slowdown"])
     if _is_low(result):
         text = _low_fidelity(result)[0]
