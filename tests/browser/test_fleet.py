@@ -72,6 +72,18 @@ def test_the_fleet_summary_has_the_figures_of_the_api(stocked, fleet, keep):
     keep(page, "fleet-stocked-light")
 
 
+def test_stalled_and_silent_jobs_come_first_and_are_in_the_headline(fleet):
+    page = fleet().page
+    assert shown(page)[:2] == ["stalled", "silent"]
+    assert ", 1 of them stalled. " in page.locator("h1").inner_text()
+    assert "1 job has silent ranks: its loss is not measured." in page.locator(
+        ".headline p"
+    ).inner_text().replace("\u202f", " ")
+    notes = page.locator(".stat .note")
+    assert notes.nth(0).inner_text().startswith("1 stalled, 1 silent, ")
+    assert "32 of it by 1 stalled job" in notes.nth(3).inner_text()
+
+
 def test_a_fleet_line_names_the_culprit_and_marks_the_onset(stocked, fleet):
     page = fleet().page
     slow = page.locator('.fleet-line[data-key="slow-worker"]')

@@ -57,7 +57,7 @@ def test_a_job_without_new_data_is_stalled_with_old_figures(tmp_path, open_page,
             page.get_by_role("link", name="Fleet").first.click()
             expect(page.locator("a.row", has_text="quiet")).to_contain_text("no worker sends")
             # A stalled job loses all its GPUs; of its slowdown now nothing is known.
-            expect(page.locator("h1")).to_contain_text("1 of 1 job is losing time.")
+            expect(page.locator("h1")).to_contain_text("1 of 1 job is stalled.")
             expect(page.locator("a.row .slowdown")).to_have_text("not measured")
             expect(page.get_by_text("0 with current figures")).to_be_visible()
             page.goto("about:blank")

@@ -81,13 +81,18 @@ def test_a_stopped_server_dims_every_page_and_its_return_is_noticed(own_server, 
     bar = page.get_by_role("note").filter(has_text="No connection to Paceline since")
     expect(bar).to_contain_text(re.compile(r"since \d\d:\d\d:\d\d. Figures are of then"))
     since = bar.locator("b").inner_text()
-    expect(page.locator(".top-bar .live")).to_have_text(since.replace("No connection to Paceline", "Stale").rstrip("."))
-    colour = page.evaluate("""grey => {
+    expect(page.locator(".top-bar .live")).to_have_text(
+        since.replace("No connection to Paceline", "Stale").rstrip(".")
+    )
+    colour = page.evaluate(
+        """grey => {
         const probe = document.createElement("i")
         probe.style.color = grey
         document.body.append(probe)
         return [getComputedStyle(probe), getComputedStyle(document.querySelector("h1"))].map(each => each.color)
-    }""", grey)
+    }""",
+        grey,
+    )
     assert colour[0] == colour[1]
     keep(page, "cut-off-light")
     page.get_by_role("link", name="Alerts").first.click()
@@ -96,4 +101,6 @@ def test_a_stopped_server_dims_every_page_and_its_return_is_noticed(own_server, 
     expect(bar).to_have_count(0)
     expect(page.locator(".top-bar .live")).to_contain_text("Live")
     expect(page.locator(".stat-strip")).to_be_visible()
-    watched.complaints[:] = [each for each in watched.complaints if "ERR_CONNECTION_REFUSED" not in each]
+    watched.complaints[:] = [
+        each for each in watched.complaints if "ERR_CONNECTION_REFUSED" not in each
+    ]
