@@ -271,7 +271,7 @@ def why_not_reached(guard: SsrfGuard, receiver: Receiver) -> str | None:
     except httpcore.TimeoutException:
         return "no answer in time"
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
-        return f"no connection: {_network_error(error)}"
+        return _network_error(error)
     return None
 
 

@@ -1,17 +1,18 @@
 """The API under test, and helpers to fill it."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import httpcore
 import httpx
 import msgspec
 import numpy as np
 from fastapi import FastAPI
 from typing_extensions import override
 
-from app.alerts.guard.guard import SsrfGuard
+from app.alerts.guard.guard import Reply, SsrfGuard
 from app.engine.report import analyse, report_as_json
 from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.windows import pack_window
@@ -34,11 +35,16 @@ JOB = {"parallelism": PARALLELISM, "run_key": "run-1"}
 
 
 class UnconnectedGuard(SsrfGuard):
-    """A guard whose receivers can be reached: tests of the API have no network."""
+    """A guard whose receivers can be connected to but never answer: there is no network."""
 
     @override
     def connect(self, url: str) -> None:
         self.check(url)
+
+    @override
+    def post(self, url: str, *, headers: Mapping[str, str], body: bytes) -> Reply:
+        self.check(url)
+        raise httpcore.ConnectError("tests of the API have no network")
 
 
 class Clock:

@@ -89,7 +89,7 @@ def test_a_stopped_server_dims_every_page_and_its_return_is_noticed(own_server, 
         const probe = document.createElement("i")
         probe.style.color = grey
         document.body.append(probe)
-        return [getComputedStyle(probe), getComputedStyle(document.querySelector("h1"))].map(each => each.color)
+        return [probe, document.querySelector("h1")].map(each => getComputedStyle(each).color)
     }""",
         grey,
     )

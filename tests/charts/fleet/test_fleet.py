@@ -181,7 +181,8 @@ DEAD = LosingJob("dead", 30.0, is_stalled=True, silent_s=400.0)
          "dead has sent nothing for 6 minutes."),
         (FleetFacts(9, 5, [DEAD], 1.1, num_silent=2),
          "1 of 9 jobs is stalled. It costs 30 GPU-hours a day.",
-         "dead has sent nothing for 6 minutes. 2 jobs have silent ranks: their loss is not measured."),
+         "dead has sent nothing for 6 minutes. "
+         "2 jobs have silent ranks: their loss is not measured."),
         (FleetFacts(2, 1, [], 1.1, num_silent=1), "No job is known to lose time.",
          "1 job has silent ranks: its loss is not measured. "
          "Every job with figures runs below 1.10\u00d7 of its ideal."),

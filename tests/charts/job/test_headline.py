@@ -200,8 +200,8 @@ def test_a_finished_job_without_figures_names_the_silent_ranks_and_their_host():
     unmeasured = result(slowdown=None, findings=[silent], skipped_steps=skipped)
     sentence, sub = told("finished", unmeasured)
     assert sentence == (
-        "This job has finished. None of its steps was analysed, as rank 1 (dp 0, stage 1 on host-7) "
-        "sent nothing from step 24 on."
+        "This job has finished. None of its steps was analysed, "
+        "as rank 1 (dp 0, stage 1 on host-7) sent nothing from step 24 on."
     )
     assert sub == "The last step was skipped: rank 1 did not report the step before the run ended."
     host = silent | {"culprits": [{"host": "host-7"}], "evidence": {"ranks": [1, 2]}}

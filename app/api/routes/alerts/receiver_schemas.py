@@ -50,7 +50,8 @@ class ReceiverHealthOut(ResponseModel):
     state: ReceiverState = Field(
         description="`ok`: the last attempt succeeded; `untried`: nothing was delivered so far; "
         "`unreachable`: the same, and there was no connection when it was saved, see "
-        "`last_detail`; `failing`: the last attempt failed; `resting`: after many failures, one attempt per minute; "
+        "`last_detail`; `failing`: the last attempt failed; `resting`: after many failures, one "
+        "attempt per minute; "
         "`disabled`: given up, see `disabled_reason`; `off`: `is_enabled` is "
         "false."
     )

@@ -379,9 +379,7 @@ def test_endpoint(
     summary="Send a test message to a receiver before it is created",
     responses=_TEST_REFUSALS,
 )
-def test_new_endpoint(
-    given: ReceiverIn, service: ServiceDep, caller: CallerDep
-) -> ReceiverTestOut:
+def test_new_endpoint(given: ReceiverIn, service: ServiceDep, caller: CallerDep) -> ReceiverTestOut:
     """Sends one message with these settings, at once, and creates nothing.
 
     It counts as a test: at most ten in ten minutes. Formats that sign use a secret of this message
@@ -418,9 +416,7 @@ def _sent_test(service: Service, caller: Principal, receiver: Receiver) -> Recei
             check_manual_send(conn, caller.project, now_s)
             address = public_address(receiver.format, receiver.url)
             entry = {"name": receiver.name, "address": address, "is_saved": False}
-            write_audit(
-                conn, caller, "endpoint.test", receiver.endpoint_id, now_s=now_s, **entry
-            )
+            write_audit(conn, caller, "endpoint.test", receiver.endpoint_id, now_s=now_s, **entry)
         base_url = service.public_settings.public_url
         notice = test_notice(
             receiver, caller.project, by=caller.name, base_url=base_url, at_s=now_s

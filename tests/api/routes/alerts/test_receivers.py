@@ -116,7 +116,7 @@ def no_such_name(host):
 async def test_receiver_that_cannot_be_reached_is_unreachable_until_a_delivery(api):
     use_guard(api, SsrfGuard(resolver=no_such_name))
     made = await make(api)
-    not_found = ("unreachable", "no connection: host name not found (DNS)")
+    not_found = ("unreachable", "host name not found (DNS)")
     assert (made["health"]["state"], made["health"]["last_detail"]) == not_found
     assert made["health"]["failures"] == 0  # it is no failed delivery
     receiver_id = made["endpoint_id"]
@@ -165,8 +165,9 @@ async def test_receiver_is_tested_before_it_is_saved(api):
     assert stored(api, made["endpoint_id"]).url.endswith("/old")
     [listed] = (await api.client.get(PATH)).json()["items"]
     assert listed["health"]["state"] == "untried"
-    audit = (await api.client.get("/api/v1/audit?action=endpoint.test")).json()["items"]
-    assert [each["detail"]["is_saved"] for each in audit] == [False, False]
+    audit = (await api.client.get("/api/v1/audit")).json()["items"]
+    tests = [each["detail"] for each in audit if each["action"] == "endpoint.test"]
+    assert [each["is_saved"] for each in tests] == [False, False]
 
 
 async def test_unsaved_tests_are_guarded_limited_and_need_admin(api):
