@@ -11,7 +11,7 @@ def test_every_host_is_listed_slow_ones_first_as_in_the_api(stocked, open_page, 
     rows.first.wait_for()
     found = stocked.get("/hosts")
     names = rows.locator("th").all_inner_texts()
-    assert len(names) == len(found["items"]) == found["total"]
+    assert len(names) == len(found["items"]) == min(100, found["total"])
     first, *_, last = found["items"]
     assert (first["host"], first["jobs"], first["jobs_on_it"]) == (SHARED_HOST, 2, 2)
     cells = rows.first.locator("td").all_inner_texts()

@@ -41,7 +41,7 @@ def test_a_timeline_of_chosen_steps_workers_and_runs(trace, tmp_path):
     result = paceline("timeline", trace, *chosen, "--out", out)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == ""
-    assert "out.json.gz: 2 steps, 3 workers" in result.stderr
+    assert "out.json.gz (2 steps, 3 workers" in result.stderr
     found = read_timeline(out)
     assert len({each.process for each in found.operations}) == 6
     assert {each.arguments["step"] for each in found.operations} == {0, 2}
@@ -74,7 +74,7 @@ def test_timeline_is_written_with_progress_shown(trace, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("timeline", ["--steps", "7-9"], "no step from 7 to 9: choose from 0 to 2"),
+        ("timeline", ["--steps", "7-9"], "no step from 7 to 9; choose from 0 to 2"),
         ("timeline", ["--steps", "x"], "names no step"),
         ("timeline", ["--workers", "2/0"], "no worker of this job"),
         ("timeline", ["--ranks", "77"], "no worker recorded as rank '77'"),

@@ -95,10 +95,8 @@ function sentence({ items, total, total_slow }) {
   if (!total_slow) return { sentence: `None of ${counted(total, "host")} was slower than its peers.`, sub }
   // A host whose jobs are no longer stored is slow, but none of those with jobs.
   const all = counted(Math.max(total, total_slow), "host")
-  return {
-    sentence: `${whole(total_slow)} of ${all} ${total_slow === 1 ? "was slower than its" : "were slower than their"} peers.`,
-    sub,
-  }
+  const were = total_slow === 1 ? "was slower than its" : "were slower than their"
+  return { sentence: `${whole(total_slow)} of ${all} ${were} peers.`, sub }
 }
 
 function filters(ask) {
