@@ -59,10 +59,7 @@ class _Commands(TyperGroup):
 
 
 def _refusal(message: str) -> typer.Exit:
-    # Each part that passes an error on names its own place: what, where, what to do.
-    subject, *parts = " ".join(message.split()).split(": ")
-    said = ": ".join([subject, "; ".join(parts)]) if parts else subject
-    typer.echo(f"paceline: {printable(said)}", err=True)
+    typer.echo(f"paceline: {printable(' '.join(message.split()))}", err=True)
     return typer.Exit(EXIT_REFUSED)
 
 
