@@ -220,16 +220,17 @@ def test_without_the_server_old_figures_stay_with_their_time(stocked, fleet, kee
     expect(note).to_be_visible()
     assert len(shown(page)) == lines
     keep(page, "fleet-old-light")
+    expect(note.get_by_role("button", name="Try again")).to_be_visible()
     page.unroute("**/api/v1/fleet?*")
-    note.get_by_role("button", name="Try again").click()
     expect(note).to_have_count(0)
     expect(page.locator(".fleet-line")).to_have_count(
         stocked.get("/fleet", cause="slow-worker")["total"]
     )
-    watched.forgive("net::ERR_FAILED")
+    # The page tries again by itself, too.
+    watched.complaints[:] = [each for each in watched.complaints if "ERR_FAILED" not in each]
 
 
-def test_a_failed_first_load_can_be_retried(stocked, open_page):
+def test_a_failed_first_load_is_retried(stocked, open_page):
     from playwright.sync_api import expect
 
     watched = open_page(stocked.link("/hosts"))
@@ -238,10 +239,10 @@ def test_a_failed_first_load_can_be_retried(stocked, open_page):
     page.route("**/api/v1/fleet?*", lambda route: route.abort())
     page.get_by_role("link", name="Fleet").first.click()
     expect(page.get_by_text("Could not load the jobs")).to_be_visible()
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()
     page.unroute("**/api/v1/fleet?*")
-    page.get_by_role("button", name="Try again").click()
     page.locator("a.row").first.wait_for()
-    watched.forgive("net::ERR_FAILED")
+    watched.complaints[:] = [each for each in watched.complaints if "ERR_FAILED" not in each]
 
 
 def test_the_fleet_page_fits_every_width(fleet, keep):
