@@ -75,7 +75,7 @@ def test_timeline_is_written_with_progress_shown(trace, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("timeline", ["--steps", "7-9"], "no step from 7 to 9: choose from 0 to 2"),
+        ("timeline", ["--steps", "7-9"], "no step from 7 to 9; choose from 0 to 2"),
         ("timeline", ["--steps", "x"], "names no step"),
         ("timeline", ["--workers", "2/0"], "no worker of this job"),
         ("timeline", ["--ranks", "77"], "no worker recorded as rank '77'"),

@@ -249,7 +249,7 @@ def test_resized_job_continues_with_the_new_number_of_replicas(tmp_path):
         (["--out", "a.parquet", "--fault", "slow-stage:stage=9,factor=2"], "stage 9"),
         (
             ["--out", "a.parquet", "--fault", "gc-pauses", "--fault", "slow-host:host=h,factor=2"],
-            "--fault slow-host:host=h,factor=2: the fault is on h: ",
+            "--fault slow-host:host=h,factor=2: the fault is on h; ",
         ),
         (
             ["--out", "a.parquet", "--steps", "9", "--fault", "gc-pauses:from=9"],
@@ -260,7 +260,7 @@ def test_resized_job_continues_with_the_new_number_of_replicas(tmp_path):
                 *("--out", "a.parquet", "--fault", "resize:at=4,dp=2"),
                 *("--fault", "slow-worker:dp=2,stage=0,factor=2"),
             ],
-            "--fault slow-worker:dp=2,stage=0,factor=2: the fault is on dp rank 2: ",
+            "--fault slow-worker:dp=2,stage=0,factor=2: the fault is on dp rank 2; ",
         ),
         (["--out", "a.parquet", "--fault", "restart:at=99"], "restart at step 99"),
         (["--out", "a.parquet", "--fault", "restart:at=0"], "restart at step 0"),
