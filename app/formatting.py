@@ -16,7 +16,7 @@ _MAX_RANKS = 4
 
 # Unicode marks that change text direction, and the isolates that contain a direction.
 _DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_LETTER_X = re.compile(r"(?<=[ (])(\d[\d,]*(?:\.\d+)?)x(?= )")
+_LETTER_X = re.compile(r"(?<=[ (])(\d[\d,]*(?:\.\d+)?)x(?=[ ,;.)]|$)")
 _ISOLATE, _END_ISOLATE = "\u2068", "\u2069"
 
 OPTYPE_LABELS = {

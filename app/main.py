@@ -176,7 +176,7 @@ def _public_settings(settings: Settings) -> PublicSettings:
 
 
 def _guard(settings: Settings) -> SsrfGuard:
-    """Checks addresses of receivers when they are set; this process sends nothing."""
+    """Checks addresses of receivers when they are set; this process sends only tests."""
     return SsrfGuard(
         allowed=settings.webhook_allow,
         allows_http=settings.webhook_allow_http,

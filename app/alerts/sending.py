@@ -256,6 +256,25 @@ def _post(guard: SsrfGuard, url: str, headers: Mapping[str, str], body: str) -> 
     return AttemptResult(reply.status, _reply_detail(reply), reply.headers.get("retry-after"))
 
 
+def why_not_reached(guard: SsrfGuard, receiver: Receiver) -> str | None:
+    """Why no connection to the receiver can be made, in words; None where one can.
+
+    Nothing is sent. E-mail goes to the operator's server, which is not asked.
+
+    Raises:
+        Blocked: messages must not be sent to its URL.
+    """
+    if receiver.format == "email":
+        return None
+    try:
+        guard.connect(_url(receiver))
+    except httpcore.TimeoutException:
+        return "no answer in time"
+    except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+        return _network_error(error)
+    return None
+
+
 def _reply_detail(reply: Reply) -> str:
     printable = "".join(chr(byte) if 32 <= byte < 127 else " " for byte in reply.beginning)
     return f"HTTP {reply.status} {printable}".rstrip()

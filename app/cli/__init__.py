@@ -7,6 +7,7 @@ Imported by: nothing.
 
 import errno
 import os
+import re
 import sys
 from typing import Annotated, Any
 
@@ -58,8 +59,26 @@ class _Commands(TyperGroup):
         return value
 
 
+# What stands in quotes is somebody's own text, or to be typed as it is.
+_QUOTED_OR_COLON = re.compile(r"(?<!\w)'[^']*'(?!\w)|`[^`]*`|(: )")
+
+
+def one_colon(message: str) -> str:
+    """The message with one colon, behind what it is about.
+
+    Each layer that passes an error on puts its own place before it: "FILE: column x: row 3 is null:
+    give a value" reads "FILE: column x, row 3 is null; give a value".
+    """
+    colons = [match.start() for match in _QUOTED_OR_COLON.finditer(message) if match.group(1)]
+    for number, at in reversed(list(enumerate(colons[1:]))):
+        mark = ";" if number == len(colons) - 2 else ","
+        message = f"{message[:at]}{mark}{message[at + 1 :]}"
+    return message
+
+
 def _refusal(message: str) -> typer.Exit:
-    typer.echo(f"paceline: {printable(' '.join(message.split()))}", err=True)
+    said = one_colon(printable(" ".join(message.split())))
+    typer.echo(f"paceline: {said}", err=True)
     return typer.Exit(EXIT_REFUSED)
 
 

@@ -52,7 +52,7 @@ def render_path(path: "CriticalPath") -> "RenderableType":
     from rich.text import Text
 
     return Group(
-        Text(f"Step {path.step}, {path.kind}: {_seconds(path.length_s)} s", style="bold"),
+        Text(f"Step {path.step}, {path.kind}: {_time(path.length_s)}", style="bold"),
         Text("\nShare of the step", style="bold"),
         _shares(path),
         Text("\nCritical path, from start to end", style="bold"),
@@ -94,34 +94,45 @@ def _shares(path: "CriticalPath") -> "RenderableType":
 
 
 def _chain(path: "CriticalPath") -> "RenderableType":
-    """One row per run of operations of one type on one worker."""
+    """One row per run of operations of one type on one worker, in the order of time.
+
+    A row begins where the chain enters its first operation: a transfer may have been posted long
+    before.
+    """
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("at, s", "waited, s", "took, s"):
+    for name in ("at, s", "waited", "took"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("operations")
     table.add_column("worker", no_wrap=True)
+    at_s = 0.0
     for _, stretch in groupby(path.links, key=lambda link: (link.optype, link.worker)):
-        table.add_row(*_row(list(stretch)))
+        links = list(stretch)
+        table.add_row(*_row(links, at_s + links[0].gap_s))
+        at_s += sum(link.gap_s + link.own_s for link in links)
     return table
 
 
-def _row(links: list["PathLink"]) -> tuple[str, ...]:
+def _row(links: list["PathLink"], at_s: float) -> tuple[str, ...]:
     first, last = links[0], links[-1]
     gap_s = sum(link.gap_s for link in links)
     numbers = f"{first.seq_id}" if len(links) == 1 else f"{first.seq_id} to {last.seq_id}"
     return (
-        _seconds(first.start_s),
-        _seconds(gap_s) if gap_s else "",
-        _seconds(sum(link.own_s for link in links)),
+        f"{at_s:,.3f}",
+        _time(gap_s) if gap_s else "",
+        _time(sum(link.own_s for link in links)),
         f"{first.optype} {numbers}",
         f"dp {first.dp_rank} stage {first.stage}",
     )
 
 
-def _seconds(seconds: float) -> str:
-    return f"{seconds:,.6f}"
+def _time(time_s: float) -> str:
+    """Three digits in the largest unit that leaves a digit before the point."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if time_s * factor >= 1:
+            return f"{time_s * factor:.3g} {unit}" if time_s < 1e3 else f"{time_s:,.0f} s"
+    return f"{time_s * 1e6:.3g} \u00b5s"
 
 
 def _percent(share: float) -> str:

@@ -42,6 +42,20 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         raise InvalidRequest(f"{path}: cannot be written ({reason}): {_advice(error)}") from error
 
 
+def say_written(path: Path, *parts: str) -> None:
+    """Say on standard error what was written: the path, these parts, and the file's size.
+
+    On standard error, so that a command whose result goes to standard output is not silent either.
+    """
+    import typer
+
+    if path == STANDARD_OUTPUT:
+        typer.echo(f"wrote {', '.join(parts)} to standard output", err=True)
+        return
+    size = [] if _is_special(path) else [f"{path.stat().st_size:,} bytes"]
+    typer.echo(f"wrote {printable(str(path))} ({', '.join([*parts, *size])})", err=True)
+
+
 def _advice(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "free some space, or choose another folder"

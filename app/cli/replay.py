@@ -3,6 +3,9 @@
 import math
 import re
 import time
+from contextlib import suppress
+from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -124,9 +127,21 @@ def local_token() -> str:
     try:
         return path.read_text().strip()
     except OSError as error:
+        demo = _demo_token_file()
+        of_demo = f" (that of the running demo is in {demo})" if demo else ""
         raise InvalidRequest(
-            f"no token in {path}: give --token, or set PACELINE_TOKEN to the server's"
+            f"no token in {path}: give --token, or set PACELINE_TOKEN{of_demo}; on the server, "
+            "`paceline token create --scope ingest,read` makes one"
         ) from error
+
+
+def _demo_token_file() -> Path | None:
+    """The token file of the demo that was started last; None if there is none."""
+    found = []
+    for path in Path(gettempdir()).glob("paceline-*/token"):
+        with suppress(OSError):
+            found.append((path.stat().st_mtime, path))
+    return max(found)[1] if found else None
 
 
 def job_id_of(name: str) -> str:

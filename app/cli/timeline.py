@@ -45,7 +45,7 @@ def timeline(
 
     Example: paceline timeline trace-AR.parquet --steps 5-6 --workers 0/*,3/* --out AR.json.gz
     """
-    from app.cli.output import refuse_to_overwrite
+    from app.cli.output import refuse_to_overwrite, say_written
     from app.cli.terminal import stderr_console
     from app.cli.trace_input import errors_naming, read_trace
     from app.engine.replays import prepare
@@ -53,7 +53,7 @@ def timeline(
 
     refuse_to_overwrite("--out", out, trace, meta)
     if out == STANDARD_OUTPUT:
-        raise InvalidRequest("--out -: a timeline is binary: name a file")
+        raise InvalidRequest("--out -: a timeline is binary, so name a file")
     with stderr_console().status("replaying"):
         window = read_trace(trace, meta)
         with errors_naming(trace):
@@ -64,7 +64,7 @@ def timeline(
             choice = limit_replicas(replay, choice, MAX_DEFAULT_SLICES)
             _print_shown_ranks(choice, wanted)
     _write(replay, choice, out)
-    typer.echo(f"{out}: {_described(replay, choice)}; open it in https://ui.perfetto.dev", err=True)
+    say_written(out, _described(replay, choice), "open it in https://ui.perfetto.dev")
 
 
 def _write(replay: "WindowReplay", choice: "TimelineSelection", out: Path) -> None:

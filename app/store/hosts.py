@@ -1,9 +1,11 @@
 """Hosts: the host of each worker, the runs of a host, and how often jobs blamed it."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
 from app.store.database import (
     Int64,
@@ -18,6 +20,8 @@ from app.store.tables import hosts, run_hosts, runs, window_losses
 from app.trace.job import Placement
 
 WorkerKey = tuple[int, int]  # dp_rank, stage
+
+_SAME_RUN = and_(run_hosts.c.job_id == runs.c.job_id, run_hosts.c.epoch == runs.c.epoch)
 
 
 def save(
@@ -94,8 +98,7 @@ def jobs_on(conn: Connection, project: str, beginning: str) -> set[str]:
 
 def named_by_other_projects(conn: Connection, project: str, hosts: Collection[str]) -> set[str]:
     """The hosts that unfinished runs of other projects name, too."""
-    same_run = and_(run_hosts.c.job_id == runs.c.job_id, run_hosts.c.epoch == runs.c.epoch)
-    query = select(run_hosts.c.host).select_from(run_hosts.join(runs, same_run)).distinct()
+    query = select(run_hosts.c.host).select_from(run_hosts.join(runs, _SAME_RUN)).distinct()
     query = query.where(run_hosts.c.host.in_(sorted(hosts)), ~owns(project, runs.c.job_id))
     query = query.where(runs.c.ended_s.is_(None), runs.c.superseded_s.is_(None))
     return set(conn.execute(query).scalars())
@@ -103,8 +106,7 @@ def named_by_other_projects(conn: Connection, project: str, hosts: Collection[st
 
 def runs_on(conn: Connection, project: str, host: str, *, limit: int) -> list[HostRun]:
     """A project's runs on a host, those that began last first."""
-    same_run = and_(run_hosts.c.job_id == runs.c.job_id, run_hosts.c.epoch == runs.c.epoch)
-    query = select(*_RUN_COLUMNS).select_from(run_hosts.join(runs, same_run))
+    query = select(*_RUN_COLUMNS).select_from(run_hosts.join(runs, _SAME_RUN))
     query = query.where(run_hosts.c.host == host, owns(project, runs.c.job_id))
     query = query.order_by(runs.c.registered_s.desc(), runs.c.job_id, runs.c.epoch.desc())
     return [HostRun(*row) for row in conn.execute(query.limit(limit))]
@@ -113,17 +115,32 @@ def runs_on(conn: Connection, project: str, host: str, *, limit: int) -> list[Ho
 _LOSS = window_losses.c
 _BLAME = (func.count(_LOSS.job_id.distinct()), func.max(_LOSS.slowdown), func.max(_LOSS.updated_s),
            func.sum(_LOSS.gpu_s))  # fmt: skip
+_FIRST_S = func.min(_LOSS.updated_s)
 
 
 @dataclass(frozen=True, slots=True)
 class BlamedHost:
-    """A host and how many jobs blamed it; `slowdown` is the largest, None if unknown."""
+    """A host and how many jobs blamed it; `slowdown` is the largest, None if unknown.
+
+    `first_s` and `last_s` are when (Unix time) the first and the last window were saved that found
+    it slow, None if none did.
+    """
 
     host: str
-    num_jobs: int
-    slowdown: float | None
-    last_s: float
-    gpu_s: float
+    num_jobs: int = 0
+    slowdown: float | None = None
+    last_s: float | None = None
+    gpu_s: float = 0.0
+    first_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostUse:
+    """Jobs that a host was part of; `num_workers` are those on it now, None if not counted."""
+
+    num_jobs: int = 0
+    last_data_s: float | None = None
+    num_workers: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +158,33 @@ class BlamingRun:
 
 
 def blamed_hosts(
+    conn: Connection, project: str, *, since_s: float, min_jobs: int, first: int, limit: int
+) -> list[BlamedHost]:
+    """Hosts that at least `min_jobs` jobs of a project blamed since a time, most jobs first.
+
+    `first` is how many to leave out: the list is short and changes slowly.
+    """
+    jobs, slowdown, last_s, gpu_s = _BLAME
+    query = (
+        select(_LOSS.name, jobs, slowdown, last_s, gpu_s, _FIRST_S)
+        .where(_is_blamed(project, since_s))
+        .group_by(_LOSS.name)
+        .having(jobs >= min_jobs)
+        .order_by(jobs.desc(), gpu_s.desc(), _LOSS.name)
+        .offset(first)
+        .limit(limit)
+    )
+    return [BlamedHost(*row) for row in conn.execute(query)]
+
+
+class _Cursor(NamedTuple):
+    """Blamed hosts that were listed, and the last other one."""
+
+    num_blamed: Int64
+    after: str
+
+
+def listed_hosts(
     conn: Connection,
     project: str,
     *,
@@ -149,23 +193,118 @@ def blamed_hosts(
     cursor: str | None = None,
     limit: int = 100,
 ) -> tuple[list[BlamedHost], str | None]:
-    """Hosts that at least `min_jobs` jobs of a project blamed since a time, most jobs first.
+    """A page of a project's hosts since a time: blamed ones first, then all others by name.
 
-    The cursor is an offset: the list is short and changes slowly.
+    With `min_jobs` over 0 only those that so many jobs blamed.
     """
-    first = 0 if cursor is None else max(0, from_cursor(cursor, tuple[Int64])[0])
-    jobs, slowdown, last_s, gpu_s = _BLAME
+    num_before, after = _Cursor(0, "") if cursor is None else from_cursor(cursor, _Cursor)
+    wanted = limit + 1
+    found: list[BlamedHost] = []
+    if not after:
+        found = blamed_hosts(
+            conn,
+            project,
+            since_s=since_s,
+            min_jobs=max(1, min_jobs),
+            first=max(0, num_before),
+            limit=wanted,
+        )
+    if not min_jobs and len(found) < wanted:
+        left = wanted - len(found)
+        others = healthy_hosts(conn, project, since_s=since_s, after=after, limit=left)
+        found += [BlamedHost(name) for name in others]
+    rows, more = split_page(found, limit)
+    if not more:
+        return rows, None
+    num_listed = num_before + sum(each.num_jobs > 0 for each in rows)
+    return rows, to_cursor(num_listed, "" if rows[-1].num_jobs else rows[-1].host)
+
+
+def _is_blamed(project: str, since_s: float) -> ColumnElement[bool]:
+    of_host = and_(_LOSS.kind == "host", _LOSS.updated_s >= since_s)
+    return and_(of_host, owns(project, _LOSS.job_id))
+
+
+def _is_used(project: str, since_s: float) -> ColumnElement[bool]:
+    last_s = func.coalesce(runs.c.last_data_s, runs.c.registered_s)
+    return and_(last_s >= since_s, owns(project, run_hosts.c.job_id))
+
+
+def healthy_hosts(
+    conn: Connection, project: str, *, since_s: float, after: str, limit: int
+) -> list[str]:
+    """Hosts of a project's runs since a time that no job blamed, by name, after this one."""
+    blamed = select(_LOSS.name).where(_is_blamed(project, since_s))
+    host = run_hosts.c.host
     query = (
-        select(_LOSS.name, jobs, slowdown, last_s, gpu_s)
-        .where(_LOSS.kind == "host", _LOSS.updated_s >= since_s, owns(project, _LOSS.job_id))
-        .group_by(_LOSS.name)
-        .having(jobs >= min_jobs)
-        .order_by(jobs.desc(), gpu_s.desc(), _LOSS.name)
-        .offset(first)
-        .limit(limit + 1)
+        select(host)
+        .select_from(run_hosts.join(runs, _SAME_RUN))
+        .where(host > after, _is_used(project, since_s), host.not_in(blamed))
+        .group_by(host)
+        .order_by(host)
+        .limit(limit)
     )
-    rows, more = split_page([BlamedHost(*row) for row in conn.execute(query)], limit)
-    return rows, to_cursor(first + limit) if more else None
+    return list(conn.execute(query).scalars())
+
+
+def count_hosts(conn: Connection, project: str, *, since_s: float) -> tuple[int, int]:
+    """Hosts of a project's runs since a time, and how many of all hosts a job blamed."""
+    used = select(func.count(run_hosts.c.host.distinct()))
+    used = used.select_from(run_hosts.join(runs, _SAME_RUN)).where(_is_used(project, since_s))
+    blamed = select(func.count(_LOSS.name.distinct())).where(_is_blamed(project, since_s))
+    return int(conn.execute(used).scalar_one()), int(conn.execute(blamed).scalar_one())
+
+
+def uses(
+    conn: Connection, project: str, names: Sequence[str], *, since_s: float, most_workers: int
+) -> dict[str, HostUse]:
+    """What these hosts are part of; workers are those of runs that have not ended.
+
+    A host with a run of more workers than `most_workers`, added up over all runs that were read
+    before, has None for them.
+    """
+    host = run_hosts.c.host
+    query = (
+        select(host, runs.c.job_id, runs.c.epoch, runs.c.last_data_s, runs.c.ended_s,
+               runs.c.superseded_s, runs.c.dp_size * runs.c.pp_size)
+        .select_from(run_hosts.join(runs, _SAME_RUN))
+        .where(host.in_(list(names)), _is_used(project, since_s))
+        .order_by(runs.c.registered_s.desc())
+    )  # fmt: skip
+    counts = _WorkerCounts(conn, most_workers)
+    jobs: dict[str, set[str]] = {}
+    found: dict[str, HostUse] = {}
+    for name, job_id, epoch, last_s, ended_s, superseded_s, num_workers in conn.execute(query):
+        before = found.get(name, HostUse())
+        jobs.setdefault(name, set()).add(job_id)
+        on_it: int | None = 0
+        if ended_s is None and superseded_s is None:
+            on_it = counts.on_host(job_id, epoch, name, num_workers)
+        is_known = before.num_workers is not None and on_it is not None
+        known = (before.num_workers or 0) + (on_it or 0) if is_known else None
+        times = [each for each in (before.last_data_s, last_s) if each is not None]
+        found[name] = HostUse(len(jobs[name]), max(times, default=None), known)
+    return found
+
+
+class _WorkerCounts:
+    """Workers by host of some runs, each read once."""
+
+    def __init__(self, conn: Connection, most_workers: int) -> None:
+        self._conn = conn
+        self._left = most_workers
+        self._known: dict[tuple[str, int], Counter[str] | None] = {}
+
+    def on_host(self, job_id: str, epoch: int, host: str, num_workers: int) -> int | None:
+        """Workers of the run on the host; None if the run is not read."""
+        key = (job_id, epoch)
+        if key not in self._known:
+            self._left -= num_workers
+            is_read = self._left >= 0
+            placed = load(self._conn, job_id, epoch) if is_read else {}
+            self._known[key] = Counter(placed.values()) if is_read else None
+        counted = self._known[key]
+        return None if counted is None else counted[host]
 
 
 def blaming_runs(conn: Connection, project: str, host: str, *, since_s: float) -> list[BlamingRun]:

@@ -1,9 +1,9 @@
 /** Starts the application: session, routes, the top bar, and the live status. */
 
-import { lossyBar } from "./components/notices.js"
+import { connectionBar, lossyBar } from "./components/notices.js"
 import { topBar } from "./components/top-bar.js"
 import { getSession, isSignedIn, signIn, whatMayBeLost } from "./lib/api.js"
-import { patch } from "./lib/dom.js"
+import { announce, patch } from "./lib/dom.js"
 import { connection, onConnection, start as startLive } from "./lib/events.js"
 import { ago, clock, counted, stepRange, whole } from "./lib/formatting.js"
 import { takeSession } from "./lib/session.js"
@@ -26,10 +26,13 @@ import * as worker from "./pages/worker/page.js"
 
 const PAGES = [fleet, job, worker, timeline, whatIf, hosts, host, alerts, rules, receivers, audit, settings, compare]
 const bar = document.getElementById("top-bar")
+const cutOff = document.getElementById("cut-off")
 const lossy = document.getElementById("lossy")
 const root = document.getElementById("page")
 
 const LOSSY_EVERY_MS = 30_000
+// A connection that is back sooner is not worth a bar.
+const CUT_OFF_AFTER_MS = 3000
 // Data older than both, half a minute and so many steps, is no longer live.
 const OLD_MS = 30_000
 const OLD_STEPS = 10
@@ -75,6 +78,17 @@ function navigate(event) {
 
 function drawBar() {
   patch(bar, topBar(signedIn ? liveMark() : null, drawBar))
+  drawConnection()
+}
+
+/** Say on every page that nothing comes from the server any more, so that old figures are not taken for new ones. */
+function drawConnection() {
+  const { lostAt, everConnected } = connection()
+  const isCutOff = lostAt !== null && Date.now() - lostAt >= CUT_OFF_AFTER_MS
+  const wasCutOff = cutOff.hasChildNodes()
+  patch(cutOff, isCutOff && connectionBar(lostAt, everConnected))
+  document.documentElement.classList.toggle("is-cut-off", isCutOff)
+  if (isCutOff !== wasCutOff) announce(isCutOff ? "No connection to Paceline." : "Connected to Paceline again.")
 }
 
 async function drawLossy() {
@@ -83,8 +97,8 @@ async function drawLossy() {
 }
 
 function liveMark() {
-  const { connected, everConnected, lostAt, updatedAt } = connection()
-  if (!connected && everConnected) return stale(`Stale since ${clock(lostAt)}`)
+  const { connected, lostAt, updatedAt } = connection()
+  if (lostAt) return stale(`Stale since ${clock(lostAt)}`)
   if (!connected) return { mark: "silent", text: "Connecting" }
   if (subject?.kind === "job") return jobMark(subject)
   if (subject?.kind === "empty") return { mark: "silent", text: "Waiting for the first data" }
@@ -92,7 +106,9 @@ function liveMark() {
 }
 
 /** The live status of a job; `step_s` is its mean step time, `steps` those of the figures, where they are known. */
-function jobMark({ job: { state, last_step, last_data_at, num_silent_ranks }, step_s, steps }) {
+function jobMark({ job, step_s, steps }) {
+  const { state, last_step, last_data_at, num_silent_ranks, latest_window } = job
+  if (state === "finished" && !latest_window) return { mark: "finished", text: "Finished, not analysed" }
   if (state === "finished") return { mark: "finished", tone: "is-ok", text: "Finished, complete" }
   if (!last_data_at) return { mark: "silent", text: "Waiting for the first data" }
   const at = new Date(last_data_at)

@@ -1,15 +1,18 @@
 """The API under test, and helpers to fill it."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import httpcore
 import httpx
 import msgspec
 import numpy as np
 from fastapi import FastAPI
+from typing_extensions import override
 
+from app.alerts.guard.guard import Reply, SsrfGuard
 from app.engine.report import analyse, report_as_json
 from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.windows import pack_window
@@ -29,6 +32,19 @@ NOW_S = 1_790_000_000.0
 PARALLELISM = {"dp_size": 2, "pp_size": 2}
 KEY = job_key("default", "llm-70b")  # the job key behind the API
 JOB = {"parallelism": PARALLELISM, "run_key": "run-1"}
+
+
+class UnconnectedGuard(SsrfGuard):
+    """A guard whose receivers can be connected to but never answer: there is no network."""
+
+    @override
+    def connect(self, url: str) -> None:
+        self.check(url)
+
+    @override
+    def post(self, url: str, *, headers: Mapping[str, str], body: bytes) -> Reply:
+        self.check(url)
+        raise httpcore.ConnectError("tests of the API have no network")
 
 
 class Clock:
@@ -125,6 +141,9 @@ async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
         database_time=lambda _conn: clock() - clock.behind_s,
         monotonic=monotonic,
     )
+    guard = app.state.service.guard
+    unconnected = UnconnectedGuard(guard.allowed, guard.allows_http, guard.ports)
+    app.state.service = replace(app.state.service, guard=unconnected)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     client = httpx.AsyncClient(
         transport=transport,

@@ -151,6 +151,12 @@ GUARDED = {
         "POST", "/api/v1/tokens", "admin", {"name": "a", "scopes": ["read"]}, elsewhere=201
     ),
     "revoke_token": Operation("DELETE", "/api/v1/tokens/{token}", "admin"),
+    "test_new_endpoint": Operation(
+        "POST", "/api/v1/endpoints/test", "admin", AN_ENDPOINT, elsewhere=200
+    ),
+    "test_endpoint_change": Operation(
+        "POST", f"{ENDPOINT}/test-change", "admin", {"name": "other"}
+    ),
     "list_endpoints": Operation("GET", "/api/v1/endpoints", "read", elsewhere=200),
     "list_deliveries": Operation("GET", "/api/v1/deliveries", "read", elsewhere=200),
     "get_demo": Operation("GET", "/api/v1/demo", "read", elsewhere=200),

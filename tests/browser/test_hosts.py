@@ -3,29 +3,39 @@
 from tests.browser.stocked_jobs import SHARED_HOST
 
 
-def test_the_hosts_table_lists_the_hosts_of_the_api(stocked, open_page, keep):
-    page = open_page(stocked.link("/hosts")).page
-    rows = page.locator(".ledger tbody tr")
-    rows.first.wait_for()
-    hosts = stocked.get("/hosts")["items"]
-    assert rows.count() == len(hosts)
-    [host] = [each for each in hosts if each["host"] == SHARED_HOST]
-    cells = rows.filter(has_text=SHARED_HOST).locator("td").all_inner_texts()
-    assert cells[0] == str(host["jobs"])
-    assert cells[1] == f"{host['worst_slowdown']:.2f}\u00d7"
-    assert cells[2] == f"{host['gpu_hours_lost']:.1f}"
-    keep(page, "hosts-light")
-
-
-def test_the_filter_for_one_job_adds_hosts(stocked, open_page):
+def test_every_host_is_listed_slow_ones_first_as_in_the_api(stocked, open_page, keep):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/hosts")).page
-    page.get_by_label("In how many jobs").select_option("1")
-    hosts = stocked.get("/hosts", min_jobs=1)["items"]
-    expect(page.locator(".ledger tbody tr")).to_have_count(len(hosts))
-    assert len(hosts) > len(stocked.get("/hosts")["items"])
-    assert "jobs=1" in page.url
+    rows = page.locator(".ledger tbody tr")
+    rows.first.wait_for()
+    found = stocked.get("/hosts")
+    names = rows.locator("th").all_inner_texts()
+    assert len(names) == len(found["items"]) == min(100, found["total"])
+    first, *_, last = found["items"]
+    assert (first["host"], first["jobs"], first["jobs_on_it"]) == (SHARED_HOST, 2, 2)
+    cells = rows.first.locator("td").all_inner_texts()
+    assert cells[:3] == [
+        "2 of 2 jobs",
+        str(first["workers"]),
+        f"{first['worst_slowdown']:.2f}\u00d7",
+    ]
+    assert cells[-1] == f"{first['gpu_hours_lost']:.1f}"
+    assert (last["jobs"], last["slow_since_at"]) == (0, None)
+    expect(rows.last).to_contain_text("none of 1 job")
+    expect(page.locator("h1")).to_contain_text(f"{found['total_slow']} of {found['total']} hosts")
+    keep(page, "hosts-light")
+
+
+def test_the_filter_lists_only_slow_hosts(stocked, open_page):
+    from playwright.sync_api import expect
+
+    page = open_page(stocked.link("/hosts")).page
+    page.get_by_label("Which hosts").select_option("2")
+    expect(page.locator(".ledger tbody tr")).to_have_count(
+        len(stocked.get("/hosts", min_jobs=2)["items"])
+    )
+    assert "jobs=2" in page.url
 
 
 def test_a_host_page_lists_its_runs_with_links_to_windows(stocked, open_page, keep):

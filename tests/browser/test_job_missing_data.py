@@ -1,6 +1,7 @@
 """Pages of jobs whose workers no longer send: who is silent, who goes on, and what was lost."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_a_job_without_new_data_is_stalled_with_old_figures(tmp_path, open_page,
             page.get_by_role("link", name="Fleet").first.click()
             expect(page.locator("a.row", has_text="quiet")).to_contain_text("no worker sends")
             # A stalled job loses all its GPUs; of its slowdown now nothing is known.
-            expect(page.locator("h1")).to_contain_text("1 of 1 job is losing time.")
+            expect(page.locator("h1")).to_contain_text("1 of 1 job is stalled.")
             expect(page.locator("a.row .slowdown")).to_have_text("not measured")
             expect(page.get_by_text("0 with current figures")).to_be_visible()
             page.goto("about:blank")
@@ -89,6 +90,32 @@ def test_a_silent_rank_is_named_while_others_send(server, store, open_page, keep
         keep(page, f"silent-{theme}")
         page.get_by_role("link", name="Fleet").first.click()
         expect(page.locator("a.row", has_text="half")).to_contain_text("rank 3 silent")
+
+
+def test_a_job_without_figures_names_its_silent_rank_instead_of_empty_panels(
+    server, open_page, keep
+):
+    from playwright.sync_api import expect
+
+    made = SimulatedJob(Parallelism(1, 4), 4)
+    epoch = server.register("no-figures", made)
+    for stage in (0, 2, 3):
+        for step in range(8):
+            batch = batch_of(made.make_step(step), epoch, 0, stage, step)
+            server.push_body("no-figures", codec.encode(replace(batch, host=f"node-{stage}")))
+    server.http.post("/jobs/no-figures/end", json={}).raise_for_status()
+    wait_until(lambda: server.get("/jobs/no-figures/windows")["items"], "its window is closed")
+    page = open_page(link(server, "no-figures")).page
+    expect(page.locator("h1")).to_have_text(
+        "This job has finished. None of its steps was analysed, "
+        "as rank 1 (dp 0, stage 1) sent nothing."
+    )
+    expect(page.get_by_text("None of its steps was analysed")).to_have_count(1)
+    expect(page.get_by_role("region", name="Findings")).to_contain_text("Silent worker: rank 1")
+    expect(page.locator(".live")).to_have_text("Finished, not analysed")
+    expect(page.locator(".stat", has_text="Silent ranks").locator(".figure")).to_have_text("1")
+    assert page.locator(".panels .panel-state").count() == 0
+    keep(page, "no-figures-light")
 
 
 def test_excluded_operations_are_listed_in_one_line(server, open_page, keep):

@@ -67,7 +67,7 @@ def test_an_added_receiver_shows_its_signing_secret_once(project, receivers):
     assert (made["min_severity"], made["wants_resolved"]) == ("warning", False)
     expect(row(page)).to_contain_text("Warning and critical, where job is llm-*")
     expect(row(page)).to_contain_text("not when resolved")
-    expect(row(page)).to_contain_text("Not used yet")
+    expect(row(page)).to_contain_text("Not tried yet")
     page.get_by_role("button", name="Done").click()
     expect(page.locator(".shown-once")).to_have_count(0)
     assert text not in page.content()
@@ -90,6 +90,49 @@ def test_a_test_notification_shows_its_result(project, receivers):
     expect(page).to_have_url(re.compile("message=msg_"))
     expect(messages(page).locator(".attempts")).to_contain_text("Attempt 1")
     expect(messages(page).locator(".attempts")).to_contain_text("204")
+
+
+def test_a_receiver_works_only_after_a_delivery(project, receivers, on_call):
+    from playwright.sync_api import expect
+
+    project.add_receiver()
+    page = receivers().page
+    expect(page.locator("h1")).to_have_text("The only receiver is not tried yet.")
+    expect(row(page).locator(".state")).to_have_text("Not tried yet")
+    receivers_stat = on_call().page.locator(".stat", has_text="Receivers")
+    expect(receivers_stat).to_contain_text("1 not tried yet")
+    project.add_receiver("nowhere", url="https://nowhere.invalid/hook")
+    page.reload()
+    expect(page.locator("h1")).to_have_text("1 of 2 receivers is failing.")
+    expect(page.locator(".headline p")).to_contain_text("nowhere: ")
+    expect(page.locator(".receiver-rows .row").first).to_contain_text("Not reached")
+    row(page).get_by_role("button", name="Send a test").click()
+    expect(row(page).locator(".state")).to_have_text("Works")
+
+
+def test_a_receiver_is_tested_before_it_is_saved(project, receivers):
+    from playwright.sync_api import expect
+
+    page = receivers().page
+    page.get_by_text("A webhook on this machine").click()
+    recipe = page.locator(".recipe[open]")
+    expect(recipe).to_contain_text("PACELINE_WEBHOOK_ALLOW_HTTP=true")
+    recipe.get_by_role("button", name="Fill in the form").click()
+    form = page.get_by_role("form", name="Receiver")
+    expect(form.get_by_label("Name", exact=True)).to_have_value("Local webhook")
+    form.get_by_label("Address").fill(f"{project.told.url}/{project.name}")
+    form.get_by_role("button", name="Send test").click()
+    expect(form.locator(".said")).to_contain_text("Delivered in")
+    [body] = project.messages
+    assert json.loads(body)["type"] == "alert.test"
+    assert project.get("/endpoints")["items"] == []
+    form.get_by_role("button", name="Add", exact=True).click()
+    expect(row(page, "Local webhook")).to_contain_text("Not tried yet")
+    row(page, "Local webhook").get_by_role("button", name="Edit").click()
+    form.get_by_label("Address").fill(f"{project.told.url}/elsewhere")
+    form.get_by_role("button", name="Send test").click()
+    expect(form.locator(".said")).to_contain_text("Delivered in")
+    assert project.told.requests[-1][0].endswith("/elsewhere")
 
 
 def test_a_failed_test_notification_shows_the_reason(project, receivers, fails):
@@ -202,7 +245,7 @@ def test_a_disabled_receiver_shows_the_reason_and_can_be_enabled(project, alert_
     row(page).get_by_role("button", name="Enable on call").click()
     expect(row(page).locator(".said")).to_contain_text("on call is enabled.")
     expect(row(page).get_by_role("button", name="Enable")).to_have_count(0)
-    assert project.get("/endpoints")["items"][0]["health"]["state"] == "ok"
+    assert project.get("/endpoints")["items"][0]["health"]["state"] == "untried"
 
 
 def test_a_failing_receiver_can_be_retried_at_once(project, alert_service, receivers):

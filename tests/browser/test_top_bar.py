@@ -67,3 +67,40 @@ def test_a_broken_event_stream_is_shown_and_resumed(own_server, open_page):
     assert re.search(r"after=[0-9a-f]+-\d+$", held[0].request.url)
     held[0].continue_()
     expect(live).to_contain_text("Live")
+
+
+def test_a_stopped_server_dims_every_page_and_its_return_is_noticed(own_server, open_page, keep):
+    from playwright.sync_api import expect
+
+    watched = open_page(own_server.link.replace("/#", "/hosts#"))
+    page = watched.page
+    expect(page.locator(".top-bar .live")).to_contain_text("Live")
+    grey = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink2')")
+    page.route("**/api/v1/**", lambda route: route.abort("connectionrefused"))
+    page.evaluate("dispatchEvent(new Event('offline'))")
+    bar = page.get_by_role("note").filter(has_text="No connection to Paceline since")
+    expect(bar).to_contain_text(re.compile(r"since \d\d:\d\d:\d\d. Figures are of then"))
+    since = bar.locator("b").inner_text()
+    expect(page.locator(".top-bar .live")).to_have_text(
+        since.replace("No connection to Paceline", "Stale").rstrip(".")
+    )
+    colour = page.evaluate(
+        """grey => {
+        const probe = document.createElement("i")
+        probe.style.color = grey
+        document.body.append(probe)
+        return [probe, document.querySelector("h1")].map(each => getComputedStyle(each).color)
+    }""",
+        grey,
+    )
+    assert colour[0] == colour[1]
+    keep(page, "cut-off-light")
+    page.get_by_role("link", name="Alerts").first.click()
+    expect(bar.locator("b")).to_have_text(since)
+    page.unroute("**/api/v1/**")
+    expect(bar).to_have_count(0)
+    expect(page.locator(".top-bar .live")).to_contain_text("Live")
+    expect(page.locator(".stat-strip")).to_be_visible()
+    watched.complaints[:] = [
+        each for each in watched.complaints if "ERR_CONNECTION_REFUSED" not in each
+    ]

@@ -63,7 +63,7 @@ class Files:
         row = self.random_row()
         self.columns[name][row] = value
         self.write_rows(self.columns)
-        return rf"column {name}: rows {row} "
+        return rf"column {name}, rows {row} "
 
     def change_meta(self, **sizes: Any) -> None:
         content = yaml.safe_load(self.meta.read_text()) | sizes
@@ -89,7 +89,7 @@ def a_column_is_missing(files: Files) -> str:
     name = files.random_column()
     del files.columns[name]
     files.write_rows(files.columns)
-    return rf"column {name} is missing: add it"
+    return rf"column {name} is missing; add it"
 
 
 @fault
@@ -97,7 +97,7 @@ def a_column_is_repeated(files: Files) -> str:
     name = files.random_column()
     table = pa.table(files.columns)
     files.write_rows(table.append_column(name, table.column(name)))
-    return rf"column {name} is there 2 times: keep one"
+    return rf"column {name} is there 2 times; keep one"
 
 
 @fault
@@ -105,7 +105,7 @@ def a_column_is_of_another_type(files: Files) -> str:
     name = files.random_column()
     files.columns[name] = [[1]] * len(files.columns[name])
     files.write_rows(files.columns)
-    return rf"column {name} is list.*: want "
+    return rf"column {name} is list.*; want "
 
 
 @fault
@@ -113,12 +113,12 @@ def a_whole_number_is_a_fraction(files: Files) -> str:
     name = files.rng.choice(["step", "dp_rank", "stage", "rank", "seq_id", "mc", "mb_id"])
     files.columns[name] = [value + 0.5 for value in files.columns[name]]
     files.write_rows(files.columns)
-    return rf"column {name} is double: want whole numbers"
+    return rf"column {name} is double; want whole numbers"
 
 
 @fault
 def a_value_is_null(files: Files) -> str:
-    return files.set_one(files.random_column(), None) + "are null: give every row a value"
+    return files.set_one(files.random_column(), None) + "are null; give every row a value"
 
 
 @fault
@@ -126,13 +126,13 @@ def a_column_has_no_value(files: Files) -> str:
     name = files.random_column()
     files.columns[name] = [None] * len(files.columns[name])
     files.write_rows(files.columns)
-    return rf"column {name}: rows 0, 1, 2 and [\d,]+ more are null: give every row a value"
+    return rf"column {name}, rows 0, 1, 2 and [\d,]+ more are null; give every row a value"
 
 
 @fault
 def a_duration_is_negative(files: Files) -> str:
     value = -files.rng.choice([1e-9, 0.5, 1e9])
-    return files.set_one("duration", value) + "are negative: an operation ends after its start"
+    return files.set_one("duration", value) + "are negative; an operation ends after its start"
 
 
 @fault
@@ -141,14 +141,14 @@ def a_time_is_not_finite(files: Files) -> str:
     value = files.rng.choice([float("nan"), float("inf"), float("-inf")])
     if name == "duration" and value < 0:
         value = float("inf")
-    return files.set_one(name, value) + "are not finite: give seconds"
+    return files.set_one(name, value) + "are not finite; give seconds"
 
 
 @fault
 def a_time_is_huge(files: Files) -> str:
     name = files.rng.choice(["start_ts", "duration"])
     value = files.rng.choice([1e11, 1.7e18, 1e300, 1.79e308])
-    return files.set_one(name, value) + "are beyond .* seconds: give seconds"
+    return files.set_one(name, value) + "are beyond .* seconds; give seconds"
 
 
 @fault
@@ -156,18 +156,18 @@ def all_times_are_huge(files: Files) -> str:
     # Each is finite, their sum is not.
     files.columns["start_ts"] = [1.7e308] * len(files.columns["start_ts"])
     files.write_rows(files.columns)
-    return r"column start_ts: rows 0, 1, 2 and [\d,]+ more are beyond .* seconds: give seconds"
+    return r"column start_ts, rows 0, 1, 2 and [\d,]+ more are beyond .* seconds; give seconds"
 
 
 @fault
 def a_number_is_negative(files: Files) -> str:
     name = files.rng.choice(["seq_id", "dp_rank", "stage", "rank", "step"])
-    return files.set_one(name, -1) + "are below 0: number from 0 up"
+    return files.set_one(name, -1) + "are below 0; number from 0 up"
 
 
 @fault
 def a_chunk_is_below_minus_one(files: Files) -> str:
-    return files.set_one(files.rng.choice(["mc", "mb_id"]), -2) + "are below -1: number from -1"
+    return files.set_one(files.rng.choice(["mc", "mb_id"]), -2) + "are below -1; number from -1"
 
 
 @fault
@@ -176,7 +176,7 @@ def a_number_exceeds_its_column_type(files: Files) -> str:
         [("dp_rank", 2**31), ("stage", 2**15), ("seq_id", 2**31), ("mc", 2**15), ("rank", 2**62)]
     )
     files.columns[name] = np.array(files.columns[name], np.int64).tolist()
-    return files.set_one(name, limit) + rf"are above {'[0-9,]+'}: "
+    return files.set_one(name, limit) + rf"are above {'[0-9,]+'}; "
 
 
 @fault
@@ -184,7 +184,7 @@ def rows_are_repeated(files: Files) -> str:
     row = files.random_row()
     files.write_rows({name: [*values, values[row]] for name, values in files.columns.items()})
     again = len(files.columns["step"])
-    return rf"column seq_id: row {again} repeats row {row} .*, 1 rows in all: keep one of each"
+    return rf"column seq_id, row {again} repeats row {row} .*, 1 rows in all; keep one of each"
 
 
 @fault
@@ -193,7 +193,7 @@ def two_traces_are_mixed(files: Files) -> str:
     trace_files.write(other.make([0]), other.job, files.trace.with_name("trace-other.parquet"))
     added = pq.read_table(files.trace.with_name("trace-other.parquet")).to_pydict()
     files.write_rows({name: [*values, *added[name]] for name, values in files.columns.items()})
-    return r"column seq_id: row \d+ repeats row \d+ .*: keep one of each"
+    return r"column seq_id, row \d+ repeats row \d+ .*; keep one of each"
 
 
 @fault
@@ -201,8 +201,8 @@ def a_stage_is_missing(files: Files) -> str:
     # One of several dp ranks would be imputed from the others.
     files.filter_rows(lambda row: row["stage"] != 0)
     if files.sizes.pp_size == 1:
-        return "has no rows: record at least one step"
-    return r"stage 0\) .*reported nothing.*: record all workers|correct the"
+        return "has no rows; record at least one step"
+    return r"stage 0\) .*reported nothing.*; record all workers|correct the"
 
 
 @fault
@@ -210,9 +210,9 @@ def a_replica_is_missing(files: Files) -> str:
     last = files.sizes.dp_size - 1
     files.filter_rows(lambda row: row["dp_rank"] != last)
     if last == 0:
-        return "has no rows: record at least one step"
+        return "has no rows; record at least one step"
     return (
-        rf"dp_size is {last + 1}, but the trace's highest dp_rank is {last - 1}: correct the meta"
+        rf"dp_size is {last + 1}, but the trace's highest dp_rank is {last - 1}; correct the meta"
     )
 
 
@@ -223,7 +223,7 @@ def a_seq_id_is_skipped(files: Files) -> str:
         for number, name in zip(files.columns["seq_id"], files.columns["optype"], strict=True)
     ]
     files.write_rows(files.columns)
-    return r"lacks forward-compute 0.*: record all workers of a step"
+    return r"lacks forward-compute 0.*; record all workers of a step"
 
 
 @fault
@@ -231,13 +231,13 @@ def a_seq_id_is_far_too_large(files: Files) -> str:
     row = files.random_row()
     files.columns["seq_id"][row] = 2**30
     files.write_rows(files.columns)
-    return r"columns dp_rank, stage and seq_id: .* all three count from 0 without gaps"
+    return r"columns dp_rank, stage and seq_id, .* all three count from 0 without gaps"
 
 
 @fault
 def sends_have_no_receives(files: Files) -> str:
     files.filter_rows(lambda row: row["optype"] != "forward-recv")
-    return "forward-send.*: record" if files.sizes.pp_size > 1 else ""
+    return "forward-send.*; record" if files.sizes.pp_size > 1 else ""
 
 
 @fault
@@ -251,33 +251,33 @@ def operations_wait_in_a_cycle(files: Files) -> str:
         if row["stage"] == 0 and row["optype"] == "forward-compute":
             row["start_ts"] += ends_s
     files.write_rows(pa.Table.from_pylist(rows))
-    return r"wait for each other in a circle: .*(forward|backward)-.*: record"
+    return r"wait for each other in a circle, .*(forward|backward)-.*; record"
 
 
 @fault
 def an_operation_is_of_an_unknown_type(files: Files) -> str:
     name = files.rng.choice(["coffee-break", "", "forward-compute ", "Forward-Compute", "前"])
-    return files.set_one("optype", name) + rf"are of an unknown type \('{name}'\): use one of forw"
+    return files.set_one("optype", name) + rf"are of an unknown type \('{name}'\); use one of forw"
 
 
 @fault
 def a_type_name_has_control_characters(files: Files) -> str:
     name = files.rng.choice(["\x1b]0;owned\x07", "a\nb", "a\r\n", "\x9b31m", "\u202eevil"])
-    return files.set_one("optype", name) + r"are of an unknown type \('.*\\(x|n|r|u).*'\): use one"
+    return files.set_one("optype", name) + r"are of an unknown type \('.*\\(x|n|r|u).*'\); use one"
 
 
 @fault
 def types_are_numbers(files: Files) -> str:
     files.columns["optype"] = [3] * len(files.columns["optype"])
     files.write_rows(files.columns)
-    return "column optype is int64: want names"
+    return "column optype is int64; want names"
 
 
 @fault
 def all_durations_are_zero(files: Files) -> str:
     files.columns["duration"] = [0.0] * len(files.columns["duration"])
     files.write_rows(files.columns)
-    return "takes no time.*: record"
+    return "takes no time.*; record"
 
 
 @fault
@@ -285,19 +285,19 @@ def all_times_are_zero(files: Files) -> str:
     for name in ("start_ts", "duration"):
         files.columns[name] = [0.0] * len(files.columns[name])
     files.write_rows(files.columns)
-    return "took no time: record"
+    return "took no time; record"
 
 
 @fault
 def there_are_no_rows(files: Files) -> str:
     files.write_rows(pq.read_table(files.trace).slice(0, 0))
-    return "has no rows: record at least one step"
+    return "has no rows; record at least one step"
 
 
 @fault
 def the_file_is_empty(files: Files) -> str:
     files.trace.write_bytes(b"")
-    return "is no whole parquet file: copy or record it again"
+    return "is no whole parquet file; copy or record it again"
 
 
 @fault
@@ -317,20 +317,20 @@ def the_file_is_garbage(files: Files) -> str:
 @fault
 def the_file_is_text(files: Files) -> str:
     files.trace.write_text("step,optype,start_ts\n" * files.rng.randrange(1, 50))
-    return "is no whole parquet file: copy or record it again"
+    return "is no whole parquet file; copy or record it again"
 
 
 @fault
 def the_file_is_a_folder(files: Files) -> str:
     files.trace.unlink()
     files.trace.mkdir()
-    return "cannot be read.*: name a parquet file"
+    return "cannot be read.*; name a parquet file"
 
 
 @fault
 def the_file_is_missing(files: Files) -> str:
     files.trace.unlink()
-    return "No such file or directory: name a parquet file"
+    return "No such file or directory; name a parquet file"
 
 
 @fault
@@ -356,13 +356,13 @@ def the_meta_file_is_not_yaml(files: Files) -> str:
         ]
     )
     files.meta.write_bytes(content)
-    return "meta-odd.yaml: (is no YAML: write|want) lines like 'dp_size: 4'"
+    return "meta-odd.yaml: (is no YAML; write|want) lines like 'dp_size: 4'"
 
 
 @fault
 def the_meta_file_lacks_dp_size(files: Files) -> str:
     files.meta.write_text("trial_name: x\n")
-    return "meta-odd.yaml: dp_size is missing: add it"
+    return "meta-odd.yaml: dp_size is missing; add it"
 
 
 @fault
@@ -370,14 +370,14 @@ def a_size_is_invalid(files: Files) -> str:
     size = files.rng.choice(["two", 0, -3, 2.5, True, [2], {"a": 1}, "\x1b[2J"])
     name = files.rng.choice(["dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size"])
     files.change_meta(**{name: size})
-    return rf"meta-odd.yaml: {name} is .*: give a whole number, 1 or more"
+    return rf"meta-odd.yaml: {name} is .*; give a whole number, 1 or more"
 
 
 @fault
 def the_world_size_is_wrong(files: Files) -> str:
     files.change_meta(world_size=files.sizes.world_size + files.rng.choice([1, 10**30]))
     return (
-        rf"meta-odd.yaml: world_size is \d+, but .* is {files.sizes.world_size}: correct the sizes"
+        rf"meta-odd.yaml: world_size is \d+, but .* is {files.sizes.world_size}; correct the sizes"
     )
 
 
@@ -387,4 +387,4 @@ def the_meta_file_belongs_to_another_trace(files: Files) -> str:
     # One more dp rank could be one that recorded nothing.
     size = getattr(files.sizes, name) + files.rng.choice([10, 100, 10**4])
     files.change_meta(**{name: size, "world_size": None})
-    return rf"{name} is {size}, but the trace's highest .*: correct the meta file"
+    return rf"{name} is {size}, but the trace's highest .*; correct the meta file"

@@ -39,7 +39,7 @@ def test_analysis_of_a_simulated_trace_names_the_slow_worker(tmp_path):
     result = paceline("analyze", str(path), COLUMNS="100")
     assert result.exit_code == 0, result.stderr
     assert "made runs at" in result.stdout
-    assert "host-000, rank 1 (dp 1, stage 0) is 2.5x slower" in " ".join(result.stdout.split())
+    assert "host-000, rank 1 (dp 1, stage 0) is 2.5\u00d7 slower" in " ".join(result.stdout.split())
     assert "stage 1" in result.stdout
 
 

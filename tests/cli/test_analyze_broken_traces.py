@@ -148,7 +148,7 @@ def test_file_name_that_is_not_utf8_is_refused(tmp_path):
     odd = tmp_path / "trace-\udcff.parquet"
     files.trace.rename(odd)
     line = refused(Files(odd, files.sizes, files.rng))
-    assert line == r"paceline: trace-\udcff.parquet: is no name in UTF-8: rename the file"
+    assert line == r"paceline: trace-\udcff.parquet: is no name in UTF-8; rename the file"
 
 
 def test_unreadable_file_is_refused(tmp_path, monkeypatch):
@@ -157,26 +157,26 @@ def test_unreadable_file_is_refused(tmp_path, monkeypatch):
 
     files = good_trace(tmp_path)
     monkeypatch.setattr(pq, "ParquetFile", denied)
-    assert "trace-odd.parquet: cannot be read: Permission denied: name a" in refused(files)
+    assert "trace-odd.parquet: cannot be read, Permission denied; name a" in refused(files)
 
 
 def test_error_names_the_meta_file_given_by_option(tmp_path):
     files = good_trace(tmp_path)
     meta = tmp_path / "about.yaml"
     meta.write_text("dp_size: 2\n")
-    assert "about.yaml: pp_size is missing: add it" in refused(files, "--meta", str(meta))
+    assert "about.yaml: pp_size is missing; add it" in refused(files, "--meta", str(meta))
 
 
 @pytest.mark.parametrize(
     ("steps", "words"),
     [
-        ("x", "'x' names no step: write 3 or 5-9"),
+        ("x", "'x' names no step; write 3 or 5-9"),
         ("", "'' names no step"),
         ("1,", "'' names no step"),
         ("-3", "'-3' names no step"),
-        ("1-0", "steps 1-0 end before they begin: write 0-1"),
+        ("1-0", "steps 1-0 end before they begin; write 0-1"),
         ("7", "step 7 is no complete step .*which has 0-1"),
-        ("5-9", "there is no step from 5 to 9: choose from 0 to 1"),
+        ("5-9", "there is no step from 5 to 9; choose from 0 to 1"),
         ("9" * 30, "names no step"),
         ("\x1b[2J", r"'\\x1b\[2J' names no step"),
     ],
@@ -190,7 +190,7 @@ def test_incomplete_step_cannot_be_chosen(tmp_path):
     files = good_trace(tmp_path)
     files.filter_rows(lambda row: (row["step"], row["stage"]) != (1, 1))
     line = refused(files, "--steps", "1")
-    assert "step 1 cannot be analysed: " in line
+    assert "step 1 cannot be analysed; " in line
     assert "(dp_rank 0, stage 1) reported nothing" in line
 
 
@@ -198,7 +198,7 @@ def test_result_never_overwrites_an_input_file(tmp_path):
     files = good_trace(tmp_path)
     for path in (files.trace, files.meta):
         line = refused(files, "--json", str(path), "--meta", str(files.meta))
-        assert line.endswith("this is an input file: name another file")
+        assert line.endswith("this is an input file; name another file")
 
 
 @pytest.mark.parametrize("out", ["none/result.json", "folder", "file/result.json"])
@@ -221,4 +221,4 @@ def test_error_of_the_process_is_one_line(tmp_path):
         check=False,
     )
     assert done.returncode == 2
-    assert r"column optype: rows 4 are of an unknown type" in one_line(done.stdout, done.stderr)
+    assert r"column optype, rows 4 are of an unknown type" in one_line(done.stdout, done.stderr)

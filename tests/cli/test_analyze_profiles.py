@@ -35,7 +35,7 @@ def test_finding_is_printed_before_the_times_of_every_rank(tmp_path):
         "A step of mine takes 9.5 ms (profiles of 4 of 4 ranks, 4 steps by ProfilerStep marks)."
     )
     assert text.startswith(
-        f"{first_line} Rank 1 computes 9 ms a step where its peers take 6 ms (1.5x)"
+        f"{first_line} Rank 1 computes 9 ms a step where its peers take 6 ms (1.5\u00d7)"
     )
     assert "0 9.5 ms 63 % 37 % 32 % 0 % 0 % 0 %" in text
     assert "1 9.5 ms 95 % 5.3 % 0 % 0 % 0 % 0 %" in text

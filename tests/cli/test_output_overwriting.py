@@ -47,7 +47,7 @@ def test_input_files_are_never_overwritten(trace, arguments, name):
     before = out.read_bytes()
     result = CliRunner().invoke(app, with_files(arguments, trace, out))
     assert result.exit_code == 2
-    assert "this is an input file: name another file" in result.stderr
+    assert "this is an input file; name another file" in result.stderr
     assert out.read_bytes() == before
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -41,7 +42,7 @@ def test_a_timeline_of_chosen_steps_workers_and_runs(trace, tmp_path):
     result = paceline("timeline", trace, *chosen, "--out", out)
     assert result.exit_code == 0, result.stderr
     assert result.stdout == ""
-    assert "out.json.gz: 2 steps, 3 workers" in result.stderr
+    assert "out.json.gz (2 steps, 3 workers" in result.stderr
     found = read_timeline(out)
     assert len({each.process for each in found.operations}) == 6
     assert {each.arguments["step"] for each in found.operations} == {0, 2}
@@ -74,7 +75,7 @@ def test_timeline_is_written_with_progress_shown(trace, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("timeline", ["--steps", "7-9"], "no step from 7 to 9: choose from 0 to 2"),
+        ("timeline", ["--steps", "7-9"], "no step from 7 to 9; choose from 0 to 2"),
         ("timeline", ["--steps", "x"], "names no step"),
         ("timeline", ["--workers", "2/0"], "no worker of this job"),
         ("timeline", ["--ranks", "77"], "no worker recorded as rank '77'"),
@@ -119,9 +120,17 @@ def test_critical_path_names_the_deciding_worker(trace):
 
 def test_successive_operations_of_one_type_and_worker_are_one_row(trace):
     result = paceline("critical-path", trace, "--run", "ideal")
-    rows = [line.split() for line in result.stdout.splitlines() if " dp " in line]
-    shown = [(row[-5:], row[2]) for row in rows]
-    assert all(before != after for before, after in itertools.pairwise(shown))
+    rows = re.findall(
+        r"^ *([\d.]+) .*? ([a-z-]+) \d+(?: to \d+)? +(dp \d+ stage \d+) *$",
+        result.stdout,
+        re.MULTILINE,
+    )
+    assert len(rows) > 5
+    assert all(before[1:] != after[1:] for before, after in itertools.pairwise(rows))
+    # In the order of time, with no more digits than a reader can compare.
+    times_s = [float(at) for at, _, _ in rows]
+    assert times_s == sorted(times_s)
+    assert not re.search(r"\d\.\d{4}", result.stdout)
 
 
 def test_critical_path_is_written_as_json(trace, tmp_path):

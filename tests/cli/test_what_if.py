@@ -142,7 +142,7 @@ def test_json_to_a_file_still_prints_the_answer(trace, tmp_path):
     [
         ("", "Invalid JSON"),
         ("[]", "edits.json: Input should be"),
-        ('{"edits": [{}]}', "edits.0.change: Field required"),
+        ('{"edits": [{}]}', "edits.0.change, Field required"),
         ('{"edits": [{"change": {"kind": "ideal"}, "\\u001b[2J": 1}]}', "\\x1b[2J"),
         ('{"edits": [{"change": {"kind": "set", "value": -1}}]}', "edits.0.change.set.value"),
         ('{"edits": [{"change": {"kind": "set", "value": NaN}}]}', "finite"),
@@ -160,7 +160,7 @@ def test_invalid_edit_files_are_refused(trace, tmp_path, content, words):
     ("arguments", "words"),
     [
         ((), "what-if wants --edit"),
-        (("--edit", "stage=2 set=0"), "trace-tiny.parquet: edit 1: there is no stage 2"),
+        (("--edit", "stage=2 set=0"), "trace-tiny.parquet: edit 1, there is no stage 2"),
         (("--edit", "ideal", "--edit", "op=gc set=0"), "edit 2 selects no operation"),
         (("--edit", "op=sgd set=0"), "op type 'sgd' is not known"),
         (("--edit", "set=-1"), "a duration in seconds cannot be -1"),

@@ -125,8 +125,8 @@ def test_blamed_hosts_lists_hosts_of_several_jobs(store):
             lost = [Loss("host", host, 36.0, slowdown=1.5 + first_step) for host in hosts]
             save(store, job_id, first_step, found=lost, updated_s=100.0 * first_step)
     with store.read() as conn:
-        found, cursor = stored_hosts.blamed_hosts(conn, "default", since_s=0.0, min_jobs=2)
-        assert found == [stored_hosts.BlamedHost("b", 2, 2.5, 100.0, 144.0)]
+        found, cursor = stored_hosts.listed_hosts(conn, "default", since_s=0.0, min_jobs=2)
+        assert found == [stored_hosts.BlamedHost("b", 2, 2.5, 100.0, 144.0, 0.0)]
         assert cursor is None
         assert stored_hosts.blaming_runs(conn, "default", "b", since_s=0.0) == [
             stored_hosts.BlamingRun(job_id, 1, 2, 0, 1, 2.5, 100.0, 72.0)
@@ -140,8 +140,8 @@ def test_blamed_hosts_pages_are_ordered_by_jobs(store):
         hosts = [f"host-{each}" for each in range(number + 1)]
         save(store, f"default/job-{number}", found=[Loss("host", host, 1.0) for host in hosts])
     with store.read() as conn:
-        first, cursor = stored_hosts.blamed_hosts(conn, "default", since_s=0.0, min_jobs=1, limit=2)
-        rest, end = stored_hosts.blamed_hosts(
+        first, cursor = stored_hosts.listed_hosts(conn, "default", since_s=0.0, min_jobs=1, limit=2)
+        rest, end = stored_hosts.listed_hosts(
             conn, "default", since_s=0.0, min_jobs=1, limit=2, cursor=cursor
         )
     assert [(each.host, each.num_jobs) for each in first] == [("host-0", 3), ("host-1", 2)]

@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Mapping, Sequence, Set
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
@@ -55,24 +55,23 @@ class RequestTarget:
         return host if is_default else f"{host}:{self.port}"
 
 
-def parse_target(text: str, *, ports: Set[int] | None, allows_http: bool) -> RequestTarget:
-    """The URL's parts; None for `ports` allows all.
+def parse_target(text: str) -> RequestTarget:
+    """The URL's parts.
 
     Raises:
-        Blocked: it is no URL that messages may be sent to; the message says why.
+        Blocked: it is no URL that a message could be sent to; the message says why.
     """
     try:
         url = httpx.URL(text)
     except httpx.InvalidURL as error:
         raise Blocked(f"the receiver's URL cannot be read: {error}") from None
-    if url.scheme not in _DEFAULT_PORTS or (url.scheme == "http" and not allows_http):
-        wanted = "http:// or https://" if allows_http else "https://"
-        raise Blocked(f"the receiver's URL must begin with {wanted}")
+    if url.scheme not in _DEFAULT_PORTS:
+        raise Blocked("the receiver's URL must begin with https://")
     if url.userinfo:
         raise Blocked("the receiver's URL must not hold a user or password")
+    if url.port == 0:
+        raise Blocked("messages are not sent to port 0")
     port = url.port or _DEFAULT_PORTS[url.scheme]
-    if url.port == 0 or (ports is not None and port not in ports):
-        raise Blocked(f"messages are not sent to port {port if url.port is None else url.port}")
     # As httpx has it now, in ASCII: this, and nothing before it, is resolved and connected to.
     host = url.raw_host.decode("ascii")
     return RequestTarget(url.scheme, host, port, url.raw_path, _literal_address(host))
@@ -136,10 +135,34 @@ class SsrfGuard:
         Raises:
             Blocked: nothing may be sent there; the message says why.
         """
-        target = parse_target(url, ports=self.ports, allows_http=self.allows_http)
+        target = parse_target(url)
+        refusals = self._refusals(target)
         if target.address is not None:
-            self._refuse_private([target.address])
+            refusals += self._refusals_of_addresses(target, [target.address])
+        elif refusals:
+            # All reasons at once: else each setting would only show that the next one is missing.
+            with suppress(httpcore.NetworkError, httpcore.TimeoutException):
+                refusals += self._refusals_of_addresses(target, self._resolved(target))
+        _refuse(refusals)
         return target
+
+    def connect(self, url: str) -> None:
+        """Connect as for a message, with TLS where the URL has it, and send nothing.
+
+        Raises:
+            Blocked: nothing may be sent there; the message has every setting that is needed.
+            httpcore.TimeoutException: there was no connection in time.
+            httpcore.NetworkError: there was none.
+        """
+        deadline = Deadline(min(self.connect_s, self.total_s))
+        target = self.check(url)
+        backend = PinnedBackend(
+            self._addresses(target), deadline=deadline, connect_by=deadline, dial=self.dial
+        )
+        stream = backend.connect_tcp(target.host, target.port)
+        if target.scheme == "https":
+            stream = stream.start_tls(self.tls, target.host)
+        stream.close()
 
     def post(self, url: str, *, headers: Mapping[str, str], body: bytes) -> Reply:
         """The answer to one POST.
@@ -163,6 +186,11 @@ class SsrfGuard:
     def _addresses(self, target: RequestTarget) -> Sequence[Address]:
         if target.address is not None:
             return [target.address]
+        found = self._resolved(target)
+        _refuse(self._refusals_of_addresses(target, found))
+        return list(dict.fromkeys(found))
+
+    def _resolved(self, target: RequestTarget) -> Sequence[Address]:
         try:
             found = [parse_address(text) for text in self.resolver(target.host)]
         except TimeoutError as error:
@@ -171,19 +199,73 @@ class SsrfGuard:
             raise httpcore.ConnectError("the name cannot be resolved") from error
         if not found:
             raise httpcore.ConnectError("the name has no address")
-        self._refuse_private(found)
-        return list(dict.fromkeys(found))
+        return found
 
-    def _refuse_private(self, addresses: Sequence[Address]) -> None:
-        # The message does not name the address: internal DNS must not leak.
-        if not all(is_in(address, self.allowed) or is_public(address) for address in addresses):
-            raise Blocked("the receiver's address is not one of the public Internet")
+    def _refusals(self, target: RequestTarget) -> "list[_Refusal]":
+        """Why nothing may be sent there, as far as that is known without its addresses."""
+        found = []
+        if target.scheme == "http" and not self.allows_http:
+            why = "the receiver's URL must begin with https://"
+            found.append(_Refusal(why, "PACELINE_WEBHOOK_ALLOW_HTTP=true"))
+        if self.ports is not None and target.port not in self.ports:
+            ports = ",".join(map(str, [*sorted(self.ports), target.port]))
+            why = f"messages are not sent to port {target.port}"
+            found.append(_Refusal(why, f"PACELINE_WEBHOOK_PORTS={ports}"))
+        return found
+
+    def _refusals_of_addresses(
+        self, target: RequestTarget, addresses: Sequence[Address]
+    ) -> "list[_Refusal]":
+        # The message does not name a resolved address: internal DNS must not leak.
+        if all(is_in(address, self.allowed) or is_public(address) for address in addresses):
+            return []
+        why = "the receiver's address is not one of the public Internet"
+        network = _network_to_allow(target)
+        others = "...," if self.allowed else ""
+        setting = f"PACELINE_WEBHOOK_ALLOW={others}{network}" if network else None
+        return [_Refusal(why, setting)]
 
     def _pool(self, backend: PinnedBackend) -> httpcore.ConnectionPool:
         # One for each request: connections are never another request's.
         return httpcore.ConnectionPool(
             ssl_context=self.tls, max_keepalive_connections=0, network_backend=backend
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """Why nothing is sent to an address, and the setting that allows it, if any should."""
+
+    why: str
+    setting: str | None
+
+
+def _refuse(refusals: Sequence[_Refusal]) -> None:
+    if not refusals:
+        return
+    text = "; ".join(each.why for each in refusals)
+    if all(each.setting for each in refusals):
+        settings = " ".join(str(each.setting) for each in refusals)
+        text += f". The operator allows it, after a restart, with {settings}"
+        if _ANY_NETWORK in settings:
+            text += f" ({_ANY_NETWORK} is that of the host, such as 10.2.0.0/16)"
+    raise Blocked(text)
+
+
+_ANY_NETWORK = "NETWORK"
+# Nothing that a setting should be suggested for: metadata of clouds, multicast, reserved.
+_NEVER_SUGGESTED = parse_networks(
+    ["169.254.0.0/16", "168.63.129.16/32", "224.0.0.0/3", "0.0.0.0/8", "fe80::/10", "ff00::/8"]
+)
+
+
+def _network_to_allow(target: RequestTarget) -> str | None:
+    """What to add to PACELINE_WEBHOOK_ALLOW; of a name only its kind, None where nothing should."""
+    if target.address is not None:
+        if is_in(target.address, _NEVER_SUGGESTED):
+            return None
+        return f"{target.address}/{target.address.max_prefixlen}"
+    return "127.0.0.0/8,::1/128" if target.host == "localhost" else _ANY_NETWORK
 
 
 def operator_guard(guard: SsrfGuard) -> SsrfGuard:

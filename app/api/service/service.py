@@ -14,7 +14,7 @@ from app.alerts.rule import Rule
 from app.alerts.smtp import MailServer
 from app.api.http.auth import Authenticator
 from app.api.http.caching import ComputeCache
-from app.api.http.limits import FailureLimit
+from app.api.http.limits import ConcurrencyLimit, FailureLimit
 from app.api.http.picture_links import PictureLinkAuth
 from app.api.http.request_log import ApiMetrics
 from app.api.service.demo_switch import DemoSwitch
@@ -50,6 +50,15 @@ def cost_aware_cache(
     return ComputeCache(
         max_size=MAX_ANSWERS, ttl_per_compute_s=TTL_PER_COMPUTE_S, monotonic=monotonic
     )
+
+
+# A test waits up to ten seconds for its receiver, in one of the threads that answer requests.
+MAX_TESTS_AT_ONCE = 4
+
+
+def test_send_limit() -> ConcurrencyLimit:
+    """The limit of tests of unsaved receivers that are sent at the same time."""
+    return ConcurrencyLimit(MAX_TESTS_AT_ONCE, "other receivers are being tested: try again")
 
 
 RulesSource = Literal["file", "defaults"]
@@ -116,6 +125,7 @@ class Service:
     database_time: Callable[[Connection], float]
     results: ResultCache = field(default_factory=ResultCache)
     answers: ComputeCache[Hashable, Any] = field(default_factory=cost_aware_cache)
+    test_sends: ConcurrencyLimit = field(default_factory=test_send_limit)
     span_buffer: SpanBuffer = field(default_factory=SpanBuffer)
     span_bodies: OtlpBodyReader = field(default_factory=OtlpBodyReader)
     span_refusals: SpanRefusalLog = field(default_factory=SpanRefusalLog)

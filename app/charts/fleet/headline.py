@@ -34,12 +34,16 @@ class LosingJob:
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
-    """Figures for the headline; `losing` is sorted by loss, largest first."""
+    """Figures for the headline; `losing` is sorted by loss, largest first.
+
+    `num_silent` are jobs with silent ranks, whose loss is not measured.
+    """
 
     num_jobs: int
     num_measured: int
     losing: Sequence[LosingJob]
     limit: float
+    num_silent: int = 0
 
 
 def fleet_headline(fleet: FleetFacts) -> tuple[str, str]:
@@ -49,19 +53,43 @@ def fleet_headline(fleet: FleetFacts) -> tuple[str, str]:
     if not fleet.losing:
         return _nothing_lost(fleet)
     lost = sum(each.lost_per_day for each in fleet.losing)
-    verb, who = ("is", "It costs") if len(fleet.losing) == 1 else ("are", "Together they cost")
+    is_alone = len(fleet.losing) == 1
+    verb, who = ("is", "It costs") if is_alone else ("are", "Together they cost")
+    of = f"{formatting.count(len(fleet.losing))} of {formatting.plural(fleet.num_jobs, 'job')}"
+    largest = _largest_loss(fleet.losing[0], lost, is_alone=is_alone)
     return (
-        f"{formatting.count(len(fleet.losing))} of {formatting.plural(fleet.num_jobs, 'job')} "
-        f"{verb} losing time. {who} about {formatting.rough_hours(lost)} GPU-hours a day.",
-        _largest_loss(fleet.losing[0], lost, is_alone=len(fleet.losing) == 1),
+        f"{of} {verb} {_losing_words(fleet.losing)}. "
+        f"{who} about {formatting.rough_hours(lost)} GPU-hours a day.",
+        f"{largest} {_silent_words(fleet.num_silent)}".rstrip(),
     )
+
+
+def _losing_words(losing: Sequence[LosingJob]) -> str:
+    num_stalled = sum(each.is_stalled for each in losing)
+    if num_stalled == len(losing):
+        return "stalled"
+    return "losing time" + (f", {num_stalled} of them stalled" if num_stalled else "")
+
+
+def _silent_words(num_silent: int) -> str:
+    if not num_silent:
+        return ""
+    jobs = formatting.plural(num_silent, "job")
+    has, its = ("has", "its") if num_silent == 1 else ("have", "their")
+    return f"{jobs} {has} silent ranks: {its} loss is not measured."
 
 
 def _nothing_lost(fleet: FleetFacts) -> tuple[str, str]:
     if not fleet.num_measured:
-        return f"{formatting.plural(fleet.num_jobs, 'job')}, none with figures now.", ""
+        return (
+            f"{formatting.plural(fleet.num_jobs, 'job')}, none with figures now.",
+            _silent_words(fleet.num_silent),
+        )
     limit = formatting.ratio(fleet.limit)
-    return "No job is losing time.", f"Every job with figures runs below {limit} of its ideal."
+    below = f"Every job with figures runs below {limit} of its ideal."
+    if fleet.num_silent:
+        return "No job is known to lose time.", f"{_silent_words(fleet.num_silent)} {below}"
+    return "No job is losing time.", below
 
 
 def _largest_loss(job: LosingJob, lost: float, *, is_alone: bool) -> str:

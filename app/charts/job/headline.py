@@ -76,7 +76,7 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
                 leading = result["findings"][0]
                 text = _leading_cause(result["findings"]), _explained(text[0], leading)
         case "finished":
-            text = _finished(known, seen)
+            text = _finished(known, seen) if known else _finished_unmeasured(result, seen)
         case _:
             text = _running(state, known, seen)
     sentence, sub = _with_missing_ranks(state, text, known)
@@ -255,11 +255,34 @@ def _low_fidelity(result: Mapping[str, Any] | None) -> tuple[str, str]:
     return sentence, f"The limit is {limit}. Naming a worker or a stage would be a guess."
 
 
-def _finished(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+def _after(seen: JobFacts) -> str:
+    return "" if seen.last_step is None else f" after step {formatting.count(seen.last_step)}"
+
+
+def _finished_unmeasured(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+    """Of a job without figures: who is to blame for that, as far as that is known."""
+    sentence = f"This job has finished{_after(seen)}. None of its steps was analysed"
+    silent = [each for each in (result or {}).get("findings") or () if each["cause"] == _SILENT]
+    skipped = (result or {}).get("skipped_steps") or ()
+    sub = f"The last step was skipped: {skipped[-1]['reason']}." if skipped else ""
+    if not silent:
+        return f"{sentence}.", sub
+    onset = silent[0].get("onset_step")
+    since = "" if onset is None else f" from step {formatting.count(onset)} on"
+    return f"{sentence}, as {_silent_ranks(silent[0])} sent nothing{since}.", sub
+
+
+def _silent_ranks(finding: Mapping[str, Any]) -> str:
+    """The ranks of a silent-worker finding, with worker and host where one culprit has all."""
+    numbers = finding["evidence"]["ranks"]
+    if len(finding["culprits"]) != 1:
+        return formatting.lower_first(formatting.ranks(numbers))
+    return formatting.culprit_name({**finding["culprits"][0], "ranks": numbers})
+
+
+def _finished(result: Mapping[str, Any], seen: JobFacts) -> tuple[str, str]:
     """Of a finished job: the result is that of its whole run."""
-    after = "" if seen.last_step is None else f" after step {formatting.count(seen.last_step)}"
-    if result is None:
-        return f"This job has finished{after}. None of its steps was analysed.", ""
+    after = _after(seen)
     at = formatting.ratio(result["slowdown"])
     if _is_low(result):
         text = _low_fidelity(result)[0]

@@ -22,7 +22,7 @@ def downloaded_trace(source: ExportSource) -> Iterator[tuple[Path, Path]]:
         folder = Path(name)
         packed = folder / "window.zip"
         with source.server() as server, _disk_errors(folder), packed.open("wb") as file:
-            for piece in server.pieces(source.window_path("/trace")):
+            for piece in _with_progress(server.pieces(source.window_path("/trace"))):
                 file.write(piece)
         with _disk_errors(folder):
             found = _unpacked(packed, folder)
@@ -71,5 +71,19 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 def download(source: ExportSource, path: str, query: dict[str, str], file: BinaryIO) -> None:
     """Write the server's answer to a file."""
     with source.server() as server:
-        for piece in server.pieces(path, query):
+        for piece in _with_progress(server.pieces(path, query)):
             file.write(piece)
+
+
+def _with_progress(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The pieces; a terminal shows how much has come, as the server may be drawing the rest."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeElapsedColumn
+
+    from app.cli.terminal import stderr_console
+
+    columns = ("downloading", BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+        task = progress.add_task("downloading", total=None)
+        for piece in pieces:
+            progress.advance(task, len(piece))
+            yield piece

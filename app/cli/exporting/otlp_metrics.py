@@ -22,7 +22,7 @@ from app.cli.exporting.source import (
     WindowOption,
 )
 from app.cli.options import MetaFile
-from app.cli.output import write_json
+from app.cli.output import printable, say_written, write_json
 from app.errors import InvalidRequest
 
 Result = Mapping[str, Any]
@@ -182,10 +182,19 @@ def otlp_metrics(
         refuse_to_overwrite("--out", out, source.trace, meta)
     with stderr_console().status("analysing"):
         request = metrics_request(source.result(), at_ns=time.time_ns(), worst=workers)
+    points = f"{_num_points(request):,} points"
     if out is not None:
         write_json(request, out)
+        say_written(out, points)
     if endpoint is not None:
-        typer.echo(f"sent: {_send(endpoint, json.dumps(request, allow_nan=False).encode())}")
+        size = _send(endpoint, json.dumps(request, allow_nan=False).encode())
+        typer.echo(f"sent {points}, {size}, to {printable(endpoint)}", err=True)
+
+
+def _num_points(request: Mapping[str, Any]) -> int:
+    [resource] = request["resourceMetrics"]
+    [scope] = resource["scopeMetrics"]
+    return sum(len(metric["gauge"]["dataPoints"]) for metric in scope["metrics"])
 
 
 def _send(endpoint: str, body: bytes) -> str:

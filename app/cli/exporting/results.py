@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app import formatting
 from app.cli.exporting.source import (
     LATEST,
     ExportSource,
@@ -17,7 +18,7 @@ from app.cli.exporting.source import (
     WindowOption,
 )
 from app.cli.options import MetaFile
-from app.cli.output import STANDARD_OUTPUT, printable, written_whole
+from app.cli.output import STANDARD_OUTPUT, say_written, written_whole
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -77,22 +78,24 @@ def _by_name(out: Path, table: str | None) -> str:
 
 
 def _write_one(table: str, result: "Result", out: Path, form: str) -> None:
-    from app.cli.exporting.tables import WRITERS
+    from app.cli.exporting.tables import WRITERS, count_rows
 
     if out != STANDARD_OUTPUT:
         with written_whole(out) as file:
             WRITERS[form](table, result, file)
-        return
-    if form != "csv":
-        raise InvalidRequest("--out -: parquet is binary: name a file")
-    WRITERS[form](table, result, sys.stdout.buffer)
+    elif form != "csv":
+        raise InvalidRequest("--out -: parquet is binary, so name a file")
+    else:
+        WRITERS[form](table, result, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+    say_written(out, f"table {table}", formatting.plural(count_rows(table, result), "row"))
 
 
 def _write_all(result: "Result", out: Path, form: str) -> None:
-    from app.cli.exporting.tables import TABLES, WRITERS
+    from app.cli.exporting.tables import TABLES, WRITERS, count_rows
 
     if out == STANDARD_OUTPUT:
-        raise InvalidRequest("--out -: only one table fits: choose it with --table")
+        raise InvalidRequest("--out -: only one table fits, so choose it with --table")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -102,4 +105,5 @@ def _write_all(result: "Result", out: Path, form: str) -> None:
     for table in TABLES:
         with written_whole(out / f"{table}.{form}") as file:
             WRITERS[form](table, result, file)
-    typer.echo(printable(f"{out}: {len(TABLES)} tables"))
+        rows = formatting.plural(count_rows(table, result), "row")
+        say_written(out / f"{table}.{form}", rows)

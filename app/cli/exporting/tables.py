@@ -216,6 +216,11 @@ def write_parquet(name: str, result: Result, file: BinaryIO) -> None:
 WRITERS: dict[str, Write] = {"csv": write_csv, "parquet": write_parquet}
 
 
+def count_rows(name: str, result: Result) -> int:
+    """Rows of a table, without its header."""
+    return sum(1 for _ in TABLES[name].rows(result))
+
+
 def _rows(name: str, result: Result) -> Iterator[Row]:
 
     key = key_of(result)

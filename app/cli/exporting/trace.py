@@ -18,7 +18,7 @@ from app.cli.exporting.source import (
     WindowOption,
 )
 from app.cli.options import MetaFile
-from app.cli.output import STANDARD_OUTPUT, printable, written_whole
+from app.cli.output import STANDARD_OUTPUT, say_written, written_whole
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def trace(
     from app.trace.readers.published.meta import usual_path
 
     if out == STANDARD_OUTPUT:
-        raise InvalidRequest("--out -: a trace is binary: name a file")
+        raise InvalidRequest("--out -: a trace is binary, so name a file")
     source = ExportSource(trace_file, meta, url, token, job, window, steps).checked()
     with ExitStack() as stack:
         read, about = source.trace, meta
@@ -57,7 +57,13 @@ def trace(
             for written in (out, usual_path(out), collective_files.usual_path(out)):
                 refuse_to_overwrite("--out", written, read, meta)
         _write_trace(read, about, steps, out)
-    typer.echo(printable(str(out)))
+    say_written(out, f"{_num_operations(out):,} operations")
+
+
+def _num_operations(out: Path) -> int:
+    from pyarrow.parquet import read_metadata
+
+    return int(read_metadata(out).num_rows)
 
 
 def _write_trace(read: Path, meta: Path | None, steps: str | None, out: Path) -> None:
@@ -145,9 +151,9 @@ def perfetto(
         timeline(source.trace, out, meta, steps, workers, ranks, runs)
         return
     if out == STANDARD_OUTPUT:
-        raise InvalidRequest("--out -: a timeline is binary: name a file")
+        raise InvalidRequest("--out -: a timeline is binary, so name a file")
     asked = {"steps": steps, "workers": workers, "ranks": ranks, "runs": runs}
     query = {name: value for name, value in asked.items() if value is not None}
     with written_whole(out) as file:
         download(source, source.window_path("/timeline"), query, file)
-    typer.echo(f"{printable(str(out))}: open it in https://ui.perfetto.dev", err=True)
+    say_written(out, "open it in https://ui.perfetto.dev")

@@ -17,7 +17,7 @@ import typer
 from app.cli.importing import screen
 from app.cli.output import printable, safe_cell, written_whole
 from app.errors import InvalidRequest, Unavailable
-from app.formatting import plural
+from app.formatting import plural, ratio
 from app.trace.readers.scores.score_report import NO_WHAT_IF, Score
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _cells(score: Score) -> tuple[str, ...]:
         printable(f"{score.section}, {score.metric}"),
         _measure(score.value, score.unit),
         _measure(score.mean, score.unit),
-        "" if score.slowdown is None else f"{score.slowdown:.2f}x",
+        "" if score.slowdown is None else ratio(score.slowdown),
         f"{score.num:,} of {score.of:,}",
     )
 

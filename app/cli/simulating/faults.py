@@ -70,6 +70,36 @@ def fault_settings(kind: type[Fault | JobEvent]) -> list[FaultSetting]:
     return sorted(found, key=lambda setting: setting.default is not None)
 
 
+# Values that show what a required key takes; they fit a job of the default size.
+_EXAMPLE_VALUES = {
+    "dp": "3",
+    "stage": "1",
+    "factor": "1.6",
+    "host": "host-001",
+    "share": "0.25",
+    "rate": "0.1",
+    "pause-s": "0.3",
+    "delay-s": "0.2",
+    "stall-s": "0.5",
+    "stop-s": "5",
+    "every-steps": "4",
+    "workers": "1/0+2/1",
+    "at": "8",
+    "lost-steps": "2",
+}
+_EXAMPLE_OF_TYPE = {int: "2", float: "1.5", bool: "yes"}
+
+
+def fault_example(kind: type[Fault | JobEvent]) -> str:
+    """An option with the required keys of a fault: --fault slow-host:host=host-001,factor=1.6."""
+    keys = ",".join(
+        f"{each.key}={_EXAMPLE_VALUES.get(each.key) or _EXAMPLE_OF_TYPE.get(each.type, 'all')}"
+        for each in fault_settings(kind)
+        if each.default is None
+    )
+    return f"--fault {kind.name}" + f":{keys}" * bool(keys)
+
+
 def option_key(field: str) -> str:
     """A field's name on the command line."""
     return _KEYS.get(field, field.removeprefix("is_").replace("_", "-"))
@@ -93,7 +123,8 @@ def _fault_of(kind: type[Fault | JobEvent], given: dict[str, str]) -> Fault | Jo
         if setting.key in given:
             values[setting.field] = _value(setting.key, setting.type, given[setting.key])
         elif setting.default is None:
-            raise InvalidRequest(f"{setting.key} is missing: {_TYPE_NAMES[setting.type]}")
+            what = _TYPE_NAMES[setting.type]
+            raise InvalidRequest(f"{setting.key} is missing, {what}, as in {fault_example(kind)}")
     fault = kind(**values)
     _refuse_no_change(fault)
     return fault
@@ -225,8 +256,10 @@ def _fault_lines(kind: type[Fault | JobEvent]) -> str:
 
 
 def _usage(kind: type[Fault | JobEvent]) -> str:
-    keys = ",".join(
-        f"{setting.key}={setting.default if setting.default is not None else '?'}"
+    """An example that works as it is, and the keys that may be left out, with their defaults."""
+    optional = ",".join(
+        f"{setting.key}={setting.default}"
         for setting in fault_settings(kind)
+        if setting.default is not None
     )
-    return f"--fault {kind.name}" + f":{keys}" * bool(keys)
+    return fault_example(kind) + (f"  (also: {optional})" if optional else "")

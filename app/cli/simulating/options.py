@@ -43,7 +43,9 @@ FaultTexts = Annotated[
     list[str] | None,
     typer.Option(
         "--fault",
-        help="A fault, as in slow-worker:dp=3,stage=1,factor=1.6,from=20. May be repeated.",
+        help="A fault, as in slow-worker:dp=3,stage=1,factor=1.6,from=20 or "
+        "slow-host:host=host-001,factor=1.4. May be repeated. --list-faults has an example of "
+        "each.",
         metavar="NAME:KEY=VALUE,...",
     ),
 ]

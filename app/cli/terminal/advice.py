@@ -114,5 +114,7 @@ def _not_offered(others: tuple[NotOffered, ...]) -> Table:
     table.add_column("reason", style="dim")
     for each in others:
         needs = f" (needs {'; '.join(map(_need, each.needs))})" if each.needs else ""
-        table.add_row(each.name, Text(printable(f"{each.reason}{needs}")))
+        table.add_row(
+            each.name, Text(formatting.with_times_sign(printable(f"{each.reason}{needs}")))
+        )
     return table

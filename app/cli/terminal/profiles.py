@@ -8,7 +8,7 @@ from rich.text import Text
 
 from app.cli.output import printable
 from app.cli.terminal.result import causes
-from app.formatting import percent, seconds
+from app.formatting import percent, seconds, with_times_sign
 
 Result = dict[str, Any]
 
@@ -40,7 +40,10 @@ def _headline(result: Result) -> list[RenderableType]:
     first, *others = result["profile"]["headline"]
     sentences = [each["sentence"] for each in result["findings"] or []]
     lines = [Text(printable(first), style="bold")]
-    lines += [Text(f"{_capital(printable(each))}.", style="bold") for each in sentences[:1]]
+    lines += [
+        Text(f"{_capital(with_times_sign(printable(each)))}.", style="bold")
+        for each in sentences[:1]
+    ]
     return [*lines, *(Text(printable(each)) for each in others)]
 
 
@@ -52,7 +55,7 @@ def _no_verdict(result: Result) -> list[RenderableType]:
     reason = result["ruled_out"][0]["reason"]
     return [
         Text("\nCauses", style="bold"),
-        Text(f"No verdict: {printable(reason)}."),
+        Text(f"No verdict: {with_times_sign(printable(reason))}."),
     ]
 
 

@@ -28,6 +28,12 @@ from app.formatting import TIMES
 Result = dict[str, Any]
 Ranks = Sequence[Sequence[int]]
 
+
+def _said(text: str) -> str:
+    """A sentence of a result as a terminal shows it, with the pages' multiplication sign."""
+    return formatting.with_times_sign(printable(text))
+
+
 # Smallest launch slowdown worth a sentence, and the fraction of others' waits worth a name.
 _MIN_LAUNCH_SLOWDOWN = 1.03
 _MAIN_SHARE = 0.5
@@ -56,7 +62,7 @@ def _most_costly(result: Result) -> list[Text]:
     num_first = 2 if findings and findings[0].get("cause") == "silent-worker" else 1
     missing = missing_ranks_sentence(result)
     return ([Text(missing)] if missing else []) + [
-        Text(f"{printable(each['sentence'])}.") for each in findings[:num_first]
+        Text(f"{_said(each['sentence'])}.") for each in findings[:num_first]
     ]
 
 
@@ -136,7 +142,7 @@ def _found(result: Result, findings: list[Result]) -> list[Text]:
     causes = [
         Text(
             f"{each['cause']} ({formatting.confidence(each['confidence'])}): "
-            f"{printable(each['sentence'])}."
+            f"{_said(each['sentence'])}."
         )
         for each in findings
     ]
@@ -162,7 +168,7 @@ def _ruled_out(causes: list[Result]) -> Table:
     for each in causes:
         doubt = "cannot tell: " if each["insufficient_evidence"] else ""
         # Text, not str: rich would read brackets in host names as markup.
-        table.add_row(each["cause"], Text(f"{doubt}{printable(each['reason'])}"))
+        table.add_row(each["cause"], Text(f"{doubt}{_said(each['reason'])}"))
     return table
 
 

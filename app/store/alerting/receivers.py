@@ -27,7 +27,8 @@ class ReceiverHealth:
     """Health of a receiver; times are Unix seconds.
 
     `failures` in a row since `failing_since_s`. Nothing is sent before `probe_at_s`, or after it
-    was disabled at `disabled_at_s`. `last_detail` describes the last failed attempt.
+    was disabled at `disabled_at_s`. `last_detail` describes the last failed attempt; before the
+    first delivery also why the receiver was not reached when it was saved.
     """
 
     failures: int = 0
@@ -48,6 +49,7 @@ _HEALTHY: dict[str, Any] = {
     "probe_at_s": None,
     "disabled_at_s": None,
     "disabled_reason": None,
+    "last_detail": None,
 }
 
 
@@ -189,6 +191,16 @@ def disable(conn: Connection, endpoint_id: str, *, reason: str, now_s: float) ->
 def enable(conn: Connection, endpoint_id: str) -> None:
     """Enable the receiver, and reset its health."""
     conn.execute(_update_one(endpoint_id).values(_HEALTHY | {"is_enabled": True}))
+
+
+def note_not_reached(conn: Connection, endpoint_id: str, why: str | None) -> None:
+    """Note why the receiver was not reached when it was saved; None if it was.
+
+    That is no failed attempt: it must not count towards disabling a receiver that gets no message
+    for a day.
+    """
+    values = {"last_detail": why and clipped(why, MAX_DETAIL), "last_ok_s": None}
+    conn.execute(_update_one(endpoint_id).values(values))
 
 
 def probe_at(conn: Connection, endpoint_id: str, *, at_s: float) -> None:

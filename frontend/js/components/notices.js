@@ -17,10 +17,25 @@ export function noteBar({ fact, consequence, act }) {
 
 /** The bar of a page whose newest request failed with `error`: it shows older answers. */
 export function staleNote(error, retry) {
-  return noteBar({
+  const bar = noteBar({
     fact: `Shown as of ${clock(error.at)}.`,
-    consequence: "The server has not answered since.",
+    consequence: error.status
+      ? `The server has refused since: ${error.message}`
+      : "The server has not answered this page since.",
     act: { text: "Try again", onclick: retry },
+  })
+  // Hidden where the bar of every page says that nothing answers.
+  bar.classList.add("of-page")
+  return bar
+}
+
+/** The bar of every page while the server cannot be reached since `lostAt`. */
+export function connectionBar(lostAt, hasFigures) {
+  return noteBar({
+    fact: `No connection to Paceline since ${clock(lostAt)}.`,
+    consequence: hasFigures
+      ? "Figures are of then; the page tries again by itself."
+      : "The page tries again by itself.",
   })
 }
 

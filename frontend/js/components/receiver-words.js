@@ -1,6 +1,6 @@
 /** Names and states of receivers and of notifications to them, in words and icons. */
 
-import { ago, capitalized, clock, contained, counted } from "../lib/formatting.js"
+import { ago, capitalized, clock, contained, counted, seconds, whole } from "../lib/formatting.js"
 import { matchersWords } from "./label-matchers.js"
 
 /** Formats and their names, the default first. */
@@ -13,6 +13,9 @@ export const FORMATS = {
   cloudevents: "CloudEvents",
   email: "E-mail",
 }
+
+/** Formats whose notifications are signed with a secret that is made here. */
+export const SIGNED = new Set(["standard", "alertmanager", "cloudevents"])
 
 // The id of the receiver in the settings; as in app/alerts/receiver.py.
 const OF_SETTINGS = "settings"
@@ -27,19 +30,84 @@ export const placeWords = ({ address }) =>
 
 const STATES = {
   ok: ["healthy", "Works"],
+  untried: ["silent", "Not tried yet"],
+  unreachable: ["warning", "Not reached"],
   failing: ["warning", "Failing"],
   resting: ["warning", "Failing"],
   disabled: ["stalled", "Disabled"],
   off: ["not-analysed", "Off"],
 }
 
-/** Whether notifications to it fail now. */
-export const isFailing = ({ health }) => ["failing", "resting", "disabled"].includes(health.state)
+const FAILING = new Set(["failing", "resting", "disabled", "unreachable"])
+
+/** Whether notifications to it fail now, as far as that is known. */
+export const isFailing = ({ health }) => FAILING.has(health.state)
+
+/** Those that fail first, then those of which nothing is known; else in their order. */
+export function failingFirst(receivers) {
+  const place = ({ health }) => (FAILING.has(health.state) ? 0 : health.state === "untried" ? 1 : 2)
+  return receivers.toSorted((a, b) => place(a) - place(b))
+}
 
 /** The icon and the word of a receiver's state. */
-export function receiverState({ health }) {
-  if (health.state === "ok" && !health.last_ok_at) return ["silent", "Not used yet"]
-  return STATES[health.state] ?? ["not-analysed", contained(health.state)]
+export const receiverState = ({ health }) => STATES[health.state] ?? ["not-analysed", contained(health.state)]
+
+/**
+ * Whether the receivers work: `marked` (icon and word), `sentence`, `sub`, and in short a `note`.
+ *
+ * One works only once a notification, or a test, was delivered to it.
+ */
+export function receiversSummary(receivers) {
+  const number = (isOne) => receivers.filter(isOne).length
+  const [failing, untried] = [number(isFailing), number(({ health }) => health.state === "untried")]
+  const on = number(({ health }) => health.state !== "off")
+  if (!on) {
+    const sub = "Alerts show on these pages only."
+    if (!receivers.length)
+      return { marked: ["warning", "None"], sentence: "No receivers: alerts notify nobody.", sub, note: "none" }
+    return {
+      marked: ["warning", "Off"],
+      sentence: "No receiver is enabled: alerts notify nobody.",
+      sub,
+      note: "all off",
+    }
+  }
+  if (failing) {
+    const [first] = failingFirst(receivers)
+    return {
+      marked: ["warning", "Failing"],
+      sentence:
+        on === 1
+          ? "The only receiver is failing."
+          : `${whole(failing)} of ${whole(on)} receivers ${are(failing)} failing.`,
+      sub: `${receiverName(first)}: ${reason(first)}. Failed notifications are kept and can be sent again.`,
+      note: `${whole(failing)} failing`,
+    }
+  }
+  if (untried)
+    return {
+      marked: ["silent", "Not tried"],
+      sentence:
+        on === 1
+          ? "The only receiver is not tried yet."
+          : `${whole(untried)} of ${whole(on)} receivers ${are(untried)} not tried yet.`,
+      sub: "A receiver works once something was delivered to it: send a test.",
+      note: `${whole(untried)} not tried yet`,
+    }
+  return {
+    marked: ["healthy", "Working"],
+    sentence: on === 1 ? "The only receiver is working." : `All ${whole(on)} receivers are working.`,
+    sub: "Notifications are delivered.",
+    note: "all working",
+  }
+}
+
+const are = (number) => (number === 1 ? "is" : "are")
+
+/** Why it fails, in a few words. */
+function reason({ health: { state, last_detail, disabled_reason } }) {
+  if (state === "disabled") return `disabled, ${contained(disabled_reason ?? "no reason recorded")}`
+  return contained(last_detail ?? "reason hidden (receiver set by the operator)")
 }
 
 /** Its failures in a sentence; where there are none, when a notification was last delivered. */
@@ -50,6 +118,8 @@ export function healthWords({ health }) {
     const reason = contained(disabled_reason ?? "no reason recorded")
     return `Disabled at ${clock(new Date(disabled_at))}: ${reason}. ${last}`
   }
+  if (state === "unreachable") return `Not reached when it was saved: ${contained(last_detail)}. ${last}`
+  if (state === "untried") return "No delivery yet: send a test."
   if (state !== "failing" && state !== "resting") return last
   const since = failing_since ? ` since ${clock(new Date(failing_since))}` : ""
   const probe =
@@ -104,6 +174,14 @@ export const notificationKind = ({ kind }) => KINDS[kind] ?? contained(kind)
 export function attemptWords({ status, detail }) {
   const words = detail ?? (status ? "" : "result hidden (receiver set by the operator)")
   return contained(status && !words.includes(String(status)) ? `${status} ${words}`.trim() : words)
+}
+
+/** What a receiver that is not saved answered to a test, in a sentence or two; `isSigned` where its format signs. */
+export function testWords({ delivered, status, detail, took_s }, isSigned) {
+  if (delivered) return `Delivered in ${seconds(took_s)}: ${contained(detail)}.`
+  const isRefused = isSigned && (status === 401 || status === 403)
+  const hint = "It may check signatures: save the receiver, and set the secret there."
+  return `Not delivered. ${capitalized(contained(detail))}.${isRefused ? ` ${hint}` : ""}`
 }
 
 /** The receiver of a notification; of a deleted one, its id. */

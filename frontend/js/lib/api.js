@@ -2,6 +2,19 @@
 
 export const BASE = "/api/v1"
 
+// What a proxy answers in the place of a server that does not.
+const NOT_REACHED = new Set([502, 504])
+const reachListeners = new Set()
+
+/** Call `listener(isReached)` after each request: whether the server answered it. */
+export function onReach(listener) {
+  reachListeners.add(listener)
+}
+
+function report(isReached) {
+  for (const listener of reachListeners) listener(isReached)
+}
+
 /** A refusal by the server, or no answer at all (`status` 0); `problem` is its body, where it has one. */
 class ApiError extends Error {
   constructor(status, detail, problem = null) {
@@ -91,10 +104,12 @@ async function answered(path, options) {
   return answer.status === 204 ? null : answer.json().catch(() => null)
 }
 
-function reach(path, options) {
-  return fetch(BASE + path, options).catch(() => {
-    throw new ApiError(0, "The server does not answer.")
-  })
+async function reach(path, options) {
+  const answer = await fetch(BASE + path, options).catch(() => null)
+  const isReached = answer !== null && !NOT_REACHED.has(answer.status)
+  report(isReached)
+  if (!isReached) throw new ApiError(0, "The server does not answer.")
+  return answer
 }
 
 async function refusal(answer) {

@@ -1,15 +1,19 @@
-/** The server's event stream: whether it is connected, and which jobs have changed. */
+/** The connection to the server, by its event stream and by requests; and which jobs have changed. */
 
-import { BASE, isSignedIn } from "./api.js"
+import { BASE, getSession, isSignedIn, onReach } from "./api.js"
 
 // New figures are drawn at most this often.
 const MIN_INTERVAL_MS = 1000
 
 const listeners = new Set()
 const connectionListeners = new Set()
-let state = { connected: false, everConnected: false, lostAt: null, updatedAt: null }
+let state = { connected: false, everConnected: false, isReached: true, lostAt: null, updatedAt: null }
 
-/** The connection: `connected`, `everConnected`, `lostAt`, `updatedAt`. */
+/**
+ * The connection: `connected` (the event stream), `everConnected`, `isReached` (the newest request), `updatedAt`.
+ *
+ * `lostAt` is when the first of both failed that has not worked since; null while both work.
+ */
 export function connection() {
   return state
 }
@@ -53,8 +57,7 @@ export function start(onRefused) {
     onRefused,
     onConnection: (connected, since) => {
       if (connected === state.connected) return
-      const lostAt = connected ? null : (state.lostAt ?? since)
-      change({ connected, everConnected: state.everConnected || connected, lostAt })
+      becomes({ connected, everConnected: state.everConnected || connected }, since)
     },
     onEvent: (kind, body) => {
       change({ updatedAt: new Date() })
@@ -62,6 +65,30 @@ export function start(onRefused) {
       for (const take of listeners) take(jobId, kind)
     },
   })
+}
+
+// How often the server is asked again after a request that it did not answer.
+const ASK_AGAIN_MS = 2000
+let asking = null
+
+onReach((isReached) => {
+  if (!isReached) asking ??= setInterval(() => getSession().catch(() => {}), ASK_AGAIN_MS)
+  if (isReached === state.isReached) return
+  if (isReached) {
+    clearInterval(asking)
+    asking = null
+  }
+  becomes({ isReached }, new Date())
+})
+
+/** The stream or the requests fail or work again, since then. */
+function becomes(parts, since) {
+  const { isReached, connected, everConnected } = { ...state, ...parts }
+  const works = isReached && (connected || !everConnected)
+  const isBack = works && state.lostAt !== null
+  change({ ...parts, lostAt: works ? null : (state.lostAt ?? since) })
+  // The pages are as of the loss, and an outage of requests alone brings no event.
+  if (isBack) for (const take of listeners) take(null, "resync")
 }
 
 function change(parts) {

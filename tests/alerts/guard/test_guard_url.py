@@ -1,11 +1,12 @@
 import pytest
 
-from app.alerts.guard.guard import PORTS, parse_target
+from app.alerts.guard.guard import PORTS, SsrfGuard
 from app.errors import Blocked
 
 
 def target(url, *, ports=PORTS, allows_http=False):
-    return parse_target(url, ports=ports, allows_http=allows_http)
+    guard = SsrfGuard(ports=ports, allows_http=allows_http, resolver=lambda _: ["1.1.1.1"])
+    return guard.check(url)
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,28 @@ def test_what_is_refused_can_be_allowed():
     assert target("http://a.example/", allows_http=True).port == 80
     assert target("https://a.example:9093/", ports={9093}).port == 9093
     assert target("https://a.example:9093/", ports=None).port == 9093
+
+
+def refused(url, **settings):
+    with pytest.raises(Blocked) as refusal:
+        SsrfGuard(resolver=lambda _: ["10.1.2.3"], **settings).check(url)
+    return str(refusal.value)
+
+
+def test_a_refusal_names_every_setting_that_is_needed():
+    said = refused("http://127.0.0.1:9000/hook")
+    assert "must begin with https://; messages are not sent to port 9000; the receiver's" in said
+    assert said.endswith(
+        "with PACELINE_WEBHOOK_ALLOW_HTTP=true PACELINE_WEBHOOK_PORTS=80,443,8443,9000 "
+        "PACELINE_WEBHOOK_ALLOW=127.0.0.1/32"
+    )
+    # Of a name the addresses are known, but not said.
+    said = refused("http://hooks.internal:9000/")
+    assert "PACELINE_WEBHOOK_PORTS=80,443,8443,9000 PACELINE_WEBHOOK_ALLOW=NETWORK (" in said
+    assert "10.1.2.3" not in said
+
+
+def test_no_setting_is_suggested_for_addresses_that_serve_credentials():
+    said = refused("http://169.254.169.254/latest")
+    assert "public Internet" in said
+    assert "PACELINE_" not in said

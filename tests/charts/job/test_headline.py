@@ -189,6 +189,26 @@ def test_a_finished_job_without_figures_says_so():
     assert "None of its steps was analysed." in told("finished")[0]
 
 
+def test_a_finished_job_without_figures_names_the_silent_ranks_and_their_host():
+    culprit = {"dp_rank": 0, "stage": 1, "rank": 1, "host": "host-7"}
+    silent = found("silent-worker", "Rank 1 reports nothing") | {
+        "culprits": [culprit],
+        "onset_step": 24,
+        "evidence": {"ranks": [1]},
+    }
+    skipped = [{"step": 31, "reason": "rank 1 did not report the step before the run ended"}]
+    unmeasured = result(slowdown=None, findings=[silent], skipped_steps=skipped)
+    sentence, sub = told("finished", unmeasured)
+    assert sentence == (
+        "This job has finished. None of its steps was analysed, "
+        "as rank 1 (dp 0, stage 1 on host-7) sent nothing from step 24 on."
+    )
+    assert sub == "The last step was skipped: rank 1 did not report the step before the run ended."
+    host = silent | {"culprits": [{"host": "host-7"}], "evidence": {"ranks": [1, 2]}}
+    sentence, _ = told("finished", result(slowdown=None, findings=[host], skipped_steps=skipped))
+    assert "as ranks 1 and 2 (all on host-7) sent nothing" in sentence
+
+
 MISSING = {"ops": 10, "workers": [{"rank": 5, "num_steps": 3}]}
 SAID = "Rank 5 is missing from 3 of 8 steps; medians of other workers of the same stage stand in."
 

@@ -118,7 +118,11 @@ def table(path):
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_results_are_tables_with_the_figures_of_the_analysis(trace, result, tmp_path, form):
     found = export("results", trace, "--out", tmp_path / "all", "--format", form)
-    assert (found.exit_code, found.stdout) == (0, f"{tmp_path / 'all'}: {len(TABLES)} tables\n")
+    assert (found.exit_code, found.stdout) == (0, "")
+    assert len(found.stderr.splitlines()) == len(TABLES)
+    size = (tmp_path / "all" / f"stages.{form}").stat().st_size
+    said = f"wrote {tmp_path / 'all' / f'stages.{form}'} (2 rows, {size:,} bytes)"
+    assert said in found.stderr.splitlines()
     tables = {name: table(tmp_path / "all" / f"{name}.{form}") for name in TABLES}
     [summary] = tables["summary"]
     assert float(summary["slowdown"]) == result["slowdown"]
@@ -143,6 +147,7 @@ def test_one_table_is_written_to_a_file_or_standard_output(trace, tmp_path):
     shown = export("results", trace, "--table", "stages", "--out", "-")
     assert shown.stdout.splitlines()[0] == ("job,window,stage,slowdown,share,forward_s,backward_s")
     assert len(shown.stdout.splitlines()) == 3
+    assert shown.stderr == "wrote table stages, 2 rows to standard output\n"
 
 
 def test_results_with_unknown_values_export_to_csv_and_parquet(tmp_path):
@@ -281,7 +286,9 @@ def test_all_exports_work_from_a_server(trace, result, tmp_path):
         source = ("--url", url, "--job", "llm-70b")
         out = tmp_path / "trace-got.parquet"
         found = export("trace", *source, "--out", out)
-        assert (found.exit_code, found.stdout) == (0, f"{out}\n"), found.stderr
+        assert (found.exit_code, found.stdout) == (0, ""), found.stderr
+        assert f"wrote {out} (" in found.stderr
+        assert f"operations, {out.stat().st_size:,} bytes)" in found.stderr
         # A simulated trace has a nanosecond clock, and nanoseconds are stored.
         assert rows_of(out, [*COLUMNS, "start_ns"], in_ns=True).equals(
             rows_of(trace, [*COLUMNS, "start_ns"], in_ns=True)
@@ -298,16 +305,23 @@ def test_all_exports_work_from_a_server(trace, result, tmp_path):
     assert f"GET {WINDOW}?per_step=true" in dict(requests)
 
 
-def test_token_defaults_to_the_data_directorys_file(result, tmp_path):
+def test_token_defaults_to_the_data_directorys_file(result, tmp_path, monkeypatch):
     out = tmp_path / "stages.csv"
     source = ("--job", "llm-70b", "--table", "stages", "--out", out)
     own = {"PACELINE_TOKEN": "", "PACELINE_DATA_DIR": str(tmp_path)}
     with canned_server(**{WINDOW: (200, json.dumps(result).encode())}) as (url, _):
         without = export("results", "--url", url, *source, **own)
+        demo = tmp_path / "paceline-demo" / "token"
+        demo.parent.mkdir()
+        demo.write_text("pl_demo")
+        monkeypatch.setattr("app.cli.replay.gettempdir", lambda: str(tmp_path))
+        beside_demo = export("results", "--url", url, *source, **own)
         (tmp_path / "token").write_text(f"{TOKEN}\n")
         found = export("results", "--url", url, *source, **own)
     assert (without.exit_code, found.exit_code) == (2, 0), found.stderr
     assert f"no token in {tmp_path / 'token'}: give --token" in without.stderr
+    assert "`paceline token create --scope ingest,read` makes one" in without.stderr
+    assert f"that of the running demo is in {demo}" in beside_demo.stderr
     assert len(table(out)) == 2
 
 

@@ -210,15 +210,15 @@ def test_unknown_token_is_refused_and_not_printed(tmp_path):
     [
         (["kineto"], "no file is named"),
         (["nothing", "a.json"], "format 'nothing' is not known"),
-        (["kineto", "a.json", "a.json"], "a.json: the same file as a.json: name each file once"),
+        (["kineto", "a.json", "a.json"], "a.json: the same file as a.json; name each file once"),
         (["kineto", "a.json", "--out", "b", "--url", "http://x"], "--out and --url"),
         (["kineto", "a.json", "--out", "-"], "a trace is binary"),
         (["kineto", "a.json", "--run-key", "b"], "--run-key is for a run on a server"),
         (["kineto", "a.json", "--map", "x"], "--map 'x': want REGEX=OPTYPE"),
-        (["kineto", "a.json", "--map", "x=y"], "there is no op type 'y': use one of forward-"),
+        (["kineto", "a.json", "--map", "x=y"], "there is no op type 'y'; use one of forward-"),
         (["kineto", "a.json", "--map", "(=gc"], "'(' is no regular expression"),
         (["kineto", "a.json", "--map", "(?P<a>x)=gc"], "group 'a' means nothing here"),
-        (["kineto", "a.json"], "a.json: cannot be read: No such file or directory"),
+        (["kineto", "a.json"], "a.json: cannot be read, No such file or directory"),
         (["kineto", "a\x1b[2J.json"], r"a\x1b[2J.json: cannot be read"),
         (["published", "a.parquet", "b.parquet"], "a published trace is one file"),
     ],
@@ -230,7 +230,7 @@ def test_invalid_arguments_are_refused(arguments, words):
 def test_input_file_is_never_overwritten(tmp_path):
     path = put(FORMATS["published"], tmp_path)[0]
     before = path.read_bytes()
-    assert "is an input file: name another file" in refused("published", path, "--out", path)
+    assert "is an input file; name another file" in refused("published", path, "--out", path)
     assert path.read_bytes() == before
 
 

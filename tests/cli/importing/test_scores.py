@@ -66,7 +66,7 @@ def test_score_table_is_marked_and_lists_the_worst_first(reports):
     assert heading.split() == ["RANK", "NODE", "WHAT", "NEWEST", "MEAN", "SLOWDOWN", "READINGS"]
     assert worst.split() == [
         *("1", "host-b", "section", "fwd,", "relative-performance"),
-        *("0.5", "of", "best", "0.5", "of", "best", "2.00x", "1", "of", "1"),
+        *("0.5", "of", "best", "0.5", "of", "best", "2.00\u00d7", "1", "of", "1"),
     ]
     assert "1 of 10 scores (null or NaN): these ranks are shown without" in result.stderr
 

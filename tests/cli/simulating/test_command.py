@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.cli.ingest_client import IngestClient
-from app.cli.simulating.faults import fault_settings, parse_fault
+from app.cli.simulating.faults import fault_example, fault_settings, parse_fault
 from app.cli.simulating.output import push_runs
 from app.errors import InvalidRequest
 from app.synth.faults.fault import FaultSteps
@@ -80,7 +80,7 @@ def test_fault_option_is_parsed(text, fault):
         ("long-last-stage:forward=1,backward=1", "a factor of 1 changes nothing"),
         ("planned-gc:every-steps=0", "every-steps is 0"),
         ("planned-gc:sent", "leave out sent, or give in-forward"),
-        ("slow-worker:dp=1,stage=0", "factor is missing: a number"),
+        ("slow-worker:dp=1,stage=0", "factor is missing, a number, as in --fault slow-worker:dp=3"),
         ("slow-worker:dp=x,stage=0,factor=2", "dp is 'x': want a whole number"),
         ("slow-worker:dp=1,stage=0,factor=fast", "factor is 'fast': want a number"),
         ("slow-worker:dp=1,stage=0,factor=nan", "above 0"),
@@ -103,6 +103,14 @@ def test_every_fault_is_listed_with_its_keys():
         assert f"\n{name} (cause: " in f"\n{listed}"
         for setting in fault_settings(kind):
             assert f"{setting.key}=" in listed
+
+
+def test_the_example_of_every_fault_works_as_it_is(tmp_path):
+    for kind in (FAULTS | EVENTS).values():
+        _, text = fault_example(kind).split(" ", 1)
+        sizes = ("--dp", "4", "--pp", "2", "--gpus-per-host", "4")
+        found = simulate(*sizes, "--fault", text, "--out", tmp_path / f"{kind.name}.parquet")
+        assert found.exit_code == 0, (text, found.stderr)
 
 
 def test_docs_name_every_fault_with_its_cause_and_keys():
@@ -241,7 +249,7 @@ def test_resized_job_continues_with_the_new_number_of_replicas(tmp_path):
         (["--out", "a.parquet", "--fault", "slow-stage:stage=9,factor=2"], "stage 9"),
         (
             ["--out", "a.parquet", "--fault", "gc-pauses", "--fault", "slow-host:host=h,factor=2"],
-            "--fault slow-host:host=h,factor=2: the fault is on h: ",
+            "--fault slow-host:host=h,factor=2: the fault is on h; ",
         ),
         (
             ["--out", "a.parquet", "--steps", "9", "--fault", "gc-pauses:from=9"],
@@ -252,7 +260,7 @@ def test_resized_job_continues_with_the_new_number_of_replicas(tmp_path):
                 *("--out", "a.parquet", "--fault", "resize:at=4,dp=2"),
                 *("--fault", "slow-worker:dp=2,stage=0,factor=2"),
             ],
-            "--fault slow-worker:dp=2,stage=0,factor=2: the fault is on dp rank 2: ",
+            "--fault slow-worker:dp=2,stage=0,factor=2: the fault is on dp rank 2; ",
         ),
         (["--out", "a.parquet", "--fault", "restart:at=99"], "restart at step 99"),
         (["--out", "a.parquet", "--fault", "restart:at=0"], "restart at step 0"),

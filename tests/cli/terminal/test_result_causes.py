@@ -25,7 +25,8 @@ def printed(**result):
 def test_findings_and_ruled_out_causes_are_printed_with_reasons():
     text = printed(findings=[FOUND], ruled_out=RULED_OUT)
     assert (
-        "slow-worker (high confidence, 90 %): dp 3, stage 1 is 1.6x slower than its peers." in text
+        "slow-worker (high confidence, 90 %): dp 3, stage 1 is 1.6\u00d7 slower than its peers."
+        in text
     )
     assert "no link is slow" in text
     assert "cannot tell: there is one stage" in text

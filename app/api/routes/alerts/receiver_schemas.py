@@ -33,7 +33,7 @@ from app.store.alerting.alerts import MAX_URL
 from app.store.alerting.deliveries import DeliveryCount
 from app.store.alerting.receivers import MAX_HEADERS, MAX_NAME, ReceiverHealth
 
-ReceiverState = Literal["ok", "failing", "resting", "disabled", "off"]
+ReceiverState = Literal["ok", "untried", "unreachable", "failing", "resting", "disabled", "off"]
 RECEIVER_PATTERN = "^[0-9a-z_]{1,32}$"
 ReceiverId = Annotated[
     str,
@@ -48,8 +48,10 @@ class ReceiverHealthOut(ResponseModel):
     """Health of a receiver, from its deliveries."""
 
     state: ReceiverState = Field(
-        description="`ok`: the last attempt succeeded, or there was none; `failing`: the last "
-        "attempt failed; `resting`: after many failures, one attempt per minute; "
+        description="`ok`: the last attempt succeeded; `untried`: nothing was delivered so far; "
+        "`unreachable`: the same, and there was no connection when it was saved, see "
+        "`last_detail`; `failing`: the last attempt failed; `resting`: after many failures, one "
+        "attempt per minute; "
         "`disabled`: given up, see `disabled_reason`; `off`: `is_enabled` is "
         "false."
     )
@@ -62,7 +64,8 @@ class ReceiverHealthOut(ResponseModel):
     disabled_reason: str | None
     last_ok_at: datetime | None
     last_detail: str | None = Field(
-        description="Result of the last attempt; for the operator's receiver, only shown to "
+        description="Result of the last attempt, or of connecting when it was saved; for the "
+        "operator's receiver, only shown to "
         "the operator."
     )
 
@@ -115,6 +118,15 @@ class CreatedReceiverOut(ReceiverDetailOut):
     secret: str | None = Field(
         description="Signing secret (whsec_...); null for formats without signatures."
     )
+
+
+class ReceiverTestOut(ResponseModel):
+    """What a receiver that is not saved has answered to a test."""
+
+    delivered: bool
+    status: int | None = Field(description="HTTP or SMTP status; null without an answer.")
+    detail: str = Field(description="The answer, or why there was none, in words.")
+    took_s: float
 
 
 class RotatedSecretOut(ResponseModel):
@@ -184,7 +196,11 @@ def _receiver_state(receiver: Receiver, health: ReceiverHealth) -> ReceiverState
         return "off"
     if health.probe_at_s is not None:
         return "resting"
-    return "failing" if health.failures else "ok"
+    if health.failures:
+        return "failing"
+    if health.last_ok_s is not None:
+        return "ok"
+    return "unreachable" if health.last_detail is not None else "untried"
 
 
 def _counts_out(counts: Sequence[DeliveryCount]) -> DeliveryCountsOut:

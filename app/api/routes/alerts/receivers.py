@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from app.alerts.formats.registry import render_notice
 from app.alerts.notice import Notice
 from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
-from app.alerts.sending import mail_route
+from app.alerts.sending import Transport, mail_route, send, why_not_reached
 from app.api.http.fields import ResponseModel, timestamp_or_none
 from app.api.http.limits import check_manual_send
 from app.api.http.principal import Principal
@@ -24,6 +24,7 @@ from app.api.routes.alerts.receiver_schemas import (
     ReceiverId,
     ReceiverIn,
     ReceiverOut,
+    ReceiverTestOut,
     RotatedSecretOut,
     is_address_hidden,
     new_secret,
@@ -136,6 +137,7 @@ def test_notice(
 router = APIRouter(tags=["alerts"])
 
 _CHANGE_REFUSALS: Responses = refusals(404, 409, *BODY_REFUSALS)
+_TEST_REFUSALS: Responses = refusals(404, 409, 503, *BODY_REFUSALS)
 
 
 class ReceiversOut(ResponseModel):
@@ -197,10 +199,15 @@ def get_endpoint(
 def create_endpoint(
     given: ReceiverIn, service: ServiceDep, caller: CallerDep
 ) -> CreatedReceiverOut:
-    """Alerts that are already firing are sent to it, too. The signing secret is shown only here."""
+    """Alerts that are already firing are sent to it, too. The signing secret is shown only here.
+
+    Its address is connected to once, without a message: `health` says if that failed.
+    """
     receiver = given.receiver(caller.project, service.guard, service.mail)
+    why = why_not_reached(service.guard, receiver)
     with service.store.write() as conn:
         receivers.add(conn, receiver)
+        receivers.note_not_reached(conn, receiver.endpoint_id, why)
         audit_receiver(conn, service, caller, "create", receiver, **receiver_audit(receiver))
         known = receiver_out(conn, caller, receiver.endpoint_id)
     secret = receiver.secrets[0] if receiver.format in SIGNED_FORMATS else None
@@ -218,16 +225,38 @@ def change_endpoint(
 ) -> ReceiverDetailOut:
     """Omitted fields stay unchanged. Queued messages go to the new address at once.
 
-    A new address, secret or header resets the count of failures.
+    A new address, secret or header resets the count of failures. A new address is connected to
+    once, as that of a new receiver.
     """
+    is_moved, why = _why_not_reached_anew(service, caller, endpoint_id, change)
     with service.store.write() as conn:
         known = own_receiver(conn, caller, endpoint_id)
         receiver = change.applied(known, service.guard, service.mail)
-        if receivers.update(conn, receiver):
+        is_anew = receivers.update(conn, receiver)
+        if is_moved:
+            receivers.note_not_reached(conn, endpoint_id, why)
+        if is_anew:
             pull_forward(conn, endpoint_id, now_s=service.database_time(conn), after_s=0.0)
         changes = receiver_changes(known, receiver)
         audit_receiver(conn, service, caller, "change", receiver, changes=changes)
         return receiver_out(conn, caller, endpoint_id)
+
+
+def _why_not_reached_anew(
+    service: Service, caller: Principal, endpoint_id: str, change: ReceiverChange
+) -> tuple[bool, str | None]:
+    """Whether the change moves the receiver, and why it is not reached there.
+
+    Before the transaction of the change, which must not last as long as a connection.
+    """
+    if change.url is None or endpoint_id == SETTINGS_RECEIVER_ID:
+        return False, None
+    with service.store.read() as conn:
+        known = receivers.get(conn, caller.project, endpoint_id)
+    receiver = change.applied(known, service.guard, service.mail)
+    if receiver.url == known.url:
+        return False, None
+    return True, why_not_reached(service.guard, receiver)
 
 
 @router.delete(
@@ -342,3 +371,62 @@ def test_endpoint(
         receivers.probe_at(conn, endpoint_id, at_s=now_s)
         audit_receiver(conn, service, caller, "test", receiver)
     return TestDeliveryOut(delivery_id=str(delivery_id))
+
+
+@router.post(
+    "/endpoints/test",
+    operation_id="test_new_endpoint",
+    summary="Send a test message to a receiver before it is created",
+    responses=_TEST_REFUSALS,
+)
+def test_new_endpoint(given: ReceiverIn, service: ServiceDep, caller: CallerDep) -> ReceiverTestOut:
+    """Sends one message with these settings, at once, and creates nothing.
+
+    It counts as a test: at most ten in ten minutes. Formats that sign use a secret of this message
+    alone, so a receiver that checks signatures refuses it.
+    """
+    receiver = given.receiver(caller.project, service.guard, service.mail)
+    return _sent_test(service, caller, receiver)
+
+
+@router.post(
+    "/endpoints/{endpoint_id}/test-change",
+    operation_id="test_endpoint_change",
+    summary="Send a test message with changes that are not saved",
+    responses=_TEST_REFUSALS,
+)
+def test_endpoint_change(
+    endpoint_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
+) -> ReceiverTestOut:
+    """Sends one message to the receiver as it would be with the change, and changes nothing.
+
+    It counts as a test: at most ten in ten minutes.
+    """
+    if endpoint_id == SETTINGS_RECEIVER_ID:
+        raise Conflict("only the operator changes the receiver of PACELINE_WEBHOOK_URL")
+    with service.store.read() as conn:
+        known = receivers.get(conn, caller.project, endpoint_id)
+    return _sent_test(service, caller, change.applied(known, service.guard, service.mail))
+
+
+def _sent_test(service: Service, caller: Principal, receiver: Receiver) -> ReceiverTestOut:
+    with service.test_sends.slot():
+        with service.store.write() as conn:
+            now_s = service.database_time(conn)
+            check_manual_send(conn, caller.project, now_s)
+            address = public_address(receiver.format, receiver.url)
+            entry = {"name": receiver.name, "address": address, "is_saved": False}
+            write_audit(conn, caller, "endpoint.test", receiver.endpoint_id, now_s=now_s, **entry)
+        base_url = service.public_settings.public_url
+        notice = test_notice(
+            receiver, caller.project, by=caller.name, base_url=base_url, at_s=now_s
+        )
+        transport = Transport(service.guard, service.mail)
+        message = render_notice(notice, receiver)
+        result = send(transport, receiver, message, notice.notice_id, now_s)
+    return ReceiverTestOut(
+        delivered=result.is_success,
+        status=result.status,
+        detail=result.detail,
+        took_s=result.took_s,
+    )

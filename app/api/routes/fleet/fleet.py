@@ -158,6 +158,9 @@ class FleetSummaryOut(ResponseModel):
         "`gpu_hours_lost_today`."
     )
     lost_per_hour: float = Field(description="GPU-hours lost per hour at the current rate.")
+    lost_per_hour_stalled: float = Field(
+        description="The part of `lost_per_hour` that stalled jobs lose: all of their GPUs."
+    )
     by_state: dict[str, int]
     by_cause: dict[str, int]
     alerts_firing: int
@@ -216,6 +219,8 @@ def get_fleet(
     ] = 100,
 ) -> Response:
     """By default, jobs with the highest loss come first and jobs without figures last.
+
+    Before all others come stalled jobs, then those with silent ranks, each by number of GPUs.
 
     The summary covers all jobs. Today's loss is cached and may be some seconds old.
     """

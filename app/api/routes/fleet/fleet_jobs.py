@@ -136,7 +136,10 @@ _STATES_BY_SEVERITY: tuple[JobState, ...] = (
     "finished",
 )
 _ASCENDING_ORDERS: tuple[Order, ...] = ("name", "state")
-_SortValue = tuple[float, str]
+# In the order by loss jobs in these states come first: one loses all of its GPUs, what the other
+# loses is not measured. The number is higher, the earlier they come.
+_SEEN_FIRST: dict[JobState, float] = {"stalled": 2.0, "silent": 1.0}
+_SortValue = tuple[float, float, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,7 @@ def sort_jobs(
 ) -> list[FleetJob]:
     """The sorted jobs, equal ones by id; jobs without a value come last.
 
+    By loss, stalled jobs come before those with silent ranks, and both before all others.
     States always sort the most severe first, whatever the direction; then by name.
     """
     return sorted(standings, key=lambda each: _sort_key(each, order, direction))
@@ -234,24 +238,26 @@ def _value_or_fallback(job: FleetJob, order: Order) -> tuple[bool, _SortValue]:
     value = _sort_value(job, order)
     if value is not None:
         return True, value
-    return False, (float(_STATES_BY_SEVERITY.index(job.state)), job.line.name.casefold())
+    return False, (0.0, float(_STATES_BY_SEVERITY.index(job.state)), job.line.name.casefold())
 
 
 def _sort_value(job: FleetJob, order: Order) -> _SortValue | None:
-    """The job's sort value, as number and text; None if unknown."""
+    """The job's sort value, as two numbers and a text; None if unknown."""
     match order:
         case "name":
-            return 0.0, job.line.name.casefold()
+            return 0.0, 0.0, job.line.name.casefold()
         case "state":
-            return float(_STATES_BY_SEVERITY.index(job.state)), ""
+            return 0.0, float(_STATES_BY_SEVERITY.index(job.state)), ""
         case "gpus":
-            return float(job.line.num_gpus), ""
+            return 0.0, float(job.line.num_gpus), ""
+        case "lost" if job.state in _SEEN_FIRST:
+            return _SEEN_FIRST[job.state], float(job.line.num_gpus), ""
     number = {
         "lost": job.lost_per_hour,
         "slowdown": job.slowdown,
         "since": job.since_s,
     }[order]
-    return None if number is None else (number, "")
+    return None if number is None else (0.0, number, "")
 
 
 def _next_cursor(job: FleetJob, order: Order, direction: Direction | None) -> str:
@@ -286,8 +292,9 @@ class FleetSummary:
     """Figures of a project's jobs; hours are GPU-hours, those of today since midnight UTC.
 
     Today's loss is of closed windows, as in the charts; `gpu_hours_stalled_today` of jobs that are
-    stalled now is added, since no window has it. `gpus` are those of unfinished jobs,
-    `gpus_measured` of those with current figures.
+    stalled now is added, since no window has it. `lost_per_hour_stalled` is the part of
+    `lost_per_hour` that stalled jobs lose. `gpus` are those of unfinished jobs, `gpus_measured` of
+    those with current figures.
     """
 
     jobs: int
@@ -298,6 +305,7 @@ class FleetSummary:
     gpu_hours_today: float
     gpu_hours_stalled_today: float
     lost_per_hour: float
+    lost_per_hour_stalled: float
     by_state: dict[str, int]
     by_cause: dict[str, int]
     sentence: str
@@ -326,6 +334,9 @@ def fleet_summary(
         gpu_hours_today=lost_today.gpu_s_recorded / 3600,
         gpu_hours_stalled_today=stalled_s / 3600,
         lost_per_hour=sum(each.lost_per_hour or 0.0 for each in running),
+        lost_per_hour_stalled=sum(
+            each.lost_per_hour or 0.0 for each in running if each.state == "stalled"
+        ),
         by_state=dict(Counter(each.state for each in fleet)),
         by_cause=_by_cause(fleet),
         sentence=sentence,
@@ -369,4 +380,5 @@ def _headline_fleet(
         if each.state in LOSING_STATES
     ]
     losing.sort(key=lambda each: -each.lost_per_day)
-    return FleetFacts(len(fleet), num_measured, losing, thresholds.alert_slowdown)
+    num_silent = sum(each.state == "silent" for each in fleet)
+    return FleetFacts(len(fleet), num_measured, losing, thresholds.alert_slowdown, num_silent)

@@ -1,4 +1,4 @@
-"""Hosts: those that several jobs blamed, and the history of one host."""
+"""Hosts: all of a project, slow ones first, and the history of one host."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,7 +21,7 @@ from app.errors import NotFound
 from app.store import hosts
 from app.store import hosts as workers_hosts
 from app.store.database import Connection
-from app.store.hosts import BlamedHost, BlamingRun, HostRun, WorkerKey
+from app.store.hosts import BlamedHost, BlamingRun, HostRun, HostUse, WorkerKey
 from app.trace.job import job_of
 
 router = APIRouter(tags=["hosts"])
@@ -50,34 +50,50 @@ class HostNotFound(NotFound):
     code = "host_not_found"
 
 
-class BlamedHostOut(ResponseModel):
-    """A host that was a culprit in several jobs."""
+class ListedHostOut(ResponseModel):
+    """A host of the project's jobs, and what it has cost them in the period."""
 
     host: str
-    jobs: int
+    jobs: int = Field(description="Jobs in which the host was a culprit.")
+    jobs_on_it: int = Field(description="Jobs with a worker on the host.")
+    workers: int | None = Field(
+        description="Workers on the host in runs that have not ended; null if the runs are too "
+        "large to be searched."
+    )
     worst_slowdown: float | None = Field(
         description="Highest slowdown of a worker on this host, compared with its peers."
     )
-    last_seen_at: datetime
+    slow_since_at: datetime | None = Field(
+        description="When the first window of the period was analysed that found it slow; null if "
+        "none did."
+    )
+    last_seen_at: datetime | None = Field(description="The same of the last such window.")
+    last_data_at: datetime | None
     gpu_hours_lost: float
 
     @classmethod
-    def of(cls, blamed: BlamedHost) -> "BlamedHostOut":
-        """From the stored host."""
+    def of(cls, listed: BlamedHost, use: HostUse) -> "ListedHostOut":
+        """From the stored host and what it is part of."""
         return cls(
-            host=blamed.host,
-            jobs=blamed.num_jobs,
-            worst_slowdown=blamed.slowdown,
-            last_seen_at=timestamp(blamed.last_s),
-            gpu_hours_lost=blamed.gpu_s / 3600,
+            host=listed.host,
+            jobs=listed.num_jobs,
+            jobs_on_it=use.num_jobs,
+            workers=use.num_workers,
+            worst_slowdown=listed.slowdown,
+            slow_since_at=timestamp_or_none(listed.first_s),
+            last_seen_at=timestamp_or_none(listed.last_s),
+            last_data_at=timestamp_or_none(use.last_data_s),
+            gpu_hours_lost=listed.gpu_s / 3600,
         )
 
 
-class BlamedHostsOut(ResponseModel):
-    """A page of hosts, by number of jobs that name them as culprit, descending."""
+class ListedHostsOut(ResponseModel):
+    """A page of hosts: those that most jobs name as culprit first, then all others by name."""
 
-    items: list[BlamedHostOut]
+    items: list[ListedHostOut]
     next_cursor: str | None
+    total: int = Field(description="Hosts with a job in the period.")
+    total_slow: int = Field(description="Hosts that at least one job names as culprit.")
 
 
 class HostBlameOut(ResponseModel):
@@ -133,7 +149,7 @@ class HostOut(ResponseModel):
 @router.get(
     "/hosts",
     operation_id="list_hosts",
-    summary="List hosts that are culprits in several jobs",
+    summary="List hosts, slow ones first",
     responses=refusals(),
 )
 def list_hosts(
@@ -142,19 +158,31 @@ def list_hosts(
     days: Days = 30,
     min_jobs: Annotated[
         int,
-        Query(ge=1, le=1000, description="Minimum number of jobs in which the host was a culprit."),
-    ] = 2,
+        Query(
+            ge=0,
+            le=1000,
+            description="Minimum number of jobs in which the host was a culprit; 0: every host.",
+        ),
+    ] = 0,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> BlamedHostsOut:
-    """Hosts that were culprits, by number of jobs, descending."""
+) -> ListedHostsOut:
+    """Hosts of the period's jobs: by number of jobs that name them as culprit, descending.
+
+    Of equally many, that which cost more comes first; hosts that no job names follow by name.
+    """
     since_s = service.now_s() - days * DAY_S
     with service.store.read() as conn:
-        found, next_cursor = hosts.blamed_hosts(
+        found, next_cursor = hosts.listed_hosts(
             conn, caller.project, since_s=since_s, min_jobs=min_jobs, cursor=cursor, limit=limit
         )
-    items = [BlamedHostOut.of(each) for each in found]
-    return BlamedHostsOut(items=items, next_cursor=next_cursor)
+        names = [each.host for each in found]
+        used = hosts.uses(
+            conn, caller.project, names, since_s=since_s, most_workers=MAX_WORKERS_SEARCHED
+        )
+        total, total_slow = hosts.count_hosts(conn, caller.project, since_s=since_s)
+    items = [ListedHostOut.of(each, used.get(each.host, HostUse())) for each in found]
+    return ListedHostsOut(items=items, next_cursor=next_cursor, total=total, total_slow=total_slow)
 
 
 @router.get(

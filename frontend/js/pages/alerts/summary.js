@@ -1,7 +1,15 @@
 /** The headline and figures of the alerts page, and its receivers in brief. */
 
 import { bySeverity, SEVERITIES } from "../../components/alert-words.js"
-import { healthWords, isFailing, placeWords, receiverName, receiverState } from "../../components/receiver-words.js"
+import {
+  failingFirst,
+  healthWords,
+  isFailing,
+  placeWords,
+  receiverName,
+  receiverState,
+  receiversSummary,
+} from "../../components/receiver-words.js"
 import { statStrip } from "../../components/stat-strip.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
@@ -63,13 +71,8 @@ function receivers(endpoints) {
   const label = "Receivers"
   if (!endpoints.length)
     return { label, figure: "0", note: "alerts notify nobody: they show on this page only", noteMark: "warning" }
-  const failing = endpoints.filter(isFailing).length
-  return {
-    label,
-    figure: whole(endpoints.length),
-    note: failing ? `${counted(failing, "receiver")} failing` : "all working",
-    noteMark: failing ? "warning" : "healthy",
-  }
+  const { marked, note } = receiversSummary(endpoints)
+  return { label, figure: whole(endpoints.length), note, noteMark: marked[0] }
 }
 
 function mutedSummary(items, rules) {
@@ -87,7 +90,7 @@ const MOST = 6
 
 /** The card; failing receivers come first. */
 export function receiversCard(endpoints) {
-  const ordered = [...endpoints].sort((a, b) => isFailing(b) - isFailing(a))
+  const ordered = failingFirst(endpoints)
   const more = ordered.length - MOST
   return h(
     "section",

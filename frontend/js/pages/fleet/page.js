@@ -1,13 +1,13 @@
 /** All jobs, those that lose most first, and the fleet over time. */
 
-import { noteBar, panelFailed } from "../../components/notices.js"
+import { panelFailed, staleNote } from "../../components/notices.js"
 import { headline } from "../../components/page-head.js"
 import { STATE_WORDS } from "../../components/state-icon.js"
 import { readAddress, updateAddress } from "../../lib/address.js"
 import { getJson } from "../../lib/api.js"
 import { announce, h, patch } from "../../lib/dom.js"
 import { onChange } from "../../lib/events.js"
-import { clock, contained, counted } from "../../lib/formatting.js"
+import { contained, counted } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 import { onTheme } from "../../lib/theme.js"
 import { Demo } from "./demo.js"
@@ -150,20 +150,12 @@ class Fleet {
     this.drawJobs(summary)
     return [
       top(summary),
-      h("div", {}, this.error && this.asOf()),
+      h("div", {}, this.error && staleNote(this.error, () => this.refresh())),
       fleetStats(summary, money, this.error !== null),
       this.table,
       this.demo.line(),
       this.waste.node,
     ]
-  }
-
-  asOf() {
-    return noteBar({
-      fact: `Figures are as of ${clock(this.answer.at)}.`,
-      consequence: "The server did not answer since.",
-      act: { text: "Try again", onclick: () => this.refresh() },
-    })
   }
 
   /** After "back", focus the line that the reader had opened; once. */
@@ -229,7 +221,7 @@ async function fetchJobs(asked, most) {
     const next = await getJson(`/fleet?${query}`)
     answer = { ...next, items: [...answer.items, ...next.items] }
   } while (answer.next_cursor && answer.items.length < most)
-  return { ...answer, at: new Date() }
+  return answer
 }
 
 function top({ sentence, sub, alerts_firing }) {

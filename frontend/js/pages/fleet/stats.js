@@ -1,7 +1,7 @@
 /** The figures of the whole fleet. */
 
 import { statStrip } from "../../components/stat-strip.js"
-import { counted, gpuHours, percentNumber, roughHours, whole } from "../../lib/formatting.js"
+import { gpuHours, percentNumber, roughHours, whole } from "../../lib/formatting.js"
 
 /** The strip; `summary` is that of GET /fleet, `isOld` when the server did not answer since. */
 export function fleetStats(summary, money, isOld) {
@@ -12,9 +12,11 @@ export function fleetStats(summary, money, isOld) {
 function jobs({ jobs, by_state }) {
   const sum = (...states) => states.reduce((total, state) => total + (by_state[state] ?? 0), 0)
   const groups = [
-    [sum("straggling", "stalled"), "straggling or stalled"],
+    [sum("stalled"), "stalled"],
+    [sum("silent"), "silent"],
+    [sum("straggling"), "straggling"],
     [sum("healthy"), "healthy"],
-    [sum("silent", "stale", "low-fidelity", "not-analysed"), "without current figures"],
+    [sum("stale", "low-fidelity", "not-analysed"), "without current figures"],
     [sum("finished"), "finished"],
   ]
   const parts = groups.filter(([number]) => number).map(([number, words]) => `${whole(number)} ${words}`)
@@ -30,7 +32,7 @@ function today({ gpu_hours_lost_today, gpu_hours_today, gpu_hours_stalled_today,
   const label = "Lost today"
   const stalled =
     gpu_hours_stalled_today > 0 &&
-    `without ${gpuHours(gpu_hours_stalled_today)} GPU-h of ${stalledJobs(by_state.stalled)} now`
+    `without ${gpuHours(gpu_hours_stalled_today)} GPU-h of ${stalledJobs(by_state.stalled)}`
   if (!gpu_hours_today) return { label, note: ["no window closed today", stalled].filter(Boolean).join(", ") }
   const price = money(gpu_hours_lost_today)
   const share = `${percentNumber(gpu_hours_lost_today / gpu_hours_today)} % of GPU-hours used`
@@ -42,9 +44,9 @@ function today({ gpu_hours_lost_today, gpu_hours_today, gpu_hours_stalled_today,
   }
 }
 
-const stalledJobs = (number) => (number === 1 ? "a job that stalls" : `${counted(number, "job")} that stall`)
+const stalledJobs = (number) => `${whole(number)} stalled ${number === 1 ? "job" : "jobs"}`
 
-function now({ lost_per_hour, gpus, gpus_measured, by_state }, money) {
+function now({ lost_per_hour, lost_per_hour_stalled, gpus, gpus_measured, by_state }, money) {
   const label = "Being lost now"
   if (!gpus_measured && !by_state.stalled) return { label, note: "no current figures" }
   const price = money(24 * lost_per_hour)
@@ -53,7 +55,13 @@ function now({ lost_per_hour, gpus, gpus_measured, by_state }, money) {
     label,
     figure: roughHours(lost_per_hour),
     unit: "GPU-h per hour",
-    note: price ? `${share}, about ${price} a day` : share,
+    note: [
+      share,
+      price && `about ${price} a day`,
+      lost_per_hour_stalled > 0 && `${gpuHours(lost_per_hour_stalled)} of it by ${stalledJobs(by_state.stalled)}`,
+    ]
+      .filter(Boolean)
+      .join(", "),
   }
 }
 

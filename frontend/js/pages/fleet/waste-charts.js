@@ -52,7 +52,7 @@ export class FleetWaste {
   }
 
   async loadHosts() {
-    const answer = await getJson(`/hosts?limit=${SHOWN_HOSTS}`).catch((error) => error)
+    const answer = await getJson(`/hosts?min_jobs=2&limit=${SHOWN_HOSTS}`).catch((error) => error)
     if (answer instanceof Error && this.hosts.childElementCount) return
     patch(
       this.hosts,

@@ -3,11 +3,12 @@
 import { hostHref } from "../../components/culprits.js"
 import { panelFailed } from "../../components/notices.js"
 import { headline } from "../../components/page-head.js"
+import { stateIcon } from "../../components/state-icon.js"
 import { readAddress, updateAddress } from "../../lib/address.js"
 import { getJson } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
 import { onChange } from "../../lib/events.js"
-import { ago, contained, counted, gpuHours, NOT_MEASURED, ratio, whole } from "../../lib/formatting.js"
+import { ago, clock, contained, counted, gpuHours, NOT_MEASURED, ratio, whole } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 
 export const path = /^\/hosts$/
@@ -16,6 +17,7 @@ export const title = "Hosts"
 const PAGE = 100
 const DAYS = [7, 30, 90]
 const USUAL_DAYS = 30
+const SLOW_IN = ["All hosts", "Slow in a job", "Slow in two jobs or more"]
 
 /** Draw the page into `root`; returns a function that leaves the page. */
 export function render(root, _params, { onRefused }) {
@@ -47,10 +49,13 @@ export function render(root, _params, { onRefused }) {
   }
 }
 
-/** The period in days, and the minimum number of jobs. */
+/** The period in days, and in how many jobs a host was slow at least. */
 function choice() {
   const { days, jobs } = readAddress("days", "jobs")
-  return { days: DAYS.includes(Number(days)) ? Number(days) : USUAL_DAYS, min_jobs: jobs === "1" ? 1 : 2 }
+  return {
+    days: DAYS.includes(Number(days)) ? Number(days) : USUAL_DAYS,
+    min_jobs: SLOW_IN[Number(jobs)] ? Number(jobs) : 0,
+  }
 }
 
 async function fetchHosts(choice, most) {
@@ -83,16 +88,15 @@ function content({ answer, error }, acts) {
   ]
 }
 
-function sentence({ items, next_cursor }) {
-  const { days, min_jobs } = choice()
-  const where = min_jobs === 1 ? "in a job" : "in two jobs or more"
-  const sub = `Of the last ${days} days. A host is counted where a finding named it as the culprit.`
-  if (!items.length) return { sentence: `No host was slower than its peers ${where}.`, sub }
-  const number = next_cursor ? `More than ${counted(items.length, "host")}` : counted(items.length, "host")
-  return {
-    sentence: `${number} ${items.length === 1 ? "was slower than its" : "were slower than their"} peers ${where}.`,
-    sub,
-  }
+function sentence({ items, total, total_slow }) {
+  const { days } = choice()
+  const sub = `In the last ${days} days. A host is slow where a finding named it as the culprit.`
+  if (!total && !items.length) return { sentence: "No job has named a host yet.", sub }
+  if (!total_slow) return { sentence: `None of ${counted(total, "host")} was slower than its peers.`, sub }
+  // A host whose jobs are no longer stored is slow, but none of those with jobs.
+  const all = counted(Math.max(total, total_slow), "host")
+  const were = total_slow === 1 ? "was slower than its" : "were slower than their"
+  return { sentence: `${whole(total_slow)} of ${all} ${were} peers.`, sub }
 }
 
 function filters(ask) {
@@ -126,13 +130,10 @@ function filters(ask) {
       "div",
       { class: "right" },
       pick(
-        "In how many jobs",
-        [
-          [2, "In two jobs or more"],
-          [1, "In any job"],
-        ],
+        "Which hosts",
+        SLOW_IN.map((text, number) => [number, text]),
         min_jobs,
-        (value) => ask({ jobs: value === "2" ? null : value }),
+        (value) => ask({ jobs: value === "0" ? null : value }),
       ),
       pick(
         "Days",
@@ -164,11 +165,13 @@ function table(hosts) {
         "tr",
         {},
         h("th", { scope: "col" }, "Host"),
-        h("th", { scope: "col", class: "number" }, "Jobs"),
+        h("th", { scope: "col" }, "Found slow in"),
+        h("th", { scope: "col", class: "number at-desk" }, "Workers now"),
         h("th", { scope: "col", class: "number" }, "Worst slowdown"),
+        h("th", { scope: "col", class: "number at-desk" }, "Slow since"),
+        h("th", { scope: "col", class: "number at-desk" }, "Last slow"),
         h("th", { scope: "col", class: "number" }, "Lost, GPU-h"),
         isPriced && h("th", { scope: "col", class: "number at-desk" }, "Cost"),
-        h("th", { scope: "col", class: "number at-desk" }, "Last found slow"),
       ),
     ),
     h(
@@ -179,28 +182,42 @@ function table(hosts) {
   )
 }
 
-function row({ host, jobs, worst_slowdown, gpu_hours_lost, last_seen_at }, isPriced) {
+function row(host, isPriced) {
+  const { jobs, jobs_on_it, workers, worst_slowdown, slow_since_at, last_seen_at, gpu_hours_lost } = host
+  const of = jobs_on_it < jobs ? counted(jobs, "job") : `${whole(jobs)} of ${counted(jobs_on_it, "job")}`
   return h(
     "tr",
-    { "data-key": host },
-    h("th", { scope: "row" }, h("a", { href: hostHref(host) }, contained(host))),
-    h("td", { class: "number" }, whole(jobs)),
+    { "data-key": host.host },
+    h("th", { scope: "row" }, h("a", { href: hostHref(host.host) }, contained(host.host))),
     h(
       "td",
-      { class: "number" },
-      worst_slowdown === null ? h("span", { class: "quiet" }, NOT_MEASURED) : ratio(worst_slowdown),
+      {},
+      jobs
+        ? h("span", { class: "state" }, stateIcon("straggling"), of)
+        : h("span", { class: "quiet" }, `none of ${counted(jobs_on_it, "job")}`),
     ),
-    h("td", { class: "number" }, gpuHours(gpu_hours_lost)),
-    isPriced && h("td", { class: "number at-desk" }, money(gpu_hours_lost)),
-    h("td", { class: "number at-desk" }, ago(new Date(last_seen_at))),
+    h(
+      "td",
+      { class: "number at-desk" },
+      workers === null ? h("span", { class: "quiet" }, "see the jobs") : whole(workers),
+    ),
+    h("td", { class: "number" }, jobs ? figureOf(worst_slowdown, ratio) : h("span", { class: "quiet" }, "n/a")),
+    h("td", { class: "number at-desk" }, jobs ? clock(new Date(slow_since_at)) : ""),
+    h("td", { class: "number at-desk" }, jobs ? ago(new Date(last_seen_at)) : ""),
+    h("td", { class: "number" }, jobs ? gpuHours(gpu_hours_lost) : h("span", { class: "quiet" }, "none")),
+    isPriced && h("td", { class: "number at-desk" }, jobs ? money(gpu_hours_lost) : ""),
   )
 }
+
+const figureOf = (value, words) => (value === null ? h("span", { class: "quiet" }, NOT_MEASURED) : words(value))
 
 function none() {
   return h(
     "p",
     { class: "none quiet" },
-    "A host appears here when findings of different jobs name it. One job\u2019s own culprits are on its page.",
+    choice().min_jobs
+      ? "No host was slow in so many jobs. Choose all hosts to see the others."
+      : "Hosts appear here with the first data of a job whose workers report their host's name.",
   )
 }
 

@@ -8,7 +8,7 @@ import { silentRanksNow, silentRanksRemark } from "../../components/missing-data
 import { showsWaits } from "../../components/waits.js"
 import { getJsonOrNull } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
-import { counted, percentNumber, whole } from "../../lib/formatting.js"
+import { counted, isKnown, percentNumber, whole } from "../../lib/formatting.js"
 import { AdviceCard } from "./advice-card.js"
 import { slowdownScale, waitScale } from "./colour-scale.js"
 import { dataUsedCard, eventsCard, fingerprintCard, waitingForCard } from "./fact-cards.js"
@@ -84,7 +84,7 @@ export class Panels {
       this.askForScores()
       this.askForFixes()
     }
-    if (!seen.result || seen.result.slowdown === null) return this.sayNotAnalysed()
+    if (!hasFigures(seen)) return
     this.draw()
     if (!isRepaint) this.askForHost()
   }
@@ -102,8 +102,9 @@ export class Panels {
 
   arrange() {
     const { seen, cards } = this
+    if (!hasFigures(seen)) return this.arrangeWords()
     const { job, result } = seen
-    if (result?.slowdown) this.lead ??= leadOf(result)
+    if (result.slowdown) this.lead ??= leadOf(result)
     const places = placesOf(this.lead, result)
     const shown = (names) =>
       names.filter((name) => name !== "stages" || job.parallelism.pp_size > 1).map((name) => cards[name])
@@ -117,6 +118,13 @@ export class Panels {
     this.pair.classList.toggle("is-notes", isFull)
     patch(this.columns[0], nodes(places.left), this.pair)
     patch(this.columns[1], this.words(nodes(places.right)), !isFull && notes)
+  }
+
+  /** Without figures no chart has anything to show: what is known takes its place. */
+  arrangeWords() {
+    patch(this.root, this.panels)
+    patch(this.columns[0], this.words([]))
+    patch(this.columns[1], this.notes())
   }
 
   /** The right column: what is wrong first, then its charts, then what happened. */
@@ -183,12 +191,6 @@ export class Panels {
       card.say({ markName: "low-fidelity", title: "Withheld: low fidelity", text })
   }
 
-  sayNotAnalysed() {
-    const title = this.seen.job.state === "finished" ? "Not analysed" : "Not analysed yet"
-    for (const card of Object.values(this.cards))
-      card.say({ markName: "not-analysed", title, text: this.seen.summary.sentence })
-  }
-
   /** What other tools have said since; a page without it is still a page. */
   async askForScores() {
     const before = JSON.stringify(this.scores)
@@ -212,6 +214,8 @@ export class Panels {
     if (this.host) this.arrange()
   }
 }
+
+const hasFigures = ({ result }) => isKnown(result?.slowdown)
 
 function leadOf(result) {
   const { findings, m_w, stage_share } = result

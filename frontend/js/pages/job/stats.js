@@ -13,6 +13,7 @@ import {
   roughHours,
   roundedPercent,
   seconds,
+  stepRange,
   whole,
 } from "../../lib/formatting.js"
 
@@ -29,6 +30,7 @@ const WORTH_IT = 1.02
  */
 export function jobStats(job, result, { isSinceOnset = false, isNow = true, money = () => "" } = {}) {
   const known = result ?? {}
+  if (!isKnown(known.slowdown) && known.fidelity?.verdict !== "low") return statStrip(unmeasured(job, known))
   const isOld = isNow && hasStaleFigures(job)
   const isWithheld = known.fidelity?.verdict === "low"
   const middle = isOld
@@ -43,6 +45,32 @@ export function jobStats(job, result, { isSinceOnset = false, isNow = true, mone
   ]
   const note = isOld && job.last_data_at ? ago(new Date(job.last_data_at)) : null
   return statStrip(stats.map((stat) => (note && stat.isOfThen ? { ...stat, note, isOld } : stat)))
+}
+
+/** What is known of a job without figures: one of the cells says why it has none. */
+function unmeasured(job, { skipped_steps = [], window }) {
+  const workers = job.parallelism.dp_size * job.parallelism.pp_size
+  const [first, last] = [skipped_steps[0]?.step, skipped_steps.at(-1)?.step]
+  const numSilent = window?.missing?.length || job.num_silent_ranks
+  return [
+    { label: "Slowdown", note: skipped_steps.length ? "no step could be replayed" : "no complete step yet" },
+    {
+      label: "Skipped",
+      figure: skipped_steps.length ? whole(skipped_steps.length) : null,
+      unit: skipped_steps.length === 1 ? "step" : "steps",
+      note: skipped_steps.length ? stepRange(first, last) : "no step has ended yet",
+    },
+    {
+      label: "Silent ranks",
+      figure: numSilent ? whole(numSilent) : null,
+      note: numSilent ? `of a job of ${counted(workers, "worker")}` : "no rank is given up yet",
+    },
+    {
+      label: "Last step",
+      figure: job.last_step === null ? null : whole(job.last_step),
+      note: job.last_data_at ? `last data ${ago(new Date(job.last_data_at))}` : "no data so far",
+    },
+  ]
 }
 
 const share = (value) => (isKnown(value) ? roundedPercent(value) : null)

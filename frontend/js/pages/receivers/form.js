@@ -1,9 +1,9 @@
 /** The form of a receiver of alerts: a new one, or changes to one that is there. */
 
 import { MatcherFields } from "../../components/label-matchers.js"
-import { FORMATS } from "../../components/receiver-words.js"
-import { h, patch } from "../../lib/dom.js"
-import { contained } from "../../lib/formatting.js"
+import { FORMATS, SIGNED, testWords } from "../../components/receiver-words.js"
+import { announce, h, patch } from "../../lib/dom.js"
+import { capitalized, contained } from "../../lib/formatting.js"
 
 const ADDRESSES = {
   standard: [
@@ -33,10 +33,15 @@ const SEVERITIES = [
   ["critical", "Critical only"],
 ]
 
-/** The form; `onSubmit(wanted)` with what the API takes, `onClose()` when it is cancelled. */
+/**
+ * The form; `onSubmit(wanted)` with what the API takes, `onClose()` when it is cancelled.
+ *
+ * `onTest(wanted)` sends a test with the same and returns what came of it, null where it was refused.
+ */
 export class ReceiverForm {
-  constructor({ onSubmit, onClose }) {
-    Object.assign(this, { onSubmit, onClose, known: null, format: "standard", refusal: "" })
+  constructor({ onSubmit, onTest, onClose }) {
+    Object.assign(this, { onSubmit, onTest, onClose, known: null, recipe: null, format: "standard" })
+    Object.assign(this, { refusal: "", tested: null })
     this.matchers = new MatcherFields({ legend: "Only alerts whose", none: "Every alert." })
     this.slot = h("div", { class: "form-body" })
     this.rest = h("div", { class: "form-body" })
@@ -54,9 +59,10 @@ export class ReceiverForm {
     )
   }
 
-  /** Edit an existing receiver, or null for a new one. */
-  open(known) {
-    Object.assign(this, { known, format: known?.format ?? "standard", refusal: "" })
+  /** Edit an existing receiver, or null for a new one, which a recipe may begin: `name`, `format`, `url`. */
+  open(known, recipe = null) {
+    const format = known?.format ?? recipe?.format ?? "standard"
+    Object.assign(this, { known, recipe, format, refusal: "", tested: null })
     this.matchers.take(known?.matchers ?? [])
     // Values typed for another receiver are dropped.
     this.slot.replaceChildren()
@@ -66,21 +72,36 @@ export class ReceiverForm {
 
   /** Show why it was refused. */
   refuse(text) {
-    this.refusal = text
+    Object.assign(this, { refusal: text, tested: null })
+    this.draw()
+  }
+
+  /** Send a test with what the form says, before anything is saved. */
+  async test() {
+    if (!this.node.reportValidity()) return
+    const wanted = this.wanted()
+    if (!wanted) return
+    Object.assign(this, { refusal: "", tested: { text: "Sending a test ...", isGood: true } })
+    this.draw()
+    const { tested } = this
+    const found = await this.onTest(wanted)
+    if (!found || this.tested !== tested) return
+    this.tested = { text: testWords(found, SIGNED.has(this.format)), isGood: found.delivered }
+    announce(this.tested.text)
     this.draw()
   }
 
   draw() {
-    const { known, format } = this
+    const { known, recipe, format, tested } = this
     patch(
       this.slot,
       h("h3", {}, known ? `Change ${contained(known.name)}` : "A new receiver"),
       h(
         "div",
         { class: "fields" },
-        nameField(known),
+        nameField(known ?? recipe),
         known ? null : this.formatField(),
-        addressField(known, format),
+        addressField(known, format, recipe?.url),
         secretField(known, format),
         severityField(known),
       ),
@@ -100,11 +121,13 @@ export class ReceiverForm {
         h("input", { type: "checkbox", name: "is_enabled", checked: known?.is_enabled ?? true }),
         "Enabled",
       ),
-      this.refusal && h("p", { class: "refused", role: "alert", "data-key": "refused" }, this.refusal),
+      this.refusal && h("p", { class: "refused", role: "alert", "data-key": "refused" }, capitalized(this.refusal)),
+      tested && h("p", { class: tested.isGood ? "said" : "refused", "data-key": "tested" }, tested.text),
       h(
         "div",
         { class: "acts", "data-key": "acts" },
         h("button", { class: "button is-primary", type: "submit" }, known ? "Save" : "Add"),
+        h("button", { class: "button", type: "button", onclick: () => this.test() }, "Send test"),
         h("button", { class: "button", type: "button", onclick: this.onClose }, "Cancel"),
       ),
     )
@@ -112,7 +135,7 @@ export class ReceiverForm {
 
   formatField() {
     const pick = (event) => {
-      this.format = event.target.value
+      Object.assign(this, { format: event.target.value, tested: null })
       this.draw()
     }
     return h(
@@ -129,10 +152,19 @@ export class ReceiverForm {
 
   submit(event) {
     event.preventDefault()
+    const wanted = this.wanted()
+    if (wanted) this.onSubmit(wanted)
+  }
+
+  /** What the API takes; null where the headers are invalid, which is said. */
+  wanted() {
     const { name, url, secret, headers, min_severity, wants_resolved, is_enabled } = this.node.elements
     const typed = headersOf(headers?.value ?? "")
-    if (typed === null) return this.refuse("Headers: one per line, such as X-Team: pretraining.")
-    this.onSubmit({
+    if (typed === null) {
+      this.refuse("Headers: one per line, such as X-Team: pretraining.")
+      return null
+    }
+    return {
       name: name.value.trim(),
       ...(this.known ? {} : { format: this.format }),
       ...(url.value.trim() && { url: url.value.trim() }),
@@ -143,7 +175,7 @@ export class ReceiverForm {
       min_severity: min_severity.value,
       wants_resolved: wants_resolved.checked,
       is_enabled: is_enabled.checked,
-    })
+    }
   }
 }
 
@@ -163,7 +195,7 @@ function nameField(known) {
   )
 }
 
-function addressField(known, format) {
+function addressField(known, format, url = "") {
   const [example, meaning] = ADDRESSES[format]
   return h(
     "label",
@@ -174,6 +206,7 @@ function addressField(known, format) {
       name: "url",
       required: !known && format !== "pagerduty",
       maxlength: 2048,
+      value: url,
       placeholder: known ? known.address : example,
       autocomplete: "off",
       spellcheck: "false",

@@ -7,13 +7,13 @@ import {
   placeWords,
   receiverName,
   receiverState,
+  SIGNED,
   wantsWords,
 } from "../../components/receiver-words.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
 import { contained, whole } from "../../lib/formatting.js"
 
-const SIGNED = new Set(["standard", "alertmanager", "cloudevents"])
 const COUNTS = [
   ["delivered", "Delivered"],
   ["due", "Pending"],

@@ -3,15 +3,22 @@
 import { isFingerprint } from "../../components/alert-words.js"
 import { LivePage } from "../../components/live-page.js"
 import { pageTop } from "../../components/page-head.js"
-import { attemptWords, isFailing, notificationState, receiverName } from "../../components/receiver-words.js"
+import {
+  attemptWords,
+  failingFirst,
+  notificationState,
+  receiverName,
+  receiversSummary,
+} from "../../components/receiver-words.js"
 import { readAddress, updateAddress } from "../../lib/address.js"
 import { getJson, getJsonOrNull, send } from "../../lib/api.js"
 import { announce, place } from "../../lib/dom.js"
-import { contained, whole } from "../../lib/formatting.js"
+import { contained } from "../../lib/formatting.js"
 import { may } from "../../lib/session.js"
 import { ReceiverForm } from "./form.js"
 import { receiversCard } from "./list.js"
 import { notificationsCard } from "./notifications.js"
+import { recipesCard } from "./recipes.js"
 
 export const path = /^\/alerts\/receivers$/
 export const title = "Receivers"
@@ -34,10 +41,15 @@ class ReceiversPage extends LivePage {
     super(root, app, { subject: "Alerts", title: "Receivers" })
     this.most = { endpoints: PAGE, messages: PAGE }
     this.state = { form: null, secret: null, deleting: null, said: null }
-    this.form = new ReceiverForm({ onSubmit: (wanted) => this.save(wanted), onClose: () => this.close() })
+    this.form = new ReceiverForm({
+      onSubmit: (wanted) => this.save(wanted),
+      onTest: (wanted) => this.testUnsaved(wanted),
+      onClose: () => this.close(),
+    })
     this.acts = {
       set: (changes) => this.set(changes),
       add: () => this.open(null),
+      use: (recipe) => this.open(null, recipe),
       edit: ({ endpoint_id }) =>
         this.change(endpoint_id, async () => this.open(await getJson(`/endpoints/${endpoint_id}`))),
       forget: () => this.set({ secret: null }),
@@ -73,8 +85,9 @@ class ReceiversPage extends LivePage {
     announce(text)
   }
 
-  open(endpoint) {
-    this.form.open(endpoint)
+  /** Open the form of a receiver; of a new one with what a recipe fills in. */
+  open(endpoint, recipe = null) {
+    this.form.open(endpoint, recipe)
     this.set({ form: endpoint?.endpoint_id ?? "new", said: null })
     this.form.node.querySelector("input").focus()
   }
@@ -100,6 +113,20 @@ class ReceiversPage extends LivePage {
     announce(isNew ? "The receiver is added." : "Saved.")
     this.close()
     await this.refresh()
+  }
+
+  /** Send a test with what is in the form, which is not saved; what came of it, null where it was refused. */
+  async testUnsaved(wanted) {
+    const { form } = this.state
+    const path = form === "new" ? "/endpoints/test" : `/endpoints/${form}/test-change`
+    let found = null
+    await this.attempt(
+      async () => {
+        found = await send("POST", path, wanted)
+      },
+      (error) => this.form.refuse(error.message),
+    )
+    return found
   }
 
   async test(endpoint) {
@@ -141,16 +168,17 @@ class ReceiversPage extends LivePage {
     const { endpoints, messages, one } = this.answers
     const picked = picks()
     return [
-      pageTop("Alerts", sentence(endpoints)),
+      pageTop("Alerts", receiversSummary(endpoints)),
       this.staleNote(),
       receiversCard({
-        endpoints,
+        endpoints: failingFirst(endpoints),
         most: this.most.endpoints,
         state: this.state,
         form: place(this.form.node),
         act: may("admin") && this.acts,
         onMore: () => this.showMore("endpoints"),
       }),
+      recipesCard(may("admin") && this.acts),
       notificationsCard({
         items: messages.items,
         chosen: picked,
@@ -196,30 +224,4 @@ async function load(limit) {
     message ? getJsonOrNull(`/deliveries/${encodeURIComponent(message)}`) : null,
   ])
   return { endpoints: endpoints.items, messages, one }
-}
-
-function sentence(endpoints) {
-  const all = endpoints.length
-  const numFailing = endpoints.filter(isFailing).length
-  if (!all)
-    return {
-      marked: ["warning", "None"],
-      sentence: "No receivers: alerts notify nobody.",
-      sub: "Alerts show on these pages only.",
-    }
-  if (!numFailing)
-    return {
-      marked: ["healthy", "Working"],
-      sentence: all === 1 ? "The only receiver is working." : `All ${whole(all)} receivers are working.`,
-      sub: "Notifications are delivered.",
-    }
-  const failing =
-    numFailing === all
-      ? `All ${whole(all)} receivers are`
-      : `${whole(numFailing)} of ${whole(all)} receivers ${numFailing === 1 ? "is" : "are"}`
-  return {
-    marked: ["warning", "Failing"],
-    sentence: all === 1 ? "The only receiver is failing." : `${failing} failing.`,
-    sub: "Failed notifications are kept and can be sent again.",
-  }
 }

@@ -1,17 +1,21 @@
 """Receivers: created with a secret shown once, changed, tested, rotated and disabled."""
 
+import socket
 from dataclasses import replace
 
 import pytest
 from standardwebhooks.webhooks import Webhook
 
+from app.alerts.guard.connection import parse_networks
+from app.alerts.guard.guard import SsrfGuard
 from app.alerts.notice import Message
 from app.alerts.retry import FAILURES_TO_OPEN, PROBE_EVERY_S
 from app.alerts.sending import attempt_headers
 from app.api.http.limits import MANUAL_SENDS_S, MAX_MANUAL_SENDS
 from app.store.alerting import outbox, receivers
+from tests.alerts.http_receiver import Answer, receiver
 from tests.api.alerting import SECRET, add_consumer, add_receiver, attempt, send
-from tests.api.server import NOW_S, running
+from tests.api.server import NOW_S, UnconnectedGuard, running
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +57,7 @@ async def test_secret_is_shown_once_and_full_address_never(api):
     assert (made["header_names"], made["has_secret"]) == (["X-Team"], True)
     assert (made["is_of_settings"], made["min_severity"]) == (False, "warning")
     assert made["health"] == {
-        "state": "ok",
+        "state": "untried",
         "failures": 0,
         "failing_since": None,
         "probe_at": None,
@@ -97,7 +101,88 @@ async def test_disabled_receiver_can_be_enabled(api):
     assert found["health"]["disabled_reason"] == "it answered 410"
     assert (await api.client.post(f"{PATH}/ep_1/test")).status_code == 409
     answer = await api.client.post(f"{PATH}/ep_1/enable")
-    assert (answer.json()["health"]["state"], answer.json()["is_enabled"]) == ("ok", True)
+    assert (answer.json()["health"]["state"], answer.json()["is_enabled"]) == ("untried", True)
+
+
+def use_guard(api, guard):
+    """Connect to receivers, by this guard."""
+    api.app.state.service = replace(api.app.state.service, guard=guard)
+
+
+def no_such_name(host):
+    raise socket.gaierror(f"{host} is not known")
+
+
+async def test_receiver_that_cannot_be_reached_is_unreachable_until_a_delivery(api):
+    use_guard(api, SsrfGuard(resolver=no_such_name))
+    made = await make(api)
+    not_found = ("unreachable", "host name not found (DNS)")
+    assert (made["health"]["state"], made["health"]["last_detail"]) == not_found
+    assert made["health"]["failures"] == 0  # it is no failed delivery
+    receiver_id = made["endpoint_id"]
+    with api.store.write() as conn:
+        receivers.mark_succeeded(conn, receiver_id, NOW_S)
+    assert (await seen(api, receiver_id))["health"]["state"] == "ok"
+    # What the old address took proves nothing of the new one.
+    change = {"url": "https://elsewhere.example.com/", "name": "moved"}
+    changed = (await api.client.patch(f"{PATH}/{receiver_id}", json=change)).json()
+    assert (changed["health"]["state"], changed["health"]["last_detail"]) == not_found
+    use_guard(api, UnconnectedGuard())
+    changed = (await api.client.patch(f"{PATH}/{receiver_id}", json={"url": URL})).json()
+    assert (changed["health"]["state"], changed["health"]["last_detail"]) == ("untried", None)
+    renamed = (await api.client.patch(f"{PATH}/{receiver_id}", json={"name": "night"})).json()
+    assert renamed["health"] == changed["health"]
+
+
+async def test_name_with_a_private_address_is_refused_when_saved(api):
+    use_guard(api, SsrfGuard(resolver=lambda _: ["10.0.0.7"]))
+    answer = await api.client.post(PATH, json=NEW)
+    assert (answer.status_code, answer.json()["code"]) == (422, "endpoint_blocked")
+    assert "PACELINE_WEBHOOK_ALLOW=NETWORK" in answer.json()["detail"]
+    assert (await api.client.get(PATH)).json()["items"] == []
+
+
+async def test_receiver_is_tested_before_it_is_saved(api):
+    with receiver() as listening:
+        port = int(listening.url.split(":")[2].split("/")[0])
+        allowed = parse_networks(["127.0.0.0/8"])
+        use_guard(api, SsrfGuard(allowed, allows_http=True, ports=frozenset({port})))
+        wanted = {"name": "new", "url": f"{listening.url}/new"}
+        answer = await api.client.post(f"{PATH}/test", json=wanted)
+        assert answer.status_code == 200, answer.text
+        assert {**answer.json(), "took_s": 0} == {
+            "delivered": True, "status": 204, "detail": "HTTP 204", "took_s": 0
+        }  # fmt: skip
+        listening.answer = Answer(503, body=b"come again")
+        made = await make(api, url=f"{listening.url}/old", headers={"X-Team": "a"})
+        change = {"url": f"{listening.url}/changed"}
+        answer = await api.client.post(f"{PATH}/{made['endpoint_id']}/test-change", json=change)
+        found = answer.json()
+        assert (found["delivered"], found["status"]) == (False, 503)
+        assert found["detail"] == "HTTP 503 come again"
+        paths = [(path, headers.get("x-team")) for path, headers, _ in listening.requests]
+    assert paths == [("/hook/new", None), ("/hook/changed", "a")]
+    assert stored(api, made["endpoint_id"]).url.endswith("/old")
+    [listed] = (await api.client.get(PATH)).json()["items"]
+    assert listed["health"]["state"] == "untried"
+    audit = (await api.client.get("/api/v1/audit")).json()["items"]
+    tests = [each["detail"] for each in audit if each["action"] == "endpoint.test"]
+    assert [each["is_saved"] for each in tests] == [False, False]
+
+
+async def test_unsaved_tests_are_guarded_limited_and_need_admin(api):
+    blocked = await api.client.post(f"{PATH}/test", json=NEW | {"url": "http://127.0.0.1:9/"})
+    assert (blocked.status_code, blocked.json()["code"]) == (422, "endpoint_blocked")
+    _, read = api.token("read", "write")
+    async with api.client_with(read) as client:
+        assert (await client.post(f"{PATH}/test", json=NEW)).status_code == 403
+    use_guard(api, SsrfGuard(resolver=no_such_name))
+    for _ in range(MAX_MANUAL_SENDS):
+        answer = await api.client.post(f"{PATH}/test", json=NEW)
+        assert (answer.json()["delivered"], answer.json()["status"]) == (False, None)
+        assert answer.json()["detail"] == "no connection: host name not found (DNS)"
+    answer = await api.client.post(f"{PATH}/test", json=NEW)
+    assert (answer.status_code, answer.json()["code"]) == (429, "limit_tests")
 
 
 async def test_omitted_fields_of_a_change_stay(api):
@@ -188,7 +273,7 @@ async def test_changed_resting_receiver_is_tried_at_once(api, by):
     else:
         change = {"url": "https://events.pagerduty.com/v2/enqueue", "secret": "k" * 32}
         answer = await api.client.patch(f"{PATH}/ep_1", json={by: change[by]})
-    assert (answer.status_code, answer.json()["health"]["state"]) == (200, "ok"), answer.text
+    assert (answer.status_code, answer.json()["health"]["state"]) == (200, "untried")
     assert claim(api) == [sent]
 
 

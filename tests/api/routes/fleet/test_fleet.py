@@ -129,7 +129,8 @@ async def test_stalled_job_loses_all_gpus_and_has_no_culprit(api):
     assert (line["causes"], line["is_diagnosed"]) == ([], False)
     assert (line["since_step"], line["since_at"]) == (5, "2026-09-21T14:03:20Z")
     assert line["silence"].startswith("no data for")
-    assert found["summary"]["lost_per_hour"] == 8
+    assert found["summary"]["lost_per_hour"] == found["summary"]["lost_per_hour_stalled"] == 8
+    assert found["summary"]["sentence"] == "1 of 1 job is stalled. It costs 192 GPU-hours a day."
     # One window of today, and ten minutes without data.
     assert found["summary"]["gpu_hours_today"] == pytest.approx(2.6 * 4 / 3600)
     assert found["summary"]["gpu_hours_lost_today"] == pytest.approx(0.1)
@@ -209,6 +210,19 @@ async def test_jobs_are_sorted_by_loss_with_unknown_last(api):
     await three_jobs(api)
     assert await names(api) == ["a-small", "b-large", "c-well", "d-new"]
     assert await names(api, dir="asc") == ["c-well", "b-large", "a-small", "d-new"]
+
+
+async def test_stalled_and_silent_jobs_come_before_those_that_lose_more(api):
+    await three_jobs(api)
+    await add(api, "e-quiet", SavedWindow())
+    await add(api, "f-dead", SavedWindow(), gpus=1)
+    silence(api, "e-quiet", silent_ranks=(1,), silent_since_s=NOW_S)
+    silence(api, "f-dead", stalled_since_s=NOW_S - 600)
+    assert await names(api) == ["f-dead", "e-quiet", "a-small", "b-large", "c-well", "d-new"]
+    first = await ask(api, limit=2)
+    assert await names(api, limit=2, cursor=first["next_cursor"]) == ["a-small", "b-large"]
+    assert first["summary"]["sentence"].startswith("3 of 6 jobs are losing time, 1 of them stalled")
+    assert first["summary"]["sub"].endswith("1 job has silent ranks: its loss is not measured.")
 
 
 async def test_jobs_without_figures_are_sorted_by_severity(api):

@@ -36,34 +36,70 @@ async def listed(api, **query):
     return answer.json()
 
 
-async def test_host_is_listed_after_two_jobs_blamed_it(api):
-    await blame(api, "one", 0, 2)
-    assert await listed(api) == {"items": [], "next_cursor": None}
+async def test_hosts_are_listed_slow_ones_first(api):
+    await blame(api, "one", 0, ago_s=60.0)
+    await blame(api, "one", 2)
+    assert (await listed(api, min_jobs=2))["items"] == []
     await blame(api, "two", 0, slowdown=1.8)
-    [item] = (await listed(api))["items"]
-    assert item == {
+    found = await listed(api)
+    assert (found["total"], found["total_slow"], found["next_cursor"]) == (2, 1, None)
+    slow, other = found["items"]
+    assert slow == {
         "host": NODE,
         "jobs": 2,
+        "jobs_on_it": 2,
+        "workers": 2,
         "worst_slowdown": 1.8,
+        "slow_since_at": "2026-09-21T14:12:20Z",
         "last_seen_at": AT,
+        "last_data_at": None,
         "gpu_hours_lost": pytest.approx(1.5),
     }
-    assert len((await listed(api, min_jobs=1))["items"]) == 1
+    assert (other["host"], other["jobs"], other["jobs_on_it"], other["workers"]) == (
+        "another", 0, 2, 2
+    )  # fmt: skip
+    assert other["worst_slowdown"] is other["slow_since_at"] is other["last_seen_at"] is None
+    assert [each["host"] for each in (await listed(api, min_jobs=2))["items"]] == [NODE]
+
+
+async def test_pages_have_every_host_once_in_the_same_order(api):
+    for job_id, host in (("one", "b"), ("two", "b"), ("three", "a"), ("four", "zz")):
+        await blame(api, job_id, 0, host=host)
+    await api.register("quiet")
+    with api.store.write() as conn:
+        hosts.add_to_run(conn, job_key("default", "quiet"), 1, ["c", "d", "e"])
+    whole = [each["host"] for each in (await listed(api))["items"]]
+    assert whole == ["b", "a", "zz", "another", "c", "d", "e"]
+    for limit in (1, 2, 3, 4):
+        page = await listed(api, limit=limit)
+        found = [each["host"] for each in page["items"]]
+        while page["next_cursor"]:
+            page = await listed(api, limit=limit, cursor=page["next_cursor"])
+            found += [each["host"] for each in page["items"]]
+        assert found == whole, limit
+
+
+async def test_hosts_of_another_project_are_not_listed(api):
+    await blame(api, "one", 0)
+    _, other = api.token("read", project="research")
+    async with api.client_with(other) as client:
+        found = (await client.get("/api/v1/hosts")).json()
+    assert found == {"items": [], "next_cursor": None, "total": 0, "total_slow": 0}
 
 
 async def test_old_blames_are_not_counted(api):
     await blame(api, "one", 0)
     await blame(api, "two", 0, ago_s=40 * 86_400)
-    assert (await listed(api))["items"] == []
-    assert len((await listed(api, days=60))["items"]) == 1
+    assert (await listed(api, min_jobs=2))["items"] == []
+    assert len((await listed(api, min_jobs=2, days=60))["items"]) == 1
 
 
 async def test_hosts_come_in_pages(api):
     for job_id in ("one", "two"):
         await blame(api, job_id, 0, host="b")
         await blame(api, job_id, 2, host="a")
-    first = await listed(api, limit=1)
-    second = await listed(api, limit=1, cursor=first["next_cursor"])
+    first = await listed(api, min_jobs=2, limit=1)
+    second = await listed(api, min_jobs=2, limit=1, cursor=first["next_cursor"])
     assert [page["items"][0]["host"] for page in (first, second)] == ["a", "b"]
     assert second["next_cursor"] is None
 
