@@ -13,7 +13,7 @@ from app.store.database import (
     split_page,
     to_cursor,
 )
-from app.store.projects import owns
+from app.store.projects import is_kept, owns
 from app.store.tables import hosts, run_hosts, runs, window_losses
 from app.trace.job import Placement
 
@@ -105,7 +105,8 @@ def runs_on(conn: Connection, project: str, host: str, *, limit: int) -> list[Ho
     """A project's runs on a host, those that began last first."""
     same_run = and_(run_hosts.c.job_id == runs.c.job_id, run_hosts.c.epoch == runs.c.epoch)
     query = select(*_RUN_COLUMNS).select_from(run_hosts.join(runs, same_run))
-    query = query.where(run_hosts.c.host == host, owns(project, runs.c.job_id))
+    query = query.where(run_hosts.c.host == host)
+    query = query.where(owns(project, runs.c.job_id), is_kept(runs.c.job_id))
     query = query.order_by(runs.c.registered_s.desc(), runs.c.job_id, runs.c.epoch.desc())
     return [HostRun(*row) for row in conn.execute(query.limit(limit))]
 
@@ -157,7 +158,8 @@ def blamed_hosts(
     jobs, slowdown, last_s, gpu_s = _BLAME
     query = (
         select(_LOSS.name, jobs, slowdown, last_s, gpu_s)
-        .where(_LOSS.kind == "host", _LOSS.updated_s >= since_s, owns(project, _LOSS.job_id))
+        .where(_LOSS.kind == "host", _LOSS.updated_s >= since_s)
+        .where(owns(project, _LOSS.job_id), is_kept(_LOSS.job_id))
         .group_by(_LOSS.name)
         .having(jobs >= min_jobs)
         .order_by(jobs.desc(), gpu_s.desc(), _LOSS.name)
@@ -175,7 +177,7 @@ def blaming_runs(conn: Connection, project: str, host: str, *, since_s: float) -
         select(_LOSS.job_id, _LOSS.epoch, func.count(), func.min(_LOSS.first_step),
                func.max(_LOSS.first_step), slowdown, last_s, gpu_s)
         .where(_LOSS.kind == "host", _LOSS.name == host, _LOSS.updated_s >= since_s)
-        .where(owns(project, _LOSS.job_id))
+        .where(owns(project, _LOSS.job_id), is_kept(_LOSS.job_id))
         .group_by(_LOSS.job_id, _LOSS.epoch)
         .order_by(last_s.desc(), _LOSS.job_id)
     )  # fmt: skip
