@@ -134,7 +134,9 @@ class ShardAlerts:
     def _relabel(self, job_id: str, epoch: int) -> None:
         # Also in the same run: its labels may have been edited.
         with self._context.store.read() as conn:
-            self._alerts[job_id].relabel(jobs.labels_of_run(conn, job_id, epoch))
+            labels = jobs.labels_of_run(conn, job_id, epoch)
+        if labels is not None:  # retention may have removed the run
+            self._alerts[job_id].relabel(labels)
         self._epochs[job_id] = epoch
 
     def _is_own_shard(self, job_id: str) -> bool:

@@ -138,17 +138,11 @@ def registration(conn: Connection, job_id: str, epoch: int) -> Registration:
     return registration_of(row._mapping)
 
 
-def labels_of_run(conn: Connection, job_id: str, epoch: int) -> dict[str, str]:
-    """Labels that one run registered, with the job's edited ones over them.
-
-    Raises:
-        JobNotFound: no such run registered.
-    """
+def labels_of_run(conn: Connection, job_id: str, epoch: int) -> dict[str, str] | None:
+    """Labels that one run registered, with the job's edited ones over them; None without it."""
     query = select(runs.c.labels, jobs.c.edited_labels).select_from(jobs.join(runs))
     row = conn.execute(query.where(jobs.c.job_id == job_id, runs.c.epoch == epoch)).one_or_none()
-    if row is None:
-        raise JobNotFound(job_id)
-    return dict(row.labels | row.edited_labels)
+    return None if row is None else dict(row.labels | row.edited_labels)
 
 
 def is_in(lifecycle: Lifecycle) -> ColumnElement[bool]:
