@@ -95,9 +95,7 @@ _LABELS = _RUN_FIELDS.index("labels")
 _MAX_CACHED_TEXTS = 4096
 
 
-def lines(
-    conn: Connection, project: str, lifecycle: Lifecycle = "active"
-) -> list[FleetLine]:
+def lines(conn: Connection, project: str, lifecycle: Lifecycle = "active") -> list[FleetLine]:
     """A project's jobs by id."""
     return [_line(row) for row in conn.execute(_lines_query(project, lifecycle))]
 

@@ -92,6 +92,15 @@ def jobs_on(conn: Connection, project: str, beginning: str) -> set[str]:
     return set(conn.execute(query).scalars())
 
 
+def matching(conn: Connection, project: str, words: Collection[str], *, limit: int) -> list[str]:
+    """Hosts of a project's jobs with each of the words in their names, ignoring case, by name."""
+    name = func.lower(run_hosts.c.host)
+    has_words = (name.contains(word.lower(), autoescape=True) for word in words)
+    query = select(run_hosts.c.host).distinct().where(owns(project, run_hosts.c.job_id), *has_words)
+    query = query.where(is_kept(run_hosts.c.job_id)).order_by(run_hosts.c.host)
+    return list(conn.execute(query.limit(limit)).scalars())
+
+
 def named_by_other_projects(conn: Connection, project: str, hosts: Collection[str]) -> set[str]:
     """The hosts that unfinished runs of other projects name, too."""
     same_run = and_(run_hosts.c.job_id == runs.c.job_id, run_hosts.c.epoch == runs.c.epoch)

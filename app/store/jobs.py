@@ -6,7 +6,7 @@ restored for `RESTORABLE_FOR_S`; after that, retention removes its rows (app/sto
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, select, update
 
@@ -29,7 +29,6 @@ from app.store.windows import SUMMARY_COLUMNS, WindowSummary, newest_with_figure
 from app.trace import ops
 from app.trace.job import DEFAULT_PROJECT, Parallelism, job_key, job_of
 from app.trace.ops import BUILT_IN, OpTypes
-
 
 Lifecycle = Literal["active", "archived", "deleted"]
 LIFECYCLES: tuple[Lifecycle, ...] = get_args(Lifecycle)
@@ -164,6 +163,44 @@ def count_by_lifecycle(conn: Connection, project: str) -> dict[Lifecycle, int]:
         query = select(func.count()).where(owns(project, jobs.c.job_id), is_in(each), has_run)
         found[each] = int(conn.execute(query.select_from(jobs)).scalar_one())
     return found
+
+
+class JobMatch(NamedTuple):
+    """A job that a search has found; `labels` as in `JobRecord`."""
+
+    job_id: str
+    name: str
+    labels: dict[str, str]
+    is_archived: bool
+
+
+def matching(conn: Connection, project: str, words: Sequence[str], *, limit: int) -> list[JobMatch]:
+    """A project's jobs with each of the words in their id, name or labels, ignoring case.
+
+    First those that are not archived, then those whose name begins with the first word, then by
+    how late they began.
+    """
+    current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
+    query: Select[Any] = select(
+        *(jobs.c.job_id, runs.c.name, runs.c.labels, jobs.c.edited_labels),
+        *(jobs.c.archived_s, runs.c.registered_s),
+    )
+    query = query.select_from(jobs.join(runs, current))
+    query = query.where(owns(project, jobs.c.job_id), jobs.c.deleted_s.is_(None))
+    wanted = [word.casefold() for word in words]
+    ranked = []
+    for job_id, name, registered, edited, archived_s, registered_s in conn.execute(query):
+        match = JobMatch(job_id, name, registered | edited, archived_s is not None)
+        texts = _searched_texts(match)
+        if all(word in "\n".join(texts) for word in wanted):
+            begins = bool(wanted) and any(each.startswith(wanted[0]) for each in texts[:2])
+            ranked.append(((match.is_archived, not begins, -registered_s, job_id), match))
+    return [match for _, match in sorted(ranked, key=lambda pair: pair[0])[:limit]]
+
+
+def _searched_texts(job: JobMatch) -> list[str]:
+    labels = (f"{name}={text}" for name, text in job.labels.items())
+    return [text.casefold() for text in (job_of(job.job_id), job.name, *labels)]
 
 
 def archive(conn: Connection, job_id: str, *, now_s: float) -> bool:

@@ -88,9 +88,7 @@ DELETED_JOBS = "rows of deleted jobs"
 _BATCH_ROWS_OF_DELETED = 1000
 # All tables with rows of one job, children before their parents.
 _TABLES_OF_JOBS = tuple(
-    table
-    for table in reversed(metadata.sorted_tables)
-    if "job_id" in table.c and table is not jobs
+    table for table in reversed(metadata.sorted_tables) if "job_id" in table.c and table is not jobs
 )
 # An arbitrary number that no other lock uses; the same in every Paceline.
 ADVISORY_LOCK = 7_263_554_619
@@ -252,7 +250,7 @@ def _remove_batch_of_job(store: Store, job_id: str) -> int:
             key = [table.c[column.name] for column in table.primary_key]
             sizes = (func.coalesce(func.length(each), 0) for each in table.c if _is_large(each))
             size_bytes = sum(sizes, literal(0)).label("size_bytes")
-            some = select(*key, size_bytes).where(table.c.job_id == job_id)
+            some: Select[Any] = select(*key, size_bytes).where(table.c.job_id == job_id)
             some = some.limit(_BATCH_ROWS_OF_DELETED)
             rows = _within_batch_bytes(conn.execute(some).all())
             if not rows:
@@ -280,9 +278,11 @@ def _before_removal(conn: Connection, table: Table, rows: Sequence[Row[Any]]) ->
 
 
 def _forget_deletion(store: Store, job_id: str) -> None:
-    values = {"archived_s": None, "deleted_s": None, "removal_began_s": None, "edited_labels": {}}
+    forget = update(jobs).values(
+        archived_s=None, deleted_s=None, removal_began_s=None, edited_labels={}
+    )
     with store.write() as conn:
-        conn.execute(update(jobs).where(jobs.c.job_id == job_id).values(**values))
+        conn.execute(forget.where(jobs.c.job_id == job_id))
 
 
 def _lock_sweep(conn: Connection) -> None:

@@ -23,8 +23,8 @@ from app.store.alerting import alerts, deliveries, notifications, silences
 from app.store.alerting.notifications import LastNotification, NotifiedKind
 from app.store.database import Store
 from app.store.fleet import Loss
-from app.store.retention import RetentionDays
 from app.store.recordings import StepSample
+from app.store.retention import RetentionDays
 from app.store.runs import IngestCounts
 from app.store.shards import SpoolRow
 from app.store.tables import (
