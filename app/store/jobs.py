@@ -77,6 +77,13 @@ class JobRecord:
     deleted_s: float | None = None
 
     @property
+    def lifecycle(self) -> Lifecycle:
+        """Whether the job is active, archived or deleted."""
+        if self.deleted_s is not None:
+            return "deleted"
+        return "active" if self.archived_s is None else "archived"
+
+    @property
     def removal_s(self) -> float | None:
         """Unix time until which a deleted job can be restored."""
         return None if self.deleted_s is None else self.deleted_s + RESTORABLE_FOR_S

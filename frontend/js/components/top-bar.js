@@ -2,6 +2,7 @@
 
 import { h } from "../lib/dom.js"
 import { choice, choose } from "../lib/theme.js"
+import { menu } from "./menu.js"
 import { stateIcon } from "./state-icon.js"
 
 const NEXT = { system: "light", light: "dark", dark: "system" }
@@ -29,7 +30,7 @@ export function topBar(live, onTheme) {
   return [
     h("a", { class: "brand", href: "/", "data-key": "brand" }, logo(), "Paceline"),
     live && h("nav", { "aria-label": "Pages", "data-key": "nav" }, PAGES.map(pageLink)),
-    live && menu(),
+    live && pagesMenu(),
     h("div", { class: "right", "data-key": "right" }, live && liveMark(live), themeButton(onTheme)),
   ]
 }
@@ -38,29 +39,12 @@ function pageLink({ href, text, isHere, isApart }) {
   return h("a", { href, "data-apart": isApart, "aria-current": isHere(location.pathname) && "page" }, text)
 }
 
-/** The pages in a menu, where the bar has no room for them: closed by a choice, by Esc, by a tap elsewhere. */
-function menu() {
+/** The pages in a menu, where the bar has no room for them. */
+function pagesMenu() {
   const here = PAGES.find(({ isHere }) => isHere(location.pathname))
-  return h(
-    "details",
-    { class: "menu", "data-key": "menu", onkeydown: closeByEsc },
-    h("summary", {}, here?.text ?? "Pages"),
-    h("nav", { "aria-label": "Pages", onclick: closeMenu }, PAGES.map(pageLink)),
-  )
+  const list = h("nav", { "aria-label": "Pages" }, PAGES.map(pageLink))
+  return menu({ "data-key": "menu" }, h("summary", {}, here?.text ?? "Pages"), list)
 }
-
-function closeByEsc(event) {
-  if (event.key === "Escape") closeMenu()
-}
-
-function closeMenu() {
-  const opened = document.querySelector(".top-bar .menu[open]")
-  if (!opened) return
-  if (opened.contains(document.activeElement)) opened.querySelector("summary").focus()
-  opened.open = false
-}
-
-document.addEventListener("click", (event) => !event.target.closest(".menu") && closeMenu())
 
 function logo() {
   const stroke = { fill: "none", "stroke-width": 2.4, "stroke-linecap": "round" }

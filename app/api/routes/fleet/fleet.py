@@ -76,6 +76,7 @@ class FleetJobOut(ResponseModel):
     job_id: str
     name: str
     state: JobState
+    lifecycle: Lifecycle
     parallelism: ParallelismOut
     gpus: int
     framework: str | None
@@ -223,7 +224,7 @@ def get_fleet(
             listed = _all_jobs(conn, service, project, now_s, lifecycle)
         ordered = sort_jobs(filter(wanted.matches, listed), order, direction)
         shown, next_cursor = page_of_jobs(ordered, order, direction, cursor=cursor, limit=limit)
-        items = _jobs_out(conn, service, shown, now_s)
+        items = _jobs_out(conn, service, shown, now_s, lifecycle)
         summary = _summary_out(conn, service, project, all_jobs, now_s)
     found = FleetOut(summary=summary, items=items, next_cursor=next_cursor, total=len(ordered))
     # Returned as a response: FastAPI would validate it again, which doubles the time.
@@ -262,20 +263,28 @@ def _summary_out(
 
 
 def _jobs_out(
-    conn: Connection, service: Service, shown: Sequence[FleetJob], now_s: float
+    conn: Connection,
+    service: Service,
+    shown: Sequence[FleetJob],
+    now_s: float,
+    lifecycle: Lifecycle,
 ) -> list[FleetJobOut]:
     recent = fleet.last_windows(conn, [each.line.job_id for each in shown])
     return [
-        _job_out(each, recent[each.line.job_id], now_s, _not_analysed(conn, service, each))
+        FleetJobOut(
+            lifecycle=lifecycle,
+            not_analysed=_not_analysed(conn, service, each),
+            **_fields_of_line(each, recent[each.line.job_id], now_s),
+        )
         for each in shown
     ]
 
 
-def _job_out(
-    each: FleetJob, recent: Sequence[RecentWindow], now_s: float, not_analysed: str | None
-) -> FleetJobOut:
+def _fields_of_line(
+    each: FleetJob, recent: Sequence[RecentWindow], now_s: float
+) -> dict[str, Any]:
     line, findings = each.line, each.findings
-    return FleetJobOut(
+    return dict(
         job_id=job_of(line.job_id),
         name=line.name,
         state=each.state,
@@ -300,7 +309,6 @@ def _job_out(
         num_silent_ranks=len(line.silent_ranks or ()),
         num_silent_workers=len({*(line.silent_workers or ())}),
         silence=job_missing_data_text(each, now_s),
-        not_analysed=not_analysed,
         latest_window=line.latest.window_id if line.latest else None,
     )
 

@@ -282,6 +282,7 @@ class JobOut(ResponseModel):
     edited_labels: dict[str, str] = Field(
         description="Labels set with `PATCH /api/v1/jobs/{job_id}`."
     )
+    lifecycle: Lifecycle
     archived_at: datetime | None
     deleted_at: datetime | None
     removal_at: datetime | None = Field(
@@ -347,6 +348,7 @@ def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
         framework=job.framework,
         labels=job.labels,
         edited_labels=dict(job.edited_labels),
+        lifecycle=job.lifecycle,
         archived_at=timestamp_or_none(job.archived_s),
         deleted_at=timestamp_or_none(job.deleted_s),
         removal_at=timestamp_or_none(job.removal_s),

@@ -68,6 +68,7 @@ async def test_job_has_its_registered_fields(api):
         "framework": "megatron-lm",
         "labels": {"team": "core"},
         "edited_labels": {},
+        "lifecycle": "active",
         "archived_at": None,
         "deleted_at": None,
         "removal_at": None,
