@@ -7,11 +7,21 @@ import { toast } from "./toast.js"
 // A job in these states has no end, and none of its workers sends: it is ended first.
 const SENDS_NOTHING = new Set(["stalled", "stale"])
 
+/** Whether a job can be archived or deleted: it has ended, or sends nothing and is ended first. */
+export const hasEnded = ({ state }) => state === "finished" || SENDS_NOTHING.has(state)
+
 /** What can be done to jobs, with the scope that it takes: by the name that pages use. */
 export const CHANGES = {
-  archive: { scope: "write", text: "Archive", done: "Archived", back: "unarchive" },
+  archive: { scope: "write", text: "Archive", done: "Archived", back: "unarchive", isOfEnded: true },
   unarchive: { scope: "write", text: "Unarchive", done: "Unarchived", back: "archive" },
-  delete: { scope: "admin", text: "Delete", done: "Deleted", back: "restore", note: "Removed for good in 24 h." },
+  delete: {
+    scope: "admin",
+    text: "Delete",
+    done: "Deleted",
+    back: "restore",
+    isOfEnded: true,
+    note: "Removed for good in 24 h.",
+  },
   restore: { scope: "admin", text: "Restore", done: "Restored", back: "delete" },
 }
 
@@ -23,13 +33,16 @@ export const changesOf = ({ lifecycle }) => CHANGES_OF[lifecycle]
 /** Change jobs, show what was done with Undo, and call `after` each time; none of it throws. */
 export async function changeJobs(name, jobs, after) {
   const { done, back, note } = CHANGES[name]
+  const fit = jobs.filter((job) => hasEnded(job) || !CHANGES[name].isOfEnded)
   const results = []
-  for (const job of jobs) results.push(await change(name, job).catch((error) => error))
-  const changed = jobs.filter((_, at) => !(results[at] instanceof Error))
+  for (const job of fit) results.push(await change(name, job).catch((error) => error))
+  const changed = fit.filter((_, at) => !(results[at] instanceof Error))
   const refusals = results.filter((result) => result instanceof Error)
+  const left = jobs.filter((job) => !fit.includes(job))
   const sentences = [
     changed.length > 0 && `${done} ${namesOf(changed)}.`,
     changed.length > 0 && note,
+    left.length > 0 && `Left as it was, not ended yet: ${namesOf(left)}.`,
     refusals.length === 1 && refusals[0].message,
     refusals.length > 1 && `${counted(refusals.length, "job")} refused: ${refusals[0].message}`,
   ]

@@ -44,7 +44,8 @@ export class SavedViews {
         h(
           "div",
           { class: "menu-list" },
-          this.views.length === 0 && h("p", { class: "quiet" }, "No view is saved yet."),
+          this.views.length === 0 &&
+            h("p", { class: "quiet" }, "No view is saved. Choose filters or an order, then name them here."),
           this.views.map((view) => this.line(view, view === chosen)),
           may("write") && Object.keys(query).length > 0 && !chosen && this.form(),
         ),
