@@ -142,7 +142,7 @@ def test_the_command_palette_jumps_and_acts_by_keyboard_alone(project, fleet):
     field = page.get_by_role("combobox", name="Search or jump to")
     expect(field).to_be_focused()
     page.keyboard.type("70b LLAMA")
-    options = page.get_by_role("option")
+    options = page.get_by_role("listbox").get_by_role("option")
     expect(options).to_have_count(1)
     expect(field).to_have_attribute("aria-activedescendant", "palette-0")
     assert violations(page) == []
