@@ -383,7 +383,8 @@ def test_deleted_jobs_are_removed_after_their_grace_with_all_their_rows(store):
             alerts.save(conn, [alert(job_id)])
             alerts.add_event(conn, event(job_id))
             recordings.add(conn, job_id, 1, StepSample(), from_step=1, now_s=1.0, by="me")
-            add_message(conn, job_id[-5:], job_id=job_id)
+            delivery_id = add_message(conn, job_id[-5:], job_id=job_id)
+            deliveries.add_attempt(conn, delivery_id, 1, 1.0, 0.1, 500, "HTTP 500")
         end(store, job_id, days=0)
     before = rows_by_table(store, "default/other")
     assert set(before) > {"windows", "runs", "alerts", "outbox", "recordings", "window_losses"}
@@ -395,6 +396,7 @@ def test_deleted_jobs_are_removed_after_their_grace_with_all_their_rows(store):
     assert sweep(store) == {("default", "rows of deleted jobs"): number}
     assert rows_by_table(store, JOB) == {}
     assert rows_by_table(store, "default/other") == before
+    assert num_rows(store, at.delivery_attempts) == [1]
     with store.read() as conn:
         assert stored_runs.service_counts(conn).accepted == 14
     assert register(store, JOB) == 2
