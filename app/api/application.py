@@ -39,7 +39,7 @@ from app.api.routes import (
     tokens,
 )
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
-from app.api.routes.fleet import fleet, hosts, metrics, views
+from app.api.routes.fleet import fleet, hosts, metrics, saved_views
 from app.api.routes.jobs import fixes, jobs, lifecycle, ops, otlp, recording, scores
 from app.api.routes.pictures import LinkedPictureMiddleware, PictureMiddleware
 from app.api.routes.windows import (
@@ -62,7 +62,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 API = "/api/v1"
 ROUTERS = (
     fleet.router,
-    views.router,
+    saved_views.router,
     search.router,
     hosts.router,
     jobs.router,

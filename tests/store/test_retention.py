@@ -414,7 +414,7 @@ def test_a_deleted_job_waits_for_its_open_run_and_takes_no_run_while_it_is_remov
     for refused in (lambda: register(store, JOB, run_key="new"), lambda: restore_job(store)):
         with pytest.raises(JobBeingRemoved):
             refused()
-    removal.close()
+    del removal
     assert sum(sweep(store).values()) == 2 * retention._BATCH_ROWS_OF_DELETED + 1
     assert register(store, JOB, run_key="new") == 2
 

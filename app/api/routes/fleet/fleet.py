@@ -280,9 +280,7 @@ def _jobs_out(
     ]
 
 
-def _fields_of_line(
-    each: FleetJob, recent: Sequence[RecentWindow], now_s: float
-) -> dict[str, Any]:
+def _fields_of_line(each: FleetJob, recent: Sequence[RecentWindow], now_s: float) -> dict[str, Any]:
     line, findings = each.line, each.findings
     return dict(
         job_id=job_of(line.job_id),
