@@ -168,3 +168,7 @@ def test_the_command_palette_jumps_and_acts_by_keyboard_alone(project, fleet):
     expect(page.get_by_role("listbox")).to_have_text("Nothing matches all of these words.")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("Control+k")
+    page.keyboard.type("documentation")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/docs$"))

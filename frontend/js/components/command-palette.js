@@ -162,6 +162,8 @@ class Palette {
   choose({ href, act }) {
     this.node.close()
     if (act) return act()
+    // The documentation's pages are documents of their own.
+    if (href.startsWith("/docs")) return location.assign(href)
     const link = h("a", { href })
     // As a click on a link of the page, which app.js follows without loading the document again.
     document.body.append(link)
