@@ -49,7 +49,8 @@ class LabelsDialog {
       h(
         "p",
         { class: "quiet", id: "label-hint" },
-        "One tag a line, as in priority=high. Owner and tags are labels of the job\u2019s alerts: receivers and silences match them.",
+        "One tag a line, as in priority=high.",
+        " Owner and tags are labels of the job\u2019s alerts: receivers and silences match them.",
       ),
       registered.length > 0 &&
         h(
