@@ -15,10 +15,12 @@ PacelineError                500
 │   ├── ReportNotFound
 │   ├── SilenceNotFound
 │   ├── TokenNotFound
+│   ├── ViewNotFound
 │   └── WindowNotFound
 ├── TooSlow                  408   the body did not arrive in time
 ├── Conflict                 409
-│   └── EpochSuperseded            a newer run of the job has registered
+│   ├── EpochSuperseded            a newer run of the job has registered
+│   └── JobRunning                 only a finished job can be archived or deleted
 ├── TooLarge                 413
 ├── UnsupportedMedia         415
 ├── WrongHost                421
@@ -35,6 +37,7 @@ PacelineError                500
 │   └── StreamLimit                of a project, open at the same time
 ├── NotInstalled             501   an optional package is missing
 ├── Unavailable              503   try again after `retry_after_s`
+│   ├── JobBeingRemoved            a deleted job's data is being removed
 │   ├── NoConsumer                 no consumer is alive to send it
 │   ├── QueueUnavailable
 │   ├── QueueFull
@@ -140,6 +143,15 @@ class TokenNotFound(NotFound):
         super().__init__(f"no token {token_id!r}: list them with GET /api/v1/tokens")
 
 
+class ViewNotFound(NotFound):
+    """The project has no such saved view."""
+
+    code = "view_not_found"
+
+    def __init__(self, view_id: str) -> None:
+        super().__init__(f"no saved view {view_id!r}: list them with GET /api/v1/views")
+
+
 class PictureNotFound(NotFound):
     """The link is none of ours, or its time is over."""
 
@@ -225,6 +237,19 @@ class EpochSuperseded(Conflict):
         super().__init__(
             f"job {job!r} is in epoch {current}, not {epoch}: "
             f"register again with PUT /api/v1/jobs/{job} and use the epoch it answers"
+        )
+
+
+class JobRunning(Conflict):
+    """Only a finished job can be archived or deleted."""
+
+    code = "job_running"
+
+    def __init__(self, job_id: str, *, can_end: bool) -> None:
+        job = _plain(job_id)
+        advice = "use end=true to end it first" if can_end else "wait until it has ended"
+        super().__init__(
+            f"job {job!r} has not ended: {advice}, or end it with POST /api/v1/jobs/{job}/end"
         )
 
 
@@ -339,6 +364,18 @@ class Unavailable(PacelineError):
     status = 503
     code = "unavailable"
     retry_after_s: ClassVar[int] = 2
+
+
+class JobBeingRemoved(Unavailable):
+    """The data of a deleted job is being removed; afterwards its id is free again."""
+
+    code = "job_being_removed"
+    retry_after_s = 30
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(
+            f"job {_plain(job_id)!r} was deleted and its data is being removed: try again"
+        )
 
 
 class NoConsumer(Unavailable):

@@ -27,10 +27,20 @@ from app.api.http.request_log import RequestLog, route_labels
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
 from app.api.reference import reference_page
-from app.api.routes import audit, demo, events, health, pictures, session, settings, tokens
+from app.api.routes import (
+    audit,
+    demo,
+    events,
+    health,
+    pictures,
+    search,
+    session,
+    settings,
+    tokens,
+)
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
-from app.api.routes.fleet import fleet, hosts, metrics
-from app.api.routes.jobs import fixes, jobs, ops, otlp, recording, scores
+from app.api.routes.fleet import fleet, hosts, metrics, saved_views
+from app.api.routes.jobs import fixes, jobs, lifecycle, ops, otlp, recording, scores
 from app.api.routes.pictures import LinkedPictureMiddleware, PictureMiddleware
 from app.api.routes.windows import (
     advice,
@@ -53,8 +63,11 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 API = "/api/v1"
 ROUTERS = (
     fleet.router,
+    saved_views.router,
+    search.router,
     hosts.router,
     jobs.router,
+    lifecycle.router,
     recording.router,
     fixes.router,
     windows.router,

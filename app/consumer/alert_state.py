@@ -116,7 +116,7 @@ class ShardAlerts:
     def _loaded(self, job_id: str, epoch: int = 0) -> tuple[JobAlerts, list[AlertChange]]:
         """The job's alerts; loading them may resolve alerts whose rules were removed meanwhile."""
         if job_id in self._alerts:
-            self._relabel(job_id, epoch)
+            self._relabel(job_id, max(epoch, self._epochs[job_id]))
             return self._alerts[job_id], []
         with self._context.store.read() as conn:
             job = jobs.get(conn, job_id)
@@ -132,10 +132,12 @@ class ShardAlerts:
         return job_alerts, job_alerts.apply_rules(rules, self._context.unix_time())
 
     def _relabel(self, job_id: str, epoch: int) -> None:
-        if epoch > self._epochs[job_id]:
-            with self._context.store.read() as conn:
-                self._alerts[job_id].relabel(jobs.registration(conn, job_id, epoch).labels)
-            self._epochs[job_id] = epoch
+        # Also in the same run: its labels may have been edited.
+        with self._context.store.read() as conn:
+            labels = jobs.labels_of_run(conn, job_id, epoch)
+        if labels is not None:  # retention may have removed the run
+            self._alerts[job_id].relabel(labels)
+        self._epochs[job_id] = epoch
 
     def _is_own_shard(self, job_id: str) -> bool:
         return shard_of(job_id, self._context.num_shards) == self._shard

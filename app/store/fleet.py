@@ -32,7 +32,8 @@ from app.diagnosis.combine_causes import leading
 from app.engine.metrics import loss_shares
 from app.store.columns import JsonText
 from app.store.database import insert_or_replace
-from app.store.projects import owns
+from app.store.jobs import Lifecycle, is_in
+from app.store.projects import is_kept, owns
 from app.store.tables import (
     alert_events,
     alerts,
@@ -105,13 +106,14 @@ _RUN_FIELDS = FleetLine._fields[:-2]  # all but the window and its brief
 _JSON_FIELDS = tuple(
     _RUN_FIELDS.index(name) for name in ("labels", "silent_ranks", "silent_workers")
 )
+_LABELS = _RUN_FIELDS.index("labels")
 # Most texts are the same at the next request: they need not be decoded again.
 _MAX_CACHED_TEXTS = 4096
 
 
-def lines(conn: Connection, project: str) -> list[FleetLine]:
+def lines(conn: Connection, project: str, lifecycle: Lifecycle = "active") -> list[FleetLine]:
     """A project's jobs by id."""
-    return [_line(row) for row in conn.execute(_lines_query(project))]
+    return [_line(row) for row in conn.execute(_lines_query(project, lifecycle))]
 
 
 def last_windows(conn: Connection, job_ids: Collection[str]) -> dict[str, list[RecentWindow]]:
@@ -167,7 +169,7 @@ def num_fired_since(conn: Connection, project: str, since_s: float) -> int:
     return int(conn.execute(query.where(alert_events.c.at_s >= since_s)).scalar_one())
 
 
-def _lines_query(project: str) -> Select[Any]:
+def _lines_query(project: str, lifecycle: Lifecycle) -> Select[Any]:
     current = and_(runs.c.job_id == jobs.c.job_id, runs.c.epoch == jobs.c.epoch)
     of_run = and_(windows.c.job_id == jobs.c.job_id, windows.c.epoch == jobs.c.epoch)
     same = [window_briefs.c[key] == windows.c[key] for key in ("job_id", "epoch", "first_step")]
@@ -175,13 +177,18 @@ def _lines_query(project: str) -> Select[Any]:
         select(
             *map(
                 _as_text,
-                (*(runs.c[name] for name in _RUN_FIELDS), *SUMMARY_COLUMNS, window_briefs.c.brief),
+                (
+                    *(runs.c[name] for name in _RUN_FIELDS),
+                    *SUMMARY_COLUMNS,
+                    window_briefs.c.brief,
+                    jobs.c.edited_labels,
+                ),
             )
         )
         .select_from(jobs.join(runs, current))
         .join(windows, and_(of_run, windows.c.first_step == newest_with_figures()), isouter=True)
         .join(window_briefs, and_(*same), isouter=True)
-        .where(owns(project, jobs.c.job_id))
+        .where(owns(project, jobs.c.job_id), is_in(lifecycle))
         .order_by(jobs.c.job_id)
     )
 
@@ -192,13 +199,15 @@ def _as_text(column: Column[Any]) -> ColumnElement[Any]:
 
 
 def _line(row: Sequence[Any]) -> FleetLine:
-    # By position, for speed: columns of the run, of its window's summary, the brief.
-    of_run, window = list(row[: len(_RUN_FIELDS)]), row[len(_RUN_FIELDS) : -1]
+    # By position, for speed: columns of the run, of its window's summary, the brief, edited labels.
+    of_run, window = list(row[: len(_RUN_FIELDS)]), row[len(_RUN_FIELDS) : -2]
     for at in _JSON_FIELDS:
         of_run[at] = _json_value(of_run[at])
+    if edited := _json_value(row[-1]):
+        of_run[_LABELS] = of_run[_LABELS] | edited
     epoch, first_step = window[:2]
     latest = None if epoch is None else WindowSummary(f"{epoch}-{first_step}", *window)
-    return FleetLine._make((*of_run, latest, _json_value(row[-1])))
+    return FleetLine._make((*of_run, latest, _json_value(row[-2])))
 
 
 @lru_cache(_MAX_CACHED_TEXTS)
@@ -454,4 +463,5 @@ def loss_by_interval(conn: Connection, project: str, edges_s: Sequence[float]) -
 
 
 def _losses_of_kind(kind: str, project: str) -> tuple[ColumnElement[bool], ...]:
-    return (window_losses.c.kind == kind, owns(project, window_losses.c.job_id))
+    job_id = window_losses.c.job_id
+    return (window_losses.c.kind == kind, owns(project, job_id), is_kept(job_id))

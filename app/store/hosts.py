@@ -15,7 +15,7 @@ from app.store.database import (
     split_page,
     to_cursor,
 )
-from app.store.projects import owns
+from app.store.projects import is_kept, owns
 from app.store.tables import hosts, run_hosts, runs, window_losses
 from app.trace.job import Placement
 
@@ -96,6 +96,15 @@ def jobs_on(conn: Connection, project: str, beginning: str) -> set[str]:
     return set(conn.execute(query).scalars())
 
 
+def matching(conn: Connection, project: str, words: Collection[str], *, limit: int) -> list[str]:
+    """Hosts of a project's jobs with each of the words in their names, ignoring case, by name."""
+    name = func.lower(run_hosts.c.host)
+    has_words = (name.contains(word.lower(), autoescape=True) for word in words)
+    query = select(run_hosts.c.host).distinct().where(owns(project, run_hosts.c.job_id), *has_words)
+    query = query.where(is_kept(run_hosts.c.job_id)).order_by(run_hosts.c.host)
+    return list(conn.execute(query.limit(limit)).scalars())
+
+
 def named_by_other_projects(conn: Connection, project: str, hosts: Collection[str]) -> set[str]:
     """The hosts that unfinished runs of other projects name, too."""
     query = select(run_hosts.c.host).select_from(run_hosts.join(runs, _SAME_RUN)).distinct()
@@ -107,7 +116,8 @@ def named_by_other_projects(conn: Connection, project: str, hosts: Collection[st
 def runs_on(conn: Connection, project: str, host: str, *, limit: int) -> list[HostRun]:
     """A project's runs on a host, those that began last first."""
     query = select(*_RUN_COLUMNS).select_from(run_hosts.join(runs, _SAME_RUN))
-    query = query.where(run_hosts.c.host == host, owns(project, runs.c.job_id))
+    query = query.where(run_hosts.c.host == host)
+    query = query.where(owns(project, runs.c.job_id), is_kept(runs.c.job_id))
     query = query.order_by(runs.c.registered_s.desc(), runs.c.job_id, runs.c.epoch.desc())
     return [HostRun(*row) for row in conn.execute(query.limit(limit))]
 
@@ -222,12 +232,13 @@ def listed_hosts(
 
 def _is_blamed(project: str, since_s: float) -> ColumnElement[bool]:
     of_host = and_(_LOSS.kind == "host", _LOSS.updated_s >= since_s)
-    return and_(of_host, owns(project, _LOSS.job_id))
+    return and_(of_host, owns(project, _LOSS.job_id), is_kept(_LOSS.job_id))
 
 
 def _is_used(project: str, since_s: float) -> ColumnElement[bool]:
     last_s = func.coalesce(runs.c.last_data_s, runs.c.registered_s)
-    return and_(last_s >= since_s, owns(project, run_hosts.c.job_id))
+    mine = and_(owns(project, run_hosts.c.job_id), is_kept(run_hosts.c.job_id))
+    return and_(last_s >= since_s, mine)
 
 
 def healthy_hosts(
@@ -314,7 +325,7 @@ def blaming_runs(conn: Connection, project: str, host: str, *, since_s: float) -
         select(_LOSS.job_id, _LOSS.epoch, func.count(), func.min(_LOSS.first_step),
                func.max(_LOSS.first_step), slowdown, last_s, gpu_s)
         .where(_LOSS.kind == "host", _LOSS.name == host, _LOSS.updated_s >= since_s)
-        .where(owns(project, _LOSS.job_id))
+        .where(owns(project, _LOSS.job_id), is_kept(_LOSS.job_id))
         .group_by(_LOSS.job_id, _LOSS.epoch)
         .order_by(last_s.desc(), _LOSS.job_id)
     )  # fmt: skip

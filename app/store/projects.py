@@ -4,7 +4,7 @@ from sqlalchemy import ColumnElement, Connection, func, select
 
 from app.errors import InvalidRequest
 from app.store.database import insert_new
-from app.store.tables import projects
+from app.store.tables import jobs, projects
 from app.trace.job import MAX_PROJECT_CHARS, is_project_name
 
 
@@ -31,6 +31,11 @@ def owns(project: str, job_id: ColumnElement[str]) -> ColumnElement[bool]:
     """Whether a job's key is one of this project's, as a condition that an index answers."""
     after = chr(ord("/") + 1)
     return (job_id > f"{project}/") & (job_id < f"{project}{after}")
+
+
+def is_kept(job_id: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether a job's key is not one of a deleted job, as a condition."""
+    return job_id.not_in(select(jobs.c.job_id).where(jobs.c.deleted_s.is_not(None)))
 
 
 def job_id_contains(project: str, job_id: ColumnElement[str], text: str) -> ColumnElement[bool]:

@@ -1,4 +1,4 @@
-"""Retention: how long rows are kept, and the removal of expired ones.
+"""Retention: how long rows are kept, and the removal of expired ones and of deleted jobs.
 
 Rows that a consumer may still need never expire: open windows, unclosed runs, pending and firing
 alerts, due messages, unsettled dead letters. Rows are removed in small batches, each in a
@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Row,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     bindparam,
     delete,
     func,
+    literal,
     not_,
     or_,
     select,
@@ -29,7 +31,9 @@ from sqlalchemy import (
 
 from app.errors import LeaseLost, NotFound
 from app.store import runs as stored_runs
+from app.store.columns import PackedJson, is_bytes
 from app.store.database import Store, now_s, rows_of_group
+from app.store.jobs import RESTORABLE_FOR_S
 from app.store.projects import owns
 from app.store.tables import (
     alert_events,
@@ -44,6 +48,9 @@ from app.store.tables import (
     fixes,
     histories,
     hosts,
+    ingest_counts,
+    jobs,
+    metadata,
     muting,
     outbox,
     projects,
@@ -56,6 +63,7 @@ from app.store.tables import (
     window_losses,
     windows,
 )
+from app.trace.job import project_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,12 @@ _DAY_S = 86_400.0
 # SQLite blocks other writers meanwhile: it frees about 100 MB a second.
 _BATCH_ROWS = 100
 _BATCH_BYTES = 32 << 20
+DELETED_JOBS = "rows of deleted jobs"
+_BATCH_ROWS_OF_DELETED = 1000
+# All tables with rows of one job, children before their parents.
+_TABLES_OF_JOBS = tuple(
+    table for table in reversed(metadata.sorted_tables) if "job_id" in table.c and table is not jobs
+)
 # An arbitrary number that no other lock uses; the same in every Paceline.
 ADVISORY_LOCK = 7_263_554_619
 
@@ -141,13 +155,28 @@ def sweep(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
         LeaseLost: another process is sweeping.
         StoreUnavailable: the database does not answer; what was removed stays so.
     """
+    yield from remove_deleted_jobs(store)
     for project, kind, before_s in _tasks(store, default):
         while number := _remove_batch(store, project, kind, before_s):
             yield RemovedRows(project, kind.name, number)
 
 
+def remove_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
+    """Remove all rows of jobs that can no longer be restored, one batch per iteration.
+
+    A job whose runs are not closed yet waits: a consumer may still write to them. The row in
+    `jobs` stays, as of a job that never registered, so that no later run reuses an epoch. Raises
+    as `sweep` does.
+    """
+    for job_id in _begin_removals(store):
+        while number := _remove_batch_of_job(store, job_id):
+            yield RemovedRows(project_of(job_id), DELETED_JOBS, number)
+        _forget_deletion(store, job_id)
+
+
 def count_old(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
     """What `sweep` would remove now; runs may expire once their windows are removed."""
+    yield from _count_of_deleted_jobs(store)
     for project, kind, before_s in _tasks(store, default):
         old = kind.find(project, before_s).subquery()
         with store.read() as conn:
@@ -184,6 +213,76 @@ def _within_batch_bytes(rows: Sequence[Row[Any]]) -> list[Row[Any]]:
     sizes = accumulate(row._mapping.get("size_bytes", 0) for row in rows)
     return [row for at, (row, sum_) in enumerate(zip(rows, sizes, strict=True))
             if at == 0 or sum_ <= _BATCH_BYTES]  # fmt: skip
+
+
+def _count_of_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
+    with store.read() as conn:
+        before_s = now_s(conn) - RESTORABLE_FOR_S
+        due = select(jobs.c.job_id).where(jobs.c.deleted_s < before_s, not_(_is_open().exists()))
+        for job_id in conn.execute(due.order_by(jobs.c.job_id)).scalars().all():
+            counts = (select(func.count()).where(t.c.job_id == job_id) for t in _TABLES_OF_JOBS)
+            number = sum(conn.execute(each).scalar_one() for each in counts)
+            yield RemovedRows(project_of(job_id), DELETED_JOBS, number)
+
+
+def _is_open() -> Select[Any]:
+    """Unclosed runs of a row in `jobs`."""
+    return select(runs.c.job_id).where(runs.c.job_id == jobs.c.job_id, ~runs.c.is_closed)
+
+
+def _begin_removals(store: Store) -> list[str]:
+    """Keys of the deleted jobs whose removal may begin, or has begun."""
+    with store.write() as conn:
+        _lock_sweep(conn)
+        at_s = now_s(conn)
+        is_due = (jobs.c.deleted_s < at_s - RESTORABLE_FOR_S, not_(_is_open().exists()))
+        begin = update(jobs).where(*is_due, jobs.c.removal_began_s.is_(None))
+        conn.execute(begin.values(removal_began_s=at_s))
+        began = select(jobs.c.job_id).where(jobs.c.removal_began_s.is_not(None))
+        return list(conn.execute(began.order_by(jobs.c.job_id)).scalars())
+
+
+def _remove_batch_of_job(store: Store, job_id: str) -> int:
+    """Remove some rows of a deleted job: of the first table, children first, that has any."""
+    with store.write() as conn:
+        _lock_sweep(conn)
+        for table in _TABLES_OF_JOBS:
+            key = [table.c[column.name] for column in table.primary_key]
+            sizes = (func.coalesce(func.length(each), 0) for each in table.c if _is_large(each))
+            size_bytes = sum(sizes, literal(0)).label("size_bytes")
+            some: Select[Any] = select(*key, size_bytes).where(table.c.job_id == job_id)
+            some = some.limit(_BATCH_ROWS_OF_DELETED)
+            rows = _within_batch_bytes(conn.execute(some).all())
+            if not rows:
+                continue
+            _before_removal(conn, table, rows)
+            keys = [tuple(row)[: len(key)] for row in rows]
+            conn.execute(delete(table).where(tuple_(*key).in_(keys)))
+            return len(rows)
+    return 0
+
+
+def _is_large(column: Column[Any]) -> bool:
+    return is_bytes(column.type) or isinstance(column.type, PackedJson)
+
+
+def _before_removal(conn: Connection, table: Table, rows: Sequence[Row[Any]]) -> None:
+    """Remove attempts with their deliveries, and add counts of runs to their project's sums."""
+    if table is outbox:
+        messages = select(outbox.c.delivery_id).where(outbox.c.seq.in_([row.seq for row in rows]))
+        of_these = delivery_attempts.c.delivery_id.in_(messages)
+        conn.execute(delete(delivery_attempts).where(of_these))
+    if table is ingest_counts:
+        for row in rows:
+            stored_runs.remove(conn, row.job_id, row.epoch)
+
+
+def _forget_deletion(store: Store, job_id: str) -> None:
+    forget = update(jobs).values(
+        archived_s=None, deleted_s=None, removal_began_s=None, edited_labels={}
+    )
+    with store.write() as conn:
+        conn.execute(forget.where(jobs.c.job_id == job_id))
 
 
 def _lock_sweep(conn: Connection) -> None:

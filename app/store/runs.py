@@ -27,10 +27,19 @@ from sqlalchemy import (
 )
 
 from app.alerts.rule import Severity
-from app.errors import Conflict, EpochSuperseded, InvalidRequest, JobLimit, JobNotFound, RunLimit
+from app.errors import (
+    Conflict,
+    EpochSuperseded,
+    InvalidRequest,
+    JobBeingRemoved,
+    JobLimit,
+    JobNotFound,
+    RunLimit,
+)
+from app.store import audit
 from app.store.database import insert, insert_new, insert_or_replace
 from app.store.dead_letters import DeadLetter
-from app.store.projects import owns
+from app.store.projects import create_if_missing, owns
 from app.store.tables import (
     alerts,
     drops,
@@ -86,6 +95,7 @@ def register(
 ) -> RegisteredRun:
     """The epoch of this run: the same for the same run key, the next one for a new key.
 
+    A new run of an archived or deleted job lists it again, with an entry in the audit.
     With `max_active_jobs`, a new run needs fewer other jobs of the project that are active or
     began a run within a day, and fewer than `MAX_NEW_RUNS` new runs of the job.
 
@@ -94,15 +104,18 @@ def register(
         JobLimit: the project has the maximum number of active jobs.
         RunLimit: the job begins too many runs.
         EpochSuperseded: a newer run has registered since.
+        JobBeingRemoved: the job was deleted and its rows are being removed.
         Conflict: the same run registered with other parallel sizes, operation types or times.
     """
     _check_texts(registration)
     current = _lock_job(conn, job_id)
+    _check_not_being_removed(conn, job_id)
     known = conn.execute(
         select(runs).where(runs.c.job_id == job_id, runs.c.run_key == registration.run_key)
     ).one_or_none()
     if known is None:
         _check_job_limit(conn, job_id, max_active_jobs, now_s)
+        _list_again(conn, job_id, now_s)
         _begin_run(conn, job_id, current + 1, registration, now_s)
         return RegisteredRun(current + 1, created=True)
     if known.epoch != current:
@@ -214,6 +227,36 @@ def _lock_job(conn: Connection, job_id: str) -> int:
     insert_new(conn, jobs, [{"job_id": job_id, "epoch": 0}])
     query = select(jobs.c.epoch).where(jobs.c.job_id == job_id).with_for_update()
     return int(conn.execute(query).scalar_one())
+
+
+def _check_not_being_removed(conn: Connection, job_id: str) -> None:
+    began_s = select(jobs.c.removal_began_s).where(jobs.c.job_id == job_id)
+    if conn.execute(began_s).scalar_one() is not None:
+        raise JobBeingRemoved(job_id)
+
+
+def _list_again(conn: Connection, job_id: str, now_s: float) -> None:
+    """List an archived or deleted job, as a new run of it begins."""
+    is_hidden = or_(jobs.c.archived_s.is_not(None), jobs.c.deleted_s.is_not(None))
+    hidden = select(jobs.c.deleted_s).where(jobs.c.job_id == job_id, is_hidden)
+    row = conn.execute(hidden).one_or_none()
+    if row is None:
+        return
+    conn.execute(
+        update(jobs).where(jobs.c.job_id == job_id).values(archived_s=None, deleted_s=None)
+    )
+    project = project_of(job_id)
+    create_if_missing(conn, project, now_s=now_s)
+    audit.add(
+        conn,
+        project=project,
+        at_s=now_s,
+        actor=audit.PACELINE,
+        action="job.unarchive" if row.deleted_s is None else "job.restore",
+        object_kind="job",
+        object_id=job_of(job_id),
+        detail={"reason": "a new run began"},
+    )
 
 
 def _begin_run(

@@ -24,6 +24,7 @@ alert_groups ─< alert_told       when a rule on a job is due for planning; las
 endpoints ─< outbox ─< delivery_attempts      receivers, and what they are sent
 muting                           silences and maintenance windows
 audit                            who did what
+saved_views                      named filters of the fleet page
 dead_letters                     queue entries that could not be processed
 shards, consumers                which background process works on what
 totals                           counts of the whole service
@@ -109,7 +110,17 @@ jobs = Table(
     metadata,
     Column("job_id", key_text(128), primary_key=True),
     Column("epoch", BigInteger, nullable=False),  # of the current run
+    # Archived and deleted jobs are not listed; retention removes the rows of a deleted one, which
+    # has begun once `removal_began_s` is set. The job's own row stays.
+    Column("archived_s", Real),
+    Column("deleted_s", Real),
+    Column("removal_began_s", Real),
+    # Set on the page or by the API; they win over the labels that its runs register.
+    Column("edited_labels", JsonText, nullable=False, server_default="{}"),
 )
+Index("ix_jobs_deleted", jobs.c.job_id,
+      sqlite_where=jobs.c.deleted_s.is_not(None),
+      postgresql_where=jobs.c.deleted_s.is_not(None))  # fmt: skip
 
 runs = Table(
     "runs",
@@ -588,6 +599,18 @@ delivery_attempts = Table(
     Column("status", Integer),  # null where nothing was answered
     Column("detail", Text, nullable=False),
     Index(None, "delivery_id", "attempt_id"),
+)
+
+saved_views = Table(
+    "saved_views",
+    metadata,
+    Column("view_id", key_text(32), primary_key=True),
+    Column("project", key_text(32), nullable=False),
+    Column("name", key_text(100), nullable=False),
+    Column("query", JsonText, nullable=False),  # parameters of the fleet's address, by name
+    Column("author", Text, nullable=False),
+    Column("saved_s", Real, nullable=False),
+    UniqueConstraint("project", "name"),
 )
 
 audit = Table(

@@ -1,5 +1,6 @@
 /** Starts the application: session, routes, the top bar, and the live status. */
 
+import { isPaletteKey, openPalette } from "./components/command-palette.js"
 import { connectionBar, lossyBar } from "./components/notices.js"
 import { topBar } from "./components/top-bar.js"
 import { getSession, isSignedIn, signIn, whatMayBeLost } from "./lib/api.js"
@@ -170,7 +171,14 @@ async function main() {
   else showSignIn()
 }
 
+function press(event) {
+  if (!isPaletteKey(event) || !signedIn) return
+  event.preventDefault()
+  openPalette()
+}
+
 document.addEventListener("click", navigate)
+document.addEventListener("keydown", press)
 addEventListener("popstate", () => signedIn && route())
 onConnection(drawBar)
 onTheme(drawBar)

@@ -13,7 +13,7 @@ from app.store.database import insert_new
 from app.store.fleet import Loss
 from app.store.tables import fixes as fixes_table
 from app.store.tables import jobs as jobs_table
-from app.store.tables import saved_questions, score_reports
+from app.store.tables import saved_questions, saved_views, score_reports
 from tests.api import alerting, recorded
 from tests.api.server import (
     JOB,
@@ -78,6 +78,17 @@ GUARDED = {
     "get_host": Operation("GET", "/api/v1/hosts/host-a", "read"),
     "register_job": Operation("PUT", "/api/v1/jobs/llm-70b", "ingest", JOB, elsewhere=201),
     "end_job": Operation("POST", "/api/v1/jobs/llm-70b/end", "ingest"),
+    "edit_job": Operation("PATCH", "/api/v1/jobs/llm-70b", "write", {"labels": {"owner": "a"}}),
+    "archive_job": Operation("POST", "/api/v1/jobs/llm-70b/archive", "write"),
+    "unarchive_job": Operation("POST", "/api/v1/jobs/llm-70b/unarchive", "write"),
+    "delete_job": Operation("DELETE", "/api/v1/jobs/llm-70b", "admin"),
+    "restore_job": Operation("POST", "/api/v1/jobs/llm-70b/restore", "admin"),
+    "list_views": Operation("GET", "/api/v1/views", "read", elsewhere=200),
+    "save_view": Operation(
+        "POST", "/api/v1/views", "write", {"name": "mine", "query": {}}, elsewhere=201
+    ),
+    "delete_view": Operation("DELETE", f"/api/v1/views/{SAVED}", "write"),
+    "search": Operation("GET", "/api/v1/search?q=llm", "read", elsewhere=200),
     "list_jobs": Operation("GET", "/api/v1/jobs", "read", elsewhere=200),
     "get_job": Operation("GET", "/api/v1/jobs/llm-70b", "read"),
     "get_recording": Operation("GET", RECORDING, "read"),
@@ -173,7 +184,7 @@ GUARDED = {
 }
 NOT_THERE = tuple(
     f"{noun}_not_found"
-    for noun in ("job", "token", "host", "alert", "silence", "endpoint", "delivery")
+    for noun in ("job", "token", "host", "alert", "silence", "endpoint", "delivery", "view")
 )
 OF_JOBS = sorted(name for name, asked in GUARDED.items() if asked.elsewhere == 404)
 CHANGING = sorted(name for name, asked in GUARDED.items() if asked.method != "GET")
@@ -193,6 +204,7 @@ async def ask(api, client, name):
         save_question(api)
         save_report(api)
         save_fix(api)
+        save_view(api)
     if "{delivery}" in path:
         path = path.replace("{delivery}", failed_delivery(api))
     return await client.request(asked.method, path, json=asked.json)
@@ -241,6 +253,13 @@ def save_fix(api):
     with api.store.write() as conn:
         if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
             insert_new(conn, fixes_table, [factories.fix_row(fix_id=SAVED, job_id=KEY)])
+
+
+def save_view(api):
+    """Save a view of the fleet once."""
+    values = {"name": "a", "query": {}, "author": "me", "saved_s": NOW_S}
+    with api.store.write() as conn:
+        insert_new(conn, saved_views, [{"view_id": SAVED, "project": "default", **values}])
 
 
 def save_question(api):
@@ -342,6 +361,8 @@ async def test_token_with_only_the_needed_scope_is_answered(api, operation):
         recorded.save_observed(api, SLOW.record(range(8, 16)).window())
     save_for_fleet(api)
     save_for_alerts(api)
+    if operation in ("archive_job", "delete_job"):
+        assert (await api.client.post("/api/v1/jobs/llm-70b/end")).is_success
     _, text = api.token(GUARDED[operation].scope or "ingest")
     async with api.client_with(text) as client:
         answer = await ask(api, client, operation)

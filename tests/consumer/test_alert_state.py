@@ -8,7 +8,7 @@ from app.alerts.rule import Rule
 from app.alerts.rules.state_machine import NO_DATA_AFTER_S
 from app.consumer.alert_state import ShardAlerts, newest_counted
 from app.errors import StoreUnavailable
-from app.store import projects, windows
+from app.store import jobs, projects, windows
 from app.store.alerting import alert_rules, alerts
 from app.store.database import Store
 from app.trace.job import Parallelism
@@ -273,6 +273,22 @@ def test_alerts_of_a_new_run_have_its_labels(project_twin):
     [*_, change] = shard_alerts.window(JOB, replace(facts, window_id="2-0"))
     assert change.state is not None
     assert change.state.labels["team"] == "b"
+
+
+def test_alerts_have_the_edited_labels_of_a_job_from_the_next_window_on(project_twin):
+    twin, push = project_twin
+    push(SLOW)
+    facts = slow_facts(twin, "1-0")
+    shard_alerts = ShardAlerts(twin.context, 0)
+    shard_alerts.load(JOB)
+    with twin.store.write() as conn:
+        jobs.edit_labels(conn, JOB, {"owner": "vision"})
+    set_project_rules(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
+    assert shard_alerts.jobs_with_changed_rules().jobs == [JOB]
+    shard_alerts.apply_rules(JOB)
+    [*_, change] = shard_alerts.window(JOB, replace(facts, window_id="1-2"))
+    assert change.state is not None
+    assert change.state.labels["owner"] == "vision"
 
 
 def test_alert_has_no_data_after_a_series_of_incomplete_windows(make_twin):

@@ -13,9 +13,11 @@ from app.store import (
     fixes,
     fleet,
     hosts,
+    jobs,
     recordings,
     runs,
     saved_questions,
+    saved_views,
     scores,
     service_state,
     shards,
@@ -80,6 +82,9 @@ def fill(store):
         runs.save_drops(conn, "job", 1, [(7, 0, 0, 2**53), (8, 0, 1, 0)])
         recordings.add(conn, "job", 1, StepSample(), from_step=2**53, now_s=0.1 + 0.2, by="ü")
         shards.save_history(conn, "job", 1, through_step=2**53, blob=b"\0history\xff")
+        jobs.edit_labels(conn, "job", {"owner": "ü"})
+        jobs.archive(conn, "job", now_s=0.1 + 0.2)
+        saved_views.save(conn, "p", name="ü", query={"q": "ü"}, author="ü", now_s=1.0)
         fill_alerts(conn)
         dead_letters.add(conn, [LETTER])
         service_state.find_or_make_key(conn, "pictures")
@@ -192,7 +197,7 @@ def test_backup_restores_into_a_server_that_ran_without_jobs(store, new_store, t
 @pytest.mark.parametrize(
     ("change", "table"),
     [
-        ("INSERT INTO jobs VALUES ('default/job', 1)", "jobs"),
+        ("INSERT INTO jobs (job_id, epoch) VALUES ('default/job', 1)", "jobs"),
         ("INSERT INTO projects (project, created_s) VALUES ('another', 0.0)", "projects"),
         ("UPDATE projects SET keep_results_days = 7.0", "projects"),
     ],

@@ -5,14 +5,25 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select, update
 
-from app.errors import LeaseLost, NotFound
-from app.store import dead_letters, fleet, hosts, jobs, projects, retention, shards, windows
+from app.errors import JobBeingRemoved, LeaseLost, NotFound
+from app.store import (
+    dead_letters,
+    fleet,
+    hosts,
+    jobs,
+    projects,
+    recordings,
+    retention,
+    shards,
+    windows,
+)
 from app.store import runs as stored_runs
 from app.store import tables as at
 from app.store.alerting import alerts, deliveries, notifications, silences
 from app.store.alerting.notifications import LastNotification, NotifiedKind
 from app.store.database import Store
 from app.store.fleet import Loss
+from app.store.recordings import StepSample
 from app.store.retention import RetentionDays
 from app.store.runs import IngestCounts
 from app.store.shards import SpoolRow
@@ -357,3 +368,77 @@ def test_removing_windows_and_runs_removes_briefs_and_hosts(store):
     with store.read() as conn:
         assert hosts.jobs_on(conn, "default", "host-a") == set()
         assert conn.execute(select(func.count()).select_from(runs)).scalar_one() == 0
+
+
+def test_deleted_jobs_are_removed_after_their_grace_with_all_their_rows(store):
+    for job_id in (JOB, "default/other"):
+        register(store, job_id)
+        save_window(store, 0, days=0, job_id=job_id)
+        with store.write() as conn:
+            stored_runs.save(conn, job_id, 1, IngestCounts(accepted=7))
+            record = window(0, state="complete", updated_s=days_ago(0))
+            fleet.save_losses(conn, job_id, record, [Loss("total", "", 1.0, 2.0, 1.1)], num_gpus=4)
+            fleet.save_brief(conn, job_id, 1, 0, {"findings": []})
+            hosts.add_to_run(conn, job_id, 1, ["host-a"])
+            alerts.save(conn, [alert(job_id)])
+            alerts.add_event(conn, event(job_id))
+            recordings.add(conn, job_id, 1, StepSample(), from_step=1, now_s=1.0, by="me")
+            delivery_id = add_message(conn, job_id[-5:], job_id=job_id)
+            deliveries.add_attempt(conn, delivery_id, 1, 1.0, 0.1, 500, "HTTP 500")
+        end(store, job_id, days=0)
+    before = rows_by_table(store, "default/other")
+    assert set(before) > {"windows", "runs", "alerts", "outbox", "recordings", "window_losses"}
+    delete_job(store, days=0.9)
+    assert sweep(store) == {}
+    delete_job(store, days=1.1)
+    number = sum(rows_by_table(store, JOB).values())
+    assert counted(store) == {("default", "rows of deleted jobs"): number}
+    assert sweep(store) == {("default", "rows of deleted jobs"): number}
+    assert rows_by_table(store, JOB) == {}
+    assert rows_by_table(store, "default/other") == before
+    assert num_rows(store, at.delivery_attempts) == [1]
+    with store.read() as conn:
+        assert stored_runs.service_counts(conn).accepted == 14
+    assert register(store, JOB) == 2
+
+
+def test_a_deleted_job_waits_for_its_open_run_and_takes_no_run_while_it_is_removed(store):
+    register(store, JOB)
+    for first_step in range(0, 2 * retention._BATCH_ROWS_OF_DELETED, 2):
+        save_window(store, first_step, days=0)
+    delete_job(store, days=2)
+    assert sweep(store) == {}
+    end(store, days=2)
+    removal = retention.sweep(store, USUAL)
+    assert next(removal).number == retention._BATCH_ROWS_OF_DELETED
+    for refused in (lambda: register(store, JOB, run_key="new"), lambda: restore_job(store)):
+        with pytest.raises(JobBeingRemoved):
+            refused()
+    del removal
+    assert sum(sweep(store).values()) == 2 * retention._BATCH_ROWS_OF_DELETED + 1
+    assert register(store, JOB, run_key="new") == 2
+
+
+def delete_job(store, *, days):
+    with store.write() as conn:
+        values = {"deleted_s": days_ago(days)}
+        conn.execute(update(at.jobs).where(at.jobs.c.job_id == JOB).values(**values))
+
+
+def restore_job(store):
+    with store.write() as conn:
+        jobs.restore(conn, JOB)
+
+
+def counted(store):
+    """Number of rows that a sweep would remove, by project and kind."""
+    return {(each.project, each.kind): each.number for each in retention.count_old(store, USUAL)}
+
+
+def rows_by_table(store, job_id):
+    """Number of a job's rows by table, but for its own row."""
+    found = [each for each in at.metadata.sorted_tables if "job_id" in each.c and each != at.jobs]
+    with store.read() as conn:
+        queries = {each.name: select(func.count()).where(each.c.job_id == job_id) for each in found}
+        counts = {name: conn.execute(query).scalar_one() for name, query in queries.items()}
+    return {name: number for name, number in counts.items() if number}

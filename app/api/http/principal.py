@@ -90,6 +90,10 @@ def needed_scope(method: str, path: str) -> Scope | None:
             return "ingest"
         case ["jobs", _, "recording"] if method not in _SAFE_METHODS:
             return "admin"
+        case ["jobs", _, "restore"] if method == "POST":
+            return "admin"
+        case ["jobs", _] if method == "DELETE":
+            return "admin"
         case ["jobs", _] if method == "PUT":
             return "ingest"
         case ["jobs", _, "windows", _, "what-if"]:

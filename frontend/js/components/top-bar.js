@@ -2,6 +2,8 @@
 
 import { h } from "../lib/dom.js"
 import { choice, choose } from "../lib/theme.js"
+import { openPalette, PALETTE_KEY } from "./command-palette.js"
+import { menu } from "./menu.js"
 import { stateIcon } from "./state-icon.js"
 
 const NEXT = { system: "light", light: "dark", dark: "system" }
@@ -11,6 +13,8 @@ const ICONS = {
   dark: "M13.5 9.8A6 6 0 0 1 6.2 2.5a6 6 0 1 0 7.3 7.3z",
   system: "M2 3h12v8H2zM5.5 14h5M8 11v3",
 }
+
+const MAGNIFIER = "M7 2.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M10.4 10.4 14 14"
 
 // Parts of the live status that are hidden on a phone.
 const LESS_WANTED = /(updated |step [\d,]+, |, last data)/
@@ -27,10 +31,21 @@ const PAGES = [
 /** Children of the bar; `live` is `{mark, tone, text}` or null when not signed in. */
 export function topBar(live, onTheme) {
   return [
-    h("a", { class: "brand", href: "/", "data-key": "brand" }, logo(), "Paceline"),
+    h(
+      "a",
+      { class: "brand", href: "/", "aria-label": "Paceline", "data-key": "brand" },
+      logo(),
+      h("span", {}, "Paceline"),
+    ),
     live && h("nav", { "aria-label": "Pages", "data-key": "nav" }, PAGES.map(pageLink)),
-    live && menu(),
-    h("div", { class: "right", "data-key": "right" }, live && liveMark(live), themeButton(onTheme)),
+    live && pagesMenu(),
+    h(
+      "div",
+      { class: "right", "data-key": "right" },
+      live && liveMark(live),
+      live && paletteButton(),
+      themeButton(onTheme),
+    ),
   ]
 }
 
@@ -38,29 +53,12 @@ function pageLink({ href, text, isHere, isApart }) {
   return h("a", { href, "data-apart": isApart, "aria-current": isHere(location.pathname) && "page" }, text)
 }
 
-/** The pages in a menu, where the bar has no room for them: closed by a choice, by Esc, by a tap elsewhere. */
-function menu() {
+/** The pages in a menu, where the bar has no room for them. */
+function pagesMenu() {
   const here = PAGES.find(({ isHere }) => isHere(location.pathname))
-  return h(
-    "details",
-    { class: "menu", "data-key": "menu", onkeydown: closeByEsc },
-    h("summary", {}, here?.text ?? "Pages"),
-    h("nav", { "aria-label": "Pages", onclick: closeMenu }, PAGES.map(pageLink)),
-  )
+  const list = h("nav", { "aria-label": "Pages" }, PAGES.map(pageLink))
+  return menu({ "data-key": "menu" }, h("summary", {}, here?.text ?? "Pages"), list)
 }
-
-function closeByEsc(event) {
-  if (event.key === "Escape") closeMenu()
-}
-
-function closeMenu() {
-  const opened = document.querySelector(".top-bar .menu[open]")
-  if (!opened) return
-  if (opened.contains(document.activeElement)) opened.querySelector("summary").focus()
-  opened.open = false
-}
-
-document.addEventListener("click", (event) => !event.target.closest(".menu") && closeMenu())
 
 function logo() {
   const stroke = { fill: "none", "stroke-width": 2.4, "stroke-linecap": "round" }
@@ -80,6 +78,20 @@ function liveMark({ mark: name, tone, text }) {
     { class: tone === "is-stale" ? "live is-stale" : "live" },
     stateIcon(name, tone),
     h("span", {}, words),
+  )
+}
+
+function paletteButton() {
+  const label = `Search or jump to (${PALETTE_KEY})`
+  return h(
+    "button",
+    { class: "palette-button", type: "button", "aria-label": label, title: label, onclick: openPalette },
+    h(
+      "svg",
+      { viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" },
+      h("path", { d: MAGNIFIER, fill: "none", stroke: "currentColor", "stroke-width": 1.3, "stroke-linecap": "round" }),
+    ),
+    h("kbd", { "aria-hidden": "true" }, PALETTE_KEY),
   )
 }
 

@@ -25,7 +25,7 @@ from app.api.routes.fleet.fleet_jobs import (
     page_of_jobs,
     sort_jobs,
 )
-from app.api.routes.jobs.jobs import ParallelismOut
+from app.api.routes.jobs.jobs import LifecycleQuery, ParallelismOut
 from app.api.routes.windows.windows import RecentStepsOut, json_response
 from app.api.service.job_state import JobState
 from app.api.service.service import Service
@@ -35,9 +35,10 @@ from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fl
 from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, measured_jobs
 from app.diagnosis.combine_causes import leading
 from app.diagnosis.finding import CAUSES, Persistence
-from app.store import fleet, hosts, shards
+from app.store import fleet, hosts, jobs, shards
 from app.store.database import Connection
 from app.store.fleet import RecentWindow
+from app.store.jobs import Lifecycle
 from app.store.windows import Verdict
 from app.trace.job import Parallelism, job_of
 
@@ -81,6 +82,7 @@ class FleetJobOut(ResponseModel):
     job_id: str
     name: str
     state: JobState
+    lifecycle: Lifecycle
     parallelism: ParallelismOut
     gpus: int
     framework: str | None
@@ -139,7 +141,7 @@ class FleetJobOut(ResponseModel):
 
 
 class FleetSummaryOut(ResponseModel):
-    """Figures of all the project's jobs; hours are GPU-hours, today's since midnight UTC."""
+    """Figures of the project's active jobs; hours are GPU-hours, today's since midnight UTC."""
 
     jobs: int
     running: int
@@ -165,6 +167,11 @@ class FleetSummaryOut(ResponseModel):
     by_cause: dict[str, int]
     alerts_firing: int
     alerts_new_last_hour: int
+    archived: int = Field(
+        description="Number of archived jobs. Of the other figures, only the hours lost today "
+        "contain theirs."
+    )
+    deleted: int = Field(description="Number of deleted jobs that can still be restored.")
     sentence: str
     sub: str
 
@@ -193,11 +200,12 @@ def get_fleet(
         Query(
             max_length=128,
             pattern=_PRINTABLE,
-            description="Search text: part of a job's id, name, owner label, framework, causes "
-            "or culprits, or the beginning of a host name.",
+            description="Search text: part of a job's id, name, labels (`owner=team-a`), "
+            "framework, causes or culprits, or the beginning of a host name.",
         ),
     ] = "",
     state: Annotated[JobState | None, Query(description="Only jobs in this state.")] = None,
+    lifecycle: LifecycleQuery = "active",
     cause: Annotated[
         str | None,
         Query(pattern=rf"^({'|'.join(CAUSES)})$", description="Only jobs with this cause."),
@@ -222,25 +230,35 @@ def get_fleet(
 
     Before all others come stalled jobs, then those with silent ranks, each by number of GPUs.
 
-    The summary covers all jobs. Today's loss is cached and may be some seconds old.
+    The summary covers all active jobs, whatever is listed. Today's loss is cached and may be some
+    seconds old.
     """
     now_s, project = service.now_s(), caller.project
     with service.store.read() as conn:
         all_jobs = _all_jobs(conn, service, project, now_s)
         on_host = hosts.jobs_on(conn, project, q) if q else ()
         wanted = FleetFilter(q, frozenset(on_host), state, cause)
-        ordered = sort_jobs(filter(wanted.matches, all_jobs), order, direction)
+        listed = all_jobs
+        if lifecycle != "active":
+            listed = _all_jobs(conn, service, project, now_s, lifecycle)
+        ordered = sort_jobs(filter(wanted.matches, listed), order, direction)
         shown, next_cursor = page_of_jobs(ordered, order, direction, cursor=cursor, limit=limit)
-        items = _jobs_out(conn, service, shown, now_s)
+        items = _jobs_out(conn, service, shown, now_s, lifecycle)
         summary = _summary_out(conn, service, project, all_jobs, now_s)
     found = FleetOut(summary=summary, items=items, next_cursor=next_cursor, total=len(ordered))
     # Returned as a response: FastAPI would validate it again, which doubles the time.
     return Response(found.model_dump_json(), media_type="application/json")
 
 
-def _all_jobs(conn: Connection, service: Service, project: str, now_s: float) -> list[FleetJob]:
+def _all_jobs(
+    conn: Connection,
+    service: Service,
+    project: str,
+    now_s: float,
+    lifecycle: Lifecycle = "active",
+) -> list[FleetJob]:
     return fleet_jobs(
-        fleet.lines(conn, project),
+        fleet.lines(conn, project, lifecycle),
         now_s=now_s,
         thresholds=service.thresholds,
         is_watched=shards.count_live(conn, now_s=now_s) > 0,
@@ -258,25 +276,32 @@ def _summary_out(
     return FleetSummaryOut(
         **asdict(summary),
         alerts_firing=fleet.num_firing(conn, project),
+        **jobs.count_by_lifecycle(conn, project),
         alerts_new_last_hour=fleet.num_fired_since(conn, project, now_s - NEW_ALERT_S),
     )
 
 
 def _jobs_out(
-    conn: Connection, service: Service, shown: Sequence[FleetJob], now_s: float
+    conn: Connection,
+    service: Service,
+    shown: Sequence[FleetJob],
+    now_s: float,
+    lifecycle: Lifecycle,
 ) -> list[FleetJobOut]:
     recent = fleet.last_windows(conn, [each.line.job_id for each in shown])
     return [
-        _job_out(each, recent[each.line.job_id], now_s, _not_analysed(conn, service, each))
+        FleetJobOut(
+            lifecycle=lifecycle,
+            not_analysed=_not_analysed(conn, service, each),
+            **_fields_of_line(each, recent[each.line.job_id], now_s),
+        )
         for each in shown
     ]
 
 
-def _job_out(
-    each: FleetJob, recent: Sequence[RecentWindow], now_s: float, not_analysed: str | None
-) -> FleetJobOut:
+def _fields_of_line(each: FleetJob, recent: Sequence[RecentWindow], now_s: float) -> dict[str, Any]:
     line, findings, judged = each.line, each.findings, each.line.recent
-    return FleetJobOut(
+    return dict(
         job_id=job_of(line.job_id),
         name=line.name,
         state=each.state,
@@ -302,7 +327,6 @@ def _job_out(
         num_silent_ranks=len(line.silent_ranks or ()),
         num_silent_workers=len({*(line.silent_workers or ())}),
         silence=job_missing_data_text(each, now_s),
-        not_analysed=not_analysed,
         recent_steps=RecentStepsOut.of(judged) if judged else None,
         latest_window=line.latest.window_id if line.latest else None,
     )

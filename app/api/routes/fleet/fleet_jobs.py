@@ -122,8 +122,6 @@ def _lost_per_hour(line: FleetLine, state: JobState) -> float | None:
 Order = Literal["lost", "slowdown", "gpus", "name", "since", "state"]
 Direction = Literal["asc", "desc"]
 
-OWNER_LABEL = "owner"  # the label with a job's owner
-
 # Most severe first.
 _STATES_BY_SEVERITY: tuple[JobState, ...] = (
     "stalled",
@@ -146,7 +144,7 @@ _SortValue = tuple[float, float, str]
 class FleetFilter:
     """Filters of the list; all given ones must match.
 
-    `text` is searched in job ids and names, the owner label, framework, causes and culprits' hosts;
+    `text` is searched in job ids and names, labels ("owner=team-a"), framework, causes and hosts;
     `on_host` are keys of jobs that have, or had, a host whose name starts with it.
     """
 
@@ -276,9 +274,9 @@ def _searched_texts(job: FleetJob) -> Iterable[str]:
     yield from (
         job_of(line.job_id),
         line.name,
-        line.labels.get(OWNER_LABEL, ""),
         line.framework or "",
     )
+    yield from (f"{name}={text}" for name, text in line.labels.items())
     for finding in job.findings or ():
         yield finding["cause"].replace("-", " ")
         yield from (culprit.get("host", "") for culprit in finding["culprits"])

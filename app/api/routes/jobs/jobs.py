@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from app.api.http.fields import (
@@ -29,7 +29,7 @@ from app.errors import InvalidRequest
 from app.ingest.wire.body import EXTENSIONS
 from app.store import jobs, recordings, runs, shards
 from app.store.database import Connection
-from app.store.jobs import JobRecord
+from app.store.jobs import JobRecord, Lifecycle
 from app.store.runs import IngestCounts, RecorderDrops, Registration
 from app.trace import ops
 from app.trace.job import MAX_STAGES, Parallelism, job_of
@@ -96,6 +96,11 @@ def op_types_out(op_types: OpTypes) -> list[OpTypeOut]:
 
 
 router = APIRouter(tags=["jobs"])
+
+LifecycleQuery = Annotated[
+    Lifecycle,
+    Query(description="Which jobs: active ones, archived ones, or deleted ones not yet removed."),
+]
 
 MAX_WORKERS = 131_072
 MAX_GPUS = 10_000_000
@@ -270,7 +275,19 @@ class JobOut(ResponseModel):
     parallelism: ParallelismOut
     gpus: int
     framework: str | None
-    labels: dict[str, str]
+    labels: dict[str, str] = Field(
+        description="Labels that the run registered, with `edited_labels` over them. `owner` is "
+        "the job's owner."
+    )
+    edited_labels: dict[str, str] = Field(
+        description="Labels set with `PATCH /api/v1/jobs/{job_id}`."
+    )
+    lifecycle: Lifecycle
+    archived_at: datetime | None
+    deleted_at: datetime | None
+    removal_at: datetime | None = Field(
+        description="When the data of a deleted job is removed; until then it can be restored."
+    )
     op_types: list[OpTypeOut]
     epoch: int
     state: JobState
@@ -335,6 +352,11 @@ def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
         gpus=job.num_gpus,
         framework=job.framework,
         labels=job.labels,
+        edited_labels=dict(job.edited_labels),
+        lifecycle=job.lifecycle,
+        archived_at=timestamp_or_none(job.archived_s),
+        deleted_at=timestamp_or_none(job.deleted_s),
+        removal_at=timestamp_or_none(job.removal_s),
         op_types=op_types_out(job.op_types),
         epoch=job.epoch,
         state=job_state(job, now_s=now_s, thresholds=thresholds, is_watched=is_watched),
@@ -359,11 +381,19 @@ def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
     )
 
 
-def jobs_out(service: Service, project: str, cursor: str | None, limit: int) -> JobsOut:
+def jobs_out(
+    service: Service,
+    project: str,
+    cursor: str | None,
+    limit: int,
+    lifecycle: Lifecycle = "active",
+) -> JobsOut:
     """A page of a project's jobs for an answer."""
     with service.store.read() as conn:
-        records, next_cursor = jobs.page(conn, project=project, cursor=cursor, limit=limit)
-        is_watched = _has_live_consumer(conn, service)
+        records, next_cursor = jobs.page(
+            conn, project=project, lifecycle=lifecycle, cursor=cursor, limit=limit
+        )
+        is_watched = has_live_consumer(conn, service)
     items = [job_out(job, service, is_watched=is_watched) for job in records]
     return JobsOut(items=items, next_cursor=next_cursor)
 
@@ -381,7 +411,11 @@ def jobs_out(service: Service, project: str, cursor: str | None, limit: int) -> 
 def register_job(
     job_id: JobKey, job: JobIn, response: Response, service: ServiceDep
 ) -> RegisteredOut:
-    """Idempotent: a run_key gets the same epoch each time. A new run_key begins a new epoch."""
+    """Idempotent: a run_key gets the same epoch each time. A new run_key begins a new epoch.
+
+    A new run of an archived or deleted job lists the job again. 503 while a deleted job's data is
+    being removed.
+    """
     registration = job.registration(job_of(job_id))
     with service.store.write() as conn:
         now_s = service.now_s()
@@ -418,7 +452,7 @@ def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     with service.store.write() as conn:
         runs.end(conn, job_id, now_s=service.now_s())
         job = jobs.get(conn, job_id)
-        is_watched = _has_live_consumer(conn, service)
+        is_watched = has_live_consumer(conn, service)
     _changed(service, job_id)
     return job_out(job, service, is_watched=is_watched)
 
@@ -430,10 +464,14 @@ def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     responses=refusals(),
 )
 def list_jobs(
-    service: ServiceDep, caller: CallerDep, cursor: Cursor = None, limit: Limit = 100
+    service: ServiceDep,
+    caller: CallerDep,
+    lifecycle: LifecycleQuery = "active",
+    cursor: Cursor = None,
+    limit: Limit = 100,
 ) -> JobsOut:
-    """The project's jobs by id, a page at a time."""
-    return jobs_out(service, caller.project, cursor, limit)
+    """The project's jobs by id, a page at a time; by default without archived and deleted ones."""
+    return jobs_out(service, caller.project, cursor, limit, lifecycle)
 
 
 @router.get(
@@ -445,11 +483,12 @@ def list_jobs(
 def get_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     """The job's registration, state, and slowdown in its newest window."""
     with service.store.read() as conn:
-        is_watched = _has_live_consumer(conn, service)
+        is_watched = has_live_consumer(conn, service)
         return job_out(jobs.get(conn, job_id), service, is_watched=is_watched)
 
 
-def _has_live_consumer(conn: Connection, service: Service) -> bool:
+def has_live_consumer(conn: Connection, service: Service) -> bool:
+    """Whether any consumer is alive, so that missing data is noticed."""
     return shards.count_live(conn, now_s=service.now_s()) > 0
 
 

@@ -147,6 +147,13 @@ const ACTIONS = {
   "retention.set": "Changed the retention",
   "recording.set": "Changed which steps a job records",
   "scores.add": "Added scores of another tool",
+  "job.archive": "Archived a job",
+  "job.unarchive": "Unarchived a job",
+  "job.delete": "Deleted a job",
+  "job.restore": "Restored a job",
+  "job.edit": "Changed owner or tags of a job",
+  "view.create": "Saved a view",
+  "view.delete": "Deleted a saved view",
   "cordon.would": "Would have requested a cordon",
   "cordon.refused": "Cordon refused: not allowed by the operator",
   "cordon.ask": "Requested a cordon",
@@ -167,7 +174,8 @@ export const OBJECTS = [
   ["retention", "Retention"],
   ["recording", "Recording"],
   ["scores", "Scores"],
-  ["job", "Cordons"],
+  ["job", "Jobs"],
+  ["view", "Saved views"],
 ]
 
 /** The table of one page of entries. */

@@ -1,8 +1,10 @@
-/** The bar over the jobs: search, states with their counts, cause, order; and the two jobs picked to compare. */
+/** The bar over the jobs: search, states with their counts, cause, order, saved views; and the selected jobs. */
 
+import { CHANGES, changesOf } from "../../components/job-lifecycle.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h, patch } from "../../lib/dom.js"
-import { contained, whole } from "../../lib/formatting.js"
+import { contained, counted, whole } from "../../lib/formatting.js"
+import { may } from "../../lib/session.js"
 import { causeChoices, ORDERS } from "./table.js"
 
 // A search starts once the reader has stopped typing for so long.
@@ -20,12 +22,18 @@ const SEGMENTS = [
   { value: "stale", text: "Stale", isSeldom: true },
 ]
 
+// Jobs that are in no other list; shown only while there are any.
+const HIDDEN = [
+  { value: "archived", text: "Archived" },
+  { value: "deleted", text: "Deleted" },
+]
+
 const MAGNIFIER = "M7 2.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9M10.4 10.4 14 14"
 
 /** The bar; it keeps its own fields, so that what is being typed is never overwritten. */
 export class FleetFilters {
-  /** `onask(changes)` gets what the reader chose, `onpicking()` when picking begins or ends. */
-  constructor({ onask, onpicking }) {
+  /** `onask(changes)` gets what the reader chose, `onpicking()` when selecting begins or ends; `views` is a node. */
+  constructor({ onask, onpicking, views }) {
     this.onask = onask
     this.onpicking = onpicking
     this.search = h("input", {
@@ -51,14 +59,14 @@ export class FleetFilters {
       orderChoices(),
     )
     this.way = h("span", { class: "way" })
-    this.compare = h("span")
+    this.select = h("span")
     this.node = h(
       "div",
       { class: "fleet-filters", "data-own": true },
       h("label", { class: "search" }, magnifier(), this.search, h("kbd", { "aria-hidden": "true" }, "/")),
       this.segments,
       this.cause,
-      h("div", { class: "right" }, this.compare, this.order, this.way),
+      h("div", { class: "right" }, this.select, views, this.order, this.way),
     )
   }
 
@@ -70,16 +78,19 @@ export class FleetFilters {
         this.segments,
         segment({ value: "", text: "All" }, asked, summary.jobs, this.onask),
         this.counted(asked, summary.by_state),
+        HIDDEN.filter(({ value }) => summary[value] || asked.lifecycle === value).map((each) =>
+          hiddenSegment(each, asked, summary[each.value], this.onask),
+        ),
       )
     this.drawCauses(asked.cause, summary?.by_cause ?? {})
     this.order.value = asked.order
     patch(this.way, this.direction(asked))
     patch(
-      this.compare,
+      this.select,
       h(
         "button",
         { class: "button", type: "button", "aria-pressed": String(picking !== null), onclick: this.onpicking },
-        "Compare",
+        "Select",
       ),
     )
   }
@@ -136,10 +147,23 @@ function segment({ value, text }, asked, number, onask) {
     {
       type: "button",
       "data-key": value || "all",
-      "aria-pressed": String((asked.state ?? "") === value),
-      onclick: () => onask({ state: value }),
+      "aria-pressed": String(!asked.lifecycle && (asked.state ?? "") === value),
+      onclick: () => onask({ state: value, lifecycle: null }),
     },
     value && stateIcon(value),
+    `${text} ${whole(number)}`,
+  )
+}
+
+function hiddenSegment({ value, text }, asked, number, onask) {
+  return h(
+    "button",
+    {
+      type: "button",
+      "data-key": value,
+      "aria-pressed": String(asked.lifecycle === value),
+      onclick: () => onask({ state: null, cause: null, lifecycle: value }),
+    },
     `${text} ${whole(number)}`,
   )
 }
@@ -156,29 +180,38 @@ function magnifier() {
   )
 }
 
-const WANTED = 2
+const COMPARED = 2
 
-/** Add or remove a picked job; the oldest is dropped when there are more than two. */
+/** Add or remove a selected job. */
 export function togglePick(picks, jobId) {
   if (picks.has(jobId)) return new Set([...picks].filter((each) => each !== jobId))
-  return new Set([...picks, jobId].slice(-WANTED))
+  return new Set([...picks, jobId])
 }
 
-/** The bar while jobs are picked; `nameOf` gives a job's name. */
-export function picksBar(picks, nameOf, onend) {
-  const names = [...picks].map((jobId) => contained(nameOf(jobId)))
+/** The bar while jobs are selected; `jobs` are those shown, `onchange(name, jobs)` changes the selected ones. */
+export function picksBar({ picks, jobs, onall, onchange, onend }) {
+  const picked = jobs.filter((job) => picks.has(job.job_id))
+  const names = picked.map((job) => contained(job.name))
+  const fit = picked.length ? changesOf(picked[0]) : []
   return h(
     "div",
     { class: "picks", "data-key": "picks" },
-    h(
-      "span",
-      {},
-      names.length ? names.join(" against ") : "Pick two jobs to compare.",
-      names.length === 1 && " against one more",
-    ),
+    h("span", { class: "names" }, pickedWords(names)),
+    picked.length < jobs.length &&
+      h("button", { class: "text-button", type: "button", onclick: onall }, `Select all ${whole(jobs.length)} shown`),
+    fit
+      .filter((name) => may(CHANGES[name].scope))
+      .map((name) =>
+        h("button", { class: "button", type: "button", onclick: () => onchange(name, picked) }, CHANGES[name].text),
+      ),
+    picked.length === COMPARED && h("a", { class: "button", href: address([...picks]) }, "Compare these two"),
     h("button", { class: "button", type: "button", onclick: onend }, "Cancel"),
-    picks.size === WANTED && h("a", { class: "button is-primary", href: address([...picks]) }, "Compare these two"),
   )
+}
+
+function pickedWords(names) {
+  if (!names.length) return "Select jobs to archive or delete them; two to compare them."
+  return names.length <= COMPARED ? names.join(" and ") : `${counted(names.length, "job")} selected`
 }
 
 function address([a, b]) {

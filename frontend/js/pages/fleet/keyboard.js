@@ -1,4 +1,4 @@
-/** The fleet by keyboard: / searches, arrows or j and k move, Enter opens, x picks, Esc clears. */
+/** The fleet by keyboard: / searches, arrows or j and k move, Enter opens, x selects, Esc clears. */
 
 const TYPES = new Set(["INPUT", "SELECT", "TEXTAREA"])
 const MOVES = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }
@@ -8,7 +8,7 @@ const MOVES = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }
  *
  * `search` is the field, `rows()` the links in their order,
  * `onclear()` clears every filter and returns whether any was set,
- * `onpick(row)` picks a job to compare.
+ * `onpick(row)` selects a job.
  */
 export function fleetKeys({ search, rows, onclear, onpick }) {
   const press = (event) => {

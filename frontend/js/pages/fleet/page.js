@@ -1,6 +1,7 @@
 /** All jobs, those that lose most first, and the fleet over time. */
 
-import { panelFailed, staleNote } from "../../components/notices.js"
+import { changeJobs } from "../../components/job-lifecycle.js"
+import { noteBar, panelFailed, staleNote } from "../../components/notices.js"
 import { headline } from "../../components/page-head.js"
 import { STATE_WORDS } from "../../components/state-icon.js"
 import { readAddress, updateAddress } from "../../lib/address.js"
@@ -14,6 +15,7 @@ import { Demo } from "./demo.js"
 import { FleetFilters, picksBar, togglePick } from "./filters.js"
 import { GettingStarted } from "./getting-started.js"
 import { fleetKeys } from "./keyboard.js"
+import { SavedViews, VIEW_PARAMETERS } from "./saved-views.js"
 import { fleetStats } from "./stats.js"
 import { fleetTable, ORDERS, waitingLines } from "./table.js"
 import { FleetWaste } from "./waste-charts.js"
@@ -39,9 +41,11 @@ class Fleet {
     Object.assign(this, { root, app, answer: null, error: null, most: PAGE, picking: null, order: [] })
     this.demo = new Demo(() => this.draw())
     this.start = new GettingStarted(this.demo, () => this.draw())
+    this.views = new SavedViews({ asked: inAddress, onopen: (query) => this.open(query) })
     this.filters = new FleetFilters({
       onask: (changes) => this.ask(changes),
       onpicking: () => this.pickFrom(this.picking ? null : new Set()),
+      views: this.views.node,
     })
     this.waste = new FleetWaste()
     this.lines = h("div")
@@ -98,7 +102,19 @@ class Fleet {
     const { order, dir, ...filters } = { ...asked(), ...changes }
     const isUsual = dir === ORDERS[order].dir
     updateAddress({ ...filters, order: order === "lost" ? null : order, dir: isUsual ? null : dir })
+    this.askAnew()
+  }
+
+  /** Show the filters and the order of a saved view. */
+  open(query) {
+    this.filters.clear()
+    updateAddress({ ...Object.fromEntries(VIEW_PARAMETERS.map((name) => [name, null])), ...query })
+    this.askAnew()
+  }
+
+  askAnew() {
     Object.assign(this, { most: PAGE, order: [] })
+    if (this.picking) this.picking = new Set()
     this.draw()
     this.refresh()
   }
@@ -117,11 +133,11 @@ class Fleet {
 
   /** Clear every filter; false where none was set. */
   clear() {
-    const { q, state, cause } = asked()
-    const isAny = Boolean(q || state || cause || this.picking || this.filters.search.value)
+    const { q, state, lifecycle, cause } = asked()
+    const isAny = Boolean(q || state || lifecycle || cause || this.picking || this.filters.search.value)
     this.picking = null
     this.filters.clear()
-    if (isAny) this.ask({ q: null, state: null, cause: null })
+    if (isAny) this.ask({ q: null, state: null, lifecycle: null, cause: null })
     return isAny
   }
 
@@ -132,6 +148,12 @@ class Fleet {
   pickFrom(picking) {
     this.picking = picking
     this.draw()
+  }
+
+  /** Archive, delete or restore the selected jobs. */
+  async changePicked(name, jobs) {
+    this.pickFrom(null)
+    await changeJobs(name, jobs, () => this.refresh())
   }
 
   draw() {
@@ -145,7 +167,8 @@ class Fleet {
       return this.error
         ? panelFailed("Could not load the jobs", this.error, () => this.refresh())
         : h("section", { class: "card fleet" }, waitingLines())
-    if (!this.answer.summary.jobs) return this.start.content()
+    const { jobs, archived, deleted } = this.answer.summary
+    if (!jobs && !archived && !deleted) return this.start.content()
     const { summary } = this.answer
     this.drawJobs(summary)
     return [
@@ -168,12 +191,19 @@ class Fleet {
 
   drawJobs(summary) {
     this.filters.update(asked(), summary, this.picking)
+    this.views.draw()
     this.table.classList.toggle("is-old", this.error !== null)
     const { items, total } = this.answer
-    const nameOf = (jobId) => items.find((job) => job.job_id === jobId)?.name ?? jobId
     patch(
       this.lines,
-      this.picking && picksBar(this.picking, nameOf, () => this.pickFrom(null)),
+      this.picking &&
+        picksBar({
+          picks: this.picking,
+          jobs: items,
+          onall: () => this.pickFrom(new Set(items.map((job) => job.job_id))),
+          onchange: (name, jobs) => this.changePicked(name, jobs),
+          onend: () => this.pickFrom(null),
+        }),
       fleetTable({
         jobs: this.held(items),
         total,
@@ -202,9 +232,14 @@ class Fleet {
 
 /** Filters and order in the address; by default the order is by current loss. */
 function asked() {
-  const { order, dir, ...filters } = readAddress("q", "state", "cause", "order", "dir")
+  const { order, dir, ...filters } = readAddress(...VIEW_PARAMETERS)
   const by = Object.hasOwn(ORDERS, order ?? "") ? order : "lost"
   return { ...filters, order: by, dir: dir === "asc" || dir === "desc" ? dir : ORDERS[by].dir }
+}
+
+/** The filters and the order that the address has. */
+function inAddress() {
+  return Object.fromEntries(Object.entries(readAddress(...VIEW_PARAMETERS)).filter(([, value]) => value))
 }
 
 /** The first `most` jobs, in as few requests as the server allows. */

@@ -198,7 +198,7 @@ function box(job, { isPicked, onpick }) {
       type: "button",
       role: "checkbox",
       "aria-checked": String(isPicked),
-      "aria-label": `Compare ${contained(job.name)}`,
+      "aria-label": `Select ${contained(job.name)}`,
       onclick: onpick,
     },
     h(

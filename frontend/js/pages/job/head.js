@@ -4,12 +4,13 @@ import { leadingFinding } from "../../components/findings-card.js"
 import { headline } from "../../components/page-head.js"
 import { h } from "../../lib/dom.js"
 import { contained, counted, shape } from "../../lib/formatting.js"
+import { labelLinks } from "./more-menu.js"
 
 // Jobs in these states have a sentence that does not change from step to step.
 const STILL = new Set(["finished", "not-analysed", "stalled", "silent", "stale", "low-fidelity"])
 
-/** Crumbs, headline and buttons; `window` and `steps` are those that the page shows. */
-export function jobHead({ job, summary, base, window, steps, result, pinned, before }) {
+/** Crumbs, headline, buttons and the menu `more`; `window` and `steps` are those that the page shows. */
+export function jobHead({ job, summary, base, window, steps, result, pinned, before, more }) {
   return [
     crumbs(job),
     h(
@@ -19,7 +20,7 @@ export function jobHead({ job, summary, base, window, steps, result, pinned, bef
         "data-key": "head",
       },
       headline(summary),
-      buttons({ job, base, window, steps, result, pinned, before }),
+      h("div", { class: "acts-row" }, buttons({ job, base, window, steps, result, pinned, before }), more),
     ),
   ]
 }
@@ -33,6 +34,7 @@ function crumbs(job) {
     h("span", {}, "/"),
     h("b", {}, contained(job.name)),
     h("span", { class: "shape" }, `${shape(job.parallelism)}, ${counted(job.gpus, "GPU")}`, more),
+    labelLinks(job),
   )
 }
 
@@ -46,7 +48,7 @@ function buttons({ job, base, window, steps, result, pinned, before }) {
   const own = window === "recent" ? result.window.id : window
   return h(
     "nav",
-    { class: "acts", "aria-label": "Look closer" },
+    { class: "acts", "aria-label": "Look closer", "data-key": "acts" },
     h(
       "a",
       {

@@ -1,5 +1,6 @@
 /** One job: what it costs, who and what is slow, step by step. */
 
+import { changeJobs } from "../../components/job-lifecycle.js"
 import { excludedOperations, missingDataNote } from "../../components/missing-data.js"
 import { noteBar } from "../../components/notices.js"
 import { STATE_WORDS } from "../../components/state-icon.js"
@@ -13,7 +14,9 @@ import { onTheme } from "../../lib/theme.js"
 import { timedText } from "../../lib/times.js"
 import { jobHead } from "./head.js"
 import { Highlight, pinnedBar } from "./highlight.js"
+import { editLabels } from "./labels-dialog.js"
 import { beforeOnset, choiceInAddress, endsOf, load, meanStep, pickOfSteps, shownWords, timeLeft } from "./load.js"
+import { lifecycleNote, moreMenu } from "./more-menu.js"
 import { Panels } from "./panels.js"
 import { recordingNote } from "./recording-card.js"
 import { Scrubber } from "./scrubber.js"
@@ -169,7 +172,18 @@ class JobPage {
     const isNow = choice.pick === "recent"
     patch(
       this.slots.head,
-      jobHead({ ...seen, base, steps: choice.steps, pinned: choice.pinned, before: beforeOnset(ribbon) }),
+      jobHead({
+        ...seen,
+        base,
+        steps: choice.steps,
+        pinned: choice.pinned,
+        before: beforeOnset(ribbon),
+        more: moreMenu({
+          job,
+          onchange: (name) => this.change(name),
+          onlabels: () => editLabels(job, () => this.refresh()),
+        }),
+      }),
       this.note(),
     )
     const inNoFigure = excludedOperations(job)
@@ -205,8 +219,15 @@ class JobPage {
     bar(this.pinnedWorker)
   }
 
+  /** Archive, delete or restore the job. */
+  change(name) {
+    changeJobs(name, [this.seen.job], () => this.refresh())
+  }
+
   note() {
     const { job, result, isStored, window, noStepThen } = this.seen
+    const hidden = lifecycleNote(job, (name) => this.change(name))
+    if (hidden) return noteBar(hidden)
     if (noStepThen)
       return noteBar({
         fact: "No step in this time.",

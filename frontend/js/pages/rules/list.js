@@ -46,7 +46,7 @@ function row(rule) {
   ].filter(Boolean)
   return h(
     "li",
-    { class: "row", "data-key": name },
+    { class: "row", "data-key": name, id: `rule-${name}` },
     h("span", { class: "state" }, stateIcon(markName), word),
     h(
       "div",

@@ -75,6 +75,7 @@ async def test_straggling_job_has_slowdown_loss_and_cause(api):
         "job_id": "slow",
         "name": "slow",
         "state": "straggling",
+        "lifecycle": "active",
         "parallelism": PARALLELISM
         | {"tp_size": 1, "vpp_size": 1, "dsp_size": 1, "ep_size": 1, "world_size": 4},
         "gpus": 8,

@@ -1,0 +1,73 @@
+"""Saved views of the fleet page: a name for a choice of filters, search and order."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, select
+
+from app.errors import Conflict, ViewNotFound
+from app.store.tables import saved_views
+
+MAX_VIEWS = 100  # of a project
+_ID_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SavedView:
+    """A named view; `query` are the parameters of the fleet's address that differ from none."""
+
+    view_id: str
+    name: str
+    query: Mapping[str, str]
+    author: str
+    saved_s: float
+
+
+_COLUMNS = tuple(saved_views.c[name] for name in SavedView.__slots__)
+
+
+def save(
+    conn: Connection,
+    project: str,
+    *,
+    name: str,
+    query: Mapping[str, str],
+    author: str,
+    now_s: float,
+) -> SavedView:
+    """Save a view under a new id.
+
+    Raises:
+        Conflict: the project has a view of this name, or `MAX_VIEWS` of them.
+    """
+    found = list_all(conn, project)
+    if any(each.name == name for each in found):
+        raise Conflict(f"a view {name!r} is saved already: use another name, or delete it first")
+    if len(found) >= MAX_VIEWS:
+        raise Conflict(f"{MAX_VIEWS} views are saved, the maximum: delete one first")
+    view = SavedView(secrets.token_hex(_ID_BYTES), name, dict(query), author, now_s)
+    values = {each: getattr(view, each) for each in SavedView.__slots__}
+    conn.execute(saved_views.insert().values(project=project, **values))
+    return view
+
+
+def list_all(conn: Connection, project: str) -> list[SavedView]:
+    """A project's views by name."""
+    query = select(*_COLUMNS).where(saved_views.c.project == project)
+    query = query.order_by(func.lower(saved_views.c.name), saved_views.c.name)
+    return [SavedView(*row) for row in conn.execute(query)]
+
+
+def remove(conn: Connection, project: str, view_id: str) -> SavedView:
+    """Delete a view; returns what it was.
+
+    Raises:
+        ViewNotFound: the project has no such view.
+    """
+    mine = (saved_views.c.project == project, saved_views.c.view_id == view_id)
+    row = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
+    if row is None:
+        raise ViewNotFound(view_id)
+    conn.execute(delete(saved_views).where(*mine))
+    return SavedView(*row)
