@@ -64,7 +64,8 @@ function match(path) {
 }
 
 function navigate(event) {
-  const link = event.target.closest("a[href^='/']:not([data-apart])")
+  // The documentation's pages are documents of their own.
+  const link = event.target.closest("a[href^='/']:not([href^='/docs'])")
   if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return
   event.preventDefault()
   history.pushState(null, "", link.href)
