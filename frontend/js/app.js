@@ -1,5 +1,6 @@
 /** Starts the application: session, routes, the top bar, and the live status. */
 
+import { beginDefinitions } from "./components/definition.js"
 import { lossyBar } from "./components/notices.js"
 import { topBar } from "./components/top-bar.js"
 import { getSession, isSignedIn, signIn, whatMayBeLost } from "./lib/api.js"
@@ -147,6 +148,7 @@ function tokenFromAddress() {
 
 async function main() {
   drawBar()
+  beginDefinitions()
   const token = tokenFromAddress()
   if (token) await signIn(token).catch(() => {})
   if (await isSignedIn().catch(() => false)) begin()

@@ -16,6 +16,7 @@ import {
   whole,
 } from "../lib/formatting.js"
 import { culpritLinks, culpritWords } from "./culprits.js"
+import { term } from "./definition.js"
 import { waitRemarks } from "./waits.js"
 
 const BARS = { high: 3, medium: 2, low: 1 }
@@ -90,7 +91,7 @@ function finding(found, page) {
         "h3",
         {},
         isHidden && "Hidden by the causes above: ",
-        causeName(cause, isOfLastStage(culprits, page)),
+        term(causeName(cause, isOfLastStage(culprits, page)), cause),
         where && `: ${where}`,
       ),
       h("p", {}, against(found) ?? varying(found) ?? said(sentence)),

@@ -2,6 +2,7 @@
 
 import { h } from "../lib/dom.js"
 import { NOT_MEASURED, tidy } from "../lib/formatting.js"
+import { labelled } from "./definition.js"
 import { stateIcon } from "./state-icon.js"
 
 /** Cells of `{label, figure, unit, note, noteMark, isOld}`; a null figure is "not measured". */
@@ -10,7 +11,13 @@ export function statStrip(stats) {
 }
 
 function cell({ label, figure, unit, note, noteMark, isOld }) {
-  return h("div", { class: "stat" }, h("dt", {}, label), figureOf(figure, unit, isOld), noteOf(note, noteMark))
+  return h(
+    "div",
+    { class: "stat" },
+    h("dt", {}, labelled(label)),
+    figureOf(figure, unit, isOld),
+    noteOf(note, noteMark),
+  )
 }
 
 function figureOf(figure, unit, isOld) {

@@ -31,13 +31,31 @@ def test_every_cause_has_a_definition(known, cause):
     assert known[cause].text
 
 
+def _scripts(*patterns: str) -> str:
+    folder = ROOT / "frontend" / "js"
+    return "\n".join(path.read_text() for each in patterns for path in sorted(folder.glob(each)))
+
+
+def _labels() -> dict[str, str]:
+    """The glossary's key of each label of a strip of figures."""
+    script = _scripts("components/definition.js")
+    table = script.partition("const LABELS = {")[2].partition("\n}")[0]
+    return dict(re.findall(r'"?(\w[\w -]*)"?: "([^"]+)"', table))
+
+
 def test_every_definition_that_a_page_asks_for_is_in_the_glossary(known):
-    """Keys in the frontend are literals: `define: "slowdown"` and `term(label, "slowdown")`."""
-    scripts = [path.read_text() for path in (ROOT / "frontend" / "js").rglob("*.js")]
-    asked = {
-        key
-        for script in scripts
-        for key in re.findall(r'(?:define: |\bterm\([^()]*, )"([^"]+)"', script)
-    }
-    assert len(asked) > 10
-    assert sorted(asked - set(known)) == []
+    asked = re.findall(r'(?:define: |\bterm\([^()]*, )"([^"]+)"', _scripts("**/*.js"))
+    assert len(asked) > 5
+    assert sorted({*asked, *_labels().values()} - set(known)) == []
+
+
+def test_every_label_of_a_figure_has_a_definition():
+    strips = _scripts(
+        "pages/*/stats.js",
+        "pages/worker/cards.js",
+        "pages/compare/results.js",
+        "pages/what-if/answer.js",
+    )
+    labels = set(re.findall(r'\blabel(?:: | = )"([^"]+)"', strips))
+    assert len(labels) > 20
+    assert sorted(labels - set(_labels())) == []
