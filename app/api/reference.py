@@ -173,6 +173,6 @@ def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]
 def _framed(rows: str, label: str) -> str:
     """A table in a frame of its own, which scrolls where the page is narrow."""
     return (
-        f'<div class="table-frame" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f'<div class="table-frame" tabindex="0" role="group" aria-label="{escape(label)}">'
         f"<table>{rows}</table></div>"
     )

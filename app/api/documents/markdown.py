@@ -98,7 +98,7 @@ def _linked(tokens: Sequence[Token], find: LinkTarget) -> Iterator[Token]:
 
 
 def _open_table(*_: object) -> str:
-    return '<div class="table-frame" tabindex="0" role="region" aria-label="Table"><table>\n'
+    return '<div class="table-frame" tabindex="0" role="group" aria-label="Table"><table>\n'
 
 
 def _close_table(*_: object) -> str:

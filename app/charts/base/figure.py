@@ -50,11 +50,15 @@ class ItemsByAxis(TypedDict, total=False):
 
 
 class FigureMeta(TypedDict):
-    """Text alternative of a figure; `note` explains an odd one."""
+    """Text alternative of a figure; `note` explains an odd one.
+
+    `alike` says in a sentence all that the picture would show, where every value of it is the same.
+    """
 
     text: str
     table: FigureTable
     note: NotRequired[str]
+    alike: NotRequired[str]
     places: NotRequired[ItemsByAxis]
 
 
