@@ -63,7 +63,8 @@ b { font-weight: 600 }
   line-height: 16px }
 .stats dd { margin: 4px 0 0 }
 .stats .figure.is-unknown { color: var(--ink2); font-size: 16px; font-weight: 400 }
-.stats .figure:not(.is-unknown) { color: var(--ink); font-size: 24px; line-height: 32px; font-weight: 600 }
+.stats .figure:not(.is-unknown) { color: var(--ink); font-size: 24px;
+  line-height: 32px; font-weight: 600 }
 .panels { display: grid; grid-template-columns: minmax(0, 1fr); gap: 16px }
 .card { min-width: 0; padding: 16px; background: var(--surface); border: 1px solid var(--line);
   border-radius: 8px; break-inside: avoid }
@@ -91,7 +92,8 @@ th { color: var(--ink2); font-weight: 400 }
 caption { padding-bottom: 4px; color: var(--ink3); text-align: left }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px }
 @media (width < 640px) { main { padding: 16px } h1 { font-size: 20px; line-height: 28px }
-  .stats { grid-template-columns: repeat(2, minmax(0, 1fr)) } .stats .figure:not(.is-unknown) { font-size: 20px } }
+  .stats { grid-template-columns: repeat(2, minmax(0, 1fr)) }
+  .stats .figure:not(.is-unknown) { font-size: 20px } }
 @media print { @page { margin: 12mm } main { padding: 0 } .card summary { display: none }
   .details::details-content { content-visibility: visible; block-size: auto } }
 """

@@ -91,8 +91,8 @@ def measured_steps(result: Result) -> str:
     ]
     more = len(skipped) - _MAX_SKIPPED
     rest = [f"and {formatting.count(more)} more"] if more > 0 else []
-    left_out = "; ".join([*skipped[:_MAX_SKIPPED], *rest]) or "none"
-    rows = [("Steps", _steps(result)), ("Left out", left_out)]
+    skipped_words = "; ".join([*skipped[:_MAX_SKIPPED], *rest]) or "none"
+    rows = [("Steps", _steps(result)), ("Skipped", skipped_words)]
     return f'<section class="card"><h2>Data used</h2>{fact_list(rows)}</section>'
 
 
