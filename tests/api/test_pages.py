@@ -109,6 +109,36 @@ async def test_files_outside_the_frontend_are_not_served(api, path):
     assert answer.status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("/docs/feeds/README", "/docs/feeds"),
+        ("/docs/on-call.md", "/docs/on-call"),
+        ("/docs/README.md", "/docs"),
+    ],
+)
+async def test_file_of_the_documentation_leads_to_its_page(api, path, address):
+    answer = await api.client.get(path)
+    assert (answer.status_code, answer.headers["location"]) == (307, address)
+    assert "<h1" in (await api.client.get(address)).text
+
+
+async def test_unknown_page_of_the_documentation_is_a_page_with_the_list(api):
+    answer = await api.client.get("/docs/nothing<b>")
+    assert answer.status_code == 404
+    assert "nothing&lt;b&gt;" in answer.text
+    assert 'href="/docs/on-call"' in answer.text
+
+
+async def test_definitions_are_read_by_anybody_and_kept_by_the_browser(api):
+    async with api.anonymous_client() as client:
+        answer = await client.get("/docs/definitions.json")
+        tag = answer.headers["etag"]
+        again = await client.get("/docs/definitions.json", headers={"if-none-match": tag})
+    assert answer.json()["gpu_time_wasted"]["name"] == "GPU time lost"
+    assert again.status_code == 304
+
+
 async def test_reference_lists_every_operation_without_external_scripts(api):
     page = (await api.client.get("/docs/api")).text
     for path, methods in api.app.openapi()["paths"].items():

@@ -24,7 +24,7 @@ def test_the_cost_of_a_finding_equals_that_of_the_headline(stocked, open_page):
     assert result["stage_share"][3] > 1
     won_back = page.locator(".stat", has_text="Won back by last stage")
     expect(won_back.locator(".figure")).to_have_text("100 %")
-    won_back.get_by_role("button", name="why?").focus()
+    won_back.get_by_role("button", name="why?").hover()
     expect(page.get_by_role("tooltip")).to_contain_text("a mean that the fault itself raises")
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from functools import cache
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.api.documents import frame
 from app.api.documents.glossary import GLOSSARY, definitions
@@ -72,6 +72,9 @@ def glossary(request: Request) -> Response:
 @router.api_route(f"{ROOT}/{{name:path}}", methods=["GET", "HEAD"])
 def documentation(request: Request, name: str = "") -> Response:
     """A page of docs/; the index without a name."""
-    if library().page(name) is None:
+    page = library().page(name.removesuffix(".md").removesuffix("README"))
+    if page is not None and library().page(name) is None:
+        return RedirectResponse(page.address)  # a file of the repository
+    if page is None:
         return HTMLResponse(frame.missing_document(name, library().groups), 404)
     return _page(name).answer(request, ASK_AGAIN)
