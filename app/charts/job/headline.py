@@ -262,6 +262,8 @@ def _finished(result: Mapping[str, Any] | None) -> tuple[str, str]:
         return "This job has finished.", _leading_cause(findings) if findings else text
     sentence = f"This job has finished. Its last steps ran at {at} of its ideal."
     findings, remarked = result.get("findings"), " ".join(remarks(result))
+    if findings and findings[0]["cause"] == _UNIFORM:
+        remarked = f"{_against_itself(result['slowdown'])} {remarked}"
     return sentence, f"{_leading_cause(findings) if findings else ''} {remarked}".strip()
 
 
