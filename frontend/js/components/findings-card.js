@@ -73,7 +73,8 @@ function overLoss({ cause }, { slowdown }) {
 }
 
 const againstItself = (slowdown) =>
-  `This cost is against the job\u2019s own earlier pace. All workers slowed down alike, and the ideal with them: against it the job runs at ${ratio(slowdown)}.`
+  "This cost is against the job\u2019s own earlier pace. All workers slowed down alike, and the ideal with them: " +
+  `against it the job runs at ${ratio(slowdown)}.`
 
 const exceedsLoss = (first, { gpu_time_wasted }) =>
   Number.isFinite(first?.cost) && Number.isFinite(gpu_time_wasted) && first.cost > gpu_time_wasted + SAME
