@@ -41,7 +41,7 @@ const LABELS = {
 }
 
 const box = h("div", { id: ID, class: "definition", role: "tooltip", hidden: true })
-let known = {}
+let asked = null
 let shownFor = null
 
 /** The attributes of an element that a definition belongs to; it has to be able to take the focus. */
@@ -58,8 +58,8 @@ export function labelled(label) {
   return key ? term(label, key) : label
 }
 
-/** Load the definitions, and show them from now on. */
-export async function beginDefinitions() {
+/** Show definitions from now on; they are requested with the first one. */
+export function beginDefinitions() {
   document.body.append(box)
   document.addEventListener("pointerover", onPointer)
   document.addEventListener("focusin", ({ target }) => target.matches("[data-define]:focus-visible") && show(target))
@@ -67,8 +67,15 @@ export async function beginDefinitions() {
   document.addEventListener("click", onClick)
   document.addEventListener("keydown", onKey, { capture: true })
   document.addEventListener("scroll", hide, { passive: true })
-  const answer = await fetch("/docs/definitions.json").catch(() => null)
-  if (answer?.ok) known = await answer.json()
+}
+
+/** All definitions by their keys; none where the server does not answer, which is asked again the next time. */
+function definitions() {
+  asked ??= fetch("/docs/definitions.json").then((answer) => answer.json())
+  return asked.catch(() => {
+    asked = null
+    return {}
+  })
 }
 
 /** The pointer may move onto the definition itself: it stays until the pointer is elsewhere. */
@@ -93,10 +100,13 @@ function onKey(event) {
   hide()
 }
 
-function show(node) {
-  const found = known[node.dataset.define]
-  if (!found || node === shownFor) return
+async function show(node) {
+  if (node === shownFor) return
+  hide()
   shownFor = node
+  const found = (await definitions())[node.dataset.define]
+  // The reader may have moved on meanwhile.
+  if (!found || shownFor !== node) return
   box.replaceChildren(
     // In the words of the page where these are all that the button has.
     h("b", {}, node.matches(".term") ? node.textContent : found.name, found.unit && h("span", {}, ` (${found.unit})`)),
