@@ -4,6 +4,7 @@ WORKDIR /build
 COPY requirements.lock pyproject.toml README.md ./
 COPY client client
 COPY app app
+COPY docs docs
 COPY frontend frontend
 COPY migrations migrations
 RUN python -m venv /opt/paceline \

@@ -11,10 +11,11 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 from typing_extensions import override
 
+from app.api.documents import routes as documentation
 from app.api.http import errors
 from app.api.http.bodies import BodyLimit, InFlightLimit, ProjectRates, ProjectShareLimit
 from app.api.http.middleware import (
@@ -26,7 +27,6 @@ from app.api.http.middleware import (
 from app.api.http.request_log import RequestLog, route_labels
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
-from app.api.reference import reference_page
 from app.api.routes import (
     audit,
     demo,
@@ -145,7 +145,8 @@ def _routes() -> Sequence[BaseRoute]:
     api, answered = APIRouter(prefix=API), APIRouter()
     for router in ROUTERS:
         api.include_router(router)
-    for router in (api, otlp.router, health.router, metrics.router, _documents_router):
+    of_service = (otlp.router, health.router, metrics.router)
+    for router in (api, *of_service, _documents_router, documentation.router):
         answered.include_router(router)
     return answered.routes
 
@@ -184,12 +185,6 @@ _documents_router = APIRouter(include_in_schema=False)
 def openapi_document(request: Request) -> Response:
     """The OpenAPI document."""
     return JSONResponse(request.app.openapi())
-
-
-@_documents_router.get("/docs")
-def reference(request: Request) -> Response:
-    """The OpenAPI document as a page."""
-    return HTMLResponse(reference_page(request.app.openapi()))
 
 
 def _lifespan(

@@ -43,16 +43,25 @@ NEVER_CHANGES = "public, max-age=31536000, immutable"
 
 
 def frontend_dir() -> Path:
-    """Directory of the frontend: beside app/ in a checkout, inside it in a wheel.
+    """Directory of the frontend.
+
+    Raises:
+        StartUpFailed: it is not installed.
+    """
+    return resources_dir("frontend", "index.html")
+
+
+def resources_dir(name: str, marker: str) -> Path:
+    """A directory that has `marker`: beside app/ in a checkout, inside it in a wheel.
 
     Raises:
         StartUpFailed: in neither.
     """
     package = Path(app.__file__).parent
-    for place in (package.parent / "frontend", package / "_resources" / "frontend"):
-        if (place / "index.html").is_file():
+    for place in (package.parent / name, package / "_resources" / name):
+        if (place / marker).is_file():
             return place
-    raise StartUpFailed("the page's files are missing: install Paceline again")
+    raise StartUpFailed(f"the files of {name}/ are missing: install Paceline again")
 
 
 class PageFiles(StaticFiles):

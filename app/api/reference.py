@@ -1,4 +1,4 @@
-"""API reference: one plain page without scripts, rendered from the OpenAPI document."""
+"""API reference, rendered from the OpenAPI document as HTML without scripts."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -9,63 +9,29 @@ from app.errors import PacelineError
 
 Schema = dict[str, Any]
 
-_HEAD = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Paceline API</title>
-<link rel="icon" type="image/svg+xml" href="/static/favicon.svg">
-<link rel="stylesheet" href="/static/css/tokens.css">
-<link rel="stylesheet" href="/static/css/base.css">
-<script src="/static/js/theme-at-start.js"></script>
-<style>
-  main { max-width: 920px; margin: 0 auto; padding: 24px }
-  h1 { font-size: 24px; line-height: 32px }
-  h2 { margin-top: 40px; font-size: 20px; line-height: 28px }
-  p { margin: 8px 0; color: var(--ink2) }
-  nav a { margin-right: 16px }
-  details { margin: 12px 0; padding: 12px 16px; background: var(--surface);
-    border: 1px solid var(--line); border-radius: 8px }
-  summary { cursor: pointer }
-  summary code { font-weight: 600 }
-  summary span { color: var(--ink2); margin-left: 8px }
-  h3 { margin: 16px 0 4px; font-size: 12px; color: var(--ink2) }
-  table { width: 100%; border-collapse: collapse }
-  th, td { padding: 4px 8px 4px 0; text-align: left; vertical-align: top;
-    border-top: 1px solid var(--line) }
-  th { font-weight: 400; color: var(--ink3) }
-  pre { padding: 12px; overflow: auto; background: var(--well); border-radius: 6px }
-</style>
-</head>
-<body>
-<main>
-"""
 # Codes of answers that are no `PacelineError`.
 _OTHER_CODES = {
     "method_not_allowed": (405, "The path takes other methods, which Allow names."),
     "not_ready": (503, "No batch can be taken now; the detail says why, and checks has all."),
 }
-_FOOT = "</main>\n</body>\n</html>\n"
 
 
-def reference_page(document: dict[str, Any]) -> str:
-    """The whole page as HTML."""
-    tags = [tag["name"] for tag in document.get("tags", [])]
-    links = "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in [*tags, "schemas"])
+def reference_body(document: dict[str, Any]) -> str:
+    """The reference as HTML, without a frame."""
     parts = [
-        _HEAD,
         f"<h1>{escape(document['info']['title'])} {escape(document['info']['version'])}</h1>",
         f"<p>{escape(document['info'].get('description', ''))}</p>",
         '<p><a href="/openapi.json">openapi.json</a></p>',
-        f"<nav>{links}</nav>",
         *(_tag(tag, document) for tag in document.get("tags", [])),
         _errors(),
         _schemas(document),
-        _FOOT,
     ]
     return "\n".join(parts)
+
+
+def reference_sections(document: dict[str, Any]) -> list[str]:
+    """The anchors of its chapters, in order."""
+    return [*(tag["name"] for tag in document.get("tags", [])), "errors", "schemas"]
 
 
 def _tag(tag: dict[str, str], document: dict[str, Any]) -> str:
@@ -119,7 +85,8 @@ def _body(body: dict[str, Any] | None) -> str:
 def _example(content: dict[str, Any]) -> str:
     if "example" not in content:
         return ""
-    return f"<h3>Example</h3><pre>{escape(json.dumps(content['example'], indent=2))}</pre>"
+    text = json.dumps(content["example"], indent=2)
+    return f'<h3>Example</h3><pre tabindex="0">{escape(text)}</pre>'
 
 
 def _responses(responses: dict[str, Any]) -> str:
@@ -140,7 +107,8 @@ def _errors() -> str:
         for code, (status, meaning) in sorted({**known, **_OTHER_CODES}.items())
     )
     heading = '<h2 id="errors">errors</h2><p>The <code>code</code> of a problem.</p>'
-    return f"{heading}<table><tr><th>code</th><th>status</th><th>meaning</th></tr>{body}</table>"
+    head = "<tr><th>code</th><th>status</th><th>meaning</th></tr>"
+    return f"{heading}{_framed(head + body, 'Errors')}"
 
 
 def _answered() -> Iterator[type[PacelineError]]:
@@ -199,4 +167,12 @@ def _table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
-    return f"<h3>{escape(title)}</h3><table><tr>{head}</tr>{body}</table>"
+    return f"<h3>{escape(title)}</h3>{_framed(f'<tr>{head}</tr>{body}', title)}"
+
+
+def _framed(rows: str, label: str) -> str:
+    """A table in a frame of its own, which scrolls where the page is narrow."""
+    return (
+        f'<div class="table-frame" tabindex="0" role="group" aria-label="{escape(label)}">'
+        f"<table>{rows}</table></div>"
+    )

@@ -1,17 +1,17 @@
 """Results and single charts as HTML files that need no server and no network.
 
-The file contains Plotly's script, from the installed package.
+The files contain Plotly's script with the charts that Paceline draws, and the page's font.
 """
 
 import html
 import json
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import plotly
-
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import Theme
+from app.charts.report.embedded import LOADER, Assets, script_data
 
 if TYPE_CHECKING:
     from app.trace.window import Window
@@ -28,16 +28,21 @@ def write_report(result: dict[str, Any], window: "Window", path: Path) -> None:
     from app.cli.output import written_whole
 
     state = state_of_window(result["slowdown"], result["fidelity"]["verdict"], StateThresholds())
-    page = html_report(result, state=state, hosts=window.hosts, script=plotly_script())
+    page = html_report(result, state=state, hosts=window.hosts, assets=assets())
     with written_whole(path) as file:
         file.write(page.encode(errors="replace"))
 
 
-def plotly_script() -> str:
-    """The script's text."""
-    script = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-    # Inside a page, this would end the script.
-    return script.read_text(encoding="utf-8").replace("</script", "<\\/script")
+@cache
+def assets() -> Assets:
+    """What files contain besides their figures, from the installed frontend."""
+    from app.api.pages import frontend_dir
+
+    folder = frontend_dir()
+    return Assets(
+        (folder / "vendor" / "plotly-cartesian.min.js.gz").read_bytes(),
+        (folder / "fonts" / "inter-latin.woff2").read_bytes(),
+    )
 
 
 _CHART_PAGE = """<!doctype html>
@@ -47,8 +52,10 @@ _CHART_PAGE = """<!doctype html>
 <style>body {{ box-sizing: border-box; margin: 0 auto; padding: 24px 16px; max-width: 992px;
 background: {surface}; color: {ink}; font: 14px/1.5 system-ui, sans-serif }}</style></head>
 <body><h1>{title}</h1><p>{text}</p><div id="chart" role="img" aria-label="{text}"></div>
-<script>{plotly}</script>
-<script>Plotly.newPlot("chart", {data}, {layout}, {{displayModeBar: false, responsive: true}})
+{script}
+<script>{loader}
+const config = {{displayModeBar: false, responsive: true}}
+loadPlotly().then(() => Plotly.newPlot("chart", {data}, {layout}, config))
 </script></body></html>
 """
 
@@ -60,7 +67,8 @@ def chart_page(title: str, figure: PlotlyFigure, theme: Theme) -> str:
         text=html.escape(figure["meta"]["text"]),
         surface=theme.surface,
         ink=theme.ink,
-        plotly=plotly_script(),
+        script=script_data(assets()),
+        loader=LOADER,
         data=_script_json(figure["data"]),
         layout=_script_json(figure["layout"]),
     )

@@ -1,6 +1,7 @@
 /** Starts the application: session, routes, the top bar, and the live status. */
 
 import { isPaletteKey, openPalette } from "./components/command-palette.js"
+import { beginDefinitions } from "./components/definition.js"
 import { connectionBar, lossyBar } from "./components/notices.js"
 import { topBar } from "./components/top-bar.js"
 import { getSession, isSignedIn, signIn, whatMayBeLost } from "./lib/api.js"
@@ -68,7 +69,8 @@ function match(path) {
 }
 
 function navigate(event) {
-  const link = event.target.closest("a[href^='/']:not([data-apart])")
+  // The documentation's pages are documents of their own.
+  const link = event.target.closest("a[href^='/']:not([href^='/docs'])")
   if (!link || event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return
   event.preventDefault()
   history.pushState(null, "", link.href)
@@ -165,6 +167,7 @@ function tokenFromAddress() {
 
 async function main() {
   drawBar()
+  beginDefinitions()
   const token = tokenFromAddress()
   if (token) await signIn(token).catch(() => {})
   if (await isSignedIn().catch(() => false)) begin()

@@ -13,6 +13,8 @@ EVERYWHERE = [
     ("GET", "/static/nothing"),
     ("GET", "/static/plotly.min.js"),
     ("GET", "/docs"),
+    ("GET", "/docs/on-call"),
+    ("GET", "/docs/api"),
     ("GET", "/openapi.json"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
@@ -107,8 +109,38 @@ async def test_files_outside_the_frontend_are_not_served(api, path):
     assert answer.status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "address"),
+    [
+        ("/docs/feeds/README", "/docs/feeds"),
+        ("/docs/on-call.md", "/docs/on-call"),
+        ("/docs/README.md", "/docs"),
+    ],
+)
+async def test_file_of_the_documentation_leads_to_its_page(api, path, address):
+    answer = await api.client.get(path)
+    assert (answer.status_code, answer.headers["location"]) == (307, address)
+    assert "<h1" in (await api.client.get(address)).text
+
+
+async def test_unknown_page_of_the_documentation_is_a_page_with_the_list(api):
+    answer = await api.client.get("/docs/nothing<b>")
+    assert answer.status_code == 404
+    assert "nothing&lt;b&gt;" in answer.text
+    assert 'href="/docs/on-call"' in answer.text
+
+
+async def test_definitions_are_read_by_anybody_and_kept_by_the_browser(api):
+    async with api.anonymous_client() as client:
+        answer = await client.get("/docs/definitions.json")
+        tag = answer.headers["etag"]
+        again = await client.get("/docs/definitions.json", headers={"if-none-match": tag})
+    assert answer.json()["gpu_time_wasted"]["name"] == "GPU time lost"
+    assert again.status_code == 304
+
+
 async def test_reference_lists_every_operation_without_external_scripts(api):
-    page = (await api.client.get("/docs")).text
+    page = (await api.client.get("/docs/api")).text
     for path, methods in api.app.openapi()["paths"].items():
         for method, operation in methods.items():
             assert f'id="{operation["operationId"]}"' in page
@@ -119,14 +151,14 @@ async def test_reference_lists_every_operation_without_external_scripts(api):
 
 
 async def test_every_problem_links_to_its_anchor_in_the_reference(api):
-    page = (await api.client.get("/docs")).text
+    page = (await api.client.get("/docs/api")).text
     problem = (await api.client.get("/api/v1/jobs/none")).json()
     assert f'id="{problem["type"].partition("#")[2]}"' in page
 
 
 @pytest.mark.parametrize("code", ["not_ready", "method_not_allowed", "internal", "limit_runs"])
 async def test_every_error_code_has_one_anchor_in_the_reference(api, code):
-    page = (await api.client.get("/docs")).text
+    page = (await api.client.get("/docs/api")).text
     assert page.count(f'id="error-{code}"') == 1
     found = re.findall(r'id="error-(\w+)"', page)
     assert len(found) == len(set(found))
@@ -173,4 +205,4 @@ async def test_openapi_schema_allows_registered_operation_types(api):
     assert "enum" not in columns["properties"]["optype"]["items"]
     assert "backward-weight-compute" in columns["description"]
     assert schemas["JobIn"]["properties"]["op_types"]["maxItems"] == 64
-    assert "OpTypeIn" in (await api.client.get("/docs")).text
+    assert "OpTypeIn" in (await api.client.get("/docs/api")).text

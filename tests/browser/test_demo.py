@@ -151,7 +151,7 @@ def test_the_stage_panel_leads_on_a_job_with_a_long_last_stage(demo, open_page, 
     shares = stages.evaluate("plot => [...plot._fullData.at(-1).x]")
     assert shares.index(max(shares)) == 3
     assert shares[3] > 0.5
-    leads = page.locator(".panels .column").first.locator("section").first
+    leads = page.locator(".panels .charts section").first
     assert leads.get_attribute("aria-label") == "Stages"
     keep(page, "job-long-last-stage-dark")
 

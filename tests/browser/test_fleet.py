@@ -153,7 +153,7 @@ def test_a_second_click_on_a_column_head_reverses_the_order(stocked, fleet):
     from playwright.sync_api import expect
 
     page = fleet().page
-    head = page.locator(".head").get_by_role("button", name="Job")
+    head = page.locator(".head").get_by_role("button", name="Job", exact=True)
     for way in ("asc", "desc"):
         wanted = ids(stocked.get("/fleet", order="name", dir=way))
         head.click()

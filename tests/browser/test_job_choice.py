@@ -100,7 +100,7 @@ def test_since_onset_and_all_show_the_figures_of_their_windows(stocked, open_job
     assert known["steps"][0] == since["step"]
     assert abs(since["step"] - ONSET) <= 2
     assert known["slowdown"] >= result(stocked, windows)["slowdown"]
-    page.get_by_role("button", name="Since onset").click()
+    page.get_by_role("button", name="Since onset", exact=True).click()
     expect(stat(page, "Lost since onset")).to_contain_text(f"{known['gpu_hours_lost']:.2g}"[:3])
     expect(stat(page, "Slowdown")).to_have_text(ratio(known["slowdown"]))
     assert query_of(page) == "window=since-onset"
@@ -112,7 +112,9 @@ def test_since_onset_and_all_show_the_figures_of_their_windows(stocked, open_job
     expect(stat(page, "Slowdown")).to_have_text(ratio(whole["slowdown"]))
     assert whole["slowdown"] < known["slowdown"]
     page.go_back()
-    expect(page.get_by_role("button", name="Since onset")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="Since onset", exact=True)).to_have_attribute(
+        "aria-pressed", "true"
+    )
 
 
 def test_arrow_keys_move_the_shown_windows_by_one_or_ten(open_job):

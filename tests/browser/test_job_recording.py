@@ -76,7 +76,7 @@ def test_skipped_steps_and_dropped_operations_are_on_the_job_page(job, open_page
 
     first, *_ = job.get("/jobs/llm-70b/steps")["items"]
     assert first["skipped_reason"] == "it was an evaluation, no training"
-    page = open_page(job.link("/jobs/llm-70b")).page
+    page = open_page(job.link("/jobs/llm-70b?details=open")).page
     expect(card(page)).to_contain_text("every step")
     expect(card(page)).to_contain_text("1,204 operations, by 1 worker")
     expect(page.get_by_label("Data used")).to_contain_text("it was an evaluation")
@@ -89,7 +89,7 @@ def test_skipped_steps_and_dropped_operations_are_on_the_job_page(job, open_page
 def test_a_changed_recording_plan_reaches_all_workers(job, open_page):
     from playwright.sync_api import expect
 
-    page = open_page(job.link("/jobs/llm-70b")).page
+    page = open_page(job.link("/jobs/llm-70b?details=open")).page
     card(page).get_by_role("button", name="Change which steps").click()
     card(page).get_by_role("button", name="Some").click()
     card(page).get_by_label("The first").fill("7")
@@ -117,7 +117,7 @@ def test_a_job_with_recording_off_says_so_first(job, open_page):
     from playwright.sync_api import expect
 
     job.send("PUT", "/jobs/llm-70b/recording", json={"enabled": False, "from_step": 4})
-    page = open_page(job.link("/jobs/llm-70b")).page
+    page = open_page(job.link("/jobs/llm-70b?details=open")).page
     expect(card(page)).to_contain_text("From step 4 on")
     expect(page.locator(".note-bar")).to_have_count(0)
     for rank in range(4):

@@ -14,11 +14,18 @@ def test_the_cost_of_a_finding_equals_that_of_the_headline(stocked, open_page):
     expect(found.locator(".share b")).to_have_text(shown)
     expect(found.locator(".share span")).to_have_text("of GPU time")
     expect(found.locator("h3")).to_have_text("Long last stage: stage 3")
-    expect(page.locator(".findings .since")).to_have_text(
+    page.get_by_text("Why more than the GPU time wasted?").click()
+    expect(page.locator(".findings .over-loss p")).to_have_text(
         "Costs are against peers, the loss is against the mean of all workers. "
         "The fault itself raises that mean, so a cost may exceed the loss."
     )
     expect(page.locator(".findings")).not_to_contain_text("of loss")
+    # No more than all of the loss is won back, and the reason is one step away.
+    assert result["stage_share"][3] > 1
+    won_back = page.locator(".stat", has_text="Won back by last stage")
+    expect(won_back.locator(".figure")).to_have_text("100 %")
+    won_back.get_by_role("button", name="why?").hover()
+    expect(page.get_by_role("tooltip")).to_contain_text("a mean that the fault itself raises")
 
 
 def test_a_job_with_silent_ranks_is_nowhere_called_healthy(stocked, open_page):
@@ -42,8 +49,8 @@ def test_each_reason_of_causes_in_a_low_fidelity_window_is_listed_once(stocked, 
 
     page = open_page(stocked.link("/jobs/low-fidelity")).page
     reasons = page.locator(".ruled-out dl").last.locator("dd")
-    expect(reasons.first).to_be_visible()
-    texts = reasons.all_inner_texts()
+    expect(reasons.first).to_be_attached()
+    texts = reasons.all_text_contents()
     assert len(texts) == len(set(texts))
     expect(page.locator(".fingerprint")).to_contain_text("withheld: low fidelity")
     expect(page.locator(".fingerprint dt")).to_have_count(3)

@@ -111,7 +111,7 @@ def test_a_question_is_saved_opened_deleted_and_restored(stocked, open_page):
     page = open_page(with_edits(stocked, HALF)).page
     expect(page.locator("h1")).to_contain_text("If every operation on stage 1")
     page.get_by_label("Name of this question").fill("<b>half</b> \u202eof it")
-    page.get_by_role("button", name="Save").click()
+    page.get_by_role("button", name="Save", exact=True).click()
     link = page.locator(".saved li a")
     expect(link).to_have_text("<b>half</b> of it", use_inner_text=True)
     expect(page).to_have_url(re.compile(r"\?saved=[0-9a-f]+$"))

@@ -76,7 +76,7 @@ def problem(
     """The problem document of a refused request."""
     scope["problem"] = code  # for the line in the log
     body = {
-        "type": f"/docs#error-{code}",
+        "type": f"/docs/api#error-{code}",
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": detail,

@@ -24,7 +24,7 @@ class FieldProblem(BaseModel):
 class ProblemOut(BaseModel):
     """Problem document: why a request was refused (RFC 9457)."""
 
-    type: str = Field(examples=["/docs#error-job_not_found"])
+    type: str = Field(examples=["/docs/api#error-job_not_found"])
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
     detail: str = Field(examples=["no job 'llm-70b': register it with PUT /api/v1/jobs/llm-70b"])

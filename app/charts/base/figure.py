@@ -66,11 +66,15 @@ class AxisClock(TypedDict):
 
 
 class FigureMeta(TypedDict):
-    """Text alternative of a figure; `note` explains an odd one."""
+    """Text alternative of a figure; `note` explains an odd one.
+
+    `alike` says in a sentence all that the picture would show, where every value of it is the same.
+    """
 
     text: str
     table: FigureTable
     note: NotRequired[str]
+    alike: NotRequired[str]
     places: NotRequired[ItemsByAxis]
     clock: NotRequired[AxisClock]
 

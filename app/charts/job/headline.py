@@ -25,6 +25,7 @@ JobState = Literal[
 
 
 _SILENT = "silent-worker"
+_UNIFORM = "uniform-slowdown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,8 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         runs_at = f"{runs_at[:-1]}, late launches not counted."
     findings, remarked = result.get("findings"), " ".join(remarks(result))
     if findings:
+        if findings[0]["cause"] == _UNIFORM:
+            runs_at = _against_itself(result["slowdown"])
         sentence = f"{_leading_cause(findings)} {remarked}".rstrip()
         if state != "straggling":
             return sentence, runs_at
@@ -147,6 +150,14 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         return f"{runs_at} {remarked or quiet}".rstrip(), ""
     sentence = f"{runs_at} {_loss_sentence(result)} {remarked}".rstrip()
     return sentence, _no_cause(result) if findings is not None else ""
+
+
+def _against_itself(slowdown: float) -> str:
+    """Why all workers may be far slower than before, and the job yet near its ideal."""
+    return (
+        "That cost is against the job's own earlier pace: all workers slowed down alike, and the "
+        f"ideal with them, so against its ideal the job runs at {formatting.ratio(slowdown)}."
+    )
 
 
 def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
@@ -290,6 +301,8 @@ def _finished(result: Mapping[str, Any], seen: JobFacts) -> tuple[str, str]:
         return f"This job has finished{after}.", _leading_cause(findings) if findings else text
     sentence = f"This job has finished{after}. Over the run it ran at {at} of its ideal."
     findings, remarked = result.get("findings"), " ".join(remarks(result))
+    if findings and findings[0]["cause"] == _UNIFORM:
+        remarked = f"{_against_itself(result['slowdown'])} {remarked}"
     return sentence, f"{_leading_cause(findings) if findings else ''} {remarked}".strip()
 
 
@@ -333,46 +346,57 @@ _CLEARLY_MORE = 1.01
 def remedy(finding: Finding, *, pp_size: int, num_gpus: int, slowdown: float | None = None) -> str:
     """One or two sentences; "" where nothing would be won back, or that is not known.
 
-    With `num_gpus` of a running job they say what that is a day. A cost is against peers, a loss
-    against the ideal: with the job's `slowdown` they say where the one is more than the other.
+    With `num_gpus` of a running job they say what that is a day. With the job's `slowdown` no more
+    is won back than counts as lost.
     """
     act = _action(finding)
-    won = _won_back(finding, num_gpus)
+    won = _won_back(finding, num_gpus, slowdown)
     if not act or not won:
         return ""
-    won += _more_than_lost(finding, num_gpus, slowdown)
     return " ".join(each for each in (_reason(finding, pp_size), f"{act} would {won}.") if each)
 
 
-def won_back_gpu_hours(finding: Finding, num_gpus: int) -> float | None:
-    """GPU-hours a day that are won back without the finding; None where its cost is unknown."""
+def won_back_gpu_hours(
+    finding: Finding, num_gpus: int, slowdown: float | None = None
+) -> float | None:
+    """GPU-hours a day that are won back without the finding; None where its cost is unknown.
+
+    A cost is against peers, a loss against the ideal, a mean that the fault itself raises: with
+    the job's `slowdown` the loss is the most that can be won.
+    """
     cost = finding["cost"]
-    return None if cost is None or not num_gpus else cost * num_gpus * _HOURS_A_DAY
+    if cost is None or not num_gpus:
+        return None
+    lost = _exceeded_loss(finding, slowdown)
+    return float((cost if lost is None else lost) * num_gpus * _HOURS_A_DAY)
 
 
-def _won_back(finding: Finding, num_gpus: int) -> str:
+def _won_back(finding: Finding, num_gpus: int, slowdown: float | None) -> str:
     cost = finding["cost"]
     if cost is None or cost < _MIN_COST:
         return ""
-    a_day = won_back_gpu_hours(finding, num_gpus)
+    lost = _exceeded_loss(finding, slowdown)
+    a_day = won_back_gpu_hours(finding, num_gpus, slowdown)
     if a_day is not None:
-        return f"win back {formatting.rough_gpu_hours(a_day)} a day"
+        all_of_it = "" if lost is None else "all of the loss, "
+        return f"win back {all_of_it}{formatting.rough_gpu_hours(a_day)} a day"
+    if lost is not None:
+        return "win back all of the loss"
     share = (finding.get("evidence") or {}).get("share_of_loss")
     if share is None or share > 1:
         return f"win back {formatting.percent(cost)} of the GPU time"
     return f"win back {formatting.percent(share)} of the loss"
 
 
-def _more_than_lost(finding: Finding, num_gpus: int, slowdown: float | None) -> str:
-    """Why a fix wins back more than counts as lost; "" if it does not."""
-    lost = None if slowdown is None else 1 - 1 / slowdown
-    if lost is None or finding["cost"] <= _CLEARLY_MORE * max(lost, 0.0):
-        return ""
-    who = "this stage itself" if finding["cause"] == "stage-imbalance" else "the fault itself"
-    counted = f"{formatting.percent(max(lost, 0.0))}"
-    if num_gpus:
-        counted = formatting.rough_hours(max(lost, 0.0) * num_gpus * _HOURS_A_DAY)
-    return f", more than the {counted} counted as lost: the ideal is a mean that {who} raises"
+def _exceeded_loss(finding: Finding, slowdown: float | None) -> float | None:
+    """The job's loss, a share of its GPU time, where a cost is more than it; else None.
+
+    The cost of a uniform slowdown is against the job's earlier pace, and no part of the loss.
+    """
+    lost = None if slowdown is None else max(0.0, 1 - 1 / slowdown)
+    if lost is None or finding["cause"] == _UNIFORM:
+        return None
+    return lost if finding["cost"] > _CLEARLY_MORE * lost else None
 
 
 def _action(finding: Finding) -> str:

@@ -272,6 +272,8 @@ def worker_steps(
         x=at.along, y=AxisItems(what="worker", items=[[dp, stage] for dp, stage in rows])
     )
     add_clock(figure_meta, at)
+    if _is_alike(slowdown):
+        figure_meta["alike"] = _alike_sentence(slowdown)
     return PlotlyFigure(
         data=[
             heatmap(
@@ -302,6 +304,22 @@ def worker_steps(
         ),
         meta=figure_meta,
     )
+
+
+def _is_alike(slowdown: Floats) -> bool:
+    """Whether all cells would have the colour of 1.00, of all workers and not only those drawn."""
+    is_near = np.abs(slowdown - 1) <= _VISIBLE_EXCESS
+    return slowdown.size > 1 and bool(np.isfinite(slowdown).all() and is_near.all())
+
+
+def _alike_sentence(slowdown: Floats) -> str:
+    num_steps, dp_size, pp_size = slowdown.shape
+    steps, workers = (
+        formatting.plural(num_steps, "step"),
+        formatting.plural(dp_size * pp_size, "worker"),
+    )
+    limit = formatting.percent(_VISIBLE_EXCESS)
+    return f"In all {steps}, none of {workers} alone would slow the step by more than {limit}."
 
 
 def slowest_workers(slowdown: Floats) -> list[tuple[int, int]]:

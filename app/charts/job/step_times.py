@@ -66,7 +66,7 @@ def step_lines(
     return [
         area_over_steps(
             at,
-            [point.recorded_s for point in points],
+            [_not_below_ideal_s(point) for point in points],
             [point.ideal_s for point in points],
             "time lost",
             theme.lost_area,
@@ -76,6 +76,13 @@ def step_lines(
         _line(points, at, lambda p: p.simulated_s, "simulated", (theme.sim, 1, "dot")),
         recorded,
     ]
+
+
+def _not_below_ideal_s(point: StepPoint) -> float | None:
+    """The upper edge of the time lost: a step that is faster than its ideal loses nothing."""
+    if point.recorded_s is None or point.ideal_s is None:
+        return None
+    return max(point.recorded_s, point.ideal_s)
 
 
 def time_range(points: Sequence[StepPoint], *, is_low: bool) -> list[float]:

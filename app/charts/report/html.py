@@ -1,7 +1,7 @@
 """A result as one self-contained HTML file: headline, figures, charts and findings.
 
-The charts are those of the job's page that a result can draw, the telling one first. Colours
-follow the reader's system. Nothing is fetched when the file is opened.
+The charts are those of the job's page that a result can draw, the leading one first. Colours
+follow the reader's system; on paper they are light. Nothing is fetched when the file is opened.
 """
 
 import json
@@ -17,6 +17,7 @@ from app.charts.job.headline import JobFacts, JobState, headline
 from app.charts.job.step_times import StepPoint, step_times
 from app.charts.job.waits import has_material_waits
 from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions
+from app.charts.report.embedded import LOADER, Assets, font_face, script_data
 from app.charts.report.sections import findings, measured_steps, ruled_out, stats, table
 from app.formatting import TIMES, Hosts
 
@@ -27,7 +28,7 @@ _BACKGROUND = {LIGHT.name: "#F6F7F9", DARK.name: "#0D0F12"}
 
 def css_variables() -> str:
     """The colours as CSS variables: dark where the reader's system is."""
-    dark = f"@media (prefers-color-scheme: dark) {{ {_variables(DARK)} }}"
+    dark = f"@media screen and (prefers-color-scheme: dark) {{ {_variables(DARK)} }}"
     return f":root {{ color-scheme: light dark }} {_variables(LIGHT)} {dark}\n"
 
 
@@ -40,7 +41,8 @@ STYLE = """
 * { box-sizing: border-box }
 body { margin: 0; background: var(--bg); color: var(--ink);
   font: 400 13px/20px Inter, system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
-  font-variant-numeric: tabular-nums }
+  -webkit-text-size-adjust: 100%; text-size-adjust: 100% }
+.figure, td { font-variant-numeric: tabular-nums }
 main { max-width: 1440px; margin: 0 auto; padding: 24px }
 h1 { max-width: 860px; margin: 4px 0; font-size: 24px; line-height: 32px; font-weight: 600;
   text-wrap: balance }
@@ -61,17 +63,16 @@ b { font-weight: 600 }
 .stats dt, .stats dd, .note, .sure, .remark { color: var(--ink2); font-size: 12px;
   line-height: 16px }
 .stats dd { margin: 4px 0 0 }
-.stats .figure { color: var(--ink); font-size: 24px; line-height: 32px; font-weight: 600 }
-.panels { display: grid; grid-template-columns: minmax(0, 8fr) minmax(0, 4fr); gap: 16px;
-  align-items: start }
-.panels > div { display: grid; gap: 16px; min-width: 0 }
+.stats .figure.is-unknown { color: var(--ink2); font-size: 16px; font-weight: 400 }
+.stats .figure:not(.is-unknown) { color: var(--ink); font-size: 24px;
+  line-height: 32px; font-weight: 600 }
+.panels { display: grid; grid-template-columns: minmax(0, 1fr); gap: 16px }
 .card { min-width: 0; padding: 16px; background: var(--surface); border: 1px solid var(--line);
   border-radius: 8px; break-inside: avoid }
-.frame { margin-top: 8px; overflow-x: auto }
-.plot { min-width: 480px }
+.plot { margin-top: 8px; min-width: 0 }
 .remark { margin-top: 8px }
 .findings ol { margin: 0; padding: 0; list-style: none }
-.findings li { display: grid; grid-template-columns: 76px minmax(0, 1fr); gap: 12px;
+.findings li { display: grid; grid-template-columns: 76px minmax(0, 80ch); gap: 12px;
   padding: 12px 0; border-top: 1px solid var(--line) }
 .findings li:first-child { border-top: 0 }
 .share { color: var(--ink2); font-size: 12px; line-height: 16px }
@@ -81,6 +82,8 @@ b { font-weight: 600 }
   font-size: 12px; line-height: 16px }
 .facts dd { margin: 0 }
 .facts + h2 { margin-top: 16px }
+.details > summary { min-height: 44px; font-size: 14px; line-height: 44px }
+.details .panels { grid-template-columns: repeat(auto-fit, minmax(min(400px, 100%), 1fr)) }
 summary { width: fit-content; min-height: 24px; color: var(--accent); font-size: 12px;
   line-height: 24px; cursor: pointer }
 .table { max-height: 320px; overflow: auto }
@@ -89,36 +92,57 @@ th, td { padding: 6px 12px 6px 0; text-align: left; border-bottom: 1px solid var
 th { color: var(--ink2); font-weight: 400 }
 caption { padding-bottom: 4px; color: var(--ink3); text-align: left }
 :focus-visible { outline: 2px solid var(--accent); outline-offset: 2px }
-@media (width < 1200px) { .panels { grid-template-columns: minmax(0, 1fr) }
-  .panels > div { display: contents } .card { order: 2 }
-  .panels > div:first-child > .card:first-child { order: 0 } .card.findings { order: 1 } }
 @media (width < 640px) { main { padding: 16px } h1 { font-size: 20px; line-height: 28px }
-  .stats { grid-template-columns: repeat(2, minmax(0, 1fr)) } .stats .figure { font-size: 20px } }
-@media print { .frame { overflow: visible } summary { display: none } }
+  .stats { grid-template-columns: repeat(2, minmax(0, 1fr)) }
+  .stats .figure:not(.is-unknown) { font-size: 20px } }
+@media print { @page { margin: 12mm } main { padding: 0 } .card summary { display: none }
+  .details::details-content { content-visibility: visible; block-size: auto } }
 """
 
-# Values stand in cells from 40 px on, and gaps close where cells are slivers, as on the page.
+# As on the page: values stand in cells from 40 px on, gaps close where cells are slivers, and
+# labels get short where the page is narrow. On paper colours are those of the light theme.
 DRAW_SCRIPT = """
 "use strict"
 const figures = JSON.parse(document.getElementById("figures").textContent)
 const dark = matchMedia("(prefers-color-scheme: dark)")
+const narrow = 480
 const gap = (cell) => (cell < 3 ? 0 : cell < 12 ? 1 : 3)
 const fitted = (trace, cell) =>
   trace.type === "heatmap" ? { ...trace, xgap: Math.min(trace.xgap, gap(cell)) } : trace
-function draw() {
+const short = (label) => label.split(" <")[0].replace(/^stage /, "s")
+function shortened(layout) {
+  const { margin, xaxis, yaxis } = layout
+  // As STEP_LEFT_PX of the page: labels of workers and ranks lose their hosts.
+  const left = margin.l === 148 ? 72 : margin.l === 60 ? 28 : margin.l
+  const every = Math.ceil((xaxis.tickvals?.length ?? 0) / 5)
+  const kept = (_, at) => at % every === 0
+  return {
+    ...layout,
+    margin: { ...margin, l: left, r: Math.min(margin.r, 56) },
+    xaxis: every < 2 ? xaxis : { ...xaxis, tickvals: xaxis.tickvals.filter(kept),
+      ticktext: xaxis.ticktext?.filter(kept) },
+    yaxis: yaxis.ticktext ? { ...yaxis, ticktext: yaxis.ticktext.map(short) } : yaxis,
+  }
+}
+function draw(theme = dark.matches ? "dark" : "light") {
   for (const plot of document.querySelectorAll("[data-figure]")) {
-    const { data, layout } = figures[dark.matches ? "dark" : "light"][plot.dataset.figure]
+    const figure = figures[theme][plot.dataset.figure]
     const width = plot.clientWidth
+    const layout = width < narrow ? shortened(figure.layout) : figure.layout
     const [from, to] = layout.xaxis?.range ?? [0, 1]
     const cell = (width - layout.margin.l - layout.margin.r) / (to - from)
-    const shown = data.filter((trace) => trace.name !== "values" || cell >= 40)
+    const shown = figure.data.filter((trace) => trace.name !== "values" || cell >= 40)
     const traces = shown.map((trace) => fitted(trace, cell))
     Plotly.react(plot, traces, { ...layout, width }, { displayModeBar: false })
   }
 }
-dark.addEventListener("change", draw)
-addEventListener("resize", draw)
-draw()
+loadPlotly().then(() => {
+  dark.addEventListener("change", () => draw())
+  addEventListener("resize", () => draw())
+  addEventListener("beforeprint", () => draw("light"))
+  addEventListener("afterprint", () => draw())
+  draw()
+})
 """
 
 
@@ -216,7 +240,7 @@ def _points(result: Result) -> list[StepPoint]:
 # Nothing may be fetched: the file has to work offline, and in ten years.
 _CSP = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
 )
 _PAGE_HEAD = """<!doctype html>
 <html lang="en">
@@ -233,31 +257,32 @@ _PAGE_HEAD = """<!doctype html>
 """
 _PAGE_FOOT = """</main>
 <script type="application/json" id="figures">{figures}</script>
-<script>{script}</script>
+{script}
 <script>{draw}</script>
 </body>
 </html>
 """
 
 
-def html_report(result: Result, *, state: JobState, hosts: Hosts, script: str) -> str:
-    """The whole page; `script` is Plotly's, which is inlined."""
+def html_report(result: Result, *, state: JobState, hosts: Hosts, assets: Assets) -> str:
+    """The whole page, in the order of the job's page, with all that it needs inside."""
     name = formatting.bidi_isolated(result["job"]["name"])
     drawn = {each.name: report_figures(result, hosts, each) for each in (LIGHT, DARK)}
+    figures = _json(_data_and_layout(drawn))
+    style = font_face(assets) + css_variables() + STYLE
     parts = [
-        _PAGE_HEAD.format(
-            csp=_CSP, title=escape(f"{name} · Paceline"), style=css_variables() + STYLE
-        ),
+        _PAGE_HEAD.format(csp=_CSP, title=escape(f"{name} · Paceline"), style=style),
         _opening(result, state, name),
         stats(result),
-        '<div class="panels"><div>',
-        *(_card(key, *card) for key, card in drawn[LIGHT.name].items()),
-        "</div><div>",
+        '<div class="panels">',
         findings(result),
-        ruled_out(result),
+        *(_card(key, *card) for key, card in drawn[LIGHT.name].items()),
+        '<details class="details"><summary>Details: data used, causes ruled out</summary>',
+        '<div class="panels">',
         measured_steps(result),
-        "</div></div>",
-        _PAGE_FOOT.format(figures=_json(_data_and_layout(drawn)), script=script, draw=DRAW_SCRIPT),
+        ruled_out(result),
+        "</div></details></div>",
+        _PAGE_FOOT.format(figures=figures, script=script_data(assets), draw=LOADER + DRAW_SCRIPT),
     ]
     return "\n".join(parts)
 
@@ -285,8 +310,8 @@ def _card(name: str, title: str, figure: PlotlyFigure) -> str:
     return (
         f'<section class="card"><h2>{escape(title)}</h2><p class="note">'
         f"{escape(figure_meta['text'])}</p>"
-        f'{key}<div class="frame"><div class="plot" data-figure="{escape(name)}" role="img" '
-        f'aria-label="{escape(figure_meta["text"])}"></div></div>{note}'
+        f'{key}<div class="plot" data-figure="{escape(name)}" role="img" '
+        f'aria-label="{escape(figure_meta["text"])}"></div>{note}'
         f"<details><summary>Show table</summary>{table(figure_meta['table'])}</details></section>"
     )
 

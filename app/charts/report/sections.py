@@ -13,34 +13,55 @@ Result = Mapping[str, Any]
 Row = tuple[str, str, str]
 
 _MAX_SKIPPED = 12
+_HOURS_A_DAY = 24
 
 
 def stats(result: Result) -> str:
     """The strip of figures with their meaning."""
     cells = "".join(
-        f'<div><dt>{escape(label)}</dt><dd class="figure">{escape(figure)}</dd>'
+        f'<div><dt>{escape(label)}</dt><dd class="{_class_of(figure)}">{escape(figure)}</dd>'
         f"<dd>{escape(note)}</dd></div>"
         for label, figure, note in _stat_rows(result)
     )
     return f'<dl class="stats">{cells}</dl>'
 
 
+def _class_of(figure: str) -> str:
+    return "figure is-unknown" if figure == formatting.NOT_MEASURED else "figure"
+
+
 def _stat_rows(result: Result) -> list[Row]:
     recorded, ideal = (_mean_s(result, name) for name in ("recorded", "ideal"))
-    last_stage = len(result["stage_share"]) - 1
-    alone = f"stage {last_stage} alone: {_share(result['m_s'])}"
+    wasted = result["gpu_time_wasted"]
+    a_day = formatting.gpu_hours(_HOURS_A_DAY * result["job"]["world_size"] * max(0.0, wasted))
     return [
         (
             "Slowdown",
             formatting.ratio(result["slowdown"]),
-            f"recorded {recorded} a step, {ideal} without stragglers",
+            f"recorded {recorded} per step, {ideal} without stragglers",
         ),
-        ("GPU time wasted", formatting.percent(result["gpu_time_wasted"]), "1 - 1 / slowdown"),
+        ("GPU time wasted", formatting.percent(wasted), f"{a_day} per day"),
         ("Lost in these steps", f"{result['gpu_hours_lost']:z,.3g} GPU-h", _steps(result)),
-        ("Won back by the slowest 3 %", _share(result["m_w"]), alone),
+        _won_back(result),
         _fidelity(result),
         _clocks(result),
     ]
+
+
+def _won_back(result: Result) -> Row:
+    """What fixing the slowest workers, or the last stage, would win back: at most all of it."""
+    by_worker, by_stage = result["m_w"], result["m_s"]
+    is_of_stage = any(
+        found["cause"] == "stage-imbalance" for found in (result["findings"] or ())[:1]
+    )
+    label = "Won back by last stage" if is_of_stage else "Won back by worker"
+    share, other = (by_stage, by_worker) if is_of_stage else (by_worker, by_stage)
+    if share is not None and share > 1:
+        return label, _share(share), "all of the loss: the ideal is a mean that the fault raises"
+    if is_of_stage:
+        return label, _share(share), f"the slowest 3 % of workers {_share(other)}"
+    alone = f"; last stage alone {_share(other)}" if len(result["stage_share"]) > 1 else ""
+    return label, _share(share), f"by fixing the slowest 3 % of workers{alone}"
 
 
 def _mean_s(result: Result, name: str) -> str:
@@ -70,8 +91,8 @@ def measured_steps(result: Result) -> str:
     ]
     more = len(skipped) - _MAX_SKIPPED
     rest = [f"and {formatting.count(more)} more"] if more > 0 else []
-    left_out = "; ".join([*skipped[:_MAX_SKIPPED], *rest]) or "none"
-    rows = [("Steps", _steps(result)), ("Left out", left_out)]
+    skipped_words = "; ".join([*skipped[:_MAX_SKIPPED], *rest]) or "none"
+    rows = [("Steps", _steps(result)), ("Skipped", skipped_words)]
     return f'<section class="card"><h2>Data used</h2>{fact_list(rows)}</section>'
 
 
@@ -101,7 +122,7 @@ def fact_list(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _share(share: float | None) -> str:
-    return formatting.NOT_MEASURED if share is None else formatting.percent(share)
+    return formatting.NOT_MEASURED if share is None else formatting.percent(min(1.0, share))
 
 
 _MAX_CULPRITS = 3
@@ -112,17 +133,18 @@ def findings(result: Result) -> str:
     """Each cause with its share of the loss, its sentence and its evidence."""
     found = result["findings"]
     if found is None:
-        body = "<p>The data allow no diagnosis: see the causes that were checked.</p>"
+        body = "<p>The data allow no diagnosis: see the checked causes under Details.</p>"
     elif not found:
         said = remarks(result) or ["Nothing stands out."]
         body = "".join(f"<p>{escape(each)}</p>" for each in said)
     else:
-        body = f"<ol>{''.join(map(_finding, found))}</ol>"
+        num_stages = len(result["stage_share"] or ())
+        body = f"<ol>{''.join(_finding(each, num_stages) for each in found)}</ol>"
     note = '<p class="note">Causes may overlap.</p>' if len(found or ()) > 1 else ""
     return f'<section class="card findings"><h2>Findings</h2>{note}{body}</section>'
 
 
-def _finding(found: Mapping[str, Any]) -> str:
+def _finding(found: Mapping[str, Any], num_stages: int) -> str:
     sure = formatting.confidence(found["confidence"])
     onset = found["onset_step"]
     end = found.get("end_step")
@@ -131,7 +153,7 @@ def _finding(found: Mapping[str, Any]) -> str:
     times = [("Since", since), *until]
     evidence = ((_label(name), _evidence(name, value)) for name, value in found["evidence"].items())
     return (
-        f'<li><p class="share">{_cost(found)}</p><div><h3>{escape(_title(found))}</h3>'
+        f'<li><p class="share">{_cost(found)}</p><div><h3>{escape(_title(found, num_stages))}</h3>'
         f'<p>{escape(_sentence(found["sentence"]))}</p><p class="sure">{sure}</p>'
         f"<details><summary>Evidence</summary>{fact_list([*times, *evidence])}</details>"
         "</div></li>"
@@ -144,20 +166,18 @@ def _when(step: int, at: str | None) -> str:
 
 
 def _cost(found: Mapping[str, Any]) -> str:
-    share = found["evidence"].get("share_of_loss")
-    if share is not None and not found.get("cost_range"):
-        return f"<b>{escape(formatting.percent(share))}</b> of loss"
     costs = cost_text(found)
     return "no figure" if costs is None else f"<b>{escape(costs)}</b> of GPU time"
 
 
-def _title(found: Mapping[str, Any]) -> str:
-    cause = found["cause"].replace("-", " ").capitalize()
+def _title(found: Mapping[str, Any], num_stages: int) -> str:
+    culprits = found["culprits"]
+    is_last = len(culprits) == 1 and culprits[0].get("stage") == num_stages - 1 > 0
+    cause = _capitalized(formatting.cause_name(found["cause"], is_last_stage=is_last))
     named = [
-        formatting.culprit_name(each, names_unknown_host=True)
-        for each in found["culprits"][:_MAX_CULPRITS]
+        formatting.culprit_name(each, names_unknown_host=True) for each in culprits[:_MAX_CULPRITS]
     ]
-    more = len(found["culprits"]) - len(named)
+    more = len(culprits) - len(named)
     where = [each for each in (*named, f"{more} more" if more > 0 else "") if each]
     return f"{cause}: {'; '.join(where)}" if where else cause
 
@@ -166,9 +186,12 @@ def ruled_out(result: Result) -> str:
     """Causes that were ruled out, and those that the data do not allow to judge."""
     others = result["ruled_out"] or ()
     parts = []
-    for title, is_unjudged in (("Checked and ruled out", False), ("Not enough data", True)):
+    for title, is_unjudged in (("Ruled out", False), ("Undecided", True)):
         chosen = [each for each in others if each["insufficient_evidence"] is is_unjudged]
-        rows = [(_label(each["cause"]), _sentence(each["reason"])) for each in chosen]
+        rows = [
+            (_capitalized(formatting.cause_name(each["cause"])), _sentence(each["reason"]))
+            for each in chosen
+        ]
         parts += [f"<h2>{title}</h2>{fact_list(rows)}"] if rows else []
     return f'<section class="card">{"".join(parts)}</section>' if parts else ""
 
@@ -177,6 +200,10 @@ def _sentence(text: str) -> str:
     said = formatting.with_times_sign(formatting.bidi_isolated(text)).removesuffix(".")
     first = said[:1] if said.startswith("dp ") else said[:1].upper()
     return f"{first}{said[1:]}."
+
+
+def _capitalized(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def _label(name: str) -> str:

@@ -195,6 +195,9 @@ def worker_heatmap(
                 row_px=row_px, has_values=has_values, hosts=hosts, theme=theme,
             )
         ]  # fmt: skip
+    figure_meta = _meta(slowdown, grid, _sentence(slowdown, culprits, hosts, named), hosts)
+    if not culprits and not silent and _is_alike(slowdown):
+        figure_meta["alike"] = _alike_sentence(slowdown.size)
     return PlotlyFigure(
         data=data,
         layout=layout(
@@ -207,7 +210,7 @@ def worker_heatmap(
             shapes=shapes,
             annotations=notes,
         ),
-        meta=_meta(slowdown, grid, _sentence(slowdown, culprits, hosts, named), hosts),
+        meta=figure_meta,
     )
 
 
@@ -248,6 +251,21 @@ def _meta(slowdown: Floats, grid: WorkerGrid, sentence: str, hosts: Hosts | None
     if slowdown.size > MAX_TABLE_ROWS:
         figure_meta["table"]["caption"] = _caption(slowdown.size)
     return figure_meta
+
+
+# Closer than this to 1, all values read 1.00 or 1.01.
+_ALIKE = 0.01
+
+
+def _is_alike(slowdown: Floats) -> bool:
+    """Whether a grid of these values would show the same in every cell."""
+    is_near = np.abs(slowdown - 1) <= _ALIKE
+    return slowdown.size > 1 and bool(np.isfinite(slowdown).all() and is_near.all())
+
+
+def _alike_sentence(num_workers: int) -> str:
+    workers, limit = formatting.plural(num_workers, "worker"), formatting.percent(_ALIKE)
+    return f"All {workers} are alike: none alone would slow the job by more than {limit}."
 
 
 def _cells(grid: WorkerGrid, hosts: Hosts | None) -> dict[str, Any]:

@@ -38,6 +38,8 @@ export class ChartCard {
     this.explanation = explanation
     this.legend = legend
     this.isTable = false
+    // A grid in which all values are the same is a sentence until the reader wants it, or until they differ.
+    this.hasGrid = false
     this.parts = parts.map((name) => newPart(name, highlight))
     this.header = h("header")
     this.body = h("div")
@@ -154,8 +156,10 @@ export class ChartCard {
   draw() {
     clearTimeout(this.patience)
     this.isWordsOnly = false
-    this.drawHeader()
     const drawn = this.parts.filter((part) => part.figure)
+    // What was drawn once stays: a value that crosses the limit now and then moves nothing.
+    this.hasGrid ||= drawn.some(({ figure }) => this.hasGridIn(figure))
+    this.drawHeader()
     const notes = drawn.map((part) => part.figure.meta.note).filter(Boolean)
     patch(
       this.foot,
@@ -168,11 +172,31 @@ export class ChartCard {
       )
       return
     }
+    const plotted = drawn.filter(({ figure }) => this.hasGrid || !figure.meta.alike)
     patch(
       this.body,
-      drawn.map((part) => part.pointer.node),
+      plotted.map((part) => part.pointer.node),
+      drawn.filter((part) => !plotted.includes(part)).map(({ figure }) => this.sentence(figure.meta.alike)),
     )
-    for (const part of drawn) this.drawPlot(part, part !== drawn.at(-1))
+    for (const part of plotted) this.drawPlot(part, part !== plotted.at(-1))
+  }
+
+  /** Whether a figure is a grid with different values; other charts are none. */
+  hasGridIn({ data, meta }) {
+    return !meta.alike && data.some(({ type }) => type === "heatmap")
+  }
+
+  sentence(alike) {
+    const showGrid = () => {
+      this.hasGrid = true
+      this.draw()
+    }
+    return h(
+      "p",
+      { class: "alike" },
+      `${tidy(alike)} `,
+      h("button", { class: "text-button", type: "button", onclick: showGrid }, "Show anyway"),
+    )
   }
 
   drawPlot({ plot, figure, pointer }, isAbove) {
@@ -197,7 +221,13 @@ export class ChartCard {
     this.draw()
   }
 
+  /** Whether a sentence stands in place of all pictures. */
+  get isSentence() {
+    return this.hasPicture() && !this.hasGrid && this.parts.every(({ figure }) => !figure || figure.meta.alike)
+  }
+
   drawHeader() {
+    const hasKey = !this.isWordsOnly && !this.isSentence
     const toggle = () => {
       this.isTable = !this.isTable
       this.draw()
@@ -206,11 +236,8 @@ export class ChartCard {
       this.header,
       h("h2", {}, this.title),
       this.explanation && h("span", { class: "explanation" }, this.explanation),
-      this.legend &&
-        !this.isTable &&
-        !this.isWordsOnly &&
-        h("div", { class: "key" }, this.legend(this.parts[0].figure)),
-      this.controls && !this.isWordsOnly && this.controls(),
+      this.legend && !this.isTable && hasKey && h("div", { class: "key" }, this.legend(this.parts[0].figure)),
+      this.controls && hasKey && this.controls(),
       this.hasPicture() &&
         h(
           "button",

@@ -1,4 +1,4 @@
-/** The findings card: causes, culprits, confidence, evidence, and causes that were ruled out. */
+/** The findings card: causes, culprits, confidence, evidence; and the card of causes that were ruled out. */
 
 import { h } from "../lib/dom.js"
 import {
@@ -17,6 +17,7 @@ import {
 } from "../lib/formatting.js"
 import { shortDuration, sinceWhen, timed } from "../lib/times.js"
 import { culpritLinks, culpritWords } from "./culprits.js"
+import { term } from "./definition.js"
 import { waitRemarks } from "./waits.js"
 
 const BARS = { high: 3, medium: 2, low: 1 }
@@ -38,8 +39,7 @@ const SAME = 0.0005
  * shown first, where workers have become silent since.
  */
 export function findingsCard(result, page) {
-  const { findings, ruled_out } = result
-  const found = findings ?? []
+  const found = result.findings ?? []
   return h(
     "section",
     { class: "card findings", "data-key": "findings", "aria-label": "Findings" },
@@ -50,7 +50,6 @@ export function findingsCard(result, page) {
       found.length > 1 && h("span", { class: "explanation" }, "causes may overlap"),
     ),
     page.silence && h("p", { class: "since" }, page.silence),
-    exceedsLoss(found[0], result) && h("p", { class: "since" }, OVER_LOSS),
     found.length
       ? h(
           "ol",
@@ -58,10 +57,25 @@ export function findingsCard(result, page) {
           found.map((each) => finding(each, page)),
         )
       : h("p", { class: "none" }, nothing(result, page)),
+    exceedsLoss(found[0], result) && overLoss(found[0], result),
     waitRemarks(result).map((remark) => h("p", { class: "unexplained" }, tidy(remark))),
-    ruledOut((ruled_out ?? []).filter(({ cause }) => !page.silence || cause !== "silent-worker")),
   )
 }
+
+/** Why the leading cause costs more than counts as lost: one sentence, behind a question. */
+function overLoss({ cause }, { slowdown }) {
+  const own = cause === "uniform-slowdown" && slowdown
+  return h(
+    "details",
+    { class: "over-loss", "data-key": "over-loss" },
+    h("summary", {}, "Why more than the GPU time wasted?"),
+    h("p", {}, own ? tidy(againstItself(slowdown)) : OVER_LOSS),
+  )
+}
+
+const againstItself = (slowdown) =>
+  "This cost is against the job\u2019s own earlier pace. All workers slowed down alike, and the ideal with them: " +
+  `against it the job runs at ${ratio(slowdown)}.`
 
 const exceedsLoss = (first, { gpu_time_wasted }) =>
   Number.isFinite(first?.cost) && Number.isFinite(gpu_time_wasted) && first.cost > gpu_time_wasted + SAME
@@ -69,11 +83,11 @@ const exceedsLoss = (first, { gpu_time_wasted }) =>
 function nothing(result, { silence }) {
   const { findings, ruled_out, fidelity, slowdown } = result
   if (findings && slowdown >= LOOK_CLOSER)
-    return "No cause was found. Causes that could not be decided are listed below."
+    return "No cause was found. Causes that could not be decided are listed under Details."
   if (findings && waitRemarks(result).length) return "No known cause matches."
   if (findings) return silence ? "No cause was found before that." : "Nothing stands out."
   if (fidelity?.verdict === "low") return "Withheld: low fidelity. Naming a cause would be a guess."
-  return ruled_out ? "Undecided: see below." : "Not analysed: no step of this window is complete."
+  return ruled_out ? "Undecided: see Details." : "Not analysed: no step of this window is complete."
 }
 
 function finding(found, page) {
@@ -91,14 +105,24 @@ function finding(found, page) {
         "h3",
         {},
         isHidden && "Hidden by the causes above: ",
-        causeName(cause, isOfLastStage(culprits, page)),
+        term(causeName(cause, isOfLastStage(culprits, page)), cause),
         where && `: ${where}`,
       ),
       h("p", {}, against(found) ?? varying(found) ?? timed(said(sentence))),
       seen_in &&
         seen_in.windows < seen_in.of &&
         h("p", { class: "quiet" }, `Seen in ${seen_in.windows} of ${seen_in.of} windows.`),
-      h("div", { class: "sure" }, h("span", {}, confidenceBars(confidence)), culpritLinks(culprits, page)),
+    ),
+    h(
+      "div",
+      { class: "more" },
+      h(
+        "div",
+        { class: "sure" },
+        h("span", {}, confidenceBars(confidence)),
+        culpritLinks(culprits, page),
+        h("a", { href: `/docs/on-call#${cause}` }, "Runbook"),
+      ),
       details(found),
     ),
   )
@@ -203,7 +227,10 @@ function details(found) {
   )
 }
 
-function ruledOut(causes) {
+/** The card of causes that were ruled out or could not be decided; null where there are none. */
+export function ruledOutCard({ ruled_out }, { silence }) {
+  const causes = (ruled_out ?? []).filter(({ cause }) => !silence || cause !== "silent-worker")
+  if (!causes.length) return null
   const list = (title, chosen) =>
     chosen.length > 0 && [
       h("h3", {}, title),
@@ -213,20 +240,18 @@ function ruledOut(causes) {
         byReason(chosen).map(([names, reason]) => h("div", {}, h("dt", {}, `${names}: `), h("dd", {}, said(reason)))),
       ),
     ]
-  return (
-    causes.length > 0 &&
-    h(
-      "div",
-      { class: "ruled-out" },
-      list(
-        "Ruled out",
-        causes.filter((each) => !each.insufficient_evidence),
-      ),
-      list(
-        "Undecided",
-        causes.filter((each) => each.insufficient_evidence),
-      ),
-    )
+  return h(
+    "section",
+    { class: "card ruled-out", "data-key": "ruled-out", "aria-label": "Other causes" },
+    h("header", {}, h("h2", {}, "Other causes")),
+    list(
+      "Ruled out",
+      causes.filter((each) => !each.insufficient_evidence),
+    ),
+    list(
+      "Undecided",
+      causes.filter((each) => each.insufficient_evidence),
+    ),
   )
 }
 

@@ -24,12 +24,12 @@ const PAGES = [
   { href: "/alerts", text: "Alerts", isHere: (path) => path.startsWith("/alerts") },
   { href: "/hosts", text: "Hosts", isHere: (path) => path.startsWith("/hosts") },
   { href: "/settings", text: "Settings", isHere: (path) => path.startsWith("/settings") },
-  // A document of its own, without a script.
-  { href: "/docs", text: "Docs", isHere: () => false, isApart: true },
+  // Documents of their own, which the server renders.
+  { href: "/docs", text: "Docs", isHere: (path) => path.startsWith("/docs") },
 ]
 
-/** Children of the bar; `live` is `{mark, tone, text}` or null when not signed in. */
-export function topBar(live, onTheme) {
+/** Children of the bar; `live` is `{mark, tone, text}` or null when not signed in: then it has no pages by default. */
+export function topBar(live, onTheme, { hasPages = Boolean(live) } = {}) {
   return [
     h(
       "a",
@@ -37,8 +37,8 @@ export function topBar(live, onTheme) {
       logo(),
       h("span", {}, "Paceline"),
     ),
-    live && h("nav", { "aria-label": "Pages", "data-key": "nav" }, PAGES.map(pageLink)),
-    live && pagesMenu(),
+    hasPages && h("nav", { "aria-label": "Pages", "data-key": "nav" }, PAGES.map(pageLink)),
+    hasPages && pagesMenu(),
     h(
       "div",
       { class: "right", "data-key": "right" },
@@ -49,8 +49,8 @@ export function topBar(live, onTheme) {
   ]
 }
 
-function pageLink({ href, text, isHere, isApart }) {
-  return h("a", { href, "data-apart": isApart, "aria-current": isHere(location.pathname) && "page" }, text)
+function pageLink({ href, text, isHere }) {
+  return h("a", { href, "aria-current": isHere(location.pathname) && "page" }, text)
 }
 
 /** The pages in a menu, where the bar has no room for them. */

@@ -66,7 +66,7 @@ async def test_problem_has_code_field_and_message(api):
     answer = await api.client.get("/api/v1/jobs?limit=0")
     problem = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
-    assert problem["type"] == "/docs#error-invalid"
+    assert problem["type"] == "/docs/api#error-invalid"
     assert problem["status"] == 422
     assert problem["title"]
     assert problem["instance"] == "/api/v1/jobs"
@@ -91,7 +91,7 @@ async def test_allow_header_has_methods_of_all_routes_of_the_path(api):
     answer = await api.client.patch("/api/v1/jobs/llm-70b")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, PUT")
     answer = await api.client.post("/docs")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
 ODD_BODIES = [

@@ -46,11 +46,12 @@ def test_headline_claims_no_cause_without_a_diagnosis():
     assert told("healthy", result(findings=None, slowdown=1.01))[0].endswith("of its ideal.")
 
 
-def test_healthy_job_mentions_a_slowdown_outside_the_replay():
+def test_uniform_slowdown_says_what_its_cost_is_against():
     slower = found("uniform-slowdown", "every worker computes 1.2x slower since step 40")
     assert told("healthy", result(slowdown=1.01, findings=[slower])) == (
         "Every worker computes 1.2\u00d7 slower since step 40.",
-        "This job runs at 1.01\u00d7 of its ideal.",
+        "That cost is against the job's own earlier pace: all workers slowed down alike, and the "
+        "ideal with them, so against its ideal the job runs at 1.01\u00d7.",
     )
 
 

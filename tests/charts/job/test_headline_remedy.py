@@ -38,20 +38,24 @@ def test_a_long_last_stage_has_a_reason():
     )
 
 
-def test_a_cost_beyond_the_loss_is_told_with_its_reason_and_never_as_a_share_of_it():
-    # At 100/64 of its ideal 36 % of 2,400 GPU-h count as lost; half of them are won back.
+def test_no_more_is_won_back_than_counts_as_lost():
+    # At 100/64 of its ideal 36 % of 2,400 GPU-h count as lost; against peers the cost is half.
     found = finding("stage-imbalance", cost=0.5, share=1.39)
-    told = remedy(found, pp_size=8, num_gpus=100, slowdown=1.5625)
-    assert told == (
-        "Fixing this stage would win back 1,200 GPU-h per day, more than the 864 counted as lost: "
-        "the ideal is a mean that this stage itself raises."
-    )
+    shown = remedy(found, pp_size=8, num_gpus=100, slowdown=1.5625)
+    assert shown == "Fixing this stage would win back all 864 GPU-h per day."
+    assert won_back_gpu_hours(found, 100, 1.5625) == pytest.approx(864)
     then = remedy(found, pp_size=8, num_gpus=0, slowdown=1.5625)
-    assert "win back 50 % of the GPU time, more than the 36 % counted as lost" in then
+    assert then == "Fixing this stage would win back all of the loss."
+
+
+def test_cost_of_a_uniform_slowdown_is_no_part_of_the_loss():
+    found = finding("uniform-slowdown", cost=0.23, share=None, culprits=0)
+    shown = remedy(found, pp_size=8, num_gpus=100, slowdown=1.01)
+    assert shown == "Computing as fast as before would win back 552 GPU-h per day."
 
 
 def test_a_cost_within_the_loss_needs_no_reason():
-    assert "counted" not in remedy(finding(), pp_size=4, num_gpus=8, slowdown=1.5)
+    assert "all" not in remedy(finding(), pp_size=4, num_gpus=8, slowdown=1.5)
 
 
 def test_uneven_sequences_are_no_hosts_fault():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app import formatting
+from app.charts.report.embedded import Assets
 from app.charts.report.html import html_report
 from app.diagnosis.job_history import History
 from app.monitor import analysed
@@ -16,7 +17,7 @@ from app.synth.faults.slow_compute import SlowWorker
 from tests.charts.results import unpacked
 from tests.diagnosis.jobs import made, window_of
 
-SCRIPT = "/* Plotly */"
+ASSETS = Assets(script_gz=b"Plotly", font=b"Inter")
 HOSTILE = '</script><script>alert(1)</script><!-- "\u202e'
 
 
@@ -32,7 +33,7 @@ def result(window):
 
 
 def page_of(result, hosts=None, state="straggling"):
-    return html_report(result, state=state, hosts=hosts or {}, script=SCRIPT)
+    return html_report(result, state=state, hosts=hosts or {}, assets=ASSETS)
 
 
 def figures_of(page):
@@ -59,7 +60,7 @@ def test_report_has_sentence_figures_and_evidence_as_text(result):
     assert ", rank 48 (dp 2, stage 1) is " in page
     assert f'<dd class="figure">{formatting.ratio(result["slowdown"])}</dd>' in page
     assert f'<dd class="figure">{formatting.percent(result["gpu_time_wasted"])}</dd>' in page
-    assert f"<b>{formatting.percent(finding['evidence']['share_of_loss'])}</b> of loss" in page
+    assert f"<b>{formatting.percent(finding['cost'])}</b> of GPU time" in page
     assert f"high confidence, {formatting.percent(finding['confidence'])}" in page
     assert "<dt>Workers</dt><dd>dp 2 stage 1</dd>" in page
     for cause in result["ruled_out"]:
@@ -82,7 +83,7 @@ def test_report_fetches_nothing(result):
     page = page_of(result)
     assert "default-src 'none'" in page
     assert re.findall(r"(?:src|href|action)=", page) == []
-    assert re.findall(r"https?://|url\(|@import", page) == []
+    assert re.findall(r"https?://|url\((?!data:)|@import", page) == []
 
 
 def test_text_from_workers_is_escaped(result, window):
@@ -126,7 +127,7 @@ def test_unknown_figures_are_reported_as_not_measured(result):
         | {"m_w": None, "m_s": None, "clocks": {"residual_ms": None, "reason": "no samples sent"}}
         | {"findings": [], "ruled_out": None, "arrivals": None, "unexplained_share": None}
     )
-    assert page.count('<dd class="figure">not measured</dd>') == 2
+    assert page.count('<dd class="figure is-unknown">not measured</dd>') == 2
     assert "no samples sent" in page
     assert "Nothing stands out." in page
     assert "NaN" not in page

@@ -181,3 +181,28 @@ def test_all_workers_of_a_culprit_host_are_culprits():
     assert culprit_workers(seen, hosts) == [(0, 0), (0, 1)]
     assert culprit_workers(seen, None) == []
     assert culprit_workers(seen | {"findings": None}, hosts) is None
+
+
+def alike(slowdown, **parts):
+    """What stands in place of a grid whose values are all the same; None where it is shown."""
+    return worker_heatmap(slowdown, hosts=None, theme=LIGHT, **parts)["meta"].get("alike")
+
+
+def test_grid_of_equal_values_has_a_sentence_in_its_place():
+    assert alike([[1.0, 1.004], [0.997, 1.0]]) == (
+        "All 4 workers are alike: none alone would slow the job by more than 1 %."
+    )
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "parts"),
+    [
+        ([[1.0, 1.02], [1.0, 1.0]], {}),
+        ([[1.0, NAN], [1.0, 1.0]], {}),
+        ([[1.0]], {}),
+        ([[1.0, 1.0]], {"silent": [(0, 1)]}),
+        ([[1.0, 1.0]], {"named": [(0, 1)]}),
+    ],
+)
+def test_grid_with_something_to_see_is_shown(slowdown, parts):
+    assert alike(slowdown, **parts) is None

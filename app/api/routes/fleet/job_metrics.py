@@ -198,7 +198,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[FleetJob], float | None]], ...] = (
     ),
     ("gpus", "Its GPUs.", lambda job: job.line.num_gpus),
     ("step_seconds", "What a step takes in the newest window.", _step_s),
-    ("last_step", "The last step that was heard of.", lambda job: job.line.last_step),
+    (
+        "last_step",
+        "The newest step of which any operation has arrived.",
+        lambda job: job.line.last_step,
+    ),
 )
 
 

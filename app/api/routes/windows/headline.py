@@ -64,7 +64,8 @@ def get_headline(
         facts = _job_facts(conn, job, state, service)
     shown = headline(state, result, facts)
     first = leading((result or {}).get("findings"))
-    won_back = None if first is None else won_back_gpu_hours(first, facts.num_gpus)
+    slowdown = (result or {}).get("slowdown")
+    won_back = None if first is None else won_back_gpu_hours(first, facts.num_gpus, slowdown)
     return HeadlineOut(
         state=shown.state,
         sentence=shown.sentence,

@@ -59,7 +59,7 @@ function row(alert, { known, isChosen, details, act, choose, under }) {
   )
 }
 
-/** Who acknowledged it, who was notified, and why somebody was not. */
+/** Who acknowledged it, who was notified, and which receivers were not. */
 function notes(alert, known) {
   const { acknowledged_at, acknowledged_by, silenced_by, inhibited_by } = alert
   const notified = known.notified(alert)

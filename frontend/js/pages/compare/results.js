@@ -1,6 +1,7 @@
 /** What two windows differ in: figures, causes, and the slowest workers. */
 
 import { culpritWords, hostHref, workerHref, workerName } from "../../components/culprits.js"
+import { term } from "../../components/definition.js"
 import { isOfLastStage, onsetWords } from "../../components/findings-card.js"
 import { statStrip } from "../../components/stat-strip.js"
 import { h } from "../../lib/dom.js"
@@ -140,7 +141,12 @@ function cause({ change, finding, before }, numStages) {
   return h(
     "li",
     { "data-key": `${finding.cause} ${where}` },
-    h("b", {}, causeName(finding.cause, isOfLastStage(finding.culprits, { numStages })), where && `: ${where}`),
+    h(
+      "b",
+      {},
+      term(causeName(finding.cause, isOfLastStage(finding.culprits, { numStages })), finding.cause),
+      where && `: ${where}`,
+    ),
     h("p", {}, tidy(cost)),
     change !== "gone" && h("p", { class: "quiet" }, since(finding)),
   )

@@ -1,6 +1,7 @@
 /** The table of jobs: its head, a line for each job, its causes and culprits in few words. */
 
 import { place, placeOf, rankWords } from "../../components/culprits.js"
+import { definedBy, term } from "../../components/definition.js"
 import { hasStaleFigures, missingDataInShort } from "../../components/missing-data.js"
 import { stateLabel } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
@@ -33,13 +34,13 @@ export const ORDERS = {
 const COLUMNS = [
   { text: "State", order: "state" },
   { text: "Job", order: "name" },
-  { text: "Slowdown", order: "slowdown", class: "number" },
+  { text: "Slowdown", order: "slowdown", class: "number", define: "slowdown" },
   { text: "Last 48 windows, 1.0\u00d7 to 1.5\u00d7", class: "at-middle" },
-  { text: "Causes" },
-  { text: "Culprit" },
-  { text: "Since", order: "since", class: "at-narrow" },
+  { text: "Causes", define: "cause" },
+  { text: "Culprit", define: "culprit" },
+  { text: "Since", order: "since", class: "at-narrow", define: "onset" },
   { text: "GPUs", order: "gpus", class: "number at-wide" },
-  { text: "Lost now, GPU\u2011h/day", order: "lost", class: "number" },
+  { text: "Lost now, GPU\u2011h/day", order: "lost", class: "number", define: "being lost now" },
 ]
 
 /** The list; `asked` is the order in force, `picking` null or the picked job ids. */
@@ -62,8 +63,8 @@ export function fleetTable({ jobs, total, asked, picking, money, onorder, onpick
   ]
 }
 
-function heading({ text, order, class: place = "" }, asked, onorder) {
-  if (!order) return h("span", { class: place }, text)
+function heading({ text, order, class: place = "", define }, asked, onorder) {
+  if (!order) return h("span", { class: place }, define ? term(text, define) : text)
   const isChosen = asked.order === order
   const way = asked.dir === "asc" ? "\u2191" : "\u2193"
   return h(
@@ -71,7 +72,13 @@ function heading({ text, order, class: place = "" }, asked, onorder) {
     { class: place },
     h(
       "button",
-      { type: "button", class: "sort", "aria-pressed": String(isChosen), onclick: () => onorder(order) },
+      {
+        type: "button",
+        class: "sort",
+        "aria-pressed": String(isChosen),
+        ...(define && definedBy(define)),
+        onclick: () => onorder(order),
+      },
       text,
       isChosen && h("i", { "aria-hidden": "true" }, way),
       isChosen && h("span", { class: "unseen" }, asked.dir === "asc" ? ", smallest first" : ", largest first"),
@@ -219,7 +226,7 @@ function causes(job) {
   if (silence) return h("span", { class: "causes at-desk" }, chip(silence[0], job.state === "stalled"))
   const chips = job.causes
     .slice(0, CHIPS)
-    .map((each, at) => chip(shortCause(each.cause, job), at === 0 && job.state === "straggling"))
+    .map(({ cause }, at) => chip(shortCause(cause, job), at === 0 && job.state === "straggling", cause))
   const more = job.num_causes - CHIPS
   return h("span", { class: "causes at-desk" }, chips, more > 0 && h("span", { class: "quiet" }, `+${more}`))
 }
@@ -246,8 +253,9 @@ function culprit(job) {
   )
 }
 
-function chip(text, isLeading) {
-  return h("span", { class: isLeading ? "chip is-leading" : "chip" }, text)
+/** With a cause, its definition shows on hover; by keyboard it is on the job's page, which the row opens. */
+function chip(text, isLeading, cause = null) {
+  return h("span", { class: isLeading ? "chip is-leading" : "chip", "data-define": cause }, text)
 }
 
 function shortCause(cause, job) {

@@ -1,6 +1,7 @@
 /** Hosts that were slow in several jobs: the list to drain from. */
 
 import { hostHref } from "../../components/culprits.js"
+import { term } from "../../components/definition.js"
 import { panelFailed } from "../../components/notices.js"
 import { headline } from "../../components/page-head.js"
 import { stateIcon } from "../../components/state-icon.js"
@@ -167,10 +168,10 @@ function table(hosts) {
         h("th", { scope: "col" }, "Host"),
         h("th", { scope: "col" }, "Found slow in"),
         h("th", { scope: "col", class: "number at-desk" }, "Workers now"),
-        h("th", { scope: "col", class: "number" }, "Worst slowdown"),
+        h("th", { scope: "col", class: "number" }, term("Worst slowdown", "worker_slowdown")),
         h("th", { scope: "col", class: "number at-desk" }, "Slow since"),
         h("th", { scope: "col", class: "number at-desk" }, "Last slow"),
-        h("th", { scope: "col", class: "number" }, "Lost, GPU-h"),
+        h("th", { scope: "col", class: "number" }, term("Lost, GPU-h", "gpu_hours_lost")),
         isPriced && h("th", { scope: "col", class: "number at-desk" }, "Cost"),
       ),
     ),

@@ -1,4 +1,4 @@
-/** The first card of a straggling job: what to do about it. */
+/** What to do about the findings of a straggling job. */
 
 import { trackButton } from "../../components/fix-history.js"
 import { readAddress } from "../../lib/address.js"

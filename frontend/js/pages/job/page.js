@@ -52,7 +52,7 @@ class JobPage {
     this.slots = {
       head: slot("job-head"),
       stats: slot("job-stats"),
-      panels: slot("job-panels"),
+      panels: slot("panels job-panels"),
       pinned: slot("job-pinned"),
     }
     this.panels = new Panels(this.slots.panels, {

@@ -1,7 +1,7 @@
-/** The charts and cards of a job's page: which there are, in which order, and which one leads. */
+/** The cards of a job's page in reading order: what is wrong, what to do, the charts, other facts, details. */
 
 import { ChartCard, legend, waitingCells } from "../../components/chart-card.js"
-import { findingsCard, leadingFinding } from "../../components/findings-card.js"
+import { findingsCard, leadingFinding, ruledOutCard } from "../../components/findings-card.js"
 import { fixHistoryCard, loadFixes } from "../../components/fix-history.js"
 import { hostHistoryCard } from "../../components/host-history.js"
 import { silentRanksNow, silentRanksRemark } from "../../components/missing-data.js"
@@ -10,7 +10,9 @@ import { getJsonOrNull } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
 import { counted, isKnown, percentNumber, whole } from "../../lib/formatting.js"
 import { AdviceCard } from "./advice-card.js"
+import { chartRows } from "./chart-rows.js"
 import { slowdownScale, waitScale } from "./colour-scale.js"
+import { DetailsSection } from "./details-section.js"
 import { dataUsedCard, eventsCard, fingerprintCard, waitingForCard } from "./fact-cards.js"
 import { RecordingCard } from "./recording-card.js"
 import { loadScores, scoresCard } from "./scores-card.js"
@@ -29,24 +31,27 @@ const LEADS = {
   "late-host": "waited",
 }
 
-/** Panels in the left column, in the pair under it, and in the right column, by lead panel. */
-const PLACES = {
-  workers: { left: ["workers", "steps"], pair: ["optypes", "stages"], right: [] },
-  stages: { left: ["stages", "steps"], pair: [], right: ["workers", "optypes"] },
-  ranks: { left: ["ranks", "workers", "stages"], pair: [], right: ["lengths", "optypes"] },
-  steps: { left: ["steps", "workers"], pair: ["optypes", "stages"], right: [] },
-  waited: { left: ["waited", "workers", "steps"], pair: ["optypes", "stages"], right: [] },
+/** All panels in their order, by lead panel. */
+const ORDERS = {
+  workers: ["workers", "steps", "optypes", "stages"],
+  stages: ["stages", "steps", "workers", "optypes"],
+  ranks: ["ranks", "workers", "stages", "lengths", "optypes"],
+  steps: ["steps", "workers", "optypes", "stages"],
+  waited: ["waited", "workers", "steps", "optypes", "stages"],
+}
+// Over steps, or over as many ranks: these need the whole width.
+const WIDE = new Set(["steps", "ranks", "waited"])
+// A grid of few columns and some rows is best seen in half of it.
+const isSmall = ({ dp_size, pp_size }) => dp_size <= 8 && pp_size >= 4
+
+/** The order of a lead panel; whom the others waited for stands after the workers, else after the lead. */
+function orderOf(lead, result, { pp_size }) {
+  const order = ORDERS[lead ?? "workers"].filter((name) => name !== "stages" || pp_size > 1)
+  if (order.includes("waited") || !showsWaits(result)) return order
+  return order.toSpliced(order.indexOf("workers") + 1, 0, "waited")
 }
 
-/** The places of a lead panel; whom the others waited for stands under the workers, else under the lead. */
-function placesOf(lead, result) {
-  const { left, pair, right } = PLACES[lead ?? "workers"]
-  if (left.includes("waited") || !showsWaits(result)) return { left, pair, right }
-  const at = left.includes("workers") ? left.indexOf("workers") + 1 : 1
-  return { left: left.toSpliced(at, 0, "waited"), pair, right }
-}
-
-/** What to do, then cards in two columns; the one that best shows where the loss is comes first. */
+/** Findings, what to do, then the charts; the one that best shows where the loss is comes first. */
 export class Panels {
   constructor(root, { base, highlight, onSort, onRecord }) {
     Object.assign(this, {
@@ -63,10 +68,10 @@ export class Panels {
     })
     this.advice = new AdviceCard({ base, onTracked: () => this.askForFixes() })
     this.recording = new RecordingCard({ base, onChoose: onRecord })
+    this.details = new DetailsSection()
     // Made once: what is in them is only changed, so that what the reader opened stays open.
-    this.pair = h("div", { class: "pair", "data-own": true })
-    this.columns = [h("div", { class: "column", "data-own": true }), h("div", { class: "column", "data-own": true })]
-    this.panels = h("div", { class: "panels", "data-own": true }, this.columns)
+    this.charts = h("div", { class: "charts", "data-own": true })
+    this.facts = h("div", { class: "other-facts", "data-own": true })
   }
 
   /** Fetch every chart of the chosen windows; `isRepaint` when only the theme has changed. */
@@ -102,54 +107,68 @@ export class Panels {
 
   arrange() {
     const { seen, cards } = this
-    if (!hasFigures(seen)) return this.arrangeWords()
     const { job, result } = seen
-    if (result.slowdown) this.lead ??= leadOf(result)
-    const places = placesOf(this.lead, result)
-    const shown = (names) =>
-      names.filter((name) => name !== "stages" || job.parallelism.pp_size > 1).map((name) => cards[name])
-    for (const card of Object.values(cards)) card.node.classList.toggle("is-lead", card === cards[places.left[0]])
-    const nodes = (names) => shown(names).map((card) => card.node)
-    patch(this.root, this.advice.isShown && this.advice.node, this.panels)
-    const notes = this.notes()
-    // Where charts fill the right column, what only experts read goes under the left one.
-    const isFull = places.right.length > 0
-    patch(this.pair, nodes(places.pair), isFull && notes)
-    this.pair.classList.toggle("is-notes", isFull)
-    patch(this.columns[0], nodes(places.left), this.pair)
-    patch(this.columns[1], this.words(nodes(places.right)), !isFull && notes)
+    if (result?.slowdown) this.lead ??= leadOf(result)
+    // Without figures no chart has anything to show: what is known takes its place.
+    const order = hasFigures(seen) ? orderOf(this.lead, result, job.parallelism) : []
+    const isWide = (name) =>
+      WIDE.has(name) || (name === "stages" && name === order[0]) || (name === "workers" && !isSmall(job.parallelism))
+    const rows = chartRows(order, isWide)
+    for (const [name, card] of Object.entries(cards)) {
+      card.node.classList.toggle("is-lead", name === order[0])
+      card.node.classList.toggle(
+        "is-half",
+        rows.some((row) => row.length > 1 && row.includes(name)),
+      )
+    }
+    patch(
+      this.charts,
+      rows.flat().map((name) => cards[name].node),
+    )
+    patch(this.facts, this.otherFacts())
+    this.details.draw(this.detailCards())
+    patch(
+      this.root,
+      this.finding(),
+      order.length > 0 && this.advice.isShown && this.advice.node,
+      this.charts,
+      this.facts,
+      this.details.node,
+    )
   }
 
-  /** Without figures no chart has anything to show: what is known takes its place. */
-  arrangeWords() {
-    patch(this.root, this.panels)
-    patch(this.columns[0], this.words([]))
-    patch(this.columns[1], this.notes())
+  /** What is wrong; in its place what a job without figures waits for. */
+  finding() {
+    const { result, job } = this.seen
+    return result ? findingsCard(result, this.page()) : waitingForCard(job)
   }
 
-  /** The right column: what is wrong first, then its charts, then what happened. */
-  words(charts) {
-    const { ribbon, result, job, window } = this.seen
-    const host = this.host && hostHistoryCard({ host: this.host, jobId: job.job_id })
+  /** Where links of the cards lead, and who is silent now. */
+  page() {
+    const { job, window } = this.seen
     const page = { base: this.base, window, numStages: job.parallelism.pp_size }
-    const silence = this.isNow() ? silentRanksRemark(job, page) : null
+    return { ...page, silence: this.isNow() ? silentRanksRemark(job, page) : null }
+  }
+
+  /** What else is known of the job: what happened, fixes that are followed, its host in other jobs, scores. */
+  otherFacts() {
+    const { ribbon, job } = this.seen
     return [
-      result ? findingsCard(result, { ...page, silence }) : waitingForCard(job),
-      fixHistoryCard(this.fixes, () => this.askForFixes()),
-      ...charts,
       eventsCard(ribbon.events),
+      fixHistoryCard(this.fixes, () => this.askForFixes()),
+      this.host && hostHistoryCard({ host: this.host, jobId: job.job_id }),
       scoresCard(this.scores),
-      host,
     ]
   }
 
-  notes() {
+  /** What only experts read. */
+  detailCards() {
     const { ribbon, result, job } = this.seen
     this.recording.show(job)
     const measured = result
-      ? [fingerprintCard(result), dataUsedCard(result, ribbon, this.isNow() ? silentRanksNow(job) : null)]
+      ? [dataUsedCard(result, ribbon, this.isNow() ? silentRanksNow(job) : null), fingerprintCard(result)]
       : []
-    return [...measured, this.recording.node]
+    return [...measured, this.recording.node, result && ruledOutCard(result, this.page())]
   }
 
   isNow() {
@@ -164,7 +183,7 @@ export class Panels {
     const { cards } = this
     const isWithheld = result.fidelity?.verdict === "low"
     const above = `${this.base}/charts/steps?window=${encodeURIComponent(window)}`
-    const shown = new Set(Object.values(placesOf(this.lead, result)).flat())
+    const shown = new Set(orderOf(this.lead, result, job.parallelism))
     if (shown.has("steps"))
       cards.steps.load({ steps: above, ...(!isWithheld && { "worker-steps": `${at}/worker-steps${own}` }) })
     if (shown.has("ranks"))

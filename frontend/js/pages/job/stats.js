@@ -155,11 +155,16 @@ function byLengths({ evidence }) {
   const note = r > 0 ? `forward goes with backward, r\u00a0${r.toFixed(2)}` : ""
   return {
     label,
-    figure: share(evidence.share_of_loss),
+    figure: share(atMostAll(evidence.share_of_loss)),
+    ...whyAtMostAll(evidence.share_of_loss),
     unit: "% of the loss",
     note: share(evidence.share_of_loss) === null ? "no loss to explain" : note,
   }
 }
+
+/** No more is won back than is lost; the glossary says why a figure can be larger. */
+const atMostAll = (value) => (isKnown(value) ? Math.min(1, value) : value)
+const whyAtMostAll = (value) => (value > 1 ? { why: "won back" } : {})
 
 const nothingToWin = (figure) => (figure ? "no loss to win back" : "needs a slowdown")
 
@@ -173,7 +178,8 @@ function byWorker(job, { m_w, m_s, slowdown: figure }, isWithheld) {
   const hasStages = job.parallelism.pp_size > 1 && share(m_s) !== null
   return {
     label,
-    figure: share(m_w),
+    figure: share(atMostAll(m_w)),
+    ...whyAtMostAll(m_w),
     unit: "%",
     note: ["by fixing the slowest 3 % of workers", hasStages && `last stage alone ${share(m_s)} %`]
       .filter(Boolean)
@@ -188,13 +194,9 @@ function byStage({ parallelism }, { stage_share, findings, m_w, slowdown: figure
   if (isWithheld) return { label, note: WITHHELD }
   if (figure && figure < WORTH_IT) return notWorthIt(label)
   if (share(value) === null) return { label, note: nothingToWin(figure) }
-  const why =
-    value > 1
-      ? "over 100 %: see the stage panel"
-      : share(m_w) === null
-        ? ""
-        : `the slowest 3 % of workers ${share(m_w)} %`
-  return { label, figure: share(value), unit: "%", note: why }
+  const workers = share(m_w) === null ? "" : `the slowest 3 % of workers ${share(atMostAll(m_w))} %`
+  const note = value > 1 ? "all of the loss" : workers
+  return { label, figure: share(atMostAll(value)), ...whyAtMostAll(value), unit: "%", note }
 }
 
 function fidelity(result) {

@@ -65,7 +65,7 @@ export class RuleEditor {
     this.draw()
   }
 
-  /** Somebody else has changed the rules meanwhile: show their text, which may be replaced. */
+  /** Another reader has changed the rules meanwhile: show their text, which may be replaced. */
   meet(words) {
     this.version = this.latest
     this.answer({

@@ -1,6 +1,7 @@
 /** Figures of one worker, other workers on its host, and the groups that it communicates in. */
 
 import { hostHref, workerHref, workerName } from "../../components/culprits.js"
+import { term } from "../../components/definition.js"
 import { statStrip } from "../../components/stat-strip.js"
 import { h } from "../../lib/dom.js"
 import { contained, counted, NOT_MEASURED, percentNumber, ratio, seconds, tidy, whole } from "../../lib/formatting.js"
@@ -148,9 +149,9 @@ function group({ name, axis, num_ranks, num_occurrences, transfer_s, bandwidth_b
             {},
             h("th", {}, "rank"),
             h("th", {}, "host"),
-            h("th", {}, "others wait for it"),
-            h("th", { class: "is-number" }, "it waits"),
-            h("th", { class: "is-number" }, "late"),
+            h("th", {}, term("others wait for it", "waited_for_s")),
+            h("th", { class: "is-number" }, term("it waits", "waited_s")),
+            h("th", { class: "is-number" }, term("late", "late_share")),
           ),
         ),
         h(

@@ -36,7 +36,7 @@ class WorkerPage {
     Object.assign(this, { base, app, id })
     this.slots = { head: slot("page-head"), stats: slot(), panels: slot() }
     this.columns = [slot("column"), slot("column")]
-    this.panels = h("div", { class: "panels", "data-own": true }, this.columns)
+    this.panels = h("div", { class: "panels worker-panels", "data-own": true }, this.columns)
     this.cards = makeCards()
     patch(root, Object.values(this.slots))
   }
