@@ -30,7 +30,7 @@ from app.api.pages import Pages, frontend_dir
 from app.api.routes import audit, demo, events, health, pictures, session, settings, tokens
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
 from app.api.routes.fleet import fleet, hosts, metrics
-from app.api.routes.jobs import fixes, jobs, ops, otlp, recording, scores
+from app.api.routes.jobs import annotations, fixes, jobs, ops, otlp, recording, scores
 from app.api.routes.pictures import LinkedPictureMiddleware, PictureMiddleware
 from app.api.routes.windows import (
     advice,
@@ -56,6 +56,7 @@ ROUTERS = (
     jobs.router,
     recording.router,
     fixes.router,
+    annotations.router,
     windows.router,
     ribbon.router,
     timeline.router,

@@ -45,6 +45,11 @@ TAGS = [
         "to them.",
     },
     {
+        "name": "annotations",
+        "description": "Events beside training, from people and programs: deploys, checkpoints, "
+        "drained nodes (docs/annotations.md).",
+    },
+    {
         "name": "steps",
         "description": "Step times: recorded, simulated, and simulated without stragglers.",
     },
@@ -339,6 +344,20 @@ def _window_result() -> dict[str, Any]:
                     "fact has the step.",
                 },
                 "note": {"type": "string", "description": "A sentence of its own, or empty."},
+            },
+        },
+    }
+    found["after"] = {
+        "type": "array",
+        "description": "Annotations at most 5 steps before the onset, the nearest first; missing "
+        "if there are none. Near in time is no proof of a cause.",
+        "items": {
+            **thing,
+            "properties": {
+                "annotation_id": {"type": "string"},
+                "kind": {"type": "string"},
+                "steps_after": {"type": "integer"},
+                "sentence": {"type": "string"},
             },
         },
     }

@@ -16,7 +16,7 @@ from app.api.http.auth import SAFE_METHODS, Authenticator, header
 from app.api.http.bodies import ProjectRates
 from app.api.http.errors import internal_error, refusal
 from app.api.http.picture_links import PictureLinkAuth
-from app.api.http.principal import TRACES_PATH, Principal, attach_principal, needed_scope
+from app.api.http.principal import TRACES_PATH, Principal, attach_principal, needed_scopes
 from app.errors import PacelineError, WrongHost
 
 API_PREFIX = "/api/"
@@ -173,9 +173,9 @@ class AuthMiddleware:
             caller = await self._links.admit(scope)
         else:
             caller = self._access.recent(scope) or await self._access.admit(scope)
-            needed = needed_scope(scope["method"], scope["path"])
-            if needed is not None:
-                caller.check(needed)
+            needed = needed_scopes(scope["method"], scope["path"])
+            if needed:
+                caller.check(*needed)
         attach_principal(scope, caller)
         return await self._app(scope, self._counted(scope, receive, caller), send)
 
