@@ -27,7 +27,17 @@ from app.api.http.middleware import (
 from app.api.http.request_log import RequestLog, route_labels
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
-from app.api.routes import audit, demo, events, health, pictures, session, settings, tokens
+from app.api.routes import (
+    audit,
+    demo,
+    events,
+    health,
+    pictures,
+    session,
+    settings,
+    share_links,
+    tokens,
+)
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
 from app.api.routes.fleet import fleet, hosts, metrics
 from app.api.routes.jobs import annotations, fixes, jobs, ops, otlp, recording, scores
@@ -80,6 +90,7 @@ ROUTERS = (
     events.router,
     session.router,
     tokens.router,
+    share_links.router,
     settings.router,
     demo.router,
 )
@@ -131,7 +142,7 @@ def _routes() -> Sequence[BaseRoute]:
     api, answered = APIRouter(prefix=API), APIRouter()
     for router in ROUTERS:
         api.include_router(router)
-    of_service = (otlp.router, health.router, metrics.router)
+    of_service = (otlp.router, health.router, metrics.router, share_links.pages_router)
     for router in (api, *of_service, _documents_router, documentation.router):
         answered.include_router(router)
     return answered.routes

@@ -73,6 +73,10 @@ TAGS = [
     },
     {"name": "events", "description": "Live stream of changes."},
     {"name": "tokens", "description": "Access tokens of the project and their scopes."},
+    {
+        "name": "share links",
+        "description": "Links to frozen snapshots of a job's page, with an expiry.",
+    },
     {"name": "settings", "description": "Settings of the service, and retention of the project."},
     {"name": "session", "description": "Sign-in of the web page."},
     {"name": "health", "description": "Liveness and readiness probes, and metrics."},

@@ -14,7 +14,7 @@ from app.store.fleet import Loss
 from app.store.tables import annotations as annotations_table
 from app.store.tables import fixes as fixes_table
 from app.store.tables import jobs as jobs_table
-from app.store.tables import saved_questions, score_reports
+from app.store.tables import saved_questions, score_reports, share_links
 from tests.api import alerting, recorded
 from tests.api.server import (
     JOB,
@@ -102,6 +102,9 @@ GUARDED = {
     ),
     "list_annotations": Operation("GET", "/api/v1/annotations", "read", elsewhere=200),
     "delete_annotation": Operation("DELETE", f"/api/v1/annotations/{SAVED}", "write"),
+    "create_share": Operation("POST", "/api/v1/jobs/llm-70b/shares", "write", {}),
+    "list_shares": Operation("GET", "/api/v1/shares", "read", elsewhere=200),
+    "revoke_share": Operation("DELETE", f"/api/v1/shares/{SAVED}", "write"),
     "push_spans": Operation("POST", "/v1/traces", "ingest", {}, elsewhere=200),
     "push_ops": Operation("POST", "/api/v1/jobs/llm-70b/ops", "ingest", json_batch()),
     "list_windows": Operation("GET", "/api/v1/jobs/llm-70b/windows", "read"),
@@ -207,6 +210,7 @@ async def ask(api, client, name):
         save_report(api)
         save_fix(api)
         save_annotation(api)
+        save_share(api)
     if "{delivery}" in path:
         path = path.replace("{delivery}", failed_delivery(api))
     return await client.request(asked.method, path, json=asked.json)
@@ -259,12 +263,29 @@ def save_fix(api):
 
 def save_annotation(api):
     """Save an annotation once if the job exists."""
-    values = {"matchers": [], "text": "a test", "at_s": NOW_S, "source": "", "author": "a"}
+    values: dict[str, Any] = {
+        "matchers": [],
+        "text": "a test",
+        "at_s": NOW_S,
+        "source": "",
+        "author": "a",
+    }
     values |= {"project": "default", "kind": "note", "created_s": NOW_S - 600}
     with api.store.write() as conn:
         if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
             row = {"annotation_id": SAVED, "job_id": KEY, **values}
             insert_new(conn, annotations_table, [row])
+
+
+def save_share(api):
+    """Save a share link once if the job exists."""
+    values: dict[str, Any] = {"project": "default", "digest": "a", "author": "a"}
+    values |= {"window_id": "1-0"}
+    values |= {"created_s": NOW_S, "expires_s": NOW_S + 60, "first_step": 0, "last_step": 1}
+    with api.store.write() as conn:
+        if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
+            row = {"share_id": SAVED, "job_id": KEY, "size_bytes": 1, **values}
+            insert_new(conn, share_links, [row])
 
 
 def save_question(api):

@@ -13,6 +13,7 @@ ROOT_ID = "root"  # shorter than any token's id
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _SCOPE_KEY = "paceline.principal"
 TRACES_PATH = "/v1/traces"  # where OTLP exporters send spans: the one path of its own
+SHARE_PATH = "/share/"  # links to snapshots; their route checks the token
 
 
 @dataclass(frozen=True, slots=True)

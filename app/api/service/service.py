@@ -52,6 +52,8 @@ def cost_aware_cache(
     )
 
 
+# Who can open a share link: nobody, who is signed in to the project, or anyone who has it.
+ShareAudience = Literal["off", "signed-in", "anyone"]
 RulesSource = Literal["file", "defaults"]
 
 
@@ -94,6 +96,8 @@ class Service:
     auth: Authenticator
     picture_links: PictureLinkAuth
     sign_ins: FailureLimit
+    share_failures: FailureLimit
+    share_audience: ShareAudience
     registrations: RegistrationCache
     replays: ReplayCache
     thresholds: StateThresholds
