@@ -4,12 +4,13 @@ import { leadingFinding } from "../../components/findings-card.js"
 import { headline } from "../../components/page-head.js"
 import { h } from "../../lib/dom.js"
 import { contained, counted, shape } from "../../lib/formatting.js"
+import { may } from "../../lib/session.js"
 
 // Jobs in these states have a sentence that does not change from step to step.
 const STILL = new Set(["finished", "not-analysed", "stalled", "silent", "stale", "low-fidelity"])
 
 /** Crumbs, headline and buttons; `window` and `steps` are those that the page shows. */
-export function jobHead({ job, summary, base, window, steps, result, pinned, before }) {
+export function jobHead({ job, summary, base, window, steps, result, pinned, before, onShare }) {
   return [
     crumbs(job),
     h(
@@ -19,7 +20,7 @@ export function jobHead({ job, summary, base, window, steps, result, pinned, bef
         "data-key": "head",
       },
       headline(summary),
-      buttons({ job, base, window, steps, result, pinned, before }),
+      buttons({ job, base, window, steps, result, pinned, before, onShare }),
     ),
   ]
 }
@@ -41,12 +42,13 @@ function hasHostTimes({ labels }) {
   return labels?.times === "host" || labels?.host_times === "analyse"
 }
 
-function buttons({ job, base, window, steps, result, pinned, before }) {
+function buttons({ job, base, window, steps, result, pinned, before, onShare }) {
   if (!result?.slowdown) return null
   const own = window === "latest" ? result.window.id : window
   return h(
     "nav",
     { class: "acts", "aria-label": "Look closer" },
+    may("write") && h("button", { class: "button", type: "button", onclick: onShare }, "Share"),
     h(
       "a",
       {

@@ -16,6 +16,7 @@ import { beforeOnset, choiceInAddress, endsOf, load, meanStep, pickOfSteps, show
 import { Panels } from "./panels.js"
 import { recordingNote } from "./recording-card.js"
 import { Scrubber } from "./scrubber.js"
+import { ShareBox } from "./share-box.js"
 import { jobStats } from "./stats.js"
 
 export const path = /^\/jobs\/(?<jobId>[^/]+)$/
@@ -45,6 +46,7 @@ class JobPage {
     })
     this.highlight.show(this.choice.pinned)
     this.scrubber = new Scrubber({ onPick: (pick) => this.pick(pick) })
+    this.share = new ShareBox({ base: this.base, shown: () => sharedSteps(this.seen, this.choice), onRefused })
     this.slots = {
       head: slot("job-head"),
       stats: slot("job-stats"),
@@ -56,12 +58,14 @@ class JobPage {
       highlight: this.highlight,
       onSort: (sort) => this.sort(sort),
       onRecord: (asked) => this.record(asked),
+      onAnnotated: () => this.refresh(),
+      onRefused,
     })
   }
 
   begin() {
     const { head, stats, panels, pinned } = this.slots
-    patch(this.root, head, stats, this.scrubber.node, panels, pinned)
+    patch(this.root, head, this.share.node, stats, this.scrubber.node, panels, pinned)
     this.refresh()
     const onKey = (event) => event.key === "Escape" && this.highlight.free()
     document.addEventListener("keydown", onKey)
@@ -159,7 +163,14 @@ class JobPage {
     const isNow = choice.pick === "latest"
     patch(
       this.slots.head,
-      jobHead({ ...seen, base, steps: choice.steps, pinned: choice.pinned, before: beforeOnset(ribbon) }),
+      jobHead({
+        ...seen,
+        base,
+        steps: choice.steps,
+        pinned: choice.pinned,
+        before: beforeOnset(ribbon),
+        onShare: () => this.share.toggle(),
+      }),
       this.note(),
     )
     const inNoFigure = excludedOperations(job)
@@ -236,6 +247,12 @@ class JobPage {
       ),
     )
   }
+}
+
+/** What the page shows, as a request for a snapshot names it. */
+function sharedSteps({ window, ribbon }, { pick, steps }) {
+  const onset = pick === "since-onset" ? ribbon.since_onset : null
+  return { window, ...(steps && { steps }), ...(onset && { since_step: onset.step }) }
 }
 
 function slot(name) {
