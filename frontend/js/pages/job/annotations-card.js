@@ -130,10 +130,14 @@ export class AnnotationsCard {
         ),
       ),
       h(
-        "label",
-        { "data-key": "text" },
-        h("b", {}, "Text"),
-        h("input", { class: "field", name: "text", maxlength: MAX_TEXT, autocomplete: "off" }),
+        "div",
+        { class: "fields", "data-key": "text" },
+        h(
+          "label",
+          {},
+          h("b", {}, "Text"),
+          h("input", { class: "field", name: "text", maxlength: MAX_TEXT, autocomplete: "off" }),
+        ),
       ),
       h(
         "div",

@@ -64,13 +64,17 @@ export class ShareBox {
         ", where they can be revoked.",
       ),
       h(
-        "label",
-        {},
-        h("b", {}, "Expires after"),
+        "div",
+        { class: "fields" },
         h(
-          "select",
-          { class: "field", name: "days" },
-          DAYS.map(([value, text]) => h("option", { value, selected: value === USUAL_DAYS }, text)),
+          "label",
+          {},
+          h("b", {}, "Expires after"),
+          h(
+            "select",
+            { class: "field", name: "days" },
+            DAYS.map(([value, text]) => h("option", { value, selected: value === USUAL_DAYS }, text)),
+          ),
         ),
       ),
       this.refusal && h("p", { class: "refused", role: "alert" }, this.refusal),

@@ -73,6 +73,7 @@ export function render(root, _params, { setSubject, onRefused }) {
     revokeShare: (shareId) =>
       change("share", async () => {
         await send("DELETE", `/shares/${encodeURIComponent(shareId)}`)
+        state.revokingShare = null
         announce("The link is revoked.")
       }),
     keep: (event) => {
