@@ -83,6 +83,7 @@ def test_share_link_shows_a_frozen_snapshot_until_it_is_revoked(server, open_pag
         re.compile(r"Snapshot of llm-70b at .* UTC, steps 16 to 23")
     )
     expect(visitor.locator("h1")).to_contain_text("Rank 6 (dp 2, stage 1)")
+    expect(visitor.locator(".findings")).to_contain_text("after: deploy v1.4.")
     # The charts are drawn under the strict policy.
     expect(visitor.locator(".plot svg").first).to_be_visible()
     keep(visitor, "snapshot")

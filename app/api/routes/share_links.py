@@ -26,6 +26,7 @@ from app.api.http.principal import SHARE_PATH
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
 from app.api.routes.windows.windows import RANGE_SEPARATOR, shown_result
+from app.api.service.annotation_places import placed_annotations, with_annotations
 from app.api.service.service import Service
 from app.api.service.snapshots import SNAPSHOT_HEADERS, Snapshot, make_snapshot
 from app.errors import Forbidden, PacelineError, ShareLinkNotFound, Unauthorised
@@ -190,6 +191,7 @@ def _snapshot(service: Service, job_id: str, given: ShareIn) -> Snapshot:
     )
     with service.store.read() as conn:
         names = hosts.load(conn, job_id, result["window"]["epoch"])
+        result = with_annotations(result, placed_annotations(conn, job_id))
     with service.replays.work_limit.slot():
         return make_snapshot(
             job_of(job_id), result, names, now_s=service.now_s(), thresholds=service.thresholds
