@@ -18,7 +18,6 @@ from app.charts.report.html import SERVED_DRAW_SCRIPT, served_report
 from app.errors import Conflict
 from app.formatting import Hosts
 
-
 _FONT_PATH = "/static/fonts/inter-latin.woff2"
 
 
