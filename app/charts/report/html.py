@@ -55,7 +55,7 @@ b { font-weight: 600 }
 .crumbs { margin-bottom: 12px; color: var(--ink2) }
 .crumbs b { margin-right: 8px; color: var(--ink) }
 .state { font-weight: 600; color: var(--ink2) }
-.state.is-straggling { color: var(--lost) }
+.state.is-straggling::before { content: "\\25B2\\00A0"; color: var(--lost) }
 .state.is-healthy { color: var(--ok) }
 .stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 1px;
   margin: 24px 0 16px; background: var(--line); border: 1px solid var(--line);
