@@ -147,6 +147,10 @@ const ACTIONS = {
   "retention.set": "Changed the retention",
   "recording.set": "Changed which steps a job records",
   "scores.add": "Added scores of another tool",
+  "annotation.add": "Added an annotation",
+  "annotation.delete": "Deleted an annotation",
+  "share.create": "Made a share link",
+  "share.revoke": "Revoked a share link",
   "cordon.would": "Would have requested a cordon",
   "cordon.refused": "Cordon refused: not allowed by the operator",
   "cordon.ask": "Requested a cordon",
@@ -167,6 +171,8 @@ export const OBJECTS = [
   ["retention", "Retention"],
   ["recording", "Recording"],
   ["scores", "Scores"],
+  ["annotation", "Annotations"],
+  ["share", "Share links"],
   ["job", "Cordons"],
 ]
 
