@@ -1,6 +1,6 @@
 """Where annotations lie among a job's steps, their words, and which findings begin after one."""
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,40 +89,93 @@ def place(
         return [PlacedAnnotation(each, each.epoch, each.step) for each in found]
     if known is None:
         known, _ = windows.newest_windows(conn, job_id, limit=_MAX_WINDOWS)
-    beginnings = windows.run_beginnings(conn, job_id, since=known[0].epoch) if known else {}
-    return [_placed(each, known, beginnings) for each in found]
+    if not known:
+        return [PlacedAnnotation(each, each.epoch, each.step) for each in found]
+    timeline = _Timeline(conn, job_id, known)
+    return [_placed(each, timeline) for each in found]
 
 
-def _placed(
-    found: Annotation, known: Sequence[WindowSummary], beginnings: Mapping[int, float]
-) -> PlacedAnnotation:
-    if found.step is not None or not known:
+def _placed(found: Annotation, timeline: "_Timeline") -> PlacedAnnotation:
+    if found.step is not None:
         return PlacedAnnotation(found, found.epoch, found.step)
-    epoch, step = _step_at(found.at_s, known, beginnings) or (None, None)
+    epoch, step = timeline.step_after(found.at_s) or (None, None)
     return PlacedAnnotation(found, epoch, step)
 
 
-def _step_at(
-    at_s: float, known: Sequence[WindowSummary], beginnings: Mapping[int, float]
-) -> tuple[int, int] | None:
-    """Epoch and step of the first step after a time, by when its window was analysed."""
-    # A window that was revised late may be newer than those after it.
+class _Timeline:
+    """When the steps of a job's windows started.
+
+    Of a window whose workers have no time of day, its steps are spread between the analyses of
+    the window before and its own.
+    """
+
+    def __init__(self, conn: Connection, job_id: str, known: Sequence[WindowSummary]) -> None:
+        self._conn = conn
+        self._job_id = job_id
+        self._windows = known
+        self._run_begins_s = windows.run_beginnings(conn, job_id, since=known[0].epoch)
+        first_steps: dict[int, list[int]] = {}
+        for each in known:
+            first_steps.setdefault(each.epoch, []).append(each.first_step)
+        starts_s = {
+            epoch: windows.step_starts(conn, job_id, epoch, steps)
+            for epoch, steps in first_steps.items()
+        }
+        self._starts_s = [starts_s[each.epoch].get(each.first_step) for each in known]
+        self._ends_s = _ascending_ends_s(known)
+        self._begins_s = self._ascending_begins_s()
+
+    def step_after(self, at_s: float) -> tuple[int, int] | None:
+        """Epoch and number of the first step that started at a Unix time or later.
+
+        None for a time more than an hour before the first run that is known.
+        """
+        at = bisect_right(self._begins_s, at_s) - 1
+        if at < 0:
+            first = self._windows[0]
+            is_near = at_s >= self._begins_s[0] - _BEFORE_RUN_S
+            return (first.epoch, first.first_step) if is_near else None
+        window = self._windows[at]
+        step = self._step_within(at, at_s)
+        if step is not None and step <= window.last_step:
+            return window.epoch, step
+        if at + 1 < len(self._windows):
+            after = self._windows[at + 1]
+            return after.epoch, after.first_step
+        return window.epoch, window.last_step + 1
+
+    def _step_within(self, at: int, at_s: float) -> int | None:
+        """The first step of a window from a time on; None if all of them started before."""
+        window = self._windows[at]
+        if self._starts_s[at] is not None:
+            numbers = range(window.first_step, window.last_step + 1)
+            starts_s = windows.step_starts(self._conn, self._job_id, window.epoch, numbers)
+            return min(
+                (step for step, start_s in starts_s.items() if start_s >= at_s), default=None
+            )
+        begins_s, ends_s = self._begins_s[at], self._ends_s[at]
+        share = (at_s - begins_s) / (ends_s - begins_s) if ends_s > begins_s else 0.0
+        return window.first_step + int(share * (window.last_step - window.first_step + 1))
+
+    def _ascending_begins_s(self) -> list[float]:
+        """When each window began, in the order of the windows even where clocks disagree."""
+        found: list[float] = []
+        for at, window in enumerate(self._windows):
+            begins_s = self._starts_s[at]
+            if begins_s is None:
+                is_first = at == 0 or self._windows[at - 1].epoch != window.epoch
+                run_s = self._run_begins_s.get(window.epoch, self._ends_s[at])
+                begins_s = run_s if is_first else self._ends_s[at - 1]
+            found.append(max(begins_s, found[-1]) if found else begins_s)
+        return found
+
+
+def _ascending_ends_s(known: Sequence[WindowSummary]) -> list[float]:
+    """When each window was analysed; one that was revised late counts as not after the next."""
     ends_s = [each.updated_s for each in known]
     for at in range(len(ends_s) - 2, -1, -1):
         ends_s[at] = min(ends_s[at], ends_s[at + 1])
-    at = bisect_left(ends_s, at_s)
-    if at == len(known):
-        return known[-1].epoch, known[-1].last_step + 1
-    window = known[at]
-    begins_s = beginnings.get(window.epoch, ends_s[at])
-    if at > 0 and known[at - 1].epoch == window.epoch:
-        begins_s = ends_s[at - 1]
-    elif at == 0 and at_s < begins_s - _BEFORE_RUN_S:
-        return None
-    share = (at_s - begins_s) / (ends_s[at] - begins_s) if ends_s[at] > begins_s else 0.0
-    num_steps = window.last_step - window.first_step + 1
-    offset = min(max(int(share * num_steps), 0), num_steps - 1)
-    return window.epoch, window.first_step + offset
+    return ends_s
 
 
 def annotations_before(

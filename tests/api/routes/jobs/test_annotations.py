@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from app.store import annotations as stored
-from app.store import audit, hosts
+from app.store import audit, hosts, windows
+from app.store.windows import StepRow
 from tests.api.server import KEY, NOW_S, window_record
 
 pytestmark = pytest.mark.anyio
@@ -178,6 +179,19 @@ async def test_annotation_lies_at_its_step_or_at_the_first_one_after_its_time(jo
         (3, "checkpoint given", "2026-09-21T14:13:20Z"),
     ]
     assert events[0]["detail"] == "deploy by time"
+
+
+async def test_annotation_lies_at_the_first_step_that_started_after_it(job):
+    for number in range(2):  # analysed an hour after they ran
+        save_window(job, 2 * number, updated_s=NOW_S + 3600)
+    rows = [StepRow(1, step, 1.0, 1.0, 1.0, 1.0, "", started_s=NOW_S + step) for step in range(4)]
+    with job.store.write() as conn:
+        windows.save_steps(conn, KEY, rows)
+    for second in (0, 1, 2, 3, 4):
+        await add(job, kind="note", text=str(second), at=f"2026-09-21T14:13:{20 + second}.000Z")
+    await add(job, kind="note", text="half", at="2026-09-21T14:13:21.5Z")
+    found = {each["text"]: each["placed_step"] for each in await listed(job)}
+    assert found == {"0": 0, "1": 1, "half": 2, "2": 2, "3": 3, "4": 4}
 
 
 async def test_finding_that_begins_soon_after_an_annotation_names_it(job):
