@@ -6,6 +6,7 @@ PacelineError                500
 ├── Forbidden                403
 ├── NotFound                 404
 │   ├── AlertNotFound
+│   ├── AnnotationNotFound
 │   ├── DeliveryNotFound
 │   ├── ReceiverNotFound
 │   ├── JobNotFound
@@ -13,6 +14,7 @@ PacelineError                500
 │   ├── FixNotFound
 │   ├── QuestionNotFound
 │   ├── ReportNotFound
+│   ├── ShareLinkNotFound
 │   ├── SilenceNotFound
 │   ├── TokenNotFound
 │   ├── ViewNotFound
@@ -94,6 +96,27 @@ class AlertNotFound(NotFound):
         super().__init__(
             f"no alert {fingerprint!r} is pending or fires: list them with GET /api/v1/alerts"
         )
+
+
+class AnnotationNotFound(NotFound):
+    """The project, or the job, has no such annotation."""
+
+    code = "annotation_not_found"
+
+    def __init__(self, annotation_id: str) -> None:
+        super().__init__(f"no annotation {annotation_id!r}: list them with GET /api/v1/annotations")
+
+
+class ShareLinkNotFound(NotFound):
+    """The project has no such share link, or nothing is shared under this one."""
+
+    code = "share_not_found"
+
+    def __init__(self, share_id: str | None = None) -> None:
+        if share_id is None:
+            super().__init__("nothing is shared under this link: it has expired, or was revoked")
+        else:
+            super().__init__(f"no share link {share_id!r}: list them with GET /api/v1/shares")
 
 
 class DeliveryNotFound(NotFound):

@@ -100,6 +100,8 @@ def create_app(
         auth=auth,
         picture_links=PictureLinkAuth(connections.store, now_s=now_s, monotonic=monotonic),
         sign_ins=FailureLimit(monotonic),
+        share_failures=FailureLimit(monotonic, what="links"),
+        share_audience=settings.share_links,
         registrations=RegistrationCache(
             connections.store, monotonic=monotonic, revise_for_s=settings.revise_for_s
         ),

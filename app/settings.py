@@ -62,6 +62,11 @@ class Settings(BaseSettings):
     public_url: str | None = Field(
         None, pattern=r"^https?://[^\s]+$", description="Address of the page, for links in alerts."
     )
+    share_links: Literal["off", "signed-in", "anyone"] = Field(
+        "signed-in",
+        description="Who can open a share link: nobody (off), who is signed in to its project, or "
+        "anyone who has it.",
+    )
     perfetto_url: str = Field(
         "https://ui.perfetto.dev",
         pattern=r"^https?://[^\s]+$",

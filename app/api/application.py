@@ -36,11 +36,21 @@ from app.api.routes import (
     search,
     session,
     settings,
+    share_links,
     tokens,
 )
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
 from app.api.routes.fleet import fleet, hosts, metrics, saved_views
-from app.api.routes.jobs import fixes, jobs, lifecycle, ops, otlp, recording, scores
+from app.api.routes.jobs import (
+    annotations,
+    fixes,
+    jobs,
+    lifecycle,
+    ops,
+    otlp,
+    recording,
+    scores,
+)
 from app.api.routes.pictures import LinkedPictureMiddleware, PictureMiddleware
 from app.api.routes.windows import (
     advice,
@@ -70,6 +80,7 @@ ROUTERS = (
     lifecycle.router,
     recording.router,
     fixes.router,
+    annotations.router,
     windows.router,
     ribbon.router,
     time_range.router,
@@ -94,6 +105,7 @@ ROUTERS = (
     events.router,
     session.router,
     tokens.router,
+    share_links.router,
     settings.router,
     demo.router,
 )
@@ -145,7 +157,7 @@ def _routes() -> Sequence[BaseRoute]:
     api, answered = APIRouter(prefix=API), APIRouter()
     for router in ROUTERS:
         api.include_router(router)
-    of_service = (otlp.router, health.router, metrics.router)
+    of_service = (otlp.router, health.router, metrics.router, share_links.pages_router)
     for router in (api, *of_service, _documents_router, documentation.router):
         answered.include_router(router)
     return answered.routes

@@ -45,6 +45,11 @@ TAGS = [
         "to them.",
     },
     {
+        "name": "annotations",
+        "description": "Events beside training, from people and programs: deploys, checkpoints, "
+        "drained nodes (docs/annotations.md).",
+    },
+    {
         "name": "steps",
         "description": "Step times: recorded, simulated, and simulated without stragglers.",
     },
@@ -68,6 +73,10 @@ TAGS = [
     },
     {"name": "events", "description": "Live stream of changes."},
     {"name": "tokens", "description": "Access tokens of the project and their scopes."},
+    {
+        "name": "share links",
+        "description": "Links to frozen snapshots of a job's page, with an expiry.",
+    },
     {"name": "settings", "description": "Settings of the service, and retention of the project."},
     {"name": "session", "description": "Sign-in of the web page."},
     {"name": "health", "description": "Liveness and readiness probes, and metrics."},
@@ -363,6 +372,20 @@ def _window_result() -> dict[str, Any]:
                     "fact has the step.",
                 },
                 "note": {"type": "string", "description": "A sentence of its own, or empty."},
+            },
+        },
+    }
+    found["after"] = {
+        "type": "array",
+        "description": "Annotations at most 5 steps before the onset, the nearest first; missing "
+        "if there are none. Near in time is no proof of a cause.",
+        "items": {
+            **thing,
+            "properties": {
+                "annotation_id": {"type": "string"},
+                "kind": {"type": "string"},
+                "steps_after": {"type": "integer"},
+                "sentence": {"type": "string"},
             },
         },
     }

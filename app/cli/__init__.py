@@ -30,6 +30,7 @@ from app.cli import (
     token,
     what_if,
 )
+from app.cli.annotating import annotate, kubernetes
 from app.cli.importing.command import import_
 from app.cli.output import printable
 from app.cli.simulating.command import simulate
@@ -117,7 +118,7 @@ def _root(
 
 _RUN = "Run the service"
 _ANALYSE = "Analyse a trace"
-_MOVE = "Import, export and simulate"
+_MOVE = "Import, export, annotate and simulate"
 _ADMINISTER = "Administration"
 
 app.command("demo", rich_help_panel=_RUN)(processes.demo)
@@ -133,6 +134,8 @@ app.command("what-if", rich_help_panel=_ANALYSE)(what_if.what_if)
 app.command("import", rich_help_panel=_MOVE)(import_)
 app.add_typer(exporting.app, name="export", rich_help_panel=_MOVE)
 app.command("replay", rich_help_panel=_MOVE)(replay.replay)
+app.command("annotate", rich_help_panel=_MOVE)(annotate.annotate)
+app.command("watch-kubernetes", rich_help_panel=_MOVE)(kubernetes.watch_kubernetes)
 app.command("simulate", rich_help_panel=_MOVE)(simulate)
 app.add_typer(token.app, name="token", rich_help_panel=_ADMINISTER)
 app.add_typer(rules.app, name="rules", rich_help_panel=_ADMINISTER)

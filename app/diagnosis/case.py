@@ -9,7 +9,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from app.diagnosis.evidence.annotations import AnnotatedDelays, annotated_delays, annotations_of
 from app.diagnosis.evidence.features import (
     SIGNAL_NAMES,
     Computations,
@@ -27,6 +26,7 @@ from app.diagnosis.evidence.links import (
     spans_hosts,
 )
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
+from app.diagnosis.evidence.reported_delays import AnnotatedDelays, annotated_delays, annotations_of
 from app.diagnosis.evidence.slowness import Slowness, slowness_by_history, slowness_to_peers
 from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits, with_ranks
 from app.diagnosis.job_history import (

@@ -40,6 +40,7 @@ from app.store.tables import (
     alert_groups,
     alert_told,
     alerts,
+    annotations,
     audit,
     cursors,
     dead_letters,
@@ -57,6 +58,7 @@ from app.store.tables import (
     run_hosts,
     runs,
     score_reports,
+    share_links,
     spool,
     steps,
     window_briefs,
@@ -454,6 +456,19 @@ def _old_fixes(project: str, before_s: float) -> Select[Any]:
     return query.where(fixes.c.updated_s < before_s).order_by(fixes.c.updated_s)
 
 
+def _old_annotations(project: str, before_s: float) -> Select[Any]:
+    query = select(annotations.c.annotation_id).where(annotations.c.project == project)
+    return query.where(annotations.c.created_s < before_s).order_by(annotations.c.created_s)
+
+
+def _old_share_links(project: str, before_s: float) -> Select[Any]:
+    # Links have an expiry of their own; here, as in their list, they stay as long as results.
+    query = select(share_links.c.share_id, share_links.c.size_bytes)
+    ended_s = func.coalesce(share_links.c.revoked_s, share_links.c.expires_s)
+    query = query.where(share_links.c.project == project, ended_s < before_s)
+    return query.order_by(share_links.c.expires_s)
+
+
 # In this order: a run expires when its windows have been removed.
 _EXPIRING_ROWS = (
     ExpiringRows("operations of windows", _old_operations, _remove_operations, is_raw=True),
@@ -461,6 +476,12 @@ _EXPIRING_ROWS = (
     ExpiringRows("runs", _old_runs, _remove_runs),
     ExpiringRows("scores", _old_scores, _remove_scores),
     ExpiringRows("fixes", _old_fixes, _remove_from(fixes, fixes.c.fix_id)),
+    ExpiringRows(
+        "annotations", _old_annotations, _remove_from(annotations, annotations.c.annotation_id)
+    ),
+    ExpiringRows(
+        "share links", _old_share_links, _remove_from(share_links, share_links.c.share_id)
+    ),
     *_EXPIRING_ALERT_ROWS,
     ExpiringRows("dead letters", _old_letters, _remove_letters),
 )

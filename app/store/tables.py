@@ -17,6 +17,8 @@ jobs ─< saved_questions          saved what-if questions
      ─< fixes                    predicted fixes, and what they achieved
      ── recordings               which steps the job is to record, from when on
      ─< score_reports            scores of its ranks by other tools, one row per report
+     ─< annotations              events that people and programs reported; also of a whole project
+     ─< share_links              frozen reports that a link shows
      ─< alerts                   pending and firing alerts
      ─< alert_events             every transition of an alert
 alert_rules                      what a project watches; none: the service's own rules
@@ -643,4 +645,48 @@ score_reports = Table(
     Column("scores", PackedJson, nullable=False),  # the worst first
     Index(None, "job_id", "received_s"),
     Index(None, "job_id", "source", "received_s"),
+)
+
+# Deploys, checkpoints, drained nodes: app/store/annotations.py. Without `job_id`, of every job of
+# the project that the matchers fit.
+annotations = Table(
+    "annotations",
+    metadata,
+    Column("annotation_id", key_text(32), primary_key=True),
+    Column("project", key_text(32), nullable=False),
+    Column("job_id", key_text(128), ForeignKey("jobs.job_id")),
+    Column("matchers", JsonText, nullable=False),
+    Column("kind", key_text(32), nullable=False),
+    Column("text", Text, nullable=False),
+    Column("host", Text),
+    Column("at_s", Real, nullable=False),
+    Column("ends_s", Real),
+    Column("epoch", BigInteger),  # of the step; null: placed by its time
+    Column("step", BigInteger),
+    Column("source", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("created_s", Real, nullable=False),
+    Index(None, "project", "at_s", "annotation_id"),
+    Index(None, "job_id", "at_s"),
+)
+
+# Reports, frozen as they were when a link was made: app/store/share_links.py.
+share_links = Table(
+    "share_links",
+    metadata,
+    Column("share_id", key_text(32), primary_key=True),
+    Column("project", key_text(32), nullable=False),
+    Column("job_id", key_text(128), ForeignKey("jobs.job_id"), nullable=False),
+    Column("digest", key_text(64), nullable=False),  # of the link's token, which is kept nowhere
+    Column("author", Text, nullable=False),
+    Column("created_s", Real, nullable=False),
+    Column("expires_s", Real, nullable=False),
+    Column("revoked_s", Real),
+    Column("window_id", Text, nullable=False),
+    Column("first_step", BigInteger, nullable=False),
+    Column("last_step", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("page", PackedBytes),  # null once the link is revoked
+    Index(None, "digest", unique=True),
+    Index(None, "project", "created_s", "share_id"),
 )

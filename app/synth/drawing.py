@@ -18,7 +18,7 @@ from app.trace.window import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Annotation:
+class Interruption:
     """A gc-pause inside a forward or backward computation, or a data-wait in the delay before it.
 
     Indices name the computation; `step` is a position in `DrawnSteps.steps`.
@@ -65,7 +65,7 @@ class DrawnSteps:
     seq_len_sq: Ints | None = None
     sm_clock_mhz: Ints | None = None
     temperature_c: Ints | None = None
-    annotations: list[Annotation] = field(default_factory=list)
+    interruptions: list[Interruption] = field(default_factory=list)
     weight_share: Floats | None = None
     weight_delay_s: Floats | None = None
     p2p_delay_s: dict[str, Floats] = field(default_factory=dict)

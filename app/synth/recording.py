@@ -1,6 +1,6 @@
 """Converts executed steps to the times that each host's own clock would show.
 
-Besides operations, workers report annotations: pauses within computations and waits before them.
+Besides operations, workers report interruptions: pauses within computations and waits before them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidRequest
-from app.synth.drawing import Annotation, DrawnSteps
+from app.synth.drawing import DrawnSteps, Interruption
 from app.synth.record import JOB_START_NS, times_ns
 from app.synth.structure import ReplicaOp, ReplicaStructure
 from app.trace.job import Parallelism
@@ -53,9 +53,11 @@ class StepBlock:
         }
 
 
-def annotation_rows(notes: list[Annotation], block: StepBlock, began_s: Floats) -> dict[str, Ints]:
-    """Rows of the annotations of computations; `seq_id` by start."""
-    first_s, last_s = np.array([_annotation_times(note, block) for note in notes]).T
+def interruption_rows(
+    notes: list[Interruption], block: StepBlock, began_s: Floats
+) -> dict[str, Ints]:
+    """Rows of the interruptions of computations; `seq_id` by start."""
+    first_s, last_s = np.array([_interruption_times(note, block) for note in notes]).T
     step = np.array([note.step for note in notes])
     start_ns, duration_ns = times_ns(
         first_s[:, None, None], (last_s - first_s)[:, None, None], began_s[step]
@@ -77,7 +79,7 @@ def annotation_rows(notes: list[Annotation], block: StepBlock, began_s: Floats) 
     return rows
 
 
-def _annotation_times(note: Annotation, block: StepBlock) -> tuple[float, float]:
+def _interruption_times(note: Interruption, block: StepBlock) -> tuple[float, float]:
     """Start and end in seconds from the start of its step."""
     names = [f"{note.direction.value}-compute", f"{note.direction.value}-input-compute"]
     row = next(
@@ -177,12 +179,12 @@ class BlockRecorder:
     def _annotated(
         self, rows: dict[str, Ints], block: StepBlock, began_s: Floats
     ) -> dict[str, Ints]:
-        """The rows with those of the annotations inserted."""
+        """The rows with those of the interruptions inserted."""
         drawn = block.drawn
-        notes = [a for a in drawn.annotations if not drawn.is_silent[a.stage, a.step, a.dp_rank]]
+        notes = [a for a in drawn.interruptions if not drawn.is_silent[a.stage, a.step, a.dp_rank]]
         if not notes:
             return rows
-        more = annotation_rows(notes, block, began_s)
+        more = interruption_rows(notes, block, began_s)
         none = np.full(len(notes), -1)
         whole = {name: np.concatenate([rows[name], more.get(name, none)]) for name in rows}
         return _in_order(whole)

@@ -71,7 +71,7 @@ def of_dp_ranks(drawn: DrawnSteps, dp_ranks: Sequence[int]) -> DrawnSteps:
             found[name] = {key: _taken(each, dp_ranks) for key, each in value.items()}
         elif isinstance(value, np.ndarray) and name != "steps":
             found[name] = _taken(value, dp_ranks)
-    return replace(drawn, annotations=[], **found)
+    return replace(drawn, interruptions=[], **found)
 
 
 def _taken(values: Any, dp_ranks: Sequence[int]) -> Any:

@@ -14,7 +14,7 @@ from benchmarks.strangers.faults.fault import Fault, JobUnderway, Truth, Workers
 from benchmarks.strangers.faults.kinds import BOTH, EVERYWHERE, KINDS, Family, Kind
 from benchmarks.strangers.graph import FORWARD, StepGraph, build_graph
 from benchmarks.strangers.noise import LEVELS, Base, Level, Noise
-from benchmarks.strangers.recording import Annotation, Extras, Recorder, record
+from benchmarks.strangers.recording import Extras, Interruption, Recorder, record
 from benchmarks.strangers.shape import Gradients, Schedule, Shape
 from benchmarks.strangers.simulation import Durations, Simulated, simulate
 
@@ -141,8 +141,8 @@ def load_batches(
         op = int(np.flatnonzero(graph.of(FORWARD) & (graph.stage == stage))[0])
         waits = np.minimum(rng.exponential(3e-4, (len(healthy.own), shape.dp)), base.forward_s / 50)
         healthy.launch[:, op] += waits
-        extras.annotations += [
-            Annotation("data-wait", step, op, d, -float(waits[step, d]), float(waits[step, d]))
+        extras.interruptions += [
+            Interruption("data-wait", step, op, d, -float(waits[step, d]), float(waits[step, d]))
             for step, d in np.ndindex(waits.shape)
         ]
 

@@ -33,7 +33,7 @@ class Recorder:
     drift: tuple[float, ...]
 
 
-class Annotation(NamedTuple):
+class Interruption(NamedTuple):
     """A wait or pause that a worker notes, beside one of its operations.
 
     `step` and `op` are positions, `after_s` is from the operation's start to its own.
@@ -49,9 +49,9 @@ class Annotation(NamedTuple):
 
 @dataclass(slots=True)
 class Extras:
-    """What else is recorded: annotations, and columns [steps, ops, dp ranks] of operations."""
+    """What else is recorded: interruptions, and columns [steps, ops, dp ranks] of operations."""
 
-    annotations: list[Annotation] = field(default_factory=list)
+    interruptions: list[Interruption] = field(default_factory=list)
     tokens: NDArray[np.int64] | None = None
     seq_len_sq: NDArray[np.int64] | None = None
 
@@ -120,12 +120,12 @@ def _columns(
         for name, values in {**by_op, "step": step, "dp_rank": np.arange(dp)[None, None]}.items()
     }
     starts, ends = simulated.start_s.ravel(), end_s.ravel()
-    if extras.annotations:
+    if extras.interruptions:
         columns, starts, ends = _with_annotations(graph, simulated, columns, ends, extras)
     for name in ("tokens", "seq_len_sq"):
         values = getattr(extras, name)
         if values is not None:
-            more = np.full(len(extras.annotations), -1)
+            more = np.full(len(extras.interruptions), -1)
             columns[name] = np.concatenate([values.ravel(), more])
     host = columns["stage"] * dp + columns["dp_rank"]
     columns["rank"] = host * shape.tp
@@ -152,9 +152,9 @@ def _with_annotations(
     ends: Floats,
     extras: Extras,
 ) -> tuple[dict[str, NDArray[Any]], Floats, Floats]:
-    """Columns, starts and ends with annotations, which a client numbers by start."""
+    """Columns, starts and ends with interruptions, which a client numbers by start."""
     noted = sorted(
-        (simulated.start_s[e.step, e.op, e.dp_rank] + e.after_s, e) for e in extras.annotations
+        (simulated.start_s[e.step, e.op, e.dp_rank] + e.after_s, e) for e in extras.interruptions
     )
     seen: dict[tuple[Any, ...], int] = {}
     seq_ids = []

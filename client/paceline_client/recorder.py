@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .recording.cuda import CudaSpan, CudaTiming
     from .recording.nvml import GpuReadings
     from .recording.wire import Op
+    from .sending.annotations import AnnotationOutbox
     from .sending.sender import Sender
 
 
@@ -95,7 +96,11 @@ class Recorder:
         *,
         groups: GroupBuffer | None = None,
         rank: int | None = None,
+        annotations: AnnotationOutbox | None = None,
     ) -> None:
+        self._annotations = annotations
+        if annotations is not None:
+            annotations.wake = buffer.wake
         self._buffer = buffer
         self._sender = sender
         self._plans = plans or RecordingPlans()
@@ -298,6 +303,31 @@ class Recorder:
             return
         kind = state.kind if kind == TRAIN_STEP else _is_step_kind(kind)
         self._buffer.step_done(state.step, kind)
+
+    @never_raises
+    def annotate(
+        self,
+        kind: str,
+        text: str = "",
+        *,
+        step: int | None = None,
+        host: str | None = None,
+        on_every_rank: bool = False,
+    ) -> None:
+        """Mark an event of the job on its charts; sent in the background, by rank 0 only.
+
+        So every rank may call it. `kind` is "deploy", "checkpoint", "config-change",
+        "maintenance", "node-drained", "note" or another one of docs/annotations.md. The step
+        defaults to that of the enclosing `with step(...)`, else the server finds it by the time.
+        """
+        outbox = self._annotations
+        if outbox is None or self._is_off or not (on_every_rank or self._rank in (None, 0)):
+            return
+        current = self._current
+        if step is None and current is not None and current.step >= 0:
+            step = current.step
+        number = None if step is None else operator.index(step)
+        outbox.add(kind, text, at_ns=self.now_ns(), step=number, host=host)
 
     @returns_on_error(False)
     def flush(self, timeout_s: float = EXIT_S) -> bool:

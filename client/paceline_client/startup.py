@@ -18,6 +18,7 @@ from .recording.groups import GROUP_STEP_EVERY, GroupBuffer
 from .recording.nvml import GpuReadings
 from .recording.sampling import RecordingPlans
 from .recording.wire import Worker
+from .sending.annotations import AnnotationOutbox
 from .sending.registration import Sizes, registration
 from .sending.retry import Backoff
 from .sending.sender import Sender
@@ -150,8 +151,10 @@ def start(
         cuda = cuda_timing(timing)
         readings = GpuReadings() if gpu_readings and not is_alone else None
         buffer.readings = readings.take if readings else None
+        transport = Transport(url, token)
+        annotations = AnnotationOutbox(transport, job)
         sender = Sender(
-            Transport(url, token),
+            transport,
             job,
             worker,
             buffer,
@@ -171,12 +174,13 @@ def start(
                 )
             ),
             plans=plans,
-            chores=[chore.poll for chore in (cuda, readings) if chore is not None],
+            chores=[chore.poll for chore in (cuda, readings, annotations) if chore is not None],
         )
         every = _whole("group_every", _group_step_every(group_every))
         recorder = Recorder(
             buffer, sender, plans, cuda, readings,
             groups=GroupBuffer(is_alone=is_alone, every=every), rank=worker.rank,
+            annotations=annotations,
         )  # fmt: skip
         if gc_pauses and not is_alone:
             recorder.note_pauses()

@@ -11,9 +11,10 @@ from app.store import fleet, hosts, jobs
 from app.store.alerting import receivers, silences
 from app.store.database import insert_new
 from app.store.fleet import Loss
+from app.store.tables import annotations as annotations_table
 from app.store.tables import fixes as fixes_table
 from app.store.tables import jobs as jobs_table
-from app.store.tables import saved_questions, saved_views, score_reports
+from app.store.tables import saved_questions, saved_views, score_reports, share_links
 from tests.api import alerting, recorded
 from tests.api.server import (
     JOB,
@@ -44,6 +45,8 @@ SAVED = "ab" * 12
 SCORES = "/api/v1/jobs/llm-70b/scores"
 A_REPORT = {"source": "own", "scores": [{"rank": 1, "section": "a", "metric": "b", "score": 0.5}]}
 FIXES = "/api/v1/jobs/llm-70b/fixes"
+ANNOTATIONS = "/api/v1/jobs/llm-70b/annotations"
+A_NOTE = {"kind": "note", "text": "a test"}
 RECORDING = "/api/v1/jobs/llm-70b/recording"
 PAST_THE_LIMIT_S = 60.0  # past the limit of failed sign-ins
 ALERT = f"/api/v1/alerts/{fingerprint(KEY, 'slowdown', '')}"
@@ -59,7 +62,7 @@ SIDES = "a=llm-70b:latest&b=llm-70b:latest"
 
 @dataclass(frozen=True)
 class Operation:
-    """A valid request, and the scope it needs, if any.
+    """A valid request, and the scope it needs, if any; some are permitted with either of two.
 
     `elsewhere` is the status for a caller of another project.
     """
@@ -69,6 +72,11 @@ class Operation:
     scope: str | None
     json: Any = None
     elsewhere: int = 404
+    or_scope: str | None = None
+
+    @property
+    def scopes(self) -> list[str]:
+        return [scope for scope in (self.scope, self.or_scope) if scope]
 
 
 GUARDED = {
@@ -97,6 +105,17 @@ GUARDED = {
     "list_fixes_of_job": Operation("GET", FIXES, "read"),
     "track_fix": Operation("POST", FIXES, "write", {"window": "1-8", "fix": "replace-worker"}),
     "delete_fix": Operation("DELETE", f"{FIXES}/{SAVED}", "write"),
+    "add_annotation": Operation("POST", ANNOTATIONS, "ingest", A_NOTE, or_scope="write"),
+    "list_annotations_of_job": Operation("GET", ANNOTATIONS, "read"),
+    "delete_annotation_of_job": Operation("DELETE", f"{ANNOTATIONS}/{SAVED}", "write"),
+    "add_project_annotation": Operation(
+        "POST", "/api/v1/annotations", "ingest", A_NOTE, elsewhere=201, or_scope="write"
+    ),
+    "list_annotations": Operation("GET", "/api/v1/annotations", "read", elsewhere=200),
+    "delete_annotation": Operation("DELETE", f"/api/v1/annotations/{SAVED}", "write"),
+    "create_share": Operation("POST", "/api/v1/jobs/llm-70b/shares", "write", {}),
+    "list_shares": Operation("GET", "/api/v1/shares", "read", elsewhere=200),
+    "revoke_share": Operation("DELETE", f"/api/v1/shares/{SAVED}", "write"),
     "push_spans": Operation("POST", "/v1/traces", "ingest", {}, elsewhere=200),
     "push_ops": Operation("POST", "/api/v1/jobs/llm-70b/ops", "ingest", json_batch()),
     "list_windows": Operation("GET", "/api/v1/jobs/llm-70b/windows", "read"),
@@ -184,12 +203,15 @@ GUARDED = {
 }
 NOT_THERE = tuple(
     f"{noun}_not_found"
-    for noun in ("job", "token", "host", "alert", "silence", "endpoint", "delivery", "view")
+    for noun in (
+        *("job", "token", "host", "alert", "silence", "endpoint", "delivery", "view"),
+        *("annotation", "share"),
+    )
 )
 OF_JOBS = sorted(name for name, asked in GUARDED.items() if asked.elsewhere == 404)
 CHANGING = sorted(name for name, asked in GUARDED.items() if asked.method != "GET")
 OTHER_SCOPES = {
-    name: [scope for scope in ("ingest", "read", "write", "admin") if scope != asked.scope]
+    name: [scope for scope in ("ingest", "read", "write", "admin") if scope not in asked.scopes]
     for name, asked in GUARDED.items()
     if asked.scope
 }
@@ -205,6 +227,8 @@ async def ask(api, client, name):
         save_report(api)
         save_fix(api)
         save_view(api)
+        save_annotation(api)
+        save_share(api)
     if "{delivery}" in path:
         path = path.replace("{delivery}", failed_delivery(api))
     return await client.request(asked.method, path, json=asked.json)
@@ -260,6 +284,33 @@ def save_view(api):
     values = {"name": "a", "query": {}, "author": "me", "saved_s": NOW_S}
     with api.store.write() as conn:
         insert_new(conn, saved_views, [{"view_id": SAVED, "project": "default", **values}])
+
+
+def save_annotation(api):
+    """Save an annotation once if the job exists."""
+    values: dict[str, Any] = {
+        "matchers": [],
+        "text": "a test",
+        "at_s": NOW_S,
+        "source": "",
+        "author": "a",
+    }
+    values |= {"project": "default", "kind": "note", "created_s": NOW_S - 600}
+    with api.store.write() as conn:
+        if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
+            row = {"annotation_id": SAVED, "job_id": KEY, **values}
+            insert_new(conn, annotations_table, [row])
+
+
+def save_share(api):
+    """Save a share link once if the job exists."""
+    values: dict[str, Any] = {"project": "default", "digest": "a", "author": "a"}
+    values |= {"window_id": "1-0"}
+    values |= {"created_s": NOW_S, "expires_s": NOW_S + 60, "first_step": 0, "last_step": 1}
+    with api.store.write() as conn:
+        if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
+            row = {"share_id": SAVED, "job_id": KEY, "size_bytes": 1, **values}
+            insert_new(conn, share_links, [row])
 
 
 def save_question(api):
@@ -350,7 +401,9 @@ async def test_token_with_all_but_the_needed_scope_gets_403(api):
             answer = await ask(api, client, operation)
         assert answer.status_code == 403, operation
         assert answer.json()["code"] == "forbidden"
-        assert answer.json()["detail"].endswith(f"the scope {GUARDED[operation].scope}")
+        assert answer.json()["detail"].endswith(
+            f"the scope {' or '.join(GUARDED[operation].scopes)}"
+        )
 
 
 @pytest.mark.parametrize("operation", GUARDED)

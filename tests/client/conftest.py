@@ -35,6 +35,8 @@ class FakePaceline:
         self.accepts: list[str] = []
         self.recording: dict | None = None  # the plan in every answer
         self.ended = []
+        self.annotations = []  # bodies, accepted or refused
+        self.annotation_answers: deque[tuple] = deque()
         self.changed = threading.Condition()
         self.server = Server(("127.0.0.1", 0), self.handler())
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
@@ -81,6 +83,11 @@ class FakePaceline:
         if path.endswith("/end"):
             self.ended.append(path)
             return 200, b"{}", {}
+        if path.endswith("/annotations"):
+            self.annotations.append(json.loads(body))
+            if self.annotation_answers:
+                return self.annotation_answers.popleft()
+            return 201, b'{"annotation_id": "ab"}', {}
         self.posted.append(body)
         reply = {"accepted": 1, **({"recording": self.recording} if self.recording else {})}
         accepted: tuple = (202, json.dumps(reply).encode(), {})

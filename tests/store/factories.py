@@ -10,7 +10,9 @@ from app.alerts.notice import Message
 from app.alerts.receiver import Receiver
 from app.store import audit, fixes, runs
 from app.store.alerting import outbox
+from app.store.annotations import Annotation
 from app.store.runs import Registration
+from app.store.share_links import NewShareLink
 from app.store.windows import WindowRecord
 from app.trace import ops
 from app.trace.job import Parallelism
@@ -162,3 +164,39 @@ def fix_row(*, fix_id: str, job_id: str, now_s: float = 100.0) -> dict[str, Any]
     """A row of the table of fixes."""
     record = fixes.FixRecord(fix_id, job_id, prediction(), None, None, now_s, now_s, now_s)
     return fixes.row_of(record)
+
+
+def annotation(**changes: Any) -> Annotation:
+    """An annotation of job `default/a`."""
+    usual: dict[str, Any] = {
+        "annotation_id": "ab" * 12,
+        "project": "default",
+        "job_id": "default/a",
+        "matchers": (),
+        "kind": "deploy",
+        "text": "v1.4",
+        "host": None,
+        "at_s": 100.0,
+        "ends_s": None,
+        "epoch": None,
+        "step": 2**53,
+        "source": "ci",
+        "author": "ops",
+        "created_s": 100.0,
+    }
+    return Annotation(**usual | changes)
+
+
+def share_link(**changes: Any) -> NewShareLink:
+    """A share link to job `default/a`."""
+    usual: dict[str, Any] = {
+        "project": "default",
+        "job_id": "default/a",
+        "author": "ops",
+        "expires_s": 1e12,
+        "window_id": "1-0",
+        "first_step": 0,
+        "last_step": 2**53,
+        "page": b"<p>",
+    }
+    return NewShareLink(**usual | changes)

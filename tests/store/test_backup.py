@@ -8,6 +8,7 @@ from sqlalchemy import select, text, update
 from app.alerts.rule import Rule
 from app.errors import InvalidRequest
 from app.store import (
+    annotations,
     audit,
     dead_letters,
     fixes,
@@ -21,6 +22,7 @@ from app.store import (
     scores,
     service_state,
     shards,
+    share_links,
     windows,
 )
 from app.store import tokens as tokens_of_projects
@@ -44,9 +46,11 @@ from tests.store.factories import (
     add_audit_entry,
     add_message,
     alert,
+    annotation,
     event,
     prediction,
     register,
+    share_link,
     silence,
     webhook_receiver,
     window,
@@ -77,6 +81,8 @@ def fill(store):
         saved_questions.save(
             conn, "job", name="ü", window_id="1-0", question={"edits": []}, now_s=1.0
         )
+        annotations.add(conn, annotation(job_id="job", text="ü", host="höst"))
+        share_links.create(conn, share_link(job_id="job", page=b"\0\xff"), now_s=0.1 + 0.2)
         fixes.save_prediction(conn, "job", prediction(note="ü"), now_s=0.1 + 0.2)
         scores.add(conn, "job", ScoreReport("nvrx", (A_SCORE,), 1), now_s=0.1 + 0.2)
         runs.save_drops(conn, "job", 1, [(7, 0, 0, 2**53), (8, 0, 1, 0)])

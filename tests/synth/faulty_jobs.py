@@ -28,7 +28,7 @@ def made(*faults, num_microbatches=MICROBATCHES, parallelism=None, **options):
 
 
 def drawn(job, steps=STEPS):
-    """{array: values} of everything that was drawn for the steps, and the annotations."""
+    """{array: values} of everything that was drawn for the steps, and the interruptions."""
     blocks = [block.drawn for block in job.blocks(steps)]
     assert len(blocks) == 1
     found: dict[str, NDArray[Any]] = {}
@@ -38,7 +38,7 @@ def drawn(job, steps=STEPS):
             found |= {f"{field.name} {name}": each for name, each in value.items()}
         elif isinstance(value, np.ndarray):
             found[field.name] = value
-    return found, blocks[0].annotations
+    return found, blocks[0].interruptions
 
 
 def step_axis(name):

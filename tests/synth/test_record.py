@@ -7,7 +7,7 @@ from app.engine.report import analyse, report_as_json
 from app.errors import InvalidRequest
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
-from app.synth.drawing import Annotation
+from app.synth.drawing import Interruption
 from app.synth.job import SimulatedJob
 from app.synth.record import JOB_START_NS
 from app.synth.schedules import SCHEDULES
@@ -152,10 +152,12 @@ def two_pauses_and_a_wait_in_step_1(drawn):
         drawn.forward_s[1, 0, [3, 2], at, 2] += 0.25
         drawn.forward_delay_s[0, 0, 0, at, 1] += 0.5
         for microbatch in (3, 2):
-            drawn.annotations.append(
-                Annotation("gc-pause", 0.25, Direction.FORWARD, 1, 0, microbatch, at, 2)
+            drawn.interruptions.append(
+                Interruption("gc-pause", 0.25, Direction.FORWARD, 1, 0, microbatch, at, 2)
             )
-        drawn.annotations.append(Annotation("data-wait", 0.5, Direction.FORWARD, 0, 0, 0, at, 1))
+        drawn.interruptions.append(
+            Interruption("data-wait", 0.5, Direction.FORWARD, 0, 0, 0, at, 1)
+        )
 
 
 def test_annotations_are_rows_of_their_own():

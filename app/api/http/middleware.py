@@ -16,7 +16,13 @@ from app.api.http.auth import SAFE_METHODS, Authenticator, header
 from app.api.http.bodies import ProjectRates
 from app.api.http.errors import internal_error, refusal
 from app.api.http.picture_links import PictureLinkAuth
-from app.api.http.principal import TRACES_PATH, Principal, attach_principal, needed_scope
+from app.api.http.principal import (
+    SHARE_PATH,
+    TRACES_PATH,
+    Principal,
+    attach_principal,
+    needed_scopes,
+)
 from app.errors import PacelineError, WrongHost
 
 API_PREFIX = "/api/"
@@ -58,13 +64,14 @@ class HeaderMiddleware:
         structlog.contextvars.bind_contextvars(request_id=request_id)
         is_of_api = _is_api_path(scope["path"])
         ready = common_headers(of_api=is_of_api, over_tls=scope["scheme"] == "https")
-        has_own = _is_picture_link(scope)
+        has_own = _is_picture_link(scope) or str(scope["path"]).startswith(SHARE_PATH)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = (b"x-request-id", request_id.encode())
                 given = message["headers"]
-                # Linked pictures may be cached and embedded elsewhere: their own headers win.
+                # Linked pictures may be cached and embedded elsewhere, and shared snapshots have
+                # a policy of their own: their own headers win.
                 usual = [each for each in ready if each[0] not in dict(given)] if has_own else ready
                 message["headers"] = [*given, *usual, own]
             await send(message)
@@ -173,9 +180,9 @@ class AuthMiddleware:
             caller = await self._links.admit(scope)
         else:
             caller = self._access.recent(scope) or await self._access.admit(scope)
-            needed = needed_scope(scope["method"], scope["path"])
-            if needed is not None:
-                caller.check(needed)
+            needed = needed_scopes(scope["method"], scope["path"])
+            if needed:
+                caller.check(*needed)
         attach_principal(scope, caller)
         return await self._app(scope, self._counted(scope, receive, caller), send)
 

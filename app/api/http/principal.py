@@ -13,6 +13,7 @@ ROOT_ID = "root"  # shorter than any token's id
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _SCOPE_KEY = "paceline.principal"
 TRACES_PATH = "/v1/traces"  # where OTLP exporters send spans: the one path of its own
+SHARE_PATH = "/share/"  # links to snapshots; their route checks the token
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,14 @@ class Principal:
             raise JobNotFound(job_id)
         return job_key(self.project, job_id)
 
-    def check(self, scope: Scope) -> None:
-        """Return if the caller has this scope.
+    def check(self, *scopes: Scope) -> None:
+        """Return if the caller has one of these scopes.
 
         Raises:
-            Forbidden: the token lacks the scope.
+            Forbidden: the token lacks all of them.
         """
-        if scope not in self.scopes:
-            raise Forbidden(f"this needs a token with the scope {scope}")
+        if self.scopes.isdisjoint(scopes):
+            raise Forbidden(f"this needs a token with the scope {' or '.join(scopes)}")
 
 
 ROOT = Principal(DEFAULT_PROJECT, frozenset(SCOPES), None, ROOT_ID, "root token")
@@ -86,7 +87,9 @@ def needed_scope(method: str, path: str) -> Scope | None:
             return "read"
         case ["settings" | "demo" | "rules" | "endpoints", *_] if method not in _SAFE_METHODS:
             return "admin"
-        case ["jobs", _, "ops" | "end" | "scores"] if method == "POST":
+        case ["annotations"] if method == "POST":
+            return "ingest"
+        case ["jobs", _, "ops" | "end" | "scores" | "annotations"] if method == "POST":
             return "ingest"
         case ["jobs", _, "recording"] if method not in _SAFE_METHODS:
             return "admin"
@@ -99,6 +102,16 @@ def needed_scope(method: str, path: str) -> Scope | None:
         case ["jobs", _, "windows", _, "what-if"]:
             return "read"
     return "read" if method in _SAFE_METHODS else "write"
+
+
+def needed_scopes(method: str, path: str) -> tuple[Scope, ...]:
+    """The scopes of which a request needs one; empty if every authenticated caller may send it."""
+    needed = needed_scope(method, path)
+    if needed is None:
+        return ()
+    # Training and clusters report annotations, and people do.
+    is_for_both = method == "POST" and path.endswith("/annotations")
+    return (needed, "write") if is_for_both else (needed,)
 
 
 def attach_principal(scope: RequestScope, principal: Principal) -> None:

@@ -17,7 +17,7 @@ from prometheus_client import (
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.alerts.picture_links import PICTURES_PATH
-from app.api.http.principal import TRACES_PATH
+from app.api.http.principal import SHARE_PATH, TRACES_PATH
 
 # The median of an acknowledgement is 2 to 10 ms; after 2 s the queue counts as unavailable.
 _ACK_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -161,8 +161,11 @@ class RequestLog:
 
 
 def _loggable_path(path: str) -> str:
-    """The path for the log: without picture links, which are as good as a token."""
-    return f"{PICTURES_PATH}..." if path.startswith(PICTURES_PATH) else path[:_MAX_PATH_CHARS]
+    """The path for the log: without links, which are as good as a token."""
+    for links in (PICTURES_PATH, SHARE_PATH):
+        if path.startswith(links):
+            return f"{links}..."
+    return path[:_MAX_PATH_CHARS]
 
 
 class LogRateLimit:

@@ -52,6 +52,9 @@ def cost_aware_cache(
     )
 
 
+# Who can open a share link: nobody, who is signed in to the project, or anyone who has it.
+ShareAudience = Literal["off", "signed-in", "anyone"]
+
 # A test waits up to ten seconds for its receiver, in one of the threads that answer requests.
 MAX_TESTS_AT_ONCE = 4
 
@@ -103,6 +106,8 @@ class Service:
     auth: Authenticator
     picture_links: PictureLinkAuth
     sign_ins: FailureLimit
+    share_failures: FailureLimit
+    share_audience: ShareAudience
     registrations: RegistrationCache
     replays: ReplayCache
     thresholds: StateThresholds

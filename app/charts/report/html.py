@@ -51,10 +51,12 @@ h3 { margin: 0; font-size: 13px; line-height: 20px; font-weight: 600 }
 p, dl { margin: 0 }
 p, dd, dt, h1, h3 { overflow-wrap: anywhere }
 b { font-weight: 600 }
+.notice { margin-bottom: 16px; padding: 8px 12px; background: var(--well); border-radius: 8px;
+  font-weight: 600; overflow-wrap: anywhere }
 .crumbs { margin-bottom: 12px; color: var(--ink2) }
 .crumbs b { margin-right: 8px; color: var(--ink) }
 .state { font-weight: 600; color: var(--ink2) }
-.state.is-straggling { color: var(--lost) }
+.state.is-straggling::before { content: "\\25B2\\00A0"; color: var(--lost) }
 .state.is-healthy { color: var(--ok) }
 .stats { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: 1px;
   margin: 24px 0 16px; background: var(--line); border: 1px solid var(--line);
@@ -242,11 +244,13 @@ _CSP = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:; base-uri 'none'; form-action 'none'"
 )
+_OWN_POLICY = f'<meta http-equiv="Content-Security-Policy" content="{_CSP}">'
+_NO_ROBOTS = '<meta name="robots" content="noindex, nofollow">'
 _PAGE_HEAD = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{csp}">
+{policy}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>{title}</title>
@@ -266,12 +270,68 @@ _PAGE_FOOT = """</main>
 
 def html_report(result: Result, *, state: JobState, hosts: Hosts, assets: Assets) -> str:
     """The whole page, in the order of the job's page, with all that it needs inside."""
+    return _page(
+        result,
+        state,
+        hosts,
+        head=_OWN_POLICY,
+        font=font_face(assets),
+        script=script_data(assets),
+        draw=LOADER + DRAW_SCRIPT,
+    )
+
+
+# The script of a served page is loaded before this.
+SERVED_DRAW_SCRIPT = f"\nconst loadPlotly = async () => {{}}{DRAW_SCRIPT}"
+
+
+def served_report(
+    result: Result,
+    *,
+    state: JobState,
+    hosts: Hosts,
+    notice: str,
+    script_address: str,
+    font_address: str,
+) -> str:
+    """The same page under a `notice`, small, as a server shows it.
+
+    Plotly's script and the font are loaded from the server, which sends the policy as a header.
+    """
+    font = (
+        "@font-face { font-family: Inter; font-weight: 100 900; "
+        f"src: url({font_address}) format('woff2') }}\n"
+    )
+    return _page(
+        result,
+        state,
+        hosts,
+        head=_NO_ROBOTS,
+        font=font,
+        script=f'<script src="{escape(script_address)}"></script>',
+        draw=SERVED_DRAW_SCRIPT,
+        notice=notice,
+    )
+
+
+def _page(
+    result: Result,
+    state: JobState,
+    hosts: Hosts,
+    *,
+    head: str,
+    font: str,
+    script: str,
+    draw: str,
+    notice: str = "",
+) -> str:
     name = formatting.bidi_isolated(result["job"]["name"])
     drawn = {each.name: report_figures(result, hosts, each) for each in (LIGHT, DARK)}
     figures = _json(_data_and_layout(drawn))
-    style = font_face(assets) + css_variables() + STYLE
+    style = font + css_variables() + STYLE
     parts = [
-        _PAGE_HEAD.format(csp=_CSP, title=escape(f"{name} · Paceline"), style=style),
+        _PAGE_HEAD.format(policy=head, title=escape(f"{name} · Paceline"), style=style),
+        f'<p class="notice">{escape(notice)}</p>' if notice else "",
         _opening(result, state, name),
         stats(result),
         '<div class="panels">',
@@ -282,7 +342,7 @@ def html_report(result: Result, *, state: JobState, hosts: Hosts, assets: Assets
         measured_steps(result),
         ruled_out(result),
         "</div></details></div>",
-        _PAGE_FOOT.format(figures=figures, script=script_data(assets), draw=LOADER + DRAW_SCRIPT),
+        _PAGE_FOOT.format(figures=figures, script=script, draw=draw),
     ]
     return "\n".join(parts)
 

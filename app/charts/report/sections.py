@@ -151,10 +151,11 @@ def _finding(found: Mapping[str, Any], num_stages: int) -> str:
     since = "before recording began" if onset is None else _when(onset, found.get("onset_at"))
     until = [] if end is None else [("Until", _when(end, found.get("ended_at")))]
     times = [("Since", since), *until]
+    after = "".join(f"<p>{escape(each['sentence'])}</p>" for each in found.get("after", ()))
     evidence = ((_label(name), _evidence(name, value)) for name, value in found["evidence"].items())
     return (
         f'<li><p class="share">{_cost(found)}</p><div><h3>{escape(_title(found, num_stages))}</h3>'
-        f'<p>{escape(_sentence(found["sentence"]))}</p><p class="sure">{sure}</p>'
+        f'<p>{escape(_sentence(found["sentence"]))}</p>{after}<p class="sure">{sure}</p>'
         f"<details><summary>Evidence</summary>{fact_list([*times, *evidence])}</details>"
         "</div></li>"
     )

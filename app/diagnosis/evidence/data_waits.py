@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.annotations import first_delays_s
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import annotated_s, stalls
+from app.diagnosis.evidence.reported_delays import first_delays_s
 from app.diagnosis.evidence.stops import gaps_s
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, densest_stretch
 from app.trace.window import Floats

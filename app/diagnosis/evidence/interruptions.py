@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.annotations import AnnotatedDelays, annotated_seconds
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers
+from app.diagnosis.evidence.reported_delays import AnnotatedDelays, annotated_seconds
 from app.diagnosis.repair import BlamedByGroup, BlamedOps
 from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
 from app.trace.ops import COMPUTE_STREAM, NUM_CODES, Direction

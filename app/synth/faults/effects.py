@@ -4,7 +4,7 @@ import numpy as np
 
 from app.errors import InvalidRequest
 from app.synth.cluster import World
-from app.synth.drawing import Annotation, DrawnSteps
+from app.synth.drawing import DrawnSteps, Interruption
 from app.trace.ops import OP_CODES, OP_SPECS, Axis, Direction
 from app.trace.window import Floats
 
@@ -79,11 +79,11 @@ def log_normal_around(
     return np.asarray(median * np.exp(spread * rng.standard_normal(shape)), np.float64)
 
 
-def add_pause(drawn: DrawnSteps, annotation: Annotation, *, is_sent: bool) -> None:
+def add_pause(drawn: DrawnSteps, interruption: Interruption, *, is_sent: bool) -> None:
     """Lengthen a computation; with `is_sent` the client reports the pause."""
-    where = annotation.stage, annotation.chunk, annotation.microbatch
-    is_forward = annotation.direction is Direction.FORWARD
+    where = interruption.stage, interruption.chunk, interruption.microbatch
+    is_forward = interruption.direction is Direction.FORWARD
     duration_s = drawn.forward_s if is_forward else drawn.backward_s
-    duration_s[(*where, annotation.step, annotation.dp_rank)] += annotation.duration_s
+    duration_s[(*where, interruption.step, interruption.dp_rank)] += interruption.duration_s
     if is_sent:
-        drawn.annotations.append(annotation)
+        drawn.interruptions.append(interruption)

@@ -12,7 +12,7 @@ from typing_extensions import override
 from app.diagnosis.finding import Culprit
 from app.errors import InvalidRequest
 from app.synth.cluster import WHOLE_JOB, RngOf, World
-from app.synth.drawing import Annotation, DrawnSteps
+from app.synth.drawing import DrawnSteps, Interruption
 from app.synth.faults.effects import add_pause, affected_steps, log_normal_around
 from app.synth.faults.fault import (
     Fault,
@@ -59,17 +59,17 @@ class GcPauses(Fault):
     @override
     def change(self, drawn: DrawnSteps, world: World, lasts: Floats, rng_of: RngOf) -> None:
         for at, step in affected_steps(drawn, lasts):
-            for annotation in self._pauses(world, at, rng_of(step)):
-                add_pause(drawn, annotation, is_sent=self.is_sent)
+            for interruption in self._pauses(world, at, rng_of(step)):
+                add_pause(drawn, interruption, is_sent=self.is_sent)
 
-    def _pauses(self, world: World, at: int, rng: np.random.Generator) -> list[Annotation]:
+    def _pauses(self, world: World, at: int, rng: np.random.Generator) -> list[Interruption]:
         shape = world.parallelism.pp_size, world.parallelism.dp_size
         pauses = rng.random(shape) < self.rate
         chunk = rng.integers(world.num_chunks, size=shape)
         microbatch = rng.integers(world.num_microbatches, size=shape)
         pause_s = log_normal_around(self.pause_s, _GC_SPREAD, rng, shape)
         return [
-            Annotation(
+            Interruption(
                 "gc-pause",
                 float(pause_s[stage, dp_rank]),
                 Direction.FORWARD,
@@ -134,10 +134,10 @@ class PlannedGc(Fault):
 
     def _pause_forward(self, drawn: DrawnSteps, at: int, pause_s: Floats) -> None:
         for (stage, dp_rank), seconds in np.ndenumerate(pause_s):
-            annotation = Annotation(
+            interruption = Interruption(
                 "gc-pause", float(seconds), Direction.FORWARD, stage, 0, 0, at, dp_rank
             )
-            add_pause(drawn, annotation, is_sent=self.is_sent)
+            add_pause(drawn, interruption, is_sent=self.is_sent)
 
     @override
     def culprits(self, world: World) -> tuple[Culprit, ...]:
@@ -246,8 +246,8 @@ class DataLoading(Fault):
         for dp_rank, stage in world.workers_of_host(host):
             drawn.forward_delay_s[stage, 0, 0, at, dp_rank] += wait_s
             if self.is_sent:
-                drawn.annotations.append(
-                    Annotation("data-wait", wait_s, Direction.FORWARD, stage, 0, 0, at, dp_rank)
+                drawn.interruptions.append(
+                    Interruption("data-wait", wait_s, Direction.FORWARD, stage, 0, 0, at, dp_rank)
                 )
 
     @override

@@ -16,7 +16,7 @@ from benchmarks.strangers.faults.fault import (
     all_workers,
 )
 from benchmarks.strangers.graph import BACKWARD, FORWARD
-from benchmarks.strangers.recording import Annotation, Extras
+from benchmarks.strangers.recording import Extras, Interruption
 from benchmarks.strangers.shape import Shape
 from benchmarks.strangers.simulation import Durations
 
@@ -62,8 +62,8 @@ def gc_pauses(kind: str, *, are_annotated: bool) -> Draw:
                 begun = 0.3 * durations.own[step, op, dp_rank]
                 durations.own[step, op, dp_rank] += lasted
                 if are_annotated:
-                    extras.annotations.append(
-                        Annotation("gc-pause", step, op, dp_rank, begun, lasted)
+                    extras.interruptions.append(
+                        Interruption("gc-pause", step, op, dp_rank, begun, lasted)
                     )
 
         course = Course(np.ones(job.num_steps), None, None, IRREGULAR)
@@ -103,7 +103,9 @@ def gc_storm(job: JobUnderway) -> Fault:
     def change(durations: Durations, extras: Extras) -> None:
         for step, op, dp_rank, lasted in pauses:
             durations.launch[step, op, dp_rank] += lasted
-            extras.annotations.append(Annotation("gc-pause", step, op, dp_rank, -lasted, lasted))
+            extras.interruptions.append(
+                Interruption("gc-pause", step, op, dp_rank, -lasted, lasted)
+            )
 
     course = Course(np.ones(job.num_steps), None, None, IRREGULAR)
     return Fault(nobody("gc-storm", "gc-pause", job, course), change, f"{pause_s:.3f} s")
@@ -128,8 +130,8 @@ def data_loading(kind: str, *, of_all: bool, every: int = 1) -> Draw:
         def change(durations: Durations, extras: Extras) -> None:
             durations.launch[:, op, dp_ranks] += waits
             if job.has_loader:
-                extras.annotations += [
-                    Annotation("data-wait", step, op, d, -waits[step, k], waits[step, k])
+                extras.interruptions += [
+                    Interruption("data-wait", step, op, d, -waits[step, k], waits[step, k])
                     for step in np.flatnonzero(on).tolist()
                     for k, d in enumerate(dp_ranks)
                 ]

@@ -90,6 +90,9 @@ function nothing(result, { silence }) {
   return ruled_out ? "Undecided: see Details." : "Not analysed: no step of this window is complete."
 }
 
+// Annotations that a finding names.
+const MAX_AFTER = 2
+
 function finding(found, page) {
   const { cause, culprits, confidence, evidence, sentence, seen_in } = found
   const where = culpritWords(culprits)
@@ -109,6 +112,9 @@ function finding(found, page) {
         where && `: ${where}`,
       ),
       h("p", {}, against(found) ?? varying(found) ?? timed(said(sentence))),
+      (found.after ?? [])
+        .slice(0, MAX_AFTER)
+        .map(({ sentence: after }) => h("p", { class: "quiet" }, contained(after))),
       seen_in &&
         seen_in.windows < seen_in.of &&
         h("p", { class: "quiet" }, `Seen in ${seen_in.windows} of ${seen_in.of} windows.`),

@@ -92,8 +92,8 @@ def test_a_loader_notes_the_waits_that_it_causes():
     drawn = hosts.data_loading("data-loading-one", of_all=False)(underway)
     durations, extras = befallen(underway, quiet, drawn)
     waited = (durations.launch - quiet.launch).sum()
-    assert sum(each.duration_s for each in extras.annotations) == pytest.approx(waited)
-    assert {each.dp_rank for each in extras.annotations} == {d for d, _ in drawn.truth.guilty}
+    assert sum(each.duration_s for each in extras.interruptions) == pytest.approx(waited)
+    assert {each.dp_rank for each in extras.interruptions} == {d for d, _ in drawn.truth.guilty}
 
 
 def test_a_host_of_all_replicas_of_a_stage_may_be_called_a_long_stage():

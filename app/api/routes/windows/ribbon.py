@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
+from app import formatting
 from app.api.http.fields import ResponseModel, timestamp_or_none
 from app.api.routes.dependencies import JobKey, ServiceDep, refusals
 from app.api.routes.windows import ribbon_events
@@ -21,6 +22,7 @@ from app.api.routes.windows.ribbon_events import (
     ribbon_bins,
     ribbon_gaps,
 )
+from app.api.service.annotation_places import placed_annotations
 from app.api.service.service import Service
 from app.charts.base.step_axis import StepEvent
 from app.diagnosis.combine_causes import leading
@@ -78,10 +80,16 @@ def job_history(service: Service, job_id: str) -> JobHistory:
         )
         beginnings = windows.run_beginnings(conn, job_id, since=since[0])
         firings = alerts.firings_of_job(conn, job_id, limit=MAX_ALERTS)
+        placed = placed_annotations(conn, job_id, found)
     shown = ribbon_bins(found, times)
     newest = _newest_results(service, job_id, shown)
     events = ribbon_events.find_events(
-        shown, newest=newest, beginnings=beginnings, alerts=firings, skipped=skipped
+        shown,
+        newest=newest,
+        beginnings=beginnings,
+        alerts=firings,
+        skipped=skipped,
+        annotations=placed,
     )
     events = _with_step_times(service, job_id, events)
     num_shown = sum(len(each.windows) for each in shown)
@@ -89,7 +97,7 @@ def job_history(service: Service, job_id: str) -> JobHistory:
 
 
 # Their time is that of the event itself, not of its step.
-_TIMED_KINDS = ("restart", "alert-firing", "alert-resolved")
+_TIMED_KINDS = ("restart", "alert-firing", "alert-resolved", "annotation")
 
 
 def _with_step_times(
@@ -119,14 +127,26 @@ def step_events(service: Service, job_id: str, epoch: int) -> list[StepEvent]:
     with service.store.read() as conn:
         newest = windows.newest_measured(conn, job_id, epoch)
         firings = alerts.firings_of_job(conn, job_id, limit=MAX_ALERTS)
+        placed = placed_annotations(conn, job_id)
     if newest is None:
         return []
     whole_run = RibbonBin((replace(newest, first_step=0, last_step=_LAST_STEP),), None)
     result = service.results.get(service.store, job_id, newest.window_id)
     found = ribbon_events.find_events(
-        [whole_run], newest={epoch: result}, beginnings={}, alerts=firings, skipped=()
+        [whole_run],
+        newest={epoch: result},
+        beginnings={},
+        alerts=firings,
+        skipped=(),
+        annotations=placed,
     )
-    return [StepEvent(event.step, _SHORT_TEXTS[event.kind]) for event in found]
+    return [StepEvent(event.step, _short_text(event)) for event in found]
+
+
+def _short_text(event: RibbonEvent) -> str:
+    if event.kind == "annotation":
+        return formatting.chart_label(event.text)
+    return _SHORT_TEXTS[event.kind]
 
 
 def _newest_results(

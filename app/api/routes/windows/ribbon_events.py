@@ -5,12 +5,17 @@ or skipped steps.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
 from app import formatting
 from app.alerts.alert import AlertEvent
+from app.api.service.annotation_places import (
+    PlacedAnnotation,
+    annotation_text,
+    short_annotation_text,
+)
 from app.diagnosis.combine_causes import leading
 from app.store.windows import StepTimeSums, UnanalysedStep, Verdict, WindowSummary
 
@@ -135,7 +140,9 @@ def _bin_slowdown(
     return sum(each.simulated_s for each in sums) / ideal_s if ideal_s else None
 
 
-EventKind = Literal["onset", "recovery", "restart", "alert-firing", "alert-resolved", "skipped"]
+EventKind = Literal[
+    "onset", "recovery", "restart", "alert-firing", "alert-resolved", "skipped", "annotation"
+]
 
 # Changes within this distance are one.
 _SAME_CHANGE_STEPS = 2
@@ -164,6 +171,7 @@ def find_events(
     beginnings: Mapping[int, float],
     alerts: Sequence[AlertEvent],
     skipped: Sequence[UnanalysedStep],
+    annotations: Sequence[PlacedAnnotation] = (),
 ) -> list[RibbonEvent]:
     """All events within the ribbon, ascending.
 
@@ -174,6 +182,7 @@ def find_events(
         *(each for epoch, result in newest.items() for each in _changes(ribbon, epoch, result)),
         *_alerts(ribbon, alerts),
         *_skipped(ribbon, skipped),
+        *_annotations(ribbon, annotations),
     ]
     return sorted(found, key=lambda each: (each.epoch, each.step))
 
@@ -288,6 +297,21 @@ def _skipped(
         text = f"{formatting.plural(len(stretch), 'step')} skipped"
         detail = f"{text}: {formatting.bidi_isolated(stretch[0].reason)}"
         yield from _event_at(ribbon, stretch[0].epoch, stretch[0].step, "skipped", text, detail)
+
+
+def _annotations(
+    ribbon: Sequence[RibbonBin], placed: Sequence[PlacedAnnotation]
+) -> Iterator[RibbonEvent]:
+    for each in placed:
+        if each.epoch is None or each.step is None:
+            continue
+        found = each.annotation
+        text, detail = short_annotation_text(found), annotation_text(found)
+        if found.source:
+            detail = f"{detail} ({formatting.bidi_isolated(found.source)})"
+        for event in _event_at(ribbon, each.epoch, each.step, "annotation", text, detail):
+            # Its own time, not that of an analysis.
+            yield replace(event, at_s=found.at_s)
 
 
 def _event_at(

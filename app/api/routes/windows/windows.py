@@ -22,6 +22,7 @@ from app.api.http.fields import (
     timestamp_or_none,
 )
 from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
+from app.api.service.annotation_places import placed_annotations, with_annotations
 from app.api.service.results import Result
 from app.api.service.service import Service
 from app.diagnosis.clock_times import in_clock_words
@@ -266,6 +267,8 @@ def get_window(
         per_step=per_step,
         since_step=None if per_step else since_step,
     )
+    with service.store.read() as conn:
+        result = with_annotations(result, placed_annotations(conn, job_id))
     return json_response(result if arrays else _without_arrays(result))
 
 

@@ -154,6 +154,10 @@ const ACTIONS = {
   "job.edit": "Changed owner or tags of a job",
   "view.create": "Saved a view",
   "view.delete": "Deleted a saved view",
+  "annotation.add": "Added an annotation",
+  "annotation.delete": "Deleted an annotation",
+  "share.create": "Made a share link",
+  "share.revoke": "Revoked a share link",
   "cordon.would": "Would have requested a cordon",
   "cordon.refused": "Cordon refused: not allowed by the operator",
   "cordon.ask": "Requested a cordon",
@@ -176,6 +180,8 @@ export const OBJECTS = [
   ["scores", "Scores"],
   ["job", "Jobs"],
   ["view", "Saved views"],
+  ["annotation", "Annotations"],
+  ["share", "Share links"],
 ]
 
 /** The table of one page of entries. */

@@ -4,13 +4,14 @@ import { leadingFinding } from "../../components/findings-card.js"
 import { headline } from "../../components/page-head.js"
 import { h } from "../../lib/dom.js"
 import { contained, counted, shape } from "../../lib/formatting.js"
+import { may } from "../../lib/session.js"
 import { labelLinks } from "./more-menu.js"
 
 // Jobs in these states have a sentence that does not change from step to step.
 const STILL = new Set(["finished", "not-analysed", "stalled", "silent", "stale", "low-fidelity"])
 
 /** Crumbs, headline, buttons and the menu `more`; `window` and `steps` are those that the page shows. */
-export function jobHead({ job, summary, base, window, steps, result, pinned, before, more }) {
+export function jobHead({ job, summary, base, window, steps, result, pinned, before, more, onShare }) {
   return [
     crumbs(job),
     h(
@@ -20,7 +21,7 @@ export function jobHead({ job, summary, base, window, steps, result, pinned, bef
         "data-key": "head",
       },
       headline(summary),
-      h("div", { class: "acts-row" }, buttons({ job, base, window, steps, result, pinned, before }), more),
+      h("div", { class: "acts-row" }, buttons({ job, base, window, steps, result, pinned, before, onShare }), more),
     ),
   ]
 }
@@ -43,12 +44,13 @@ function hasHostTimes({ labels }) {
   return labels?.times === "host" || labels?.host_times === "analyse"
 }
 
-function buttons({ job, base, window, steps, result, pinned, before }) {
+function buttons({ job, base, window, steps, result, pinned, before, onShare }) {
   if (!result?.slowdown) return null
   const own = window === "recent" ? result.window.id : window
   return h(
     "nav",
     { class: "acts", "aria-label": "Look closer", "data-key": "acts" },
+    may("write") && h("button", { class: "button", type: "button", onclick: onShare }, "Share"),
     h(
       "a",
       {

@@ -20,6 +20,7 @@ import { lifecycleNote, moreMenu } from "./more-menu.js"
 import { Panels } from "./panels.js"
 import { recordingNote } from "./recording-card.js"
 import { Scrubber } from "./scrubber.js"
+import { ShareBox } from "./share-box.js"
 import { jobStats } from "./stats.js"
 
 export const path = /^\/jobs\/(?<jobId>[^/]+)$/
@@ -49,6 +50,7 @@ class JobPage {
     })
     this.highlight.show(this.choice.pinned)
     this.scrubber = new Scrubber({ onPick: (pick) => this.pick(pick), onPickTime: (time) => this.pickTime(time) })
+    this.share = new ShareBox({ base: this.base, shown: () => sharedSteps(this.seen, this.choice), onRefused })
     this.slots = {
       head: slot("job-head"),
       stats: slot("job-stats"),
@@ -60,12 +62,14 @@ class JobPage {
       highlight: this.highlight,
       onSort: (sort) => this.sort(sort),
       onRecord: (asked) => this.record(asked),
+      onAnnotated: () => this.refresh(),
+      onRefused,
     })
   }
 
   begin() {
     const { head, stats, panels, pinned } = this.slots
-    patch(this.root, head, stats, this.scrubber.node, panels, pinned)
+    patch(this.root, head, this.share.node, stats, this.scrubber.node, panels, pinned)
     this.refresh()
     const onKey = (event) => event.key === "Escape" && this.highlight.free()
     document.addEventListener("keydown", onKey)
@@ -183,6 +187,7 @@ class JobPage {
           onchange: (name) => this.change(name),
           onlabels: () => editLabels(job, () => this.refresh()),
         }),
+        onShare: () => this.share.toggle(),
       }),
       this.note(),
     )
@@ -273,6 +278,12 @@ class JobPage {
       ),
     )
   }
+}
+
+/** What the page shows, as a request for a snapshot names it. */
+function sharedSteps({ window, ribbon }, { pick, steps }) {
+  const onset = pick === "since-onset" ? ribbon.since_onset : null
+  return { window, ...(steps && { steps }), ...(onset && { since_step: onset.step }) }
 }
 
 function slot(name) {

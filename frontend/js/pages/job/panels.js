@@ -10,6 +10,7 @@ import { getJsonOrNull } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
 import { counted, isKnown, percentNumber, whole } from "../../lib/formatting.js"
 import { AdviceCard } from "./advice-card.js"
+import { AnnotationsCard } from "./annotations-card.js"
 import { chartRows } from "./chart-rows.js"
 import { slowdownScale, waitScale } from "./colour-scale.js"
 import { DetailsSection } from "./details-section.js"
@@ -53,7 +54,7 @@ function orderOf(lead, result, { pp_size }) {
 
 /** Findings, what to do, then the charts; the one that best shows where the loss is comes first. */
 export class Panels {
-  constructor(root, { base, highlight, onSort, onRecord }) {
+  constructor(root, { base, highlight, onSort, onRecord, onAnnotated, onRefused }) {
     Object.assign(this, {
       root,
       base,
@@ -69,6 +70,7 @@ export class Panels {
     this.advice = new AdviceCard({ base, onTracked: () => this.askForFixes() })
     this.recording = new RecordingCard({ base, onChoose: onRecord })
     this.details = new DetailsSection()
+    this.annotations = new AnnotationsCard({ base, onChange: onAnnotated, onRefused })
     // Made once: what is in them is only changed, so that what the reader opened stays open.
     this.charts = h("div", { class: "charts", "data-own": true })
     this.facts = h("div", { class: "other-facts", "data-own": true })
@@ -88,6 +90,7 @@ export class Panels {
       this.arrange()
       this.askForScores()
       this.askForFixes()
+      this.annotations.load()
     }
     if (!hasFigures(seen)) return
     this.draw()
@@ -155,6 +158,7 @@ export class Panels {
     const { ribbon, job } = this.seen
     return [
       eventsCard(ribbon.events),
+      this.annotations.node,
       fixHistoryCard(this.fixes, () => this.askForFixes()),
       this.host && hostHistoryCard({ host: this.host, jobId: job.job_id }),
       scoresCard(this.scores),

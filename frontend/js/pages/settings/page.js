@@ -6,12 +6,14 @@ import { getAll, getJson, send } from "../../lib/api.js"
 import { announce, h, patch } from "../../lib/dom.js"
 import { contained } from "../../lib/formatting.js"
 import { factsCards, retentionCard, retentionOf } from "./cards.js"
+import { sharesCard } from "./shares.js"
 import { tokensCard, tokenWanted } from "./tokens.js"
 
 export const path = /^\/settings$/
 export const title = "Settings"
 
 const MOST_TOKENS = 1000
+const MAX_SHARES = 200
 
 /** Draw the page into `root`; returns a function that leaves the page. */
 export function render(root, _params, { setSubject, onRefused }) {
@@ -68,6 +70,12 @@ export function render(root, _params, { setSubject, onRefused }) {
         await send("DELETE", `/tokens/${encodeURIComponent(tokenId)}`)
         state.revoking = null
       }),
+    revokeShare: (shareId) =>
+      change("share", async () => {
+        await send("DELETE", `/shares/${encodeURIComponent(shareId)}`)
+        state.revokingShare = null
+        announce("The link is revoked.")
+      }),
     keep: (event) => {
       event.preventDefault()
       const wanted = retentionOf(event.target)
@@ -95,12 +103,17 @@ export function render(root, _params, { setSubject, onRefused }) {
 }
 
 async function load(page) {
-  const [settings, tokens] = await Promise.allSettled([getJson("/settings"), getAll("/tokens", MOST_TOKENS)])
+  const [settings, tokens, shares] = await Promise.allSettled([
+    getJson("/settings"),
+    getAll("/tokens", MOST_TOKENS),
+    getAll("/shares", MAX_SHARES),
+  ])
   if (settings.reason) throw settings.reason
   if (tokens.reason?.status === 401) throw tokens.reason
   Object.assign(page, {
     settings: settings.value,
     tokens: tokens.value ?? null,
+    shares: shares.value ?? null,
     tokensRefused: tokens.reason ?? null,
     error: null,
   })
@@ -111,7 +124,7 @@ function isShorter({ raw_days, results_days }, now) {
   return (raw_days ?? now.usual_raw_days) < now.raw_days || (results_days ?? now.usual_results_days) < now.results_days
 }
 
-function content({ settings, tokens, tokensRefused, error }, state, act) {
+function content({ settings, tokens, tokensRefused, shares, error }, state, act) {
   return [
     pageTop("Settings", {
       sentence: "Settings",
@@ -127,6 +140,7 @@ function content({ settings, tokens, tokensRefused, error }, state, act) {
         "div",
         { class: "column" },
         tokensCard({ tokens, refusal: tokensRefused, state, act }),
+        sharesCard({ shares, state, act }),
         retentionCard({ retention: settings.retention, state, act }),
       ),
       h("div", { class: "column" }, factsCards(settings, act.signOut)),

@@ -1,0 +1,392 @@
+"""Annotations: deploys, checkpoints, drained nodes and notes, of a job or of a whole project."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import ConfigDict, Field
+
+from app.api.http.fields import (
+    PRINTABLE,
+    Cursor,
+    Limit,
+    MatcherOut,
+    Matchers,
+    Moment,
+    RequestModel,
+    ResponseModel,
+    Text,
+    matchers_of,
+    matchers_out,
+    timestamp,
+    timestamp_or_none,
+)
+from app.api.http.principal import Principal
+from app.api.routes.audit import write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
+from app.api.service.annotation_places import PlacedAnnotation, annotation_text, place
+from app.api.service.service import Service
+from app.errors import AnnotationNotFound, Forbidden
+from app.store import annotations
+from app.store.annotations import (
+    MAX_KEY,
+    MAX_SOURCE,
+    MAX_TEXT,
+    Annotation,
+    AnnotationFilter,
+    AnnotationKind,
+)
+from app.trace.job import job_of
+
+router = APIRouter(tags=["annotations"])
+
+_ANNOTATION_EXAMPLE: dict[str, Any] = {
+    "kind": "deploy",
+    "text": "v1.4",
+    "source": "ci",
+    "idempotency_key": "deploy-1.4",
+}
+_PROJECT_EXAMPLE: dict[str, Any] = {
+    "kind": "node-drained",
+    "host": "host-043",
+    "text": "kernel update",
+    "matchers": [{"label": "host", "pattern": "host-043"}],
+    "source": "kubernetes",
+}
+
+
+IdempotencyKey = Annotated[str, Field(min_length=1, max_length=MAX_KEY, pattern=PRINTABLE)]
+
+
+class _AnnotationFields(RequestModel):
+    kind: AnnotationKind
+    text: Annotated[str, Field(max_length=MAX_TEXT, pattern=PRINTABLE)] = Field(
+        "", description="In words, one line; needed for `note` and `other`.", examples=["v1.4"]
+    )
+    host: Text | None = Field(None, description="The host that it is about.", examples=["host-043"])
+    at: Moment | None = Field(None, description="When it happened; default: now.")
+    ends_at: Moment | None = Field(None, description="When it ended; default: it is a moment.")
+    source: Annotated[str, Field(max_length=MAX_SOURCE, pattern=PRINTABLE)] = Field(
+        "", description="The program that reports it.", examples=["ci"]
+    )
+    idempotency_key: IdempotencyKey | None = Field(
+        None,
+        description="A text of your choice: a second request with the same one stores nothing "
+        "and answers with the first one's annotation.",
+        examples=["deploy-1.4"],
+    )
+
+    def annotation(
+        self, caller: Principal, job_id: str | None, now_s: float, **more: Any
+    ) -> Annotation:
+        """The annotation for the store."""
+        return Annotation(
+            annotation_id=annotations.new_id(caller.project, job_id, self.idempotency_key),
+            project=caller.project,
+            job_id=job_id,
+            kind=self.kind,
+            text=self.text,
+            host=self.host or None,
+            at_s=now_s if self.at is None else self.at.timestamp(),
+            ends_s=None if self.ends_at is None else self.ends_at.timestamp(),
+            epoch=None,
+            source=self.source,
+            author=caller.name,
+            created_s=now_s,
+            **{"matchers": (), "step": None} | more,
+        )
+
+
+class AnnotationIn(_AnnotationFields):
+    """An event of one job."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_ANNOTATION_EXAMPLE]})
+
+    step: int | None = Field(
+        None,
+        ge=0,
+        le=2**53,
+        description="The step of the current run in which it happened; default: by `at`.",
+    )
+
+
+class ProjectAnnotationIn(_AnnotationFields):
+    """An event of all jobs that match; without matchers, of all jobs of the project."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_PROJECT_EXAMPLE]})
+
+    matchers: Matchers = Field(
+        [],
+        description="Which jobs: patterns for `job`, for labels of the job, and for `host`, which "
+        "matches jobs with a worker on such a host.",
+    )
+
+
+class AnnotationOut(ResponseModel):
+    """An annotation."""
+
+    annotation_id: str
+    job_id: str | None = Field(description="Null: of all jobs of the project that match.")
+    matchers: list[MatcherOut]
+    kind: AnnotationKind
+    text: str
+    label: str = Field(description="The annotation in words, as the pages show it.")
+    host: str | None
+    at: datetime
+    ends_at: datetime | None
+    epoch: int | None
+    step: int | None = Field(description="The step that was given, or null.")
+    source: str
+    author: str = Field(description="Name of the token that reported it.")
+    created_at: datetime
+
+    @classmethod
+    def of(cls, found: Annotation) -> "AnnotationOut":
+        """From the stored annotation."""
+        return cls(**_fields_of(found))
+
+
+class PlacedAnnotationOut(AnnotationOut):
+    """An annotation of a job, with its place among the job's steps."""
+
+    placed_epoch: int | None
+    placed_step: int | None = Field(
+        description="The step that was given, else the first one after its time, to within a "
+        "window; null if there is none yet."
+    )
+
+    @classmethod
+    def placed(cls, found: PlacedAnnotation) -> "PlacedAnnotationOut":
+        """From the stored annotation and its place."""
+        return cls(**_fields_of(found.annotation), placed_epoch=found.epoch, placed_step=found.step)
+
+
+def _fields_of(found: Annotation) -> dict[str, Any]:
+    same = ("annotation_id", "kind", "text", "host", "epoch", "step", "source", "author")
+    return {
+        **{name: getattr(found, name) for name in same},
+        "job_id": None if found.job_id is None else job_of(found.job_id),
+        "matchers": matchers_out(found.matchers),
+        "label": annotation_text(found),
+        "at": timestamp(found.at_s),
+        "ends_at": timestamp_or_none(found.ends_s),
+        "created_at": timestamp(found.created_s),
+    }
+
+
+class AnnotationsOut(ResponseModel):
+    """A page of annotations, newest first."""
+
+    items: list[AnnotationOut]
+    next_cursor: str | None
+
+
+class PlacedAnnotationsOut(ResponseModel):
+    """A page of a job's annotations, newest first."""
+
+    items: list[PlacedAnnotationOut]
+    next_cursor: str | None
+
+
+AnnotationId = Annotated[
+    str,
+    Path(
+        pattern=r"^[0-9a-f]{1,32}$",
+        description="The annotation's id.",
+        examples=["5f0c3a9be81d42670fa1c2d3"],
+    ),
+]
+Since = Annotated[
+    datetime | None,
+    Query(alias="from", description="Only annotations that have not ended before this time."),
+]
+Until = Annotated[
+    datetime | None, Query(alias="to", description="Only annotations from before this time.")
+]
+KindQuery = Annotated[AnnotationKind | None, Query(description="Only annotations of this kind.")]
+
+
+def _filter(since: datetime | None, until: datetime | None, kind: AnnotationKind | None) -> Any:
+    return AnnotationFilter(
+        since_s=None if since is None else since.timestamp(),
+        until_s=None if until is None else until.timestamp(),
+        kinds=() if kind is None else (kind,),
+    )
+
+
+@router.post(
+    "/jobs/{job_id}/annotations",
+    operation_id="add_annotation",
+    summary="Annotate a job",
+    status_code=201,
+    responses={
+        200: {"description": "Stored before, by its `idempotency_key`.", "model": AnnotationOut},
+        **refusals(404, *BODY_REFUSALS),
+    },
+)
+def add_annotation(
+    job_id: JobKey,
+    given: AnnotationIn,
+    service: ServiceDep,
+    caller: CallerDep,
+    response: Response,
+) -> AnnotationOut:
+    """Report an event of the job: a deploy, a checkpoint, a change of its configuration.
+
+    Needs the scope ingest or write. The newest 1,000 of a job are kept, as long as results are;
+    60 in a minute are taken.
+    """
+    wanted = given.annotation(caller, job_id, service.now_s(), step=given.step)
+    return _add(service, caller, wanted, response)
+
+
+@router.get(
+    "/jobs/{job_id}/annotations",
+    operation_id="list_annotations_of_job",
+    summary="List a job's annotations",
+    responses=refusals(404),
+)
+def list_annotations_of_job(
+    job_id: JobKey,
+    service: ServiceDep,
+    since: Since = None,
+    until: Until = None,
+    kind: KindQuery = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> PlacedAnnotationsOut:
+    """Those of the job, and those of the project that match it, newest first."""
+    with service.store.read() as conn:
+        found, more = annotations.page_of_job(
+            conn, job_id, _filter(since, until, kind), cursor=cursor, limit=limit
+        )
+        placed = place(conn, job_id, found)
+    items = [PlacedAnnotationOut.placed(each) for each in placed]
+    return PlacedAnnotationsOut(items=items, next_cursor=more)
+
+
+@router.delete(
+    "/jobs/{job_id}/annotations/{annotation_id}",
+    operation_id="delete_annotation_of_job",
+    summary="Delete a job's annotation",
+    status_code=204,
+    responses=refusals(404, *BODY_REFUSALS),
+)
+def delete_annotation_of_job(
+    job_id: JobKey, annotation_id: AnnotationId, service: ServiceDep, caller: CallerDep
+) -> None:
+    """The audit log keeps what it said. One of the whole project is deleted there."""
+    _remove(service, caller, annotation_id, job_id)
+
+
+@router.post(
+    "/annotations",
+    operation_id="add_project_annotation",
+    summary="Annotate many jobs",
+    status_code=201,
+    responses={
+        200: {"description": "Stored before, by its `idempotency_key`.", "model": AnnotationOut},
+        **refusals(*BODY_REFUSALS),
+    },
+)
+def add_project_annotation(
+    given: ProjectAnnotationIn, service: ServiceDep, caller: CallerDep, response: Response
+) -> AnnotationOut:
+    """Report an event of all jobs of the project that match, such as a drained node.
+
+    Needs the scope ingest or write, and a token that is not restricted to one job. The newest 1,000
+    of a project are kept, as long as results are; 60 in a minute are taken.
+    """
+    if caller.job is not None:
+        raise Forbidden(
+            f"this token is for one job: use POST /api/v1/jobs/{caller.job}/annotations"
+        )
+    matchers = matchers_of(given.matchers)
+    wanted = given.annotation(caller, None, service.now_s(), matchers=matchers)
+    return _add(service, caller, wanted, response)
+
+
+@router.get(
+    "/annotations",
+    operation_id="list_annotations",
+    summary="List the project's annotations",
+    responses=refusals(),
+)
+def list_annotations(
+    service: ServiceDep,
+    caller: CallerDep,
+    since: Since = None,
+    until: Until = None,
+    kind: KindQuery = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> AnnotationsOut:
+    """Those of the whole project and of all its jobs, newest first."""
+    with service.store.read() as conn:
+        found, more = annotations.page(
+            conn, caller.project, _filter(since, until, kind), cursor=cursor, limit=limit
+        )
+    return AnnotationsOut(items=[AnnotationOut.of(each) for each in found], next_cursor=more)
+
+
+@router.delete(
+    "/annotations/{annotation_id}",
+    operation_id="delete_annotation",
+    summary="Delete an annotation",
+    status_code=204,
+    responses=refusals(404, *BODY_REFUSALS),
+)
+def delete_annotation(annotation_id: AnnotationId, service: ServiceDep, caller: CallerDep) -> None:
+    """One of the whole project, or of any of its jobs. The audit log keeps what it said."""
+    _remove(service, caller, annotation_id)
+
+
+def _add(
+    service: Service, caller: Principal, wanted: Annotation, response: Response
+) -> AnnotationOut:
+    with service.store.write() as conn:
+        stored, is_new = annotations.add(conn, wanted)
+        if is_new:
+            said = _audited(stored)
+            write_audit(
+                conn, caller, "annotation.add", stored.annotation_id, now_s=wanted.created_s, **said
+            )
+    if is_new:
+        _announce(service, stored)
+    else:
+        response.status_code = 200
+    return AnnotationOut.of(stored)
+
+
+def _remove(
+    service: Service, caller: Principal, annotation_id: str, job_id: str | None = None
+) -> None:
+    with service.store.write() as conn:
+        if (
+            job_id is not None
+            and annotations.get(conn, caller.project, annotation_id).job_id != job_id
+        ):
+            raise AnnotationNotFound(annotation_id)
+        removed = annotations.remove(conn, caller.project, annotation_id)
+        write_audit(
+            conn,
+            caller,
+            "annotation.delete",
+            annotation_id,
+            now_s=service.now_s(),
+            **_audited(removed),
+        )
+    _announce(service, removed)
+
+
+def _audited(found: Annotation) -> dict[str, Any]:
+    """All that it takes to add it again."""
+    out = AnnotationOut.of(found).model_dump(mode="json", exclude_none=True)
+    return {name: value for name, value in out.items() if name not in ("annotation_id", "label")}
+
+
+def _announce(service: Service, changed: Annotation) -> None:
+    if changed.job_id is not None:
+        service.announcer.announce({"event": "job", "job_id": changed.job_id})
+    else:
+        service.announcer.announce({"event": "alert", "project": changed.project})

@@ -1,0 +1,297 @@
+"""Share links: a frozen snapshot of a job's page, shown to whoever has the link.
+
+The API makes, lists and revokes links; `GET /share/{token}` shows one. Who may open a link is the
+operator's decision: `PACELINE_SHARE_LINKS`.
+"""
+
+from datetime import datetime
+from html import escape
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from pydantic import Field
+from starlette.concurrency import run_in_threadpool
+
+from app.api.http.auth import client_address
+from app.api.http.fields import (
+    Cursor,
+    Limit,
+    RequestModel,
+    ResponseModel,
+    timestamp,
+    timestamp_or_none,
+)
+from app.api.http.principal import SHARE_PATH
+from app.api.routes.audit import write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
+from app.api.routes.windows.windows import RANGE_SEPARATOR, shown_result
+from app.api.service.annotation_places import placed_annotations, with_annotations
+from app.api.service.service import Service
+from app.api.service.snapshots import SNAPSHOT_HEADERS, Snapshot, make_snapshot
+from app.errors import Forbidden, PacelineError, ShareLinkNotFound, Unauthorised
+from app.store import hosts, share_links
+from app.store.share_links import NewShareLink, ShareLink
+from app.trace.job import JOB_PATTERN, job_key, job_of
+
+router = APIRouter(tags=["share links"])
+pages_router = APIRouter(include_in_schema=False)
+
+MAX_DAYS = 90.0
+_DAY_S = 86_400.0
+_WINDOW = r"^(latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
+ShareState = Literal["active", "expired", "revoked"]
+
+
+class ShareIn(RequestModel):
+    """Which steps to share, and for how long."""
+
+    window: Annotated[str, Field(pattern=_WINDOW)] = Field(
+        "latest", description="Window id, or a range of two ids, or `latest`."
+    )
+    steps: Annotated[str, Field(max_length=1000)] | None = Field(
+        None, description="Only these steps of a closed window, as numbers and ranges."
+    )
+    since_step: int | None = Field(
+        None, ge=0, le=2**53, description="Leave out the steps before this one."
+    )
+    expires_days: float = Field(
+        7.0, gt=0, le=MAX_DAYS, allow_inf_nan=False, description="Days until the link expires."
+    )
+
+
+class ShareOut(ResponseModel):
+    """A share link without its token, which is not stored."""
+
+    share_id: str
+    job_id: str
+    window: str
+    first_step: int
+    last_step: int
+    author: str = Field(description="Name of the token that made it.")
+    created_at: datetime
+    expires_at: datetime
+    revoked_at: datetime | None
+    state: ShareState
+    size_bytes: int = Field(description="Size of the snapshot.")
+
+    @classmethod
+    def of(cls, link: ShareLink, now_s: float) -> "ShareOut":
+        """From the stored link."""
+        return cls.model_validate(_share_fields(link, now_s))
+
+
+class CreatedShareOut(ShareOut):
+    """The new link; its address is shown only once."""
+
+    path: str = Field(description="The link, on this service.", examples=["/share/x7Kq2m..."])
+    url: str | None = Field(description="The whole link; null unless PACELINE_PUBLIC_URL is set.")
+    opens_for: Literal["signed-in", "anyone"] = Field(
+        description="Who can open it: who is signed in to this project, or anyone with the link."
+    )
+
+
+class SharesOut(ResponseModel):
+    """A page of share links, newest first."""
+
+    items: list[ShareOut]
+    next_cursor: str | None
+
+
+ShareId = Annotated[
+    str,
+    Path(
+        pattern=r"^[0-9a-f]{1,32}$",
+        description="The link's id.",
+        examples=["5f0c3a9be81d42670fa1c2d3"],
+    ),
+]
+
+
+def _share_fields(link: ShareLink, now_s: float) -> dict[str, object]:
+    same = ("share_id", "author", "first_step", "last_step", "size_bytes")
+    is_expired = now_s >= link.expires_s
+    state: ShareState = "revoked" if link.revoked_s else "expired" if is_expired else "active"
+    return {
+        **{name: getattr(link, name) for name in same},
+        "job_id": job_of(link.job_id),
+        "window": link.window_id,
+        "created_at": timestamp(link.created_s),
+        "expires_at": timestamp(link.expires_s),
+        "revoked_at": timestamp_or_none(link.revoked_s),
+        "state": state,
+    }
+
+
+@router.post(
+    "/jobs/{job_id}/shares",
+    operation_id="create_share",
+    summary="Share a snapshot of a job's page",
+    status_code=201,
+    responses=refusals(404, 409, *BODY_REFUSALS),
+)
+def create_share(
+    job_id: JobKey, given: ShareIn, service: ServiceDep, caller: CallerDep
+) -> CreatedShareOut:
+    """The link shows the figures of these steps as they are now, until it expires or is revoked.
+
+    It shows nothing else of the service. A project has at most 200 links.
+    """
+    audience = service.share_audience
+    if audience == "off":
+        raise Forbidden("share links are switched off: see PACELINE_SHARE_LINKS")
+    snapshot = _snapshot(service, job_id, given)
+    now_s = service.now_s()
+    wanted = NewShareLink(
+        project=caller.project,
+        job_id=job_id,
+        author=caller.name,
+        expires_s=now_s + given.expires_days * _DAY_S,
+        window_id=snapshot.window_id,
+        first_step=snapshot.first_step,
+        last_step=snapshot.last_step,
+        page=snapshot.page,
+    )
+    with service.store.write() as conn:
+        made, token = share_links.create(conn, wanted, now_s=now_s)
+        said = {"job": job_of(job_id), "window": made.window_id}
+        steps = f"{made.first_step}-{made.last_step}"
+        expires_at = timestamp(made.expires_s).isoformat()
+        write_audit(
+            conn,
+            caller,
+            "share.create",
+            made.share_id,
+            now_s=now_s,
+            **said,
+            steps=steps,
+            expires_at=expires_at,
+        )
+    path = f"{SHARE_PATH}{token}"
+    public_url = service.public_settings.public_url
+    return CreatedShareOut.model_validate(
+        {
+            **_share_fields(made, now_s),
+            "path": path,
+            "url": None if public_url is None else public_url.rstrip("/") + path,
+            "opens_for": audience,
+        }
+    )
+
+
+def _snapshot(service: Service, job_id: str, given: ShareIn) -> Snapshot:
+    is_one = RANGE_SEPARATOR not in given.window and given.since_step is None
+    result = shown_result(
+        service,
+        job_id,
+        given.window,
+        given.steps,
+        per_step=is_one,
+        since_step=given.since_step,
+    )
+    with service.store.read() as conn:
+        names = hosts.load(conn, job_id, result["window"]["epoch"])
+        result = with_annotations(result, placed_annotations(conn, job_id))
+    with service.replays.work_limit.slot():
+        return make_snapshot(
+            job_of(job_id), result, names, now_s=service.now_s(), thresholds=service.thresholds
+        )
+
+
+@router.get(
+    "/shares",
+    operation_id="list_shares",
+    summary="List share links",
+    responses=refusals(),
+)
+def list_shares(
+    service: ServiceDep,
+    caller: CallerDep,
+    job: Annotated[
+        str | None, Query(pattern=JOB_PATTERN, description="Only links to this job.")
+    ] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> SharesOut:
+    """All links of the project, newest first, with expired and revoked ones."""
+    job_id = None if job is None else job_key(caller.project, job)
+    with service.store.read() as conn:
+        found, more = share_links.page(
+            conn, caller.project, job_id=job_id, cursor=cursor, limit=limit
+        )
+    now_s = service.now_s()
+    return SharesOut(items=[ShareOut.of(each, now_s) for each in found], next_cursor=more)
+
+
+@router.delete(
+    "/shares/{share_id}",
+    operation_id="revoke_share",
+    summary="Revoke a share link",
+    status_code=204,
+    responses=refusals(404, *BODY_REFUSALS),
+)
+def revoke_share(share_id: ShareId, service: ServiceDep, caller: CallerDep) -> None:
+    """The link shows nothing from now on, and its snapshot is deleted. Idempotent."""
+    now_s = service.now_s()
+    with service.store.write() as conn:
+        job = job_of(share_links.get(conn, caller.project, share_id).job_id)
+        if share_links.revoke(conn, caller.project, share_id, now_s=now_s):
+            write_audit(conn, caller, "share.revoke", share_id, now_s=now_s, job=job)
+
+
+@pages_router.get(f"{SHARE_PATH}{{token}}")
+async def show_snapshot(token: str, request: Request, service: ServiceDep) -> Response:
+    """The snapshot of a link, for a browser."""
+    try:
+        page = await _admitted_page(token, request, service)
+    except (ShareLinkNotFound, Unauthorised) as error:
+        return HTMLResponse(_refusal(error), error.status, headers=SNAPSHOT_HEADERS)
+    return HTMLResponse(page, headers=SNAPSHOT_HEADERS)
+
+
+async def _admitted_page(token: str, request: Request, service: Service) -> bytes:
+    """The page, if the caller may see it.
+
+    A good link is never delayed: many people may share one address.
+    """
+    audience = service.share_audience
+    project = None
+    if audience == "signed-in":
+        project = (await service.auth.caller(request.scope)).project
+    try:
+        if audience == "off":
+            raise ShareLinkNotFound
+        link, page = await run_in_threadpool(_read_page, service, token)
+        if project not in (None, link.project):
+            raise ShareLinkNotFound
+    except ShareLinkNotFound:
+        address = client_address(request.scope)
+        service.share_failures.check(address)
+        service.share_failures.note(address)
+        raise
+    return page
+
+
+def _read_page(service: Service, token: str) -> tuple[ShareLink, bytes]:
+    with service.store.read() as conn:
+        return share_links.find_page(conn, token, now_s=service.now_s())
+
+
+_REFUSAL = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="robots" content="noindex">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{title} · Paceline</title>
+<style>body {{ max-width: 640px; margin: 48px auto; padding: 0 16px;
+font: 14px/1.5 system-ui, sans-serif }}</style></head>
+<body><h1>{title}</h1><p>{text}</p><p><a href="/">To Paceline</a></p></body></html>
+"""
+
+
+def _refusal(error: PacelineError) -> str:
+    if isinstance(error, Unauthorised):
+        title = "Sign in first"
+        text = "This link opens for people who are signed in. Sign in, then open it again."
+    else:
+        title = "Nothing is shared here"
+        text = "This link has expired, was revoked, or is not complete. Ask for a new one."
+    return _REFUSAL.format(title=escape(title), text=escape(text))

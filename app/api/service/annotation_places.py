@@ -1,0 +1,230 @@
+"""Where annotations lie among a job's steps, their words, and which findings begin after one."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app import formatting
+from app.store import annotations, windows
+from app.store.annotations import Annotation, AnnotationFilter
+from app.store.database import Connection
+from app.store.windows import WindowSummary
+
+# Of a job, the newest ones, on its charts.
+MAX_PLACED = 200
+# A finding that begins at most so many steps after an annotation names it.
+MAX_STEPS_AFTER = 5
+# A deploy ends one run and begins the next: before the first step by no more than this.
+_BEFORE_RUN_S = 3600.0
+_MAX_WINDOWS = 2000
+_MAX_SHORT_CHARS = 18
+_WORDS = {"note": "", "other": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedAnnotation:
+    """An annotation and the step in which it took effect.
+
+    That is the step that its reporter gave, else the first one after its time; `epoch` and `step`
+    are None where neither is known. `is_by_time` tells the two apart.
+    """
+
+    annotation: Annotation
+    epoch: int | None
+    step: int | None
+
+    @property
+    def is_by_time(self) -> bool:
+        """Whether the step was found by the annotation's time."""
+        return self.step is not None and self.annotation.step is None
+
+
+def annotation_text(found: Annotation) -> str:
+    """An annotation in words: "deploy v1.4", "node drained host-043: new kernel"."""
+    words = _WORDS.get(found.kind, found.kind.replace("-", " "))
+    subject = " ".join(filter(None, (words, _isolated(found.host))))
+    if not found.text:
+        return subject or "note"
+    told = _isolated(found.text)
+    if not subject:
+        return told
+    return f"{subject}: {told}" if found.host else f"{subject} {told}"
+
+
+def short_annotation_text(found: Annotation) -> str:
+    """The same, short enough for the ribbon."""
+    text = annotation_text(found)
+    if len(text) <= _MAX_SHORT_CHARS:
+        return text
+    return text[: _MAX_SHORT_CHARS - 1].rstrip() + "\u2026"
+
+
+def _isolated(text: str | None) -> str:
+    return formatting.bidi_isolated(text or "")
+
+
+def placed_annotations(
+    conn: Connection, job_id: str, known: Sequence[WindowSummary] | None = None
+) -> list[PlacedAnnotation]:
+    """A job's newest annotations at their steps, the oldest first.
+
+    `known` are its newest windows, ascending, if they were read already.
+
+    Raises:
+        JobNotFound: the job never registered.
+    """
+    found = annotations.of_job(conn, job_id, AnnotationFilter())[:MAX_PLACED]
+    return place(conn, job_id, found[::-1], known) if found else []
+
+
+def place(
+    conn: Connection,
+    job_id: str,
+    found: Sequence[Annotation],
+    known: Sequence[WindowSummary] | None = None,
+) -> list[PlacedAnnotation]:
+    """These annotations at their steps; raises as `placed_annotations` does."""
+    if all(each.step is not None for each in found):
+        return [PlacedAnnotation(each, each.epoch, each.step) for each in found]
+    if known is None:
+        known, _ = windows.newest_windows(conn, job_id, limit=_MAX_WINDOWS)
+    if not known:
+        return [PlacedAnnotation(each, each.epoch, each.step) for each in found]
+    timeline = _Timeline(conn, job_id, known)
+    return [_placed(each, timeline) for each in found]
+
+
+def _placed(found: Annotation, timeline: "_Timeline") -> PlacedAnnotation:
+    if found.step is not None:
+        return PlacedAnnotation(found, found.epoch, found.step)
+    epoch, step = timeline.step_after(found.at_s) or (None, None)
+    return PlacedAnnotation(found, epoch, step)
+
+
+class _Timeline:
+    """When the steps of a job's windows started.
+
+    Of a window whose workers have no time of day, its steps are spread between the analyses of
+    the window before and its own.
+    """
+
+    def __init__(self, conn: Connection, job_id: str, known: Sequence[WindowSummary]) -> None:
+        self._conn = conn
+        self._job_id = job_id
+        self._windows = known
+        self._run_begins_s = windows.run_beginnings(conn, job_id, since=known[0].epoch)
+        first_steps: dict[int, list[int]] = {}
+        for each in known:
+            first_steps.setdefault(each.epoch, []).append(each.first_step)
+        starts_s = {
+            epoch: windows.step_starts(conn, job_id, epoch, steps)
+            for epoch, steps in first_steps.items()
+        }
+        self._starts_s = [starts_s[each.epoch].get(each.first_step) for each in known]
+        self._ends_s = _ascending_ends_s(known)
+        self._begins_s = self._ascending_begins_s()
+
+    def step_after(self, at_s: float) -> tuple[int, int] | None:
+        """Epoch and number of the first step that started at a Unix time or later.
+
+        None for a time more than an hour before the first run that is known.
+        """
+        at = bisect_right(self._begins_s, at_s) - 1
+        if at < 0:
+            first = self._windows[0]
+            is_near = at_s >= self._begins_s[0] - _BEFORE_RUN_S
+            return (first.epoch, first.first_step) if is_near else None
+        window = self._windows[at]
+        step = self._step_within(at, at_s)
+        if step is not None and step <= window.last_step:
+            return window.epoch, step
+        if at + 1 < len(self._windows):
+            after = self._windows[at + 1]
+            return after.epoch, after.first_step
+        return window.epoch, window.last_step + 1
+
+    def _step_within(self, at: int, at_s: float) -> int | None:
+        """The first step of a window from a time on; None if all of them started before."""
+        window = self._windows[at]
+        if self._starts_s[at] is not None:
+            numbers = range(window.first_step, window.last_step + 1)
+            starts_s = windows.step_starts(self._conn, self._job_id, window.epoch, numbers)
+            return min(
+                (step for step, start_s in starts_s.items() if start_s >= at_s), default=None
+            )
+        begins_s, ends_s = self._begins_s[at], self._ends_s[at]
+        share = (at_s - begins_s) / (ends_s - begins_s) if ends_s > begins_s else 0.0
+        return window.first_step + int(share * (window.last_step - window.first_step + 1))
+
+    def _ascending_begins_s(self) -> list[float]:
+        """When each window began, in the order of the windows even where clocks disagree."""
+        found: list[float] = []
+        for at, window in enumerate(self._windows):
+            begins_s = self._starts_s[at]
+            if begins_s is None:
+                is_first = at == 0 or self._windows[at - 1].epoch != window.epoch
+                run_s = self._run_begins_s.get(window.epoch, self._ends_s[at])
+                begins_s = run_s if is_first else self._ends_s[at - 1]
+            found.append(max(begins_s, found[-1]) if found else begins_s)
+        return found
+
+
+def _ascending_ends_s(known: Sequence[WindowSummary]) -> list[float]:
+    """When each window was analysed; one that was revised late counts as not after the next."""
+    ends_s = [each.updated_s for each in known]
+    for at in range(len(ends_s) - 2, -1, -1):
+        ends_s[at] = min(ends_s[at], ends_s[at + 1])
+    return ends_s
+
+
+def annotations_before(
+    finding: Mapping[str, Any], epoch: int, placed: Sequence[PlacedAnnotation]
+) -> list[dict[str, Any]]:
+    """Annotations at most MAX_STEPS_AFTER steps before a finding's onset, the nearest first.
+
+    That is near in time, and no proof of a cause: `sentence` says no more.
+    """
+    onset = finding.get("onset_step")
+    if onset is None:
+        return []
+    near = [
+        (onset - each.step, each.annotation)
+        for each in placed
+        if each.step is not None
+        and each.epoch == epoch
+        and 0 <= onset - each.step <= MAX_STEPS_AFTER
+    ]
+    return [
+        {
+            "annotation_id": found.annotation_id,
+            "kind": found.kind,
+            "steps_after": num_steps,
+            "sentence": _sentence(num_steps, found),
+        }
+        for num_steps, found in sorted(near, key=lambda each: each[0])
+    ]
+
+
+def _sentence(num_steps: int, found: Annotation) -> str:
+    when = "in the step of" if num_steps == 0 else f"{formatting.plural(num_steps, 'step')} after"
+    return f"Begins {when}: {annotation_text(found)}. This is a match in time, not a proven cause."
+
+
+def with_annotations(
+    result: Mapping[str, Any], placed: Sequence[PlacedAnnotation]
+) -> Mapping[str, Any]:
+    """The result with `after` at each finding that begins shortly after an annotation."""
+    epoch = result["window"]["epoch"]
+    found = {
+        at: after
+        for at, each in enumerate(result.get("findings") or ())
+        if (after := annotations_before(each, epoch, placed))
+    }
+    if not found:
+        return result
+    findings = [
+        {**each, "after": found[at]} if at in found else each
+        for at, each in enumerate(result["findings"])
+    ]
+    return {**result, "findings": findings}

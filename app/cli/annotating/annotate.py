@@ -1,0 +1,127 @@
+"""`paceline annotate`: report a deploy, a checkpoint or another event to a server."""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from app.cli.output import printable
+from app.errors import InvalidRequest
+
+LOCAL_URL = "http://127.0.0.1:8642"
+Url = Annotated[str, typer.Option(envvar="PACELINE_URL", help="The server.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PACELINE_TOKEN",
+        help="Its token, with the scope ingest or write. Default: the one in the data directory.",
+    ),
+]
+
+
+def annotate(
+    job: Annotated[
+        str | None, typer.Argument(help="The job; or use --all-jobs or --match.", metavar="[JOB]")
+    ] = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="deploy, checkpoint, config-change, maintenance, node-drained, node-not-ready, "
+            "pod-evicted, job-requeued, note or other."
+        ),
+    ] = "note",
+    text: Annotated[str, typer.Option(help="In words, one line.")] = "",
+    host: Annotated[str | None, typer.Option(help="The host that it is about.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="The step in which it happened; default: by the time.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="When: 2026-11-21T22:00:00Z. Default: now.")
+    ] = None,
+    ends_at: Annotated[str | None, typer.Option(help="When it ended; default: a moment.")] = None,
+    all_jobs: Annotated[
+        bool, typer.Option("--all-jobs", help="Annotate all jobs of the project.")
+    ] = False,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Annotate the jobs with this label, or on such a host: team=vision, host=node-7*.",
+            metavar="LABEL=PATTERN",
+        ),
+    ] = None,
+    source: Annotated[str, typer.Option(help="The program that reports it.")] = "cli",
+    key: Annotated[
+        str | None,
+        typer.Option(help="Store it only once, however often a command with this text runs."),
+    ] = None,
+    url: Url = LOCAL_URL,
+    token: Token = None,
+) -> None:
+    """Put a deploy, a checkpoint or another event on the charts of a job, or of many.
+
+    Example: paceline annotate llm-70b --kind deploy --text v1.4
+    """
+    from app.cli.exporting.http_client import QueryClient
+    from app.cli.replay import local_token
+
+    body = {
+        "kind": kind,
+        "text": text,
+        "host": host,
+        "at": at,
+        "ends_at": ends_at,
+        "source": source,
+        "idempotency_key": key,
+        "step": step,
+    }
+    path = annotations_path(job, matchers_of(match or []), body, all_jobs=all_jobs)
+    with QueryClient(url, token or local_token()) as server:
+        made = add_annotation(server, path, body)
+    typer.echo(f"Annotated {job or 'all jobs that match'}: {printable(made['label'])}")
+
+
+def annotations_path(
+    job: str | None, matchers: Sequence[dict[str, str]], body: dict[str, Any], *, all_jobs: bool
+) -> str:
+    """The path to post to; puts matchers into the body.
+
+    Raises:
+        InvalidRequest: not exactly one of job, matchers and `all_jobs`.
+    """
+    if (job is not None) + bool(matchers) + all_jobs != 1:
+        raise InvalidRequest("name a job, or use --all-jobs or --match: one of the three")
+    if job is not None:
+        from paceline_client.sending.transport import job_path
+
+        return job_path(job, "/annotations")
+    if body.get("step") is not None:
+        raise InvalidRequest("--step: only an annotation of one job has a step")
+    body["matchers"] = [*matchers]
+    return "/api/v1/annotations"
+
+
+def matchers_of(given: Sequence[str]) -> list[dict[str, str]]:
+    """Matchers from LABEL=PATTERN.
+
+    Raises:
+        InvalidRequest: there is no = in one.
+    """
+    wrong = [each for each in given if "=" not in each]
+    if wrong:
+        raise InvalidRequest(f"--match {wrong[0]}: want LABEL=PATTERN, such as host=node-7*")
+    split = (each.partition("=") for each in given)
+    return [{"label": label, "pattern": pattern} for label, _, pattern in split]
+
+
+def add_annotation(server: Any, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Post an annotation; `server` is a `QueryClient`, whose errors it raises."""
+    known = {name: value for name, value in body.items() if value is not None}
+    answer = server.post(path, json.dumps(known).encode(), "application/json")
+    try:
+        made = json.loads(answer)
+    except ValueError:
+        made = None
+    if not isinstance(made, dict) or "annotation_id" not in made:
+        raise InvalidRequest("the server answers no annotation: is it Paceline's address?")
+    return made

@@ -1,0 +1,286 @@
+"""Annotations: events beside training that people and programs report, such as a deploy.
+
+Each is of one job, or of all jobs of a project that its matchers fit.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from sqlalchemy import Connection, delete, func, or_, select, tuple_
+
+from app.alerts.labels import Matcher
+from app.errors import AnnotationNotFound, InvalidRequest, TooManyRequests
+from app.store import jobs
+from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_json, matchers_of
+from app.store.columns import checked_text, clipped
+from app.store.database import from_cursor, insert_new, split_page, to_cursor
+from app.store.runs import current_epoch
+from app.store.tables import annotations, run_hosts
+from app.trace.job import job_of, project_of
+
+AnnotationKind = Literal[
+    "deploy",
+    "checkpoint",
+    "config-change",
+    "maintenance",
+    "node-drained",
+    "node-not-ready",
+    "pod-evicted",
+    "job-requeued",
+    "note",
+    "other",
+]
+KINDS: tuple[AnnotationKind, ...] = get_args(AnnotationKind)
+
+# Of a job, and beside them of the whole project; when another one comes, the oldest goes.
+MAX_ANNOTATIONS = 1000
+MAX_PER_MINUTE = 60  # of a job, and of the whole project
+MAX_TEXT = 500
+MAX_SOURCE = 64
+MAX_KEY = 128
+# A host's clock may be ahead of the server's.
+MAX_AHEAD_S = 3600.0
+_MINUTE_S = 60.0
+_ID_BYTES = 12
+_HOST_LABEL = "host"
+_Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{1,32}\Z")]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """One event, from `at_s` to `ends_s` (Unix seconds; None: a moment).
+
+    Without `job_id` it is of every job of the project that the matchers fit. `step` and its run's
+    `epoch` are None unless the reporter gave a step. `host` is the one that it is about.
+    """
+
+    annotation_id: str
+    project: str
+    job_id: str | None
+    matchers: Sequence[Matcher]
+    kind: AnnotationKind
+    text: str
+    host: str | None
+    at_s: float
+    ends_s: float | None
+    epoch: int | None
+    step: int | None
+    source: str
+    author: str
+    created_s: float
+
+    def is_of(self, labels: Mapping[str, str], hosts: Iterable[str]) -> bool:
+        """Whether the matchers fit a job with these labels on these hosts."""
+        names = [*hosts]
+        return all(
+            any(fnmatchcase(name, each.pattern) for name in names) != each.is_negative
+            if each.label == _HOST_LABEL
+            else each.matches(labels)
+            for each in self.matchers
+        )
+
+
+_TABLE = annotations
+_COLUMNS = tuple(_TABLE.c[each.name] for each in fields(Annotation))
+_KEY = tuple_(_TABLE.c.at_s, _TABLE.c.annotation_id)
+
+
+def new_id(project: str, job_id: str | None, idempotency_key: str | None) -> str:
+    """A new id; the same one for each attempt with the same key and job."""
+    if idempotency_key is None:
+        return secrets.token_hex(_ID_BYTES)
+    said = "\0".join((project, job_id or "", idempotency_key))
+    return hashlib.sha256(said.encode()).hexdigest()[: 2 * _ID_BYTES]
+
+
+def add(conn: Connection, wanted: Annotation) -> tuple[Annotation, bool]:
+    """Save an annotation; returns it and whether it is new.
+
+    With an id that is stored already, the stored one. Over MAX_ANNOTATIONS the oldest are removed.
+
+    Raises:
+        JobNotFound: the job never registered.
+        InvalidRequest: a text is too long, or a time or a step does not fit.
+        TooManyRequests: MAX_PER_MINUTE were added in the last minute.
+    """
+    _check(wanted)
+    if wanted.job_id is not None:
+        epoch = current_epoch(conn, wanted.job_id)
+        wanted = replace(wanted, epoch=None if wanted.step is None else epoch)
+    stored = _find(conn, wanted.annotation_id)
+    if stored is not None:
+        return stored, False
+    _check_rate(conn, wanted)
+    wanted = replace(wanted, author=clipped(wanted.author, MAX_ACTOR))
+    values = {column.name: getattr(wanted, column.name) for column in _COLUMNS}
+    row = values | {"matchers": matchers_json(wanted.matchers)}
+    insert_new(conn, _TABLE, [row])  # another process may have stored the same attempt
+    _remove_oldest(conn, wanted)
+    return wanted, True
+
+
+def get(conn: Connection, project: str, annotation_id: str) -> Annotation:
+    """One annotation of a project, of a job or of all.
+
+    Raises:
+        AnnotationNotFound: the project has no such annotation.
+    """
+    found = _find(conn, annotation_id)
+    if found is None or found.project != project:
+        raise AnnotationNotFound(annotation_id)
+    return found
+
+
+def remove(conn: Connection, project: str, annotation_id: str) -> Annotation:
+    """Delete an annotation and return it; raises as `get` does."""
+    found = get(conn, project, annotation_id)
+    conn.execute(delete(_TABLE).where(_TABLE.c.annotation_id == annotation_id))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationFilter:
+    """Which annotations are wanted: those that overlap [since_s, until_s), of these kinds."""
+
+    since_s: float | None = None
+    until_s: float | None = None
+    kinds: Sequence[AnnotationKind] = ()
+
+
+def page(
+    conn: Connection,
+    project: str,
+    wanted: AnnotationFilter,
+    *,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[Annotation], str | None]:
+    """All annotations of a project and its jobs, the newest first, and the next page's cursor."""
+    query = select(*_COLUMNS).where(_TABLE.c.project == project, *_conditions(wanted))
+    if cursor is not None:
+        query = query.where(from_cursor(cursor, tuple[float, _Id]) > _KEY)
+    query = query.order_by(_TABLE.c.at_s.desc(), _TABLE.c.annotation_id.desc())
+    return _page_of([_annotation(row) for row in conn.execute(query.limit(limit + 1))], limit)
+
+
+def page_of_job(
+    conn: Connection,
+    job_id: str,
+    wanted: AnnotationFilter,
+    *,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[Annotation], str | None]:
+    """A job's annotations and those of the project that fit it, as `page` gives them.
+
+    Raises:
+        JobNotFound: the job never registered.
+    """
+    found = of_job(conn, job_id, wanted)
+    if cursor is not None:
+        before = from_cursor(cursor, tuple[float, _Id])
+        found = [each for each in found if (each.at_s, each.annotation_id) < before]
+    return _page_of(found[: limit + 1], limit)
+
+
+def of_job(
+    conn: Connection,
+    job_id: str,
+    wanted: AnnotationFilter | None = None,
+    *,
+    limit: int = 2 * MAX_ANNOTATIONS,
+) -> list[Annotation]:
+    """A job's annotations and those of the project that fit it, the newest first.
+
+    Raises:
+        JobNotFound: the job never registered.
+    """
+    _, labels = jobs.name_and_labels(conn, job_id)
+    of_project = (_TABLE.c.project == project_of(job_id)) & _TABLE.c.job_id.is_(None)
+    query = select(*_COLUMNS).where(or_(_TABLE.c.job_id == job_id, of_project))
+    query = query.where(*_conditions(wanted or AnnotationFilter()))
+    query = query.order_by(_TABLE.c.at_s.desc(), _TABLE.c.annotation_id.desc()).limit(limit)
+    found = [_annotation(row) for row in conn.execute(query)]
+    own = {**labels, "job": job_of(job_id), "project": project_of(job_id)}
+    hosts = _hosts(conn, job_id) if any(_is_by_host(each) for each in found) else ()
+    return [each for each in found if each.job_id is not None or each.is_of(own, hosts)]
+
+
+def _is_by_host(found: Annotation) -> bool:
+    return any(each.label == _HOST_LABEL for each in found.matchers)
+
+
+def _hosts(conn: Connection, job_id: str) -> list[str]:
+    mine = (run_hosts.c.job_id == job_id, run_hosts.c.epoch == current_epoch(conn, job_id))
+    return list(conn.execute(select(run_hosts.c.host).where(*mine)).scalars())
+
+
+def _conditions(wanted: AnnotationFilter) -> list[Any]:
+    found: list[Any] = []
+    if wanted.since_s is not None:
+        found.append(func.coalesce(_TABLE.c.ends_s, _TABLE.c.at_s) >= wanted.since_s)
+    if wanted.until_s is not None:
+        found.append(_TABLE.c.at_s < wanted.until_s)
+    if wanted.kinds:
+        found.append(_TABLE.c.kind.in_(sorted(wanted.kinds)))
+    return found
+
+
+def _check(wanted: Annotation) -> None:
+    checked_text("text", wanted.text, MAX_TEXT)
+    checked_text("source", wanted.source, MAX_SOURCE)
+    checked_text("host", wanted.host or "", MAX_ACTOR)
+    check_matchers(wanted.matchers)
+    if not wanted.text and not wanted.host and wanted.kind in ("note", "other"):
+        raise InvalidRequest(f"text: an annotation of kind {wanted.kind} needs one")
+    if wanted.at_s > wanted.created_s + MAX_AHEAD_S:
+        raise InvalidRequest("at: want a time that is not more than an hour ahead")
+    if wanted.ends_s is not None and wanted.ends_s < wanted.at_s:
+        raise InvalidRequest("ends_at: want a time that is not before `at`")
+    if wanted.job_id is None and wanted.step is not None:
+        raise InvalidRequest("step: only an annotation of one job has a step")
+
+
+def _check_rate(conn: Connection, wanted: Annotation) -> None:
+    since_s = wanted.created_s - _MINUTE_S
+    counted = select(func.count()).select_from(_TABLE).where(*_beside(wanted))
+    number = conn.execute(counted.where(_TABLE.c.created_s > since_s)).scalar_one()
+    if number >= MAX_PER_MINUTE:
+        whose = "the project" if wanted.job_id is None else f"job {job_of(wanted.job_id)!r}"
+        message = f"{whose} has had {MAX_PER_MINUTE} annotations in a minute, the maximum"
+        raise TooManyRequests(message, retry_after_s=int(_MINUTE_S))
+
+
+def _remove_oldest(conn: Connection, added: Annotation) -> None:
+    mine = select(_TABLE.c.annotation_id).where(*_beside(added))
+    mine = mine.order_by(_TABLE.c.at_s.desc(), _TABLE.c.annotation_id.desc())
+    old = conn.execute(mine.offset(MAX_ANNOTATIONS).limit(MAX_PER_MINUTE)).scalars().all()
+    if old:
+        conn.execute(delete(_TABLE).where(_TABLE.c.annotation_id.in_(old)))
+
+
+def _beside(wanted: Annotation) -> tuple[Any, ...]:
+    """Conditions of the annotations that are counted together with this one."""
+    if wanted.job_id is not None:
+        return (_TABLE.c.job_id == wanted.job_id,)
+    return (_TABLE.c.project == wanted.project, _TABLE.c.job_id.is_(None))
+
+
+def _find(conn: Connection, annotation_id: str) -> Annotation | None:
+    query = select(*_COLUMNS).where(_TABLE.c.annotation_id == annotation_id)
+    row = conn.execute(query).one_or_none()
+    return None if row is None else _annotation(row)
+
+
+def _page_of(found: list[Annotation], limit: int) -> tuple[list[Annotation], str | None]:
+    rows, more = split_page(found, limit)
+    return rows, to_cursor(rows[-1].at_s, rows[-1].annotation_id) if more else None
+
+
+def _annotation(row: Any) -> Annotation:
+    return Annotation(**{**row._mapping, "matchers": matchers_of(row.matchers)})

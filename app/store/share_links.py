@@ -1,0 +1,165 @@
+"""Share links: frozen reports of jobs, each shown to whoever has its link until it expires.
+
+The link's token is kept nowhere; only a digest of it is stored. The report is stored compressed.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import msgspec
+from sqlalchemy import Connection, func, select, tuple_, update
+
+from app.errors import Conflict, ShareLinkNotFound, TooLarge
+from app.store.alerting.alerts import MAX_ACTOR
+from app.store.columns import clipped
+from app.store.database import from_cursor, split_page, to_cursor
+from app.store.tables import share_links
+
+# Of a project, neither expired nor revoked.
+MAX_LINKS = 200
+MAX_PAGE_BYTES = 8 << 20
+_ID_BYTES = 12
+_TOKEN_BYTES = 32
+_Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{1,32}\Z")]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLink:
+    """A link to a report of these steps as they were at `created_s`; times are Unix seconds."""
+
+    share_id: str
+    project: str
+    job_id: str
+    author: str
+    created_s: float
+    expires_s: float
+    revoked_s: float | None
+    window_id: str
+    first_step: int
+    last_step: int
+    size_bytes: int  # of the report, not compressed
+
+    def is_good(self, now_s: float) -> bool:
+        """Whether it is neither revoked nor expired."""
+        return self.revoked_s is None and now_s < self.expires_s
+
+
+@dataclass(frozen=True, slots=True)
+class NewShareLink:
+    """A link to make; `page` is the report's HTML."""
+
+    project: str
+    job_id: str
+    author: str
+    expires_s: float
+    window_id: str
+    first_step: int
+    last_step: int
+    page: bytes
+
+
+_TABLE = share_links
+_COLUMNS = tuple(_TABLE.c[each.name] for each in fields(ShareLink))
+_KEY = tuple_(_TABLE.c.created_s, _TABLE.c.share_id)
+
+
+def create(conn: Connection, wanted: NewShareLink, *, now_s: float) -> tuple[ShareLink, str]:
+    """Save the report; returns the link and its token, which is not stored.
+
+    Raises:
+        TooLarge: the report has more than MAX_PAGE_BYTES.
+        Conflict: the project has MAX_LINKS links.
+    """
+    size_bytes = len(wanted.page)
+    if size_bytes > MAX_PAGE_BYTES:
+        raise TooLarge(
+            f"the report has {size_bytes:,} bytes, over the limit of {MAX_PAGE_BYTES:,}: "
+            "share fewer windows"
+        )
+    good = (_TABLE.c.project == wanted.project, *_is_good(now_s))
+    number = conn.execute(select(func.count()).select_from(_TABLE).where(*good)).scalar_one()
+    if number >= MAX_LINKS:
+        raise Conflict(f"the project has {MAX_LINKS} share links, the maximum: revoke one first")
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    made = ShareLink(
+        share_id=secrets.token_hex(_ID_BYTES),
+        project=wanted.project,
+        job_id=wanted.job_id,
+        author=clipped(wanted.author, MAX_ACTOR),
+        created_s=now_s,
+        expires_s=wanted.expires_s,
+        revoked_s=None,
+        window_id=wanted.window_id,
+        first_step=wanted.first_step,
+        last_step=wanted.last_step,
+        size_bytes=size_bytes,
+    )
+    values = {column.name: getattr(made, column.name) for column in _COLUMNS}
+    conn.execute(_TABLE.insert().values(digest=_digest(token), page=wanted.page, **values))
+    return made, token
+
+
+def find_page(conn: Connection, token: str, *, now_s: float) -> tuple[ShareLink, bytes]:
+    """The link with this token, and its report.
+
+    Raises:
+        ShareLinkNotFound: there is none, or it has expired or was revoked.
+    """
+    mine = (_TABLE.c.digest == _digest(token), *_is_good(now_s))
+    row = conn.execute(select(*_COLUMNS, _TABLE.c.page).where(*mine)).one_or_none()
+    if row is None or row.page is None:
+        raise ShareLinkNotFound
+    return ShareLink(*row[:-1]), row.page
+
+
+def get(conn: Connection, project: str, share_id: str) -> ShareLink:
+    """One of a project's links, good or not.
+
+    Raises:
+        ShareLinkNotFound: the project has no such link.
+    """
+    mine = (_TABLE.c.project == project, _TABLE.c.share_id == share_id)
+    row = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
+    if row is None:
+        raise ShareLinkNotFound(share_id)
+    return ShareLink(*row)
+
+
+def page(
+    conn: Connection,
+    project: str,
+    *,
+    job_id: str | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> tuple[list[ShareLink], str | None]:
+    """A project's links, or those of one job, the newest first, and the next page's cursor."""
+    query = select(*_COLUMNS).where(_TABLE.c.project == project)
+    if job_id is not None:
+        query = query.where(_TABLE.c.job_id == job_id)
+    if cursor is not None:
+        query = query.where(from_cursor(cursor, tuple[float, _Id]) > _KEY)
+    query = query.order_by(_TABLE.c.created_s.desc(), _TABLE.c.share_id.desc())
+    found = [ShareLink(*row) for row in conn.execute(query.limit(limit + 1))]
+    rows, more = split_page(found, limit)
+    return rows, to_cursor(rows[-1].created_s, rows[-1].share_id) if more else None
+
+
+def revoke(conn: Connection, project: str, share_id: str, *, now_s: float) -> bool:
+    """Revoke a link and delete its report; False if it was revoked already; raises as `get`."""
+    get(conn, project, share_id)
+    mine = (_TABLE.c.share_id == share_id, _TABLE.c.revoked_s.is_(None))
+    return bool(
+        conn.execute(update(_TABLE).where(*mine).values(revoked_s=now_s, page=None)).rowcount
+    )
+
+
+def _is_good(now_s: float) -> tuple[Any, ...]:
+    return _TABLE.c.revoked_s.is_(None), _TABLE.c.expires_s > now_s
+
+
+def _digest(token: str) -> str:
+    """The stored digest; of 256 random bits, so it needs no slow hash."""
+    return hashlib.sha256(f"paceline share link v1:{token}".encode()).hexdigest()
