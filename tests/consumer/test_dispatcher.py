@@ -11,7 +11,7 @@ from app.alerts.labels import Matcher
 from app.alerts.rule import Rule
 from app.consumer.dispatcher import CHECK_EVERY_S
 from app.errors import StoreUnavailable
-from app.store.alerting import notifications
+from app.store.alerting import alerts, notifications
 from tests.alerts.http_receiver import receiver
 from tests.consumer.notifier import JOB, NotifierTwin
 from tests.consumer.twin import Crash
@@ -351,3 +351,18 @@ class StopAfterWaits(threading.Event):
         self.passed_s.append(timeout or 0.0)
         self._left -= 1
         return self._left < 0
+
+
+def test_a_repeat_names_the_assignee_and_the_last_note(notifier, hook):
+    notifier.add_receiver("a", hook.url)
+    mark = notifier.fire()
+    notifier.dispatch()
+    with notifier.store.write() as conn:
+        alerts.assign(conn, mark, to="Maria", by="ada", at_s=notifier.clock())
+        alerts.set_note(conn, mark, text="drained", by="ada", at_s=notifier.clock())
+    notifier.pass_time(4 * 3600 + 60)
+    notifier.dispatch()
+    first, repeat = (json.loads(body)["data"] for _, _, body in hook.requests)
+    assert "Assigned" not in first["sub"]
+    assert repeat["sub"].endswith("Assigned to Maria. Note: drained.")
+    assert (repeat["alerts"][0]["assigned_to"], repeat["alerts"][0]["note"]) == ("Maria", "drained")
