@@ -10,6 +10,7 @@ import { onChange } from "../../lib/events.js"
 import { contained, isKnown } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 import { onTheme } from "../../lib/theme.js"
+import { AlertsCard } from "./alerts-card.js"
 import { jobHead } from "./head.js"
 import { Highlight, pinnedBar } from "./highlight.js"
 import { beforeOnset, choiceInAddress, endsOf, load, meanStep, pickOfSteps, shownWords, timeLeft } from "./load.js"
@@ -45,6 +46,7 @@ class JobPage {
     })
     this.highlight.show(this.choice.pinned)
     this.scrubber = new Scrubber({ onPick: (pick) => this.pick(pick) })
+    this.alerts = new AlertsCard({ jobId: this.jobId, onRefused })
     this.slots = {
       head: slot("job-head"),
       stats: slot("job-stats"),
@@ -61,8 +63,9 @@ class JobPage {
 
   begin() {
     const { head, stats, panels, pinned } = this.slots
-    patch(this.root, head, stats, this.scrubber.node, panels, pinned)
+    patch(this.root, head, this.alerts.node, stats, this.scrubber.node, panels, pinned)
     this.refresh()
+    this.alerts.begin()
     const onKey = (event) => event.key === "Escape" && this.highlight.free()
     document.addEventListener("keydown", onKey)
     const timer = setInterval(() => this.draw(), AGAIN_MS)
@@ -77,6 +80,7 @@ class JobPage {
   leave() {
     this.hasLeft = true
     this.panels.remove()
+    this.alerts.leave()
     for (const stop of this.stops) stop()
   }
 
