@@ -23,7 +23,7 @@ export class AlertActions {
     this.forms = {
       silence: new SilenceForm({ onSubmit: (wanted) => this.silence(wanted), onClose, alerts }),
       assign: new TextForm({
-        name: "Assign",
+        name: "Assign an alert",
         label: "Assign to",
         button: "Assign",
         most: MAX_NAME,
@@ -33,7 +33,7 @@ export class AlertActions {
           this.submit("assign", { to }, to ? `Assigned to ${contained(to)}.` : "Not assigned any more."),
       }),
       note: new TextForm({
-        name: "Note",
+        name: "Add a note",
         label: "Note",
         button: "Add note",
         most: MAX_NOTE,
@@ -115,7 +115,8 @@ export class AlertActions {
   }
 
   async silence(wanted) {
-    await this.change(null, () => send("POST", "/silences", wanted), "Silenced.", this.forms.silence)
+    const { fingerprint } = this.openAt
+    await this.change(fingerprint, () => send("POST", "/silences", wanted), "Silenced.", this.forms.silence)
   }
 
   /** Send what the form of the open alert has; an empty assignee is none. */
@@ -140,7 +141,18 @@ export class AlertActions {
     }
     announce(said)
     if (form) this.close()
+    const { key } = document.activeElement?.dataset ?? {}
     await this.onChange()
+    this.keepFocus(fingerprint, key)
+  }
+
+  /** A row that moves loses the focus: the same button gets it, or the fold that hides it. */
+  keepFocus(fingerprint, key) {
+    if (!key || document.activeElement !== document.body) return
+    const row = this.rowOf(fingerprint)
+    const fold = row?.closest("details:not([open])")?.querySelector("summary")
+    const target = fold ?? row?.querySelector(`[data-key="${key}"]`)
+    target?.focus()
   }
 }
 

@@ -95,7 +95,7 @@ export class SilenceForm {
   }
 
   choices() {
-    return [...LASTING, ...(this.job === null ? [] : [["end", "Until the job ends"]]), ["until", "Until"]]
+    return [...LASTING, ...(this.job === null ? [] : [["end", "Until the job ends"]]), ["until", "Custom"]]
   }
 
   meant() {

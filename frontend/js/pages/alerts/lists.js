@@ -49,7 +49,7 @@ export function activeCard({ groups, tabs, act, onMore }) {
     { class: "field", "aria-label": "Severity", onchange: (event) => act.choose({ severity: event.target.value }) },
     SEVERITY_CHOICES.map(([value, text]) => h("option", { value, selected: value === (severity ?? "") }, text)),
   )
-  const none = severity || find ? `No ${list} alert matches the filter.` : `No alert is ${list}.`
+  const none = severity || find ? `No ${list} alert matches the filter.` : `No ${list} alerts.`
   return h(
     "section",
     { class: "card list", "data-key": list, "aria-label": TITLES[list] },

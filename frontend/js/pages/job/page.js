@@ -10,6 +10,7 @@ import { onChange } from "../../lib/events.js"
 import { contained, isKnown } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 import { onTheme } from "../../lib/theme.js"
+import { AlertLog } from "./alert-log.js"
 import { AlertsCard } from "./alerts-card.js"
 import { jobHead } from "./head.js"
 import { Highlight, pinnedBar } from "./highlight.js"
@@ -47,6 +48,7 @@ class JobPage {
     this.highlight.show(this.choice.pinned)
     this.scrubber = new Scrubber({ onPick: (pick) => this.pick(pick) })
     this.alerts = new AlertsCard({ jobId: this.jobId, onRefused })
+    this.alertLog = new AlertLog({ jobId: this.jobId, onLoad: () => this.seen && this.panels.arrange() })
     this.slots = {
       head: slot("job-head"),
       stats: slot("job-stats"),
@@ -56,6 +58,7 @@ class JobPage {
     this.panels = new Panels(this.slots.panels, {
       base: this.base,
       highlight: this.highlight,
+      alertLog: this.alertLog,
       onSort: (sort) => this.sort(sort),
       onRecord: (asked) => this.record(asked),
     })
@@ -66,6 +69,7 @@ class JobPage {
     patch(this.root, head, this.alerts.node, stats, this.scrubber.node, panels, pinned)
     this.refresh()
     this.alerts.begin()
+    this.alertLog.begin()
     const onKey = (event) => event.key === "Escape" && this.highlight.free()
     document.addEventListener("keydown", onKey)
     const timer = setInterval(() => this.draw(), AGAIN_MS)
@@ -81,6 +85,7 @@ class JobPage {
     this.hasLeft = true
     this.panels.remove()
     this.alerts.leave()
+    this.alertLog.leave()
     for (const stop of this.stops) stop()
   }
 

@@ -48,11 +48,12 @@ function placesOf(lead, result) {
 
 /** What to do, then cards in two columns; the one that best shows where the loss is comes first. */
 export class Panels {
-  constructor(root, { base, highlight, onSort, onRecord }) {
+  constructor(root, { base, highlight, alertLog, onSort, onRecord }) {
     Object.assign(this, {
       root,
       base,
       highlight,
+      alertLog,
       onSort,
       cards: null,
       lead: null,
@@ -129,7 +130,7 @@ export class Panels {
       result ? findingsCard(result, { ...page, silence }) : waitingForCard(job),
       fixHistoryCard(this.fixes, () => this.askForFixes()),
       ...charts,
-      eventsCard(ribbon.events),
+      eventsCard(ribbon.events, this.alertLog.rows()),
       scoresCard(this.scores),
       host,
     ]
