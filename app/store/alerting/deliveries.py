@@ -21,8 +21,8 @@ class DeliveryRecord:
     """One message to one receiver and its state; times are Unix seconds.
 
     `job_id` and `rule` are None for a message about no alert, `endpoint_name` and `endpoint_format`
-    for a removed receiver. `attempt` counts the attempts begun; `detail` describes the last failed one.
-    `fingerprints` are the alerts that are news in it.
+    for a removed receiver. `attempt` counts the attempts begun; `detail` describes the last failed
+    one. `fingerprints` are the alerts that are news in it.
     """
 
     delivery_id: str

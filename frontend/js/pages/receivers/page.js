@@ -10,6 +10,7 @@ import { announce, place } from "../../lib/dom.js"
 import { contained, whole } from "../../lib/formatting.js"
 import { may } from "../../lib/session.js"
 import { ReceiverForm } from "./form.js"
+import { linksNote } from "./links-note.js"
 import { receiversCard } from "./list.js"
 import { notificationsCard } from "./notifications.js"
 
@@ -138,11 +139,12 @@ class ReceiversPage extends LivePage {
   }
 
   content() {
-    const { endpoints, messages, one } = this.answers
+    const { endpoints, messages, one, settings } = this.answers
     const picked = picks()
     return [
       pageTop("Alerts", sentence(endpoints)),
       this.staleNote(),
+      linksNote(settings),
       receiversCard({
         endpoints,
         most: this.most.endpoints,
@@ -190,12 +192,13 @@ async function load(limit) {
     ...(endpoint && { endpoint }),
     ...(isFingerprint(alert) && { alert }),
   })
-  const [endpoints, messages, one] = await Promise.all([
+  const [endpoints, messages, one, settings] = await Promise.all([
     getJson("/endpoints"),
     getJson(`/deliveries?${query}`),
     message ? getJsonOrNull(`/deliveries/${encodeURIComponent(message)}`) : null,
+    getJson("/settings"),
   ])
-  return { endpoints: endpoints.items, messages, one }
+  return { endpoints: endpoints.items, messages, one, settings }
 }
 
 function sentence(endpoints) {
