@@ -2,13 +2,15 @@
 
 const RUNBOOK = "/docs/on-call"
 
-// Headings of docs/on-call.md; two causes share one.
+// Headings of docs/on-call.md that are causes or what rules evaluate.
 const SECTIONS = new Set([
   "slow-worker",
   "late-host",
   "stage-imbalance",
   "sequence-imbalance",
   "gc-pause",
+  "slow-link",
+  "flapping-link",
   "data-loading",
   "allocator-stall",
   "cpu-contention",
@@ -20,11 +22,9 @@ const SECTIONS = new Set([
   "stalled",
   "low-fidelity",
 ])
-const LINKS = new Set(["slow-link", "flapping-link"])
 
 /** The section of the runbook about a cause, or about what a rule evaluates. */
 export function runbookOf(cause) {
-  if (LINKS.has(cause)) return `${RUNBOOK}#slow-link-flapping-link`
   return SECTIONS.has(cause) ? `${RUNBOOK}#${cause}` : `${RUNBOOK}#first-in-this-order`
 }
 
