@@ -9,13 +9,15 @@ const MAX_TRANSITIONS = 20
 const MAX_DELIVERIES = 100
 // Delivery attempts send no events.
 const REPEAT_MS = 10_000
+// Notifications of a group are a minute apart unless the operator wants it otherwise.
+const NOTIFIED_WITHIN_MS = 90_000
 // Transitions have the time of the consumer, notifications that of the database.
 const CLOCKS_APART_MS = 5000
 
 /** Loads the log from `begin` until `leave`, and calls `onLoad` whenever it has changed. */
 export class AlertLog {
   constructor({ jobId, onLoad }) {
-    Object.assign(this, { jobId, onLoad, transitions: [], deliveries: [], numRequests: 0, hasLeft: false })
+    Object.assign(this, { jobId, onLoad, transitions: [], deliveries: [], numRequests: 0, hasLeft: false, stops: [] })
   }
 
   begin() {
@@ -31,7 +33,8 @@ export class AlertLog {
   }
 
   isPending() {
-    return this.deliveries.some(({ state }) => state === "due")
+    const isNew = ({ at }) => Date.now() - new Date(at) < NOTIFIED_WITHIN_MS + REPEAT_MS
+    return this.deliveries.some(({ state }) => state === "due") || this.transitions.some(isNew)
   }
 
   /** A page without the log is still a page. */
@@ -54,11 +57,19 @@ export class AlertLog {
       .map((transition) => {
         const { window_id, at, fingerprint, kind } = transition
         const [epoch, step] = window_id ? window_id.split("-").map(Number) : [null, null]
-        const outcomes = this.deliveriesOf(transition).map(outcomeWords)
+        const found = this.deliveriesOf(transition)
+        const outcomes = found.length ? found.map(outcomeWords) : this.nobody(transition)
         const happened = `${ruleWords(transition)} ${kind === "firing" ? "fired" : "resolved"}`
         return { epoch, step, at, words: [happened, ...outcomes].join("; "), href: alertHref(fingerprint) }
       })
       .reverse()
+  }
+
+  /** Says that a firing notified nobody, once it would have, as far back as the list of notifications reaches. */
+  nobody({ kind, at }) {
+    const isOld = Date.now() - new Date(at) > NOTIFIED_WITHIN_MS
+    const oldest = this.deliveries.length < MAX_DELIVERIES ? 0 : new Date(this.deliveries.at(-1).created_at)
+    return kind === "firing" && isOld && new Date(at) > oldest ? ["no receiver was notified"] : []
   }
 
   /** The first notification of a transition to each receiver. */

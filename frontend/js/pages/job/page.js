@@ -65,11 +65,9 @@ class JobPage {
   }
 
   begin() {
-    const { head, stats, panels, pinned } = this.slots
-    patch(this.root, head, this.alerts.node, stats, this.scrubber.node, panels, pinned)
+    this.place()
     this.refresh()
     this.alerts.begin()
-    this.alertLog.begin()
     const onKey = (event) => event.key === "Escape" && this.highlight.free()
     document.addEventListener("keydown", onKey)
     const timer = setInterval(() => this.draw(), AGAIN_MS)
@@ -79,6 +77,12 @@ class JobPage {
       onTheme(() => this.panels.load(this.seen, this.choice, true)),
       () => document.removeEventListener("keydown", onKey),
     ]
+  }
+
+  /** The parts of the page; alerts only of a job that there is. */
+  place() {
+    const { head, stats, panels, pinned } = this.slots
+    patch(this.root, head, this.seen && this.alerts.node, stats, this.scrubber.node, panels, pinned)
   }
 
   leave() {
@@ -153,6 +157,10 @@ class JobPage {
     const before = this.seen?.job.state
     this.seen = seen
     const { job } = seen
+    if (!before) {
+      this.place()
+      this.alertLog.begin()
+    }
     this.setSubject({ kind: "job", job, step_s: meanStep(seen) })
     if (before && before !== job.state) announce(`${contained(job.name)}: ${STATE_WORDS[job.state]}`)
     document.title = `${contained(job.name)} \u00b7 Paceline`
