@@ -9,12 +9,13 @@ import { stateIcon } from "../../components/state-icon.js"
 import { getJson } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
 import { onChange } from "../../lib/events.js"
-import { ago, clock, counted, whole } from "../../lib/formatting.js"
+import { ago, clock, whole } from "../../lib/formatting.js"
 import { may } from "../../lib/session.js"
 
 const MAX_ALERTS = 50
 const MAX_SILENCES = 200
 const MAX_ROWS = 4
+const NONE = "No alert of this job is firing."
 // Texts such as "3 min ago" are redrawn this often.
 const REDRAW_MS = 10_000
 
@@ -76,35 +77,47 @@ export class AlertsCard {
     const firing = alerts.filter(({ phase }) => phase === "firing")
     const open = firing.filter((alert) => !isMuted(alert))
     const muted = firing.filter(isMuted)
-    const numPending = alerts.length - firing.length
-    if (!firing.length) return h("p", { class: "none" }, quietWords(numPending))
     return [
+      open.length
+        ? this.rows(open)
+        : h("p", { class: "none", "data-key": "none" }, muted.length ? "Only muted alerts are firing." : NONE),
+      // Always there, so that the first alert moves nothing.
       h(
-        "ol",
-        { "data-key": "rows" },
-        open.slice(0, MAX_ROWS).map((alert) => this.row(alert)),
+        "div",
+        { class: "below", "data-key": "below" },
+        muted.length > 0 && this.muted(muted),
+        this.links(Math.max(0, open.length - MAX_ROWS), alerts.length - firing.length),
       ),
-      muted.length > 0 &&
-        h(
-          "details",
-          { class: "muted", "data-key": "muted" },
-          h("summary", {}, `${whole(muted.length)} muted. ${mutedReasons(muted, this.known())}`),
-          h(
-            "ol",
-            {},
-            muted.slice(0, MAX_ROWS).map((alert) => this.row(alert)),
-          ),
-        ),
-      this.rest([open.length, muted.length], numPending),
     ]
   }
 
-  rest(numbers, numPending) {
-    const numMore = numbers.reduce((sum, number) => sum + Math.max(0, number - MAX_ROWS), 0)
-    const parts = [numMore > 0 && `${whole(numMore)} more`, numPending > 0 && `${whole(numPending)} pending`]
-    if (!parts.some(Boolean)) return null
-    const href = `/alerts?${new URLSearchParams({ find: this.jobId })}`
-    return h("p", { class: "rest", "data-key": "rest" }, h("a", { href }, parts.filter(Boolean).join(", ")))
+  rows(alerts) {
+    return h(
+      "ol",
+      { "data-key": "rows" },
+      alerts.slice(0, MAX_ROWS).map((alert) => this.row(alert)),
+    )
+  }
+
+  muted(alerts) {
+    return h(
+      "details",
+      { class: "muted", "data-key": "muted" },
+      h("summary", {}, `${whole(alerts.length)} muted. ${mutedReasons(alerts, this.known())}`),
+      this.rows(alerts),
+    )
+  }
+
+  /** To those that are not shown, and to what was. */
+  links(numMore, numPending) {
+    const link = (text, query) => h("a", { href: `/alerts?${new URLSearchParams(query)}` }, text)
+    return h(
+      "p",
+      { class: "links", "data-key": "links" },
+      numMore > 0 && link(`${whole(numMore)} more`, { find: this.jobId }),
+      numPending > 0 && link(`${whole(numPending)} pending`, { show: "pending", find: this.jobId }),
+      link("History", { show: "history", q: this.jobId }),
+    )
   }
 
   known() {
@@ -137,9 +150,4 @@ export class AlertsCard {
       this.actions.under(alert),
     )
   }
-}
-
-function quietWords(numPending) {
-  if (!numPending) return "No alert of this job is firing."
-  return `No alert of this job is firing; ${counted(numPending, "alert")} pending: the condition holds, but not for long enough yet.`
 }
