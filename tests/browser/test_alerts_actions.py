@@ -8,7 +8,7 @@ import pytest
 
 from app.alerts.alert import Blame
 from tests.browser.alerting import SLOW
-from tests.browser.test_every_page import LOOKS, wrong_in
+from tests.browser.test_every_page import LOOKS, violations, wider_than_the_page, wrong_in
 from tests.browser.waiting import wait_until
 
 SLOW_WORKER = Blame("slow-worker", "Rank 11 on host-043 is slow", 0.2, 0.99)
@@ -240,6 +240,11 @@ def test_an_alert_is_acknowledged_silenced_assigned_and_noted_on_the_jobs_page(p
     folded.get_by_role("button", name="End the silence of slowdown on llm-70b").click()
     expect(card.locator("details.muted")).to_have_count(0)
     assert project.get("/silences")["items"] == []
+    card.page.set_viewport_size({"width": 320, "height": 1000})
+    for name in ("Silence", "Assign", "Add a note"):
+        row.get_by_role("button", name=f"{name} ").click()
+        assert wider_than_the_page(card.page) == []
+    assert violations(card.page) == []
 
 
 def test_a_read_token_sees_the_jobs_alerts_without_buttons(project, job_alerts):
