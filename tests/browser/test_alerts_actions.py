@@ -288,3 +288,21 @@ def test_what_happened_names_rule_time_receivers_and_deliveries(project, open_pa
     expect(when).to_have_text(re.compile(r"\d\d:\d\d:\d\d, step 16$"))
     row.get_by_role("link").click()
     expect(page).to_have_url(re.compile(f"/alerts\\?alert={state.fingerprint}$"))
+
+
+def test_the_first_alert_of_a_job_moves_nothing_on_its_page(project, job_alerts):
+    from playwright.sync_api import expect
+
+    state = project.fire()
+    project.resolve(state)
+    card = job_alerts()
+    expect(card).to_contain_text("No alert of this job is firing.")
+    before = card.bounding_box()
+    project.fire()
+    # Something that makes every open page of the project load its alerts again.
+    in_an_hour = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    matchers = [{"label": "job", "pattern": "another"}]
+    wanted = {"matchers": matchers, "ends_at": in_an_hour, "comment": "moves"}
+    project.send("POST", "/silences", json=wanted)
+    expect(card.locator(".row")).to_be_visible()
+    assert card.bounding_box() == before
