@@ -31,7 +31,7 @@ from app.api.service.hub import EventHub
 from app.api.service.job_state import StateThresholds
 from app.api.service.registrations import RegistrationCache
 from app.api.service.replays import ReplayCache, StepViewCache
-from app.api.service.service import GpuPrice, PublicSettings, Service
+from app.api.service.service import GpuPrice, PagesUrlReach, PublicSettings, Service
 from app.api.service.status import LossWarnings, ServiceStatus
 from app.diagnosis.warm_up import start_warm_up
 from app.engine.memory import release_large_blocks
@@ -41,7 +41,8 @@ from app.ingest.redis.admission import open_writer
 from app.ingest.redis.events import RedisAnnouncer, RedisListener
 from app.ingest.redis.queue import RedisReader
 from app.ingest.redis.server_checks import refuse_weaknesses
-from app.settings import Settings
+from app.settings import Settings, is_loopback
+from app.store import service_state
 from app.store.database import Connection, Store, durability_weaknesses, is_migrated
 from app.store.database import now_s as database_now_s
 from app.store.retention import RetentionDays
@@ -167,7 +168,8 @@ def _public_settings(settings: Settings) -> PublicSettings:
         rules=settings.default_rules(),
         rules_source="defaults" if settings.alert_rules is None else "file",
         keep=RetentionDays(settings.keep_raw_days, settings.keep_results_days),
-        public_url=settings.public_url,
+        pages_url=settings.pages_url,
+        pages_url_reach=_pages_url_reach(settings),
         window_steps=settings.window_steps,
         step_deadline_s=settings.step_deadline_s,
         revise_for_s=settings.revise_for_s,
@@ -175,6 +177,12 @@ def _public_settings(settings: Settings) -> PublicSettings:
         session_hours=settings.session_hours,
         max_jobs=settings.limit_jobs,
     )
+
+
+def _pages_url_reach(settings: Settings) -> PagesUrlReach:
+    if settings.public_url is not None:
+        return "public"
+    return "loopback" if is_loopback(settings.host) else "host"
 
 
 def _guard(settings: Settings) -> SsrfGuard:
@@ -196,6 +204,7 @@ def run(settings: Settings) -> None:
     _refuse_lossy(settings, app.state.service.store)
     stop = threading.Event()
     start_warm_up(stop)  # in a thread: a probe must not wait for it
+    start_saving_pages_url(app.state.service, settings.pages_url, stop)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -215,6 +224,26 @@ def run(settings: Settings) -> None:
         server.run()
     finally:
         stop.set()
+
+
+_RETRY_SAVING_S = 2.0
+
+
+def start_saving_pages_url(service: Service, url: str, stop: threading.Event) -> None:
+    """Save the address of the pages for consumers, in a thread, as soon as the database answers."""
+
+    def save() -> None:
+        while not stop.is_set():
+            try:
+                if service.is_migrated():
+                    with service.store.write() as conn:
+                        service_state.save_pages_url(conn, url)
+                    return
+            except Unavailable as error:
+                log.info("address not saved yet", reason=str(error))
+            stop.wait(_RETRY_SAVING_S)
+
+    threading.Thread(target=save, name="pages-url").start()
 
 
 def _check_certificate(settings: Settings) -> None:
@@ -318,5 +347,6 @@ def _connect(settings: Settings) -> Connections:
 
 
 def _host_names(settings: Settings) -> tuple[str, ...]:
-    public = urlsplit(settings.public_url or "").hostname
-    return (settings.host, *settings.allowed_hosts, *((public,) if public else ()))
+    # Links in messages name this host, so it has to be answered.
+    linked = urlsplit(settings.pages_url).hostname
+    return (settings.host, *settings.allowed_hosts, *((linked,) if linked else ()))

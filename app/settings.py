@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import secrets
+import socket
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -60,7 +61,10 @@ class Settings(BaseSettings):
         (), description="Further Host names to answer for, separated by commas; * for all."
     )
     public_url: str | None = Field(
-        None, pattern=r"^https?://[^\s]+$", description="Address of the page, for links in alerts."
+        None,
+        pattern=r"^https?://[^\s]+$",
+        description="Address of the pages, for links in messages; unset: host and port, with the "
+        "name of this machine where host is 0.0.0.0 or ::.",
     )
     share_links: Literal["off", "signed-in", "anyone"] = Field(
         "signed-in",
@@ -263,6 +267,19 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def pages_url(self) -> str:
+        """Address of the pages, for links in messages: `public_url`, else where the API listens."""
+        return self.public_url or self.url_at(
+            own_name() if listens_on_all(self.host) else self.host
+        )
+
+    def url_at(self, host: str) -> str:
+        """Address of the pages at this host or address, with scheme and port."""
+        shown = f"[{host}]" if ":" in host else host
+        scheme = "http" if self.tls_cert is None else "https"
+        return f"{scheme}://{shown}:{self.port}"
+
+    @property
     def store_url(self) -> str:
         """URL of the database in use."""
         return self.database_url or f"sqlite:///{self.data_dir / 'paceline.db'}"
@@ -332,6 +349,24 @@ def load_settings(**given: Any) -> Settings:
 def new_token() -> str:
     """A token that cannot be guessed."""
     return f"pl_{secrets.token_urlsafe(32)}"
+
+
+def listens_on_all(host: str) -> bool:
+    """Whether this address to listen on stands for all addresses of the machine."""
+    return host in ("0.0.0.0", "::")  # noqa: S104
+
+
+def own_name() -> str:
+    """Name of this machine, or, of one named localhost, its address towards other networks."""
+    name = socket.gethostname()
+    if name and not is_loopback(name) and not name.startswith("localhost"):
+        return name
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: a datagram socket only picks its route
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
 
 
 def is_loopback(host: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from app.alerts.rule import On, Severity
 
 Phase = Literal["pending", "firing"]
-# "cleared" ends a pending alert, "resolved" a firing one. People acknowledge.
+# "cleared" ends a pending alert, "resolved" a firing one. People acknowledge, assign, write notes.
 AlertEventKind = Literal[
     "pending",
     "cleared",
@@ -18,6 +18,9 @@ AlertEventKind = Literal[
     "data-again",
     "acknowledged",
     "unacknowledged",
+    "assigned",
+    "unassigned",
+    "note",
 ]
 
 
@@ -104,8 +107,8 @@ class AlertState:
 
     `num_windows` windows of run `epoch` in a row held, which took `held_s`; since then windows of
     `below_s` did not; a rule by the clock ceased to hold at `ceased_s`. `window_id` is the last one
-    that counted, and `unseen_since_s` when the first closed after it that did not. Moments are
-    Unix seconds.
+    that counted, and `unseen_since_s` when the first closed after it that did not. `note` is the
+    last one that was written. Moments are Unix seconds.
     """
 
     fingerprint: str
@@ -130,6 +133,12 @@ class AlertState:
     detail: Detail = field(default_factory=Detail)
     acked_at_s: float | None = None
     acked_by: str | None = None
+    assigned_to: str | None = None
+    assigned_at_s: float | None = None
+    assigned_by: str | None = None
+    note: str | None = None
+    noted_at_s: float | None = None
+    noted_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,7 @@ class AlertEvent:
     """One transition, immutable once written; `event_id` is None before that.
 
     `actor` is the person who did it, if any; `reason` says more than the kind, such as that the job
-    has ended.
+    has ended, to whom the alert was assigned, or the text of a note.
     """
 
     fingerprint: str

@@ -102,7 +102,10 @@ SilenceKind = Literal["silence", "maintenance"]
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Mutes alerts that match all `matchers` from `starts_s` until `ends_s` (Unix seconds)."""
+    """Mutes alerts that match all `matchers` from `starts_s` until `ends_s` (Unix seconds).
+
+    The end of the current run of job `until_end_of`, if given, ends it earlier.
+    """
 
     silence_id: str
     project: str
@@ -113,6 +116,7 @@ class Silence:
     author: str
     comment: str
     created_s: float
+    until_end_of: str | None = None
 
     def is_active(self, now_s: float) -> bool:
         """Whether it has begun and not ended."""

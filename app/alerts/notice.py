@@ -94,7 +94,7 @@ class NoticeAlert:
 
     Of a resolved alert, `detail` is how it is now and `was` how it was last notified as firing.
     `known_as` are the labels of its first notification, by which receivers identify it; empty
-    before that.
+    before that. `assigned_to` and `note` are a person's name and the last note of a firing one.
     """
 
     fingerprint: str
@@ -110,6 +110,8 @@ class NoticeAlert:
     runbook_url: str | None = None
     was: Detail | None = None
     known_as: Mapping[str, str] = field(default_factory=dict)
+    assigned_to: str | None = None
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,9 @@ class Notice:
     """One message before it has a format. Pages are complete addresses, None without public_url.
 
     `sentence` is what an on-call engineer reads first: how slow, since which step, who or what;
-    `sub` is the cost per hour and the confidence. `about` are the fingerprints of its news, listed
-    or not; other listed alerts were notified before. A firing notice that `is_partly_resolved` has
-    only resolved alerts for news.
+    `sub` is the cost per hour, the confidence, the assignee and the last note. `about` are the
+    fingerprints of its news, listed or not; other listed alerts were notified before. A firing
+    notice that `is_partly_resolved` has only resolved alerts for news.
     """
 
     notice_id: str

@@ -236,6 +236,17 @@ def cost_sentence(detail: Detail) -> str:
     return f"{cost}{_beside_slowdown(detail)}{_confidence(detail.blame)}{rest}".strip()
 
 
+def response_sentence(assigned_to: str | None, note: str | None) -> str:
+    """Who works on an alert, and the last note on it; empty without both."""
+    known = []
+    if assigned_to is not None:
+        known.append(f"Assigned to {formatting.bidi_isolated(assigned_to)}.")
+    if note is not None:
+        end = "" if note.endswith((".", "!", "?")) else "."
+        known.append(f"Note: {formatting.bidi_isolated(note)}{end}")
+    return " ".join(known)
+
+
 def resolved_cost_sentence(was: Detail) -> str:
     """What a resolved alert had cost when it was last notified."""
     if was.on == "silent-worker":

@@ -23,7 +23,7 @@ from app.api.service.demo_switch import DemoSwitch
 from app.errors import StartUpFailed
 from app.ingest.embedded.queue import EmbeddedQueue
 from app.ingest.embedded.server import SET_PARENT_DEATH_SIGNAL, dies_with_parent
-from app.settings import Settings
+from app.settings import Settings, listens_on_all
 from app.store.migrations import migrate
 
 log = structlog.get_logger()
@@ -264,16 +264,13 @@ class Supervisor:
 def page_url(settings: Settings, *, is_local: bool = False) -> str:
     """URL of the page; of this machine if the server listens on all addresses, or `is_local`."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
-    shown = f"[{host}]" if ":" in host else host
-    scheme = "http" if settings.tls_cert is None else "https"
-    listening = f"{scheme}://{shown}:{settings.port}"
+    listening = settings.url_at(host)
     return listening if is_local else settings.public_url or listening
 
 
 def remote_access_hint(settings: Settings) -> list[str]:
     """A line on how to allow requests from other machines, if that is not configured."""
-    listens_on_all = settings.host in ("0.0.0.0", "::")  # noqa: S104
-    if not listens_on_all or settings.allowed_hosts or settings.public_url:
+    if not listens_on_all(settings.host) or settings.allowed_hosts or settings.public_url:
         return []
     return ["From elsewhere: set PACELINE_ALLOWED_HOSTS to the host names of this machine."]
 

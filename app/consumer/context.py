@@ -14,6 +14,7 @@ from app.alerts.rule import Rule
 from app.alerts.sending import Transport
 from app.ingest.assembly.assembler import WindowRules
 from app.ingest.queue import Announcer, QueueReader
+from app.store import service_state
 from app.store.database import Connection, Store, now_s
 
 
@@ -49,9 +50,9 @@ class NotifyContext:
     """Dependencies of dispatcher and sender.
 
     `default_rules` are for projects without rules of their own. `base_url` is the address of the
-    pages, None if not set; `has_pictures` says whether receivers can fetch charts from there;
-    `hook` is None without cordons. All timers (due, lease, silence) are in `database_time`, which
-    all processes share.
+    pages in the consumer's own settings, None if not set: `pages_url` finds it then. `has_pictures`
+    says whether receivers can fetch charts from there; `hook` is None without cordons. All timers
+    (due, lease, silence) are in `database_time`, which all processes share.
     """
 
     store: Store
@@ -64,3 +65,7 @@ class NotifyContext:
     database_time: Callable[[Connection], float] = now_s
     # Spreads retries over time; need not be secret.
     rng: random.Random = field(default_factory=random.Random)
+
+    def pages_url(self, conn: Connection) -> str | None:
+        """Address of the pages for links: `base_url`, else the one that the API saved, if any."""
+        return self.base_url or service_state.find_pages_url(conn)

@@ -260,8 +260,9 @@ def write_messages(
     if not drafts:
         return written
     name, _ = jobs.name_and_labels(conn, group.job_id)
-    links = _picture_links(conn, context)
-    addressee = NoticeGroup(group.job_id, name, group.rule, context.base_url, links)
+    base_url = context.pages_url(conn)
+    links = _picture_links(conn, context, base_url)
+    addressee = NoticeGroup(group.job_id, name, group.rule, base_url, links)
     for draft in drafts:
         for receiver in receivers:
             if format_takes(receiver.format, draft.kind):
@@ -270,10 +271,12 @@ def write_messages(
     return written
 
 
-def _picture_links(conn: Connection, context: NotifyContext) -> SignedPictureLinks | None:
-    if context.base_url is None or not context.has_pictures:
+def _picture_links(
+    conn: Connection, context: NotifyContext, base_url: str | None
+) -> SignedPictureLinks | None:
+    if base_url is None or not context.has_pictures:
         return None
-    return SignedPictureLinks(context.base_url, service_state.find_or_make_key(conn, KEY_NAME))
+    return SignedPictureLinks(base_url, service_state.find_or_make_key(conn, KEY_NAME))
 
 
 def _write_draft(

@@ -132,6 +132,8 @@ def _firing_alert(
         threshold=state.threshold,
         runbook_url=state.runbook_url,
         known_as=_first_labels(row),
+        assigned_to=state.assigned_to,
+        note=state.note,
     )
     return CurrentAlert(
         alert,

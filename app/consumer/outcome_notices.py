@@ -66,7 +66,7 @@ def write_outcomes(
     active = silences.active(conn, project_of(group.job_id), now_s=now_s)
     until_s = silenced_until(labels, active, now_s)
     notified = [each for each in due if each.fix_id not in until_s]
-    addressee = NoticeGroup(group.job_id, name, group.rule, context.base_url)
+    addressee = NoticeGroup(group.job_id, name, group.rule, context.pages_url(conn))
     num_messages = sum(
         _notify(conn, _notice(each, addressee, rule, now_s), receiver)
         for each in notified

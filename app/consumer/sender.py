@@ -318,7 +318,10 @@ def disable_receiver(
     for project in _projects_of(conn, delivery, receiver):
         _audit_disabling(conn, receiver, project, reason, now_s)
         _notify_others(
-            conn, receiver, _unhealthy_notice(context, receiver, project, reason, now_s), now_s
+            conn,
+            receiver,
+            _unhealthy_notice(context.pages_url(conn), receiver, project, reason, now_s),
+            now_s,
         )
 
 
@@ -363,10 +366,10 @@ def _notify_others(conn: Connection, receiver: Receiver, notice: Notice, now_s: 
 
 
 def _unhealthy_notice(
-    context: NotifyContext, receiver: Receiver, project: str, reason: str, now_s: float
+    base_url: str | None, receiver: Receiver, project: str, reason: str, now_s: float
 ) -> Notice:
     key = f"endpoint-disabled:{receiver.endpoint_id}:{now_s:.3f}"
-    base = None if context.base_url is None else context.base_url.rstrip("/")
+    base = None if base_url is None else base_url.rstrip("/")
     again = (
         "Paceline's environment names it: correct its address there"
         if receiver.endpoint_id == SETTINGS_RECEIVER_ID
@@ -385,6 +388,6 @@ def _unhealthy_notice(
         sentence=f"The receiver {receiver.name} is disabled: {reason}.",
         sub=f"{again}; until then it gets no alerts.",
         page_url=None if base is None else f"{base}/alerts/receivers",
-        base_url=context.base_url,
+        base_url=base_url,
         group_labels={"endpoint": receiver.endpoint_id, "project": project},
     )

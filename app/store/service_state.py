@@ -1,4 +1,4 @@
-"""The service as a whole: its state, and the keys that its processes share.
+"""The service as a whole: its state, and what its processes share: keys and addresses.
 
 A key is created once, by the first process that needs it.
 """
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select
 
 from app.store import dead_letters, runs
-from app.store.database import insert_new
+from app.store.database import insert_new, insert_or_replace
 from app.store.runs import IngestCounts, NotificationCounts
 from app.store.shards import count_live
-from app.store.tables import outbox, service_keys, shards
+from app.store.tables import outbox, service_addresses, service_keys, shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +78,18 @@ def find_or_make_key(conn: Connection, name: str) -> bytes:
     if made is None:
         raise AssertionError("the key was just made")
     return made
+
+
+_PAGES = "pages"
+
+
+def save_pages_url(conn: Connection, url: str) -> None:
+    """Save the address of the pages; of several API processes the last one's counts."""
+    insert_or_replace(conn, service_addresses, [{"name": _PAGES, "url": url}])
+
+
+def find_pages_url(conn: Connection) -> str | None:
+    """The address of the pages; None before an API process has started."""
+    query = select(service_addresses.c.url).where(service_addresses.c.name == _PAGES)
+    found: str | None = conn.execute(query).scalar_one_or_none()
+    return found

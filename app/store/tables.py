@@ -31,6 +31,7 @@ dead_letters                     queue entries that could not be processed
 shards, consumers                which background process works on what
 totals                           counts of the whole service
 service_keys                     secrets that its processes share
+service_addresses                where its pages are served
 
 A `job_id` is "project/job" in every table, so no key of one project can name what is another's.
 """
@@ -410,6 +411,14 @@ service_keys = Table(
     Column("key", LargeBinary, nullable=False),
 )
 
+# Addresses that the processes of the service know of each other.
+service_addresses = Table(
+    "service_addresses",
+    metadata,
+    Column("name", key_text(64), primary_key=True),
+    Column("url", Text, nullable=False),
+)
+
 
 def _job_column() -> Column[str]:
     return Column("job_id", key_text(128), ForeignKey("jobs.job_id"), nullable=False)
@@ -452,6 +461,12 @@ alerts = Table(
     Column("detail", JsonText, nullable=False),  # app/store/alerting/alerts.py
     Column("acked_at_s", Real),
     Column("acked_by", Text),
+    Column("assigned_to", Text),
+    Column("assigned_at_s", Real),
+    Column("assigned_by", Text),
+    Column("note", Text),  # the last one; all of them are in alert_events
+    Column("noted_at_s", Real),
+    Column("noted_by", Text),
     Index(None, "job_id", "rule"),
 )
 
@@ -526,6 +541,7 @@ muting = Table(
     Column("author", Text, nullable=False),
     Column("comment", Text, nullable=False),
     Column("created_s", Real, nullable=False),
+    Column("until_end_of", key_text(128)),  # the job whose run's end ends it, too
     Index(None, "project", "ends_s", "silence_id"),
 )
 

@@ -10,6 +10,7 @@ from app.alerts.wording import (
     cost_sentence,
     finding_sentence,
     resolved_cost_sentence,
+    response_sentence,
 )
 from tests.alerts.alert_factories import fresh, rule
 
@@ -188,3 +189,11 @@ def test_the_loss_that_no_cause_explains_is_said_after_the_cause():
     rest = "7 % of the step time is not explained by any known cause"
     said = cost_sentence(replace(DETAIL, unexplained=rest))
     assert said == f"{cost_sentence(DETAIL)} {rest}."
+
+
+def test_assignee_and_note_are_one_sentence_each():
+    assert response_sentence("Maria", None) == "Assigned to Maria."
+    assert response_sentence(None, "drained") == "Note: drained."
+    both = response_sentence("Mari\u0301a\u202e", "is it the NIC?")
+    assert both == "Assigned to \u2068Mari\u0301a\u2069. Note: is it the NIC?"
+    assert response_sentence(None, None) == ""

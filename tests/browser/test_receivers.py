@@ -337,3 +337,22 @@ def test_the_receivers_page_with_its_form_has_no_layout_or_accessibility_errors(
     row(page).get_by_role("button", name="Edit").click()
     page.get_by_role("button", name="Add a label").click()
     assert wrong_in(LOOKS, watched, "receivers-open", keep) == ""
+
+
+def test_links_in_notifications_point_to_the_listening_address_and_the_page_says_so(
+    project, receivers
+):
+    from playwright.sync_api import expect
+
+    project.add_receiver()
+    state = project.fire()
+    project.tell(state)
+    wait_until(lambda: project.messages, "the receiver is told")
+    url = project.server.server.url
+    [message] = [json.loads(body) for body in project.messages]
+    assert message["data"]["url"] == f"{url}/jobs/llm-70b?window=1-16"
+    page = receivers().page
+    expect(page.get_by_role("note")).to_have_text(
+        f"Links in notifications point to {url}, which only this machine reaches. "
+        "Set PACELINE_PUBLIC_URL."
+    )

@@ -1,5 +1,7 @@
 """Addresses that serve and demo print: reachable, and without the token in a log."""
 
+import re
+
 import pytest
 
 from app.cli.supervisor import address_lines, page_url, remote_access_hint
@@ -19,6 +21,13 @@ TOKEN = "pl_" + "t" * 40
 )
 def test_page_url_replaces_wildcard_hosts_with_loopback(host, url):
     assert page_url(load_settings(host=host, public=True)) == url
+
+
+@pytest.mark.parametrize("name", ["localhost", "localhost.localdomain", ""])
+def test_links_of_a_machine_without_a_name_point_to_its_address(monkeypatch, name):
+    monkeypatch.setattr("socket.gethostname", lambda: name)
+    url = load_settings(host="0.0.0.0", public=True).pages_url
+    assert re.fullmatch(r"http://[0-9.]+:8642", url)
 
 
 @pytest.mark.parametrize(

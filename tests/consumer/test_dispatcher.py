@@ -3,15 +3,17 @@ import shutil
 import threading
 from collections import Counter
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
 
 from app.alerts.labels import Matcher
 from app.alerts.rule import Rule
-from app.consumer.dispatcher import CHECK_EVERY_S
+from app.consumer.dispatcher import CHECK_EVERY_S, Dispatcher
 from app.errors import StoreUnavailable
-from app.store.alerting import notifications
+from app.store import service_state
+from app.store.alerting import alerts, notifications
 from tests.alerts.http_receiver import receiver
 from tests.consumer.notifier import JOB, NotifierTwin
 from tests.consumer.twin import Crash
@@ -351,3 +353,40 @@ class StopAfterWaits(threading.Event):
         self.passed_s.append(timeout or 0.0)
         self._left -= 1
         return self._left < 0
+
+
+def test_a_repeat_names_the_assignee_and_the_last_note(notifier, hook):
+    notifier.add_receiver("a", hook.url)
+    mark = notifier.fire()
+    notifier.dispatch()
+    with notifier.store.write() as conn:
+        alerts.assign(conn, mark, to="Maria", by="ada", at_s=notifier.clock())
+        alerts.set_note(conn, mark, text="drained", by="ada", at_s=notifier.clock())
+    notifier.pass_time(4 * 3600 + 60)
+    notifier.dispatch()
+    first, repeat = (json.loads(body)["data"] for _, _, body in hook.requests)
+    assert "Assigned" not in first["sub"]
+    assert repeat["sub"].endswith("Assigned to Maria. Note: drained.")
+    assert (repeat["alerts"][0]["assigned_to"], repeat["alerts"][0]["note"]) == ("Maria", "drained")
+
+
+@pytest.mark.parametrize(
+    ("own", "saved", "expected"),
+    [
+        (None, None, None),
+        (None, "http://10.0.0.7:8642", "http://10.0.0.7:8642/jobs/job"),
+        ("https://p.example", "http://10.0.0.7:8642", "https://p.example/jobs/job"),
+    ],
+)
+def test_links_point_to_the_own_settings_or_to_the_address_that_the_api_saved(
+    notifier, hook, own, saved, expected
+):
+    notifier.dispatcher = Dispatcher(replace(notifier.context, base_url=own))
+    if saved is not None:
+        with notifier.store.write() as conn:
+            service_state.save_pages_url(conn, saved)
+    notifier.add_receiver("a", hook.url)
+    notifier.fire()
+    notifier.dispatch()
+    [(_, _, body)] = hook.requests
+    assert json.loads(body)["data"]["url"] == expected

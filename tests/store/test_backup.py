@@ -94,6 +94,7 @@ def fill(store):
         fill_alerts(conn)
         dead_letters.add(conn, [LETTER])
         service_state.find_or_make_key(conn, "pictures")
+        service_state.save_pages_url(conn, "http://127.0.0.1:8642")
         tokens_of_projects.create(conn, NewToken("of-mine", "ü", ["read"]), now_s=1.0)
     run_without_jobs(store)
 

@@ -187,3 +187,16 @@ def fill_newer_rows(conn):
     alert_rules.replace_all(conn, "a", [Rule("r", "stalled")], text="", now_s=1.0)
     silences.add(conn, silence())
     add_audit_entry(conn, "a")
+
+
+def test_downgrade_to_0010_drops_assignees_and_notes(upgraded, url):
+    with upgraded.write() as conn:
+        [state] = alerts.of_job(conn, old.FIRING)
+        alerts.assign(conn, state.fingerprint, to="Maria", by="ops", at_s=7.0)
+        alerts.add_event(conn, event(old.FIRING, kind="note", reason="see OPS-17"))
+    downgrade(url, "0010")
+    migrate(url)
+    with upgraded.read() as conn:
+        [found] = alerts.of_job(conn, old.FIRING)
+        assert (found.assigned_to, found.phase) == (None, "firing")
+        assert "note" not in {each.kind for each in alerts.event_page(conn)[0]}

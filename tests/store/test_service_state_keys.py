@@ -25,3 +25,11 @@ def test_uncommitted_key_is_not_found(store):
         pass
     with store.read() as conn:
         assert service_state.find_key(conn, "pictures") is None
+
+
+def test_address_of_the_pages_is_that_of_the_last_process(store):
+    with store.write() as conn:
+        assert service_state.find_pages_url(conn) is None
+        for url in ("http://a:8642", "http://b:8642"):
+            service_state.save_pages_url(conn, url)
+        assert service_state.find_pages_url(conn) == "http://b:8642"

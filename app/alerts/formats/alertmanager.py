@@ -113,6 +113,8 @@ def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str 
         yield "fix", fix_text(detail.fix)
         yield "command", detail.fix.command
         yield "command_label", detail.fix.command_label
+    yield "assigned_to", alert.assigned_to
+    yield "note", alert.note
     yield "runbook_url", alert.runbook_url or notice.runbook_url
 
 

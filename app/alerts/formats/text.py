@@ -125,7 +125,7 @@ def shorten_notice(
     name_chars = max(most_chars // 2, _MIN_NAME_CHARS)
     return replace(
         notice,
-        job_name=None if notice.job_name is None else one_line(notice.job_name, name_chars),
+        job_name=_one_line_or_none(notice.job_name, name_chars),
         sentence=one_line(notice.sentence, most_chars),
         sub=one_line(notice.sub, most_chars),
         alerts=[_notice_alert(alert, most_chars) for alert in kept],
@@ -145,6 +145,7 @@ def _shorter_notices(notice: Notice) -> Iterator[Notice]:
 
 
 def _notice_alert(alert: NoticeAlert, most_chars: int) -> NoticeAlert:
+    name_chars = max(most_chars // 2, _MIN_NAME_CHARS)
     return replace(
         alert,
         labels=_labels(alert.labels),
@@ -152,8 +153,14 @@ def _notice_alert(alert: NoticeAlert, most_chars: int) -> NoticeAlert:
         sentence=one_line(alert.sentence, most_chars),
         detail=_detail(alert.detail, most_chars),
         was=None if alert.was is None else _detail(alert.was, most_chars),
+        assigned_to=_one_line_or_none(alert.assigned_to, name_chars),
+        note=_one_line_or_none(alert.note, most_chars),
         runbook_url=_url(alert.runbook_url),
     )
+
+
+def _one_line_or_none(text: str | None, most_chars: int) -> str | None:
+    return None if text is None else one_line(text, most_chars)
 
 
 def _detail(detail: Detail, most_chars: int) -> Detail:

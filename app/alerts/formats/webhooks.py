@@ -110,6 +110,8 @@ def _alert(alert: NoticeAlert) -> dict[str, Any]:
         "ends_at": None if alert.ends_at_s is None else rfc3339(alert.ends_at_s),
         "threshold": alert.threshold,
         "runbook_url": alert.runbook_url,
+        "assigned_to": alert.assigned_to,
+        "note": alert.note,
         **_figures(alert.detail),
         "was": None if alert.was is None else _earlier_figures(alert.was),
     }

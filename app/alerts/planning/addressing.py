@@ -10,7 +10,7 @@ from app.alerts.notice import MAX_LISTED_ALERTS, Notice, NoticeAlert, NoticeGrou
 from app.alerts.planning.plan import Draft
 from app.alerts.receiver import FORMATS_WITH_ONE_INCIDENT, Receiver
 from app.alerts.rule import SEVERITIES, Severity
-from app.alerts.wording import cost_sentence, resolved_cost_sentence
+from app.alerts.wording import cost_sentence, resolved_cost_sentence, response_sentence
 from app.trace.job import job_of
 
 _KEY_BYTES = 16
@@ -165,7 +165,7 @@ def _notice(
         severity=highest_severity(alerts),
         at_s=now_s,
         sentence=_sentence(draft, alerts, num_others),
-        sub=_cost_sentence(lead),
+        sub=_second_sentence(lead),
         alerts=listed,
         num_more=num_others + 1 - len(listed),
         is_repeat=draft.is_repeat,
@@ -186,7 +186,8 @@ def _subject_fingerprints(draft: Draft, alerts: Sequence[NoticeAlert]) -> list[s
     )
 
 
-def _cost_sentence(lead: NoticeAlert) -> str:
+def _second_sentence(lead: NoticeAlert) -> str:
     if lead.status == "firing":
-        return cost_sentence(lead.detail)
+        response = response_sentence(lead.assigned_to, lead.note)
+        return f"{cost_sentence(lead.detail)} {response}".strip()
     return resolved_cost_sentence(lead.was or lead.detail)

@@ -9,7 +9,7 @@ from pydantic import Field
 from app.api.http.fields import RequestModel, ResponseModel
 from app.api.routes.audit import changed_fields, write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
-from app.api.service.service import Service
+from app.api.service.service import PagesUrlReach, Service
 from app.store import retention
 from app.store.retention import RetentionPolicy
 
@@ -51,6 +51,14 @@ class SettingsOut(ResponseModel):
     silent_after_s: float
     session_hours: float
     max_jobs: int
+    pages_url: str = Field(
+        description="Address of the pages, to which links in messages point.",
+        examples=["https://paceline.example"],
+    )
+    pages_url_reach: PagesUrlReach = Field(
+        description="`public`: set by the operator. `host`: where the server listens, by the name "
+        "or address of its machine. `loopback`: only the server's own machine reaches it."
+    )
     retention: RetentionOut
 
 
@@ -70,7 +78,10 @@ def get_settings(service: ServiceDep, caller: CallerDep) -> SettingsOut:
     return SettingsOut(
         project=caller.project,
         version=version("paceline"),
-        **{name: getattr(known, name) for name in (*same, "max_jobs")},
+        **{
+            name: getattr(known, name)
+            for name in (*same, "max_jobs", "pages_url", "pages_url_reach")
+        },
         retention=_retention_out(service, caller.project),
     )
 

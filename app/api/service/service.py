@@ -65,19 +65,23 @@ def test_send_limit() -> ConcurrencyLimit:
 
 
 RulesSource = Literal["file", "defaults"]
+PagesUrlReach = Literal["public", "host", "loopback"]
 
 
 @dataclass(frozen=True, slots=True)
 class PublicSettings:
     """Settings of this process; the consumers must have the same.
 
-    `rules` apply to projects without rules of their own.
+    `rules` apply to projects without rules of their own. `pages_url` is the address of the pages,
+    for links in messages: `public` where the operator has set it, else where this process listens,
+    which other machines may reach (`host`) or not (`loopback`).
     """
 
     rules: Sequence[Rule]
     rules_source: RulesSource
     keep: RetentionDays
-    public_url: str | None
+    pages_url: str
+    pages_url_reach: PagesUrlReach
     window_steps: int
     step_deadline_s: float
     revise_for_s: float

@@ -37,7 +37,11 @@ MAX_URL = 2048
 MAX_ACTOR = 256
 _ALERT_COLUMNS = tuple(alerts.c[each.name] for each in fields(AlertState))
 # Set by people: a consumer never overwrites these.
-_ACKNOWLEDGEMENT = ("acked_at_s", "acked_by")
+_SET_BY_PEOPLE = (
+    *("acked_at_s", "acked_by"),
+    *("assigned_to", "assigned_at_s", "assigned_by"),
+    *("note", "noted_at_s", "noted_by"),
+)
 _FingerprintText = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{1,64}\Z")]
 
 
@@ -50,11 +54,11 @@ def of_job(conn: Connection, job_id: str) -> list[AlertState]:
 
 
 def save(conn: Connection, states: Sequence[AlertState]) -> None:
-    """Save these alerts; acknowledgements are left unchanged."""
+    """Save these alerts; what people have set is left unchanged."""
     if not states:
         return
     statement = insert(conn, alerts)
-    kept = (*_ACKNOWLEDGEMENT, "fingerprint")
+    kept = (*_SET_BY_PEOPLE, "fingerprint")
     changed = {
         each.name: statement.excluded[each.name] for each in _ALERT_COLUMNS if each.name not in kept
     }
@@ -138,6 +142,47 @@ def unacknowledge(conn: Connection, fingerprint: str) -> bool:
     return bool(conn.execute(acked.values(acked_at_s=None, acked_by=None)).rowcount)
 
 
+def assign(conn: Connection, fingerprint: str, *, to: str, by: str, at_s: float) -> bool:
+    """Assign an alert, also from one person to another; False if it has this assignee already.
+
+    Raises:
+        InvalidRequest: the name is too long, or no text that both databases take.
+    """
+    checked_text("to", to, MAX_ACTOR)
+    new = update(alerts).where(alerts.c.fingerprint == fingerprint)
+    new = new.where(func.coalesce(alerts.c.assigned_to, "") != to)
+    by = clipped(by, MAX_ACTOR)
+    return bool(
+        conn.execute(new.values(assigned_to=to, assigned_by=by, assigned_at_s=at_s)).rowcount
+    )
+
+
+def unassign(conn: Connection, fingerprint: str) -> bool:
+    """Remove the assignee; False if there was none."""
+    mine = update(alerts).where(alerts.c.fingerprint == fingerprint)
+    mine = mine.where(alerts.c.assigned_to.is_not(None))
+    none = mine.values(assigned_to=None, assigned_by=None, assigned_at_s=None)
+    return bool(conn.execute(none).rowcount)
+
+
+def set_note(conn: Connection, fingerprint: str, *, text: str, by: str, at_s: float) -> None:
+    """Save the last note of an alert; `add_event` keeps all of them. Raises as `assign` does."""
+    checked_text("text", text, MAX_REASON)
+    mine = update(alerts).where(alerts.c.fingerprint == fingerprint)
+    by = clipped(by, MAX_ACTOR)
+    conn.execute(mine.values(note=text, noted_by=by, noted_at_s=at_s))
+
+
+def num_notes(conn: Connection, fingerprint: str, *, since_s: float) -> int:
+    """How many notes were written on an alert since a time (Unix seconds)."""
+    query = select(func.count()).where(
+        alert_events.c.fingerprint == fingerprint,
+        alert_events.c.kind == "note",
+        alert_events.c.at_s >= since_s,
+    )
+    return int(conn.execute(query).scalar_one())
+
+
 def _fingerprint(state: AlertState) -> str:
     return state.fingerprint
 
@@ -157,7 +202,7 @@ def _alert_state(row: Any) -> AlertState:
     return AlertState(**cast(Any, values | {"detail": detail_of(values["detail"])}))
 
 
-_MAX_REASON = 500
+MAX_REASON = 500
 _EVENT_COLUMNS = tuple(alert_events.c[each.name] for each in fields(AlertEvent))
 # Transitions that people want to see: not the pending phase.
 _FIRING_OR_RESOLVED: tuple[AlertEventKind, ...] = ("firing", "resolved")
@@ -266,7 +311,7 @@ def _event_row(event: AlertEvent) -> dict[str, Any]:
         "sentence": clipped(event.sentence, MAX_SENTENCE),
         "detail": detail_json(event.detail),
         "actor": clipped_or_none(event.actor, MAX_ACTOR),
-        "reason": clipped_or_none(event.reason, _MAX_REASON),
+        "reason": clipped_or_none(event.reason, MAX_REASON),
     }
 
 

@@ -1,11 +1,13 @@
 """Deliveries for people to read: the state of each message, and every attempt to send it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, Select, String, cast, func, select
 
 from app.alerts.notice import NoticeKind
+from app.alerts.receiver import Format
 from app.errors import DeliveryNotFound
 from app.store.columns import clipped
 from app.store.database import Int64, from_cursor, split_page, to_cursor
@@ -18,8 +20,9 @@ DeliveryState = Literal["due", "delivered", "failed", "outdated", "silenced"]
 class DeliveryRecord:
     """One message to one receiver and its state; times are Unix seconds.
 
-    `job_id` and `rule` are None for a message about no alert, `endpoint_name` for a removed
-    receiver. `attempt` counts the attempts begun; `detail` describes the last failed one.
+    `job_id` and `rule` are None for a message about no alert, `endpoint_name` and `endpoint_format`
+    for a removed receiver. `attempt` counts the attempts begun; `detail` describes the last failed
+    one. `fingerprints` are the alerts that are news in it.
     """
 
     delivery_id: str
@@ -36,6 +39,8 @@ class DeliveryRecord:
     detail: str | None
     created_s: float
     done_s: float | None
+    fingerprints: Sequence[str] = ()
+    endpoint_format: Format | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +53,12 @@ class DeliveryCount:
     last_done_s: float | None
 
 
-_RECEIVER_NAME = endpoints.c.name.label("endpoint_name")
+_OF_RECEIVER = {
+    "endpoint_name": endpoints.c.name.label("endpoint_name"),
+    "endpoint_format": endpoints.c.format.label("endpoint_format"),
+}
 _COLUMNS = tuple(
-    _RECEIVER_NAME if each.name == "endpoint_name" else outbox.c[each.name]
+    _OF_RECEIVER[each.name] if each.name in _OF_RECEIVER else outbox.c[each.name]
     for each in fields(DeliveryRecord)
 )
 
@@ -62,18 +70,21 @@ def page(
     state: DeliveryState | None = None,
     endpoint_id: str | None = None,
     fingerprint: str | None = None,
+    job_id: str | None = None,
     cursor: str | None = None,
     limit: int = 100,
 ) -> tuple[list[DeliveryRecord], str | None]:
     """A project's messages, newest first, and the next page's cursor.
 
-    Filtered by state, receiver and alert, if given.
+    Filtered by state, receiver, alert and job, if given.
     """
     query = _records(project)
     if state is not None:
         query = query.where(outbox.c.state == state)
     if endpoint_id is not None:
         query = query.where(outbox.c.endpoint_id == endpoint_id)
+    if job_id is not None:
+        query = query.where(outbox.c.job_id == job_id)
     if fingerprint is not None:
         query = query.where(*_lists_alert(fingerprint))
     if cursor is not None:

@@ -47,6 +47,12 @@ def end(conn: Connection, project: str, silence_id: str, *, now_s: float) -> Non
         get(conn, project, silence_id)
 
 
+def end_with_run(conn: Connection, job_id: str, *, now_s: float) -> bool:
+    """End the silences that last until the current run of this job ends; False without any."""
+    mine = update(muting).where(muting.c.until_end_of == job_id, muting.c.ends_s > now_s)
+    return bool(conn.execute(mine.values(ends_s=now_s)).rowcount)
+
+
 def get(conn: Connection, project: str, silence_id: str) -> Silence:
     """One silence; raises as `end` does."""
     mine = (muting.c.project == project, muting.c.silence_id == silence_id)

@@ -143,6 +143,8 @@ class ActiveAlertRow(TypedDict):
     fingerprint: str
     acknowledged_at: str | None
     acknowledged_by: str | None
+    assigned_to: str | None
+    note: str | None
     is_silenced: bool
     is_inhibited: bool
 

@@ -32,6 +32,9 @@ export const KINDS = {
   "data-again": ["healthy", "Data again"],
   acknowledged: ["finished", "Acknowledged"],
   unacknowledged: ["not-analysed", "Unacknowledged"],
+  assigned: ["not-analysed", "Assigned"],
+  unassigned: ["not-analysed", "Unassigned"],
+  note: ["not-analysed", "Note"],
 }
 
 /** The icon and name of an alert's present state. */
@@ -65,46 +68,71 @@ const share = (value) => `${percentNumber(value)} %`
 const hours = (value) => `${value < 10 ? Number(value.toFixed(1)) : whole(value)} GPU-h per hour`
 const none = () => ""
 
-/** For each kind of rule: how its figure is written, and its condition in words. */
+/** For each kind of rule: how its figure is written, its name and its condition in words. */
 const ON = {
-  slowdown: { figure: ratio, holds: (at) => `a job runs at ${at} of its ideal or slower` },
-  waste: { figure: share, holds: (at) => `a job loses ${at} of its GPU time or more` },
-  "gpu-hours-lost": { figure: hours, holds: (at) => `a job loses ${at} or more` },
+  slowdown: { figure: ratio, name: () => "Slowdown", holds: (at) => `a job runs at ${at} of its ideal or slower` },
+  waste: { figure: share, name: () => "GPU time lost", holds: (at) => `a job loses ${at} of its GPU time or more` },
+  "gpu-hours-lost": { figure: hours, name: () => "Loss", holds: (at) => `a job loses ${at} or more` },
   cause: {
     figure: share,
+    name: (of) => `Cost of ${of ? named(of, causeName) : "a cause"}`,
     holds: (at, of) =>
       `${of ? `the cause ${named(of, causeName)}` : "a single cause"} costs ${at} of a job\u2019s GPU time or more`,
   },
   worker: {
     figure: ratio,
+    name: (of) => `Slowdown by worker ${contained(of)}`,
     holds: (at, of) => `a worker${of && ` ${contained(of)}`} alone slows its job down to ${at} or more`,
   },
   host: {
     figure: ratio,
+    name: (of) => `Slowdown of host ${contained(of)}`,
     holds: (at, of) => `${of ? `the host ${contained(of)}` : "a host"} is ${at} slower than its peers or more`,
   },
   optype: {
     figure: ratio,
+    name: (of) => `Slowdown by ${of ? named(of, optypeName) : "one kind of operation"}`,
     holds: (at, of) => `${of ? named(of, optypeName) : "one kind of operation"} slows a job down to ${at} or more`,
   },
-  stalled: { figure: none, holds: () => "no worker of a job sends anything any more" },
-  "silent-worker": { figure: none, holds: () => "workers of a job send nothing while others go on" },
+  stalled: { figure: none, name: () => "Stalled", holds: () => "no worker of a job sends anything any more" },
+  "silent-worker": {
+    figure: none,
+    name: () => "Silent workers",
+    holds: () => "workers of a job send nothing while others go on",
+  },
   "low-fidelity": {
     figure: share,
+    name: () => "Low fidelity: discrepancy",
     holds: (at) =>
       at ? `the figures of a job are ${at} off what was recorded, or more` : "the figures of a job cannot be trusted",
   },
   "clock-residual": {
     figure: seconds,
+    name: () => "Disagreement of clocks",
     holds: (at) => `clocks of a job disagree by ${at} or more after they were corrected`,
   },
-  "fix-outcome": { figure: none, holds: () => "the gain of an applied fix has been measured" },
-  "step-time": { figure: ratio, holds: (at) => `steps of a job take ${at} as long as in its own past, or longer` },
+  "fix-outcome": {
+    figure: none,
+    name: () => "Gain of a fix measured",
+    holds: () => "the gain of an applied fix has been measured",
+  },
+  "step-time": {
+    figure: ratio,
+    name: () => "Step time against its own past",
+    holds: (at) => `steps of a job take ${at} as long as in its own past, or longer`,
+  },
 }
 
 /** A value in the unit of its rule, "" where it has none; values stored before there were rules are slowdowns. */
 export function figureOf(on, value) {
   return value === null || value === undefined ? "" : tidy((ON[on] ?? ON.slowdown).figure(value))
+}
+
+/** The rule of an alert in words: "Slowdown over 1.10×"; of one stored before there were rules, its name. */
+export function ruleWords({ on, rule, subject, threshold }) {
+  const name = ON[on]?.name(subject) ?? contained(rule)
+  const limit = figureOf(on, threshold)
+  return limit ? `${name} over ${limit}` : name
 }
 
 /** When it fires, as a sentence. */

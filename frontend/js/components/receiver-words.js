@@ -167,6 +167,21 @@ export function notificationState({ state, attempt }) {
   return attempt ? `pending, ${counted(attempt, "attempt")}` : "pending"
 }
 
+// Formats whose names on-call engineers know their receivers by.
+const PRODUCTS = { pagerduty: "PagerDuty", slack: "Slack", email: "E-mail", "alertmanager-push": "Alertmanager" }
+
+/** A receiver and what became of a notification to it: "Slack #oncall delivered 02:41:12". */
+export function outcomeWords({ endpoint_id, endpoint_name, endpoint_format, state, attempt, detail, done_at }) {
+  const name = receiverOf({ endpoint_id, endpoint_name })
+  const product = PRODUCTS[endpoint_format]
+  const receiver = product && !name.toLowerCase().includes(product.toLowerCase()) ? `${product} ${name}` : name
+  const failed = `failed ${attempt === 1 ? "once" : `${attempt} times`}${detail ? `: ${contained(detail)}` : ""}`
+  if (state === "delivered") return `${receiver} delivered ${clock(new Date(done_at))}`
+  if (state === "failed") return `${receiver} ${attempt ? failed : "failed"}`
+  if (state === "due") return `${receiver} ${attempt && detail ? `${failed}, next attempt pending` : "pending"}`
+  return `${receiver} ${notificationState({ state, attempt })}`
+}
+
 /** The kind of a notification in words. */
 export const notificationKind = ({ kind }) => KINDS[kind] ?? contained(kind)
 

@@ -167,3 +167,13 @@ def test_the_address_of_an_alertmanager_may_have_a_query(url, pushed_to):
 def test_without_a_page_no_address_is_pushed():
     assert "generatorURL" not in pushed(page_url=None)[0]
     assert body(page_url=None)["alerts"][0]["generatorURL"] == ""
+
+
+def test_assignee_and_note_are_annotations():
+    alert = told(assigned_to="Maria", note="drained\nnow")
+    for annotations in (
+        body(alerts=(alert,))["alerts"][0]["annotations"],
+        pushed(alerts=(alert,))[0]["annotations"],
+    ):
+        assert (annotations["assigned_to"], annotations["note"]) == ("Maria", "drained now")
+    assert "assigned_to" not in body()["alerts"][0]["annotations"]

@@ -42,6 +42,8 @@ def test_the_body_holds_what_a_program_and_a_person_need():
                     "ends_at": None,
                     "threshold": 1.1,
                     "runbook_url": "https://runbooks.example/slow",
+                    "assigned_to": None,
+                    "note": None,
                     "value": 1.42,
                     "slowdown": 1.42,
                     "gpu_time_wasted": 0.296,

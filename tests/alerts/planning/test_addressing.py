@@ -152,3 +152,10 @@ def test_the_same_at_another_time_is_another_notice_and_for_another_endpoint_the
     assert notice(made, now_s=2.0).notice_id != first.notice_id
     assert notice(made, now_s=1.0, endpoint_id="other").notice_id == first.notice_id
     assert "." not in first.notice_id
+
+
+def test_a_firing_notice_ends_with_assignee_and_last_note():
+    lead = told("a", assigned_to="Maria", note="drained")
+    assert notice(draft(lead)).sub.endswith("Assigned to Maria. Note: drained.")
+    over = replace(lead, status="resolved", ends_at_s=4000.0)
+    assert "Maria" not in notice(draft(over, news={"a": "resolved"})).sub

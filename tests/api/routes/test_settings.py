@@ -1,5 +1,7 @@
 """Settings of the service without secrets, and retention of a project."""
 
+from urllib.parse import urlsplit
+
 import pytest
 
 from app.store import retention
@@ -27,6 +29,28 @@ async def test_settings_route_shows_the_configured_values(empty_database, tmp_pa
     assert found["retention"]["usual_raw_days"] == 3.0
     assert found["project"] == "default"
     assert TOKEN not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("given", "url", "reach"),
+    [
+        ({}, "http://127.0.0.1:8642", "loopback"),
+        ({"host": "10.0.0.7", "port": 9000}, "http://10.0.0.7:9000", "host"),
+        ({"host": "0.0.0.0"}, "http://gpu-head-1:8642", "host"),
+        ({"public_url": "https://p.example"}, "https://p.example", "public"),
+    ],
+)
+async def test_settings_name_where_links_in_messages_point(
+    empty_database, tmp_path, monkeypatch, given, url, reach
+):
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu-head-1")
+    path = tmp_path / "own.db"
+    path.write_bytes(empty_database.read_bytes())
+    async with running(f"sqlite:///{path}", public=True, **given) as api:
+        found = (await api.client.get(PATH)).json()
+        named = await api.client.get(PATH, headers={"host": urlsplit(url).netloc})
+    assert (found["pages_url"], found["pages_url_reach"]) == (url, reach)
+    assert named.status_code == 200  # a link that the server refuses is none
 
 
 async def test_retention_can_be_set_and_reset(api):

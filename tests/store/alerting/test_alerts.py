@@ -38,6 +38,12 @@ WHOLE = alert(
     detail=DETAIL,
     acked_at_s=3.0,
     acked_by="ops",
+    assigned_to="Maria",
+    assigned_at_s=4.0,
+    assigned_by="ops",
+    note="see OPS-17",
+    noted_at_s=5.0,
+    noted_by="ops",
 )
 
 
@@ -99,6 +105,25 @@ def test_acknowledgement_outlives_a_consumers_save(store, saved):
         alerts.remove(conn, [state.fingerprint])
         alerts.save(conn, [state])
         assert alerts.get(conn, "a", state.fingerprint).acked_at_s is None
+
+
+def test_assignee_and_note_outlive_a_consumers_save_but_not_the_alert(store, saved):
+    state = alert("a/job", phase="pending")
+    saved(state)
+    mark = state.fingerprint
+    with store.write() as conn:
+        assert alerts.assign(conn, mark, to="Maria", by="ops", at_s=7.0)
+        assert not alerts.assign(conn, mark, to="Maria", by="another", at_s=8.0)
+        alerts.set_note(conn, mark, text="see OPS-17", by="ops", at_s=8.0)
+        alerts.save(conn, [replace(state, phase="firing")])
+        found = alerts.get(conn, "a", mark)
+        assert (found.assigned_to, found.assigned_by, found.assigned_at_s) == ("Maria", "ops", 7.0)
+        assert (found.note, found.noted_by, found.noted_at_s) == ("see OPS-17", "ops", 8.0)
+        assert alerts.unassign(conn, mark)
+        assert not alerts.unassign(conn, mark)
+        alerts.remove(conn, [mark])
+        alerts.save(conn, [state])
+        assert alerts.get(conn, "a", mark).note is None
 
 
 def test_only_firing_alerts_can_be_acknowledged(store, saved):

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app.alerts.alert import (
     AlertEvent,
@@ -17,7 +17,8 @@ from app.alerts.alert import (
 )
 from app.alerts.rule import On, Severity
 from app.alerts.wording import alert_sentence, cost_sentence
-from app.api.http.fields import ResponseModel, timestamp, timestamp_or_none
+from app.api.http.fields import RequestModel, ResponseModel, timestamp, timestamp_or_none
+from app.store.alerting.alerts import MAX_REASON
 from app.trace.job import job_of
 
 FINGERPRINT_PATTERN = "^[0-9a-f]{16}$"
@@ -144,7 +145,10 @@ class AlertOut(AlertFiguresOut):
     actor: str | None = Field(
         description="Name of the token, if the transition was made by request; otherwise null."
     )
-    reason: str | None
+    reason: str | None = Field(
+        description="More than the kind says: why it was resolved, the name of the assignee, "
+        "or the text of a note."
+    )
 
     @classmethod
     def of(cls, event: AlertEvent) -> "AlertOut":
@@ -156,6 +160,38 @@ class AlertOut(AlertFiguresOut):
         }
         names = [name for name in cls.model_fields if name not in made]
         return cls(**made, **{name: getattr(event, name) for name in names})
+
+
+# A person's name, and free text on one line, of which at least one character is not a space.
+_ONE_LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
+
+
+class AssigneeIn(RequestModel):
+    """Who is to work on an alert."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"to": "Maria"}]})
+
+    to: str = Field(
+        min_length=1,
+        max_length=128,
+        pattern=_ONE_LINE,
+        description="Name of the person or team, on one line.",
+    )
+
+
+class NoteIn(RequestModel):
+    """A note on an alert."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"text": "GPU 5 of host-043 throttles: ticket OPS-17"}]}
+    )
+
+    text: str = Field(
+        min_length=1,
+        max_length=MAX_REASON,
+        pattern=_ONE_LINE,
+        description="Free text on one line.",
+    )
 
 
 class ActiveAlertOut(AlertFiguresOut):
@@ -184,6 +220,12 @@ class ActiveAlertOut(AlertFiguresOut):
     is_no_data: bool = Field(description="No recent data: the figures are the last known ones.")
     acknowledged_at: datetime | None
     acknowledged_by: str | None
+    assigned_to: str | None = Field(description="Name of the person who works on the alert.")
+    assigned_at: datetime | None
+    assigned_by: str | None = Field(description="Name of the token that assigned it.")
+    note: str | None = Field(description="The last note; all of them are in the history.")
+    noted_at: datetime | None
+    noted_by: str | None
     silenced_by: list[str] = Field(description="Ids of the active silences that match the alert.")
     inhibited_by: list[str] = Field(description="Fingerprints of the alerts that inhibit it.")
 
@@ -204,6 +246,8 @@ def active_alert_out(
         "firing_at": timestamp_or_none(state.firing_at_s),
         "acknowledged_at": timestamp_or_none(state.acked_at_s),
         "acknowledged_by": state.acked_by,
+        "assigned_at": timestamp_or_none(state.assigned_at_s),
+        "noted_at": timestamp_or_none(state.noted_at_s),
         "silenced_by": silenced_by,
         "inhibited_by": inhibited_by,
         **alert_figures(state.detail),

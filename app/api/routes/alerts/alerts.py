@@ -1,9 +1,10 @@
-"""Alerts: firing ones, acknowledgement, silences and inhibition, and all transitions.
+"""Alerts: firing ones; acknowledgement, assignee and notes; mutes; and all transitions.
 
 An active alert names the silences that match it and the alerts that inhibit it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, get_args
 
 from fastapi import APIRouter, Query
@@ -17,7 +18,9 @@ from app.api.http.principal import Principal
 from app.api.routes.alerts.alert_schemas import (
     ActiveAlertOut,
     AlertOut,
+    AssigneeIn,
     Fingerprint,
+    NoteIn,
     active_alert_out,
 )
 from app.api.routes.audit import write_audit
@@ -30,6 +33,7 @@ from app.store.alerting.alerts import EventFilter
 from app.store.database import Connection
 from app.trace.job import JOB_PATTERN, job_of, project_of
 
+MAX_NOTES = 50  # of an alert while it is active
 MAX_MUTED_BY = 20  # of the silences, and of the alerts, that mute an alert
 
 
@@ -232,16 +236,17 @@ def acknowledge_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
 ) -> ActiveAlertOut:
     """Stops notifications until the alert is resolved; its receivers get a last one about this."""
-    with service.store.write() as conn:
-        state = alerts.get(conn, caller.project, fingerprint)
+
+    def acknowledge(conn: Connection, state: AlertState, now_s: float) -> bool:
         if state.phase != "firing":
             raise Conflict("it does not fire yet: there is nothing to acknowledge")
-        now_s = service.database_time(conn)
-        if alerts.acknowledge(conn, fingerprint, by=caller.name, at_s=now_s):
-            _save_transition(conn, caller, state, "acknowledged", now_s=now_s)
-        shown = active_alert(conn, service, caller, fingerprint)
-    service.announcer.announce({"event": "alert", "job_id": state.job_id})
-    return shown
+        is_new = alerts.acknowledge(conn, fingerprint, by=caller.name, at_s=now_s)
+        if is_new:
+            notifications.wake_group(conn, state.job_id, state.rule, at_s=now_s)
+        return is_new
+
+    done = _Change("acknowledged", "alert.acknowledge")
+    return _change(service, caller, fingerprint, acknowledge, done)
 
 
 @router.delete(
@@ -254,35 +259,123 @@ def unacknowledge_alert(
     fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
 ) -> ActiveAlertOut:
     """Receivers are notified of the alert again. Idempotent."""
+
+    def unacknowledge(conn: Connection, state: AlertState, now_s: float) -> bool:
+        was_set = alerts.unacknowledge(conn, fingerprint)
+        if was_set:
+            notifications.wake_group(conn, state.job_id, state.rule, at_s=now_s)
+        return was_set
+
+    done = _Change("unacknowledged", "alert.unacknowledge")
+    return _change(service, caller, fingerprint, unacknowledge, done)
+
+
+@router.post(
+    "/alerts/{fingerprint}/assign",
+    operation_id="assign_alert",
+    summary="Assign an alert",
+    responses=_REFUSALS,
+)
+def assign_alert(
+    fingerprint: Fingerprint, given: AssigneeIn, service: ServiceDep, caller: CallerDep
+) -> ActiveAlertOut:
+    """Names who works on the alert; later notifications name them, too. Idempotent."""
+    to = given.to.strip()
+
+    def assign(conn: Connection, _state: AlertState, now_s: float) -> bool:
+        return alerts.assign(conn, fingerprint, to=to, by=caller.name, at_s=now_s)
+
+    return _change(service, caller, fingerprint, assign, _Change("assigned", "alert.assign", to))
+
+
+@router.delete(
+    "/alerts/{fingerprint}/assign",
+    operation_id="unassign_alert",
+    summary="Remove the assignee of an alert",
+    responses=_REFUSALS,
+)
+def unassign_alert(
+    fingerprint: Fingerprint, service: ServiceDep, caller: CallerDep
+) -> ActiveAlertOut:
+    """The alert is assigned to nobody. Idempotent."""
+
+    def unassign(conn: Connection, _state: AlertState, _now_s: float) -> bool:
+        return alerts.unassign(conn, fingerprint)
+
+    return _change(service, caller, fingerprint, unassign, _Change("unassigned", "alert.unassign"))
+
+
+@router.post(
+    "/alerts/{fingerprint}/notes",
+    operation_id="add_note",
+    summary="Add a note to an alert",
+    status_code=201,
+    responses=_REFUSALS,
+)
+def add_note(
+    fingerprint: Fingerprint, given: NoteIn, service: ServiceDep, caller: CallerDep
+) -> ActiveAlertOut:
+    """The note stays in the alert's history; later notifications have the last one."""
+    text = given.text.strip()
+
+    def note(conn: Connection, state: AlertState, now_s: float) -> bool:
+        if alerts.num_notes(conn, fingerprint, since_s=state.began_at_s) >= MAX_NOTES:
+            raise Conflict(f"the alert has {MAX_NOTES} notes, the maximum")
+        alerts.set_note(conn, fingerprint, text=text, by=caller.name, at_s=now_s)
+        return True
+
+    return _change(service, caller, fingerprint, note, _Change("note", "alert.note", text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What a person did to an alert: its transition, its audit action, and its text."""
+
+    kind: AlertEventKind
+    action: str
+    text: str | None = None
+
+
+def _change(
+    service: Service,
+    caller: Principal,
+    fingerprint: str,
+    apply: Callable[[Connection, AlertState, float], bool],
+    change: _Change,
+) -> ActiveAlertOut:
+    """Apply a change to an alert, with its transition and audit entry; returns the alert after it.
+
+    `apply` returns False where nothing changed. Receivers get nothing before the next notification.
+    """
     with service.store.write() as conn:
         state = alerts.get(conn, caller.project, fingerprint)
-        if alerts.unacknowledge(conn, fingerprint):
-            _save_transition(
-                conn, caller, state, "unacknowledged", now_s=service.database_time(conn)
-            )
+        now_s = service.database_time(conn)
+        if apply(conn, state, now_s):
+            _save_transition(conn, caller, state, change, now_s=now_s)
         shown = active_alert(conn, service, caller, fingerprint)
     service.announcer.announce({"event": "alert", "job_id": state.job_id})
     return shown
 
 
 def _save_transition(
-    conn: Connection, caller: Principal, state: AlertState, kind: AlertEventKind, *, now_s: float
+    conn: Connection, caller: Principal, state: AlertState, change: _Change, *, now_s: float
 ) -> None:
     event = AlertEvent(
         fingerprint=state.fingerprint,
         job_id=state.job_id,
         rule=state.rule,
         subject=state.subject,
-        kind=kind,
+        kind=change.kind,
         at_s=now_s,
         severity=state.severity,
-        sentence=alert_sentence(state, kind),
+        sentence=alert_sentence(state, change.kind),
         threshold=state.threshold,
         detail=state.detail,
         actor=caller.name,
+        reason=change.text,
     )
     alerts.add_event(conn, event)
-    notifications.wake_group(conn, state.job_id, state.rule, at_s=now_s)
-    action = "alert.acknowledge" if kind == "acknowledged" else "alert.unacknowledge"
     detail = {"job": job_of(state.job_id), "rule": state.rule, "subject": state.subject}
-    write_audit(conn, caller, action, state.fingerprint, now_s=now_s, **detail)
+    if change.text is not None:
+        detail["text"] = change.text
+    write_audit(conn, caller, change.action, state.fingerprint, now_s=now_s, **detail)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
 from app.alerts.notice import NoticeKind
+from app.alerts.receiver import Format
 from app.api.http.fields import Cursor, Limit, ResponseModel, timestamp, timestamp_or_none
 from app.api.http.limits import check_manual_send
 from app.api.http.principal import Principal
@@ -16,7 +17,7 @@ from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
 from app.store.alerting import deliveries, outbox
 from app.store.alerting.deliveries import DeliveryAttempt, DeliveryRecord, DeliveryState
-from app.trace.job import job_of
+from app.trace.job import JOB_PATTERN, job_of
 
 router = APIRouter(tags=["alerts"])
 
@@ -36,6 +37,9 @@ class DeliveryOut(ResponseModel):
     delivery_id: str = Field(description="The delivery's id; the receiver gets it as webhook-id.")
     endpoint_id: str
     endpoint_name: str | None = Field(description="Name of the receiver; null if it was deleted.")
+    endpoint_format: Format | None = Field(
+        description="Format of the receiver; null if it was deleted."
+    )
     job_id: str | None = Field(
         description="Job of the alert; null for test messages and messages about receivers."
     )
@@ -52,6 +56,7 @@ class DeliveryOut(ResponseModel):
     )
     created_at: datetime
     done_at: datetime | None
+    fingerprints: list[str] = Field(description="Fingerprints of the alerts that are news in it.")
 
 
 class AttemptOut(ResponseModel):
@@ -98,7 +103,7 @@ class DeliveriesOut(ResponseModel):
     "/deliveries",
     operation_id="list_deliveries",
     summary="List messages about alerts",
-    responses=refusals(),
+    responses=refusals(404),
 )
 def list_deliveries(
     service: ServiceDep,
@@ -117,6 +122,10 @@ def list_deliveries(
             examples=["0123456789abcdef"],
         ),
     ] = None,
+    job: Annotated[
+        str | None,
+        Query(pattern=JOB_PATTERN, description="Only messages about alerts of this job."),
+    ] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> DeliveriesOut:
@@ -128,6 +137,7 @@ def list_deliveries(
             state=state,
             endpoint_id=endpoint,
             fingerprint=alert,
+            job_id=None if job is None else caller.key(job),
             cursor=cursor,
             limit=limit,
         )
@@ -181,6 +191,7 @@ def _delivery_fields(record: DeliveryRecord, caller: Principal) -> dict[str, obj
         "next_at": timestamp(record.next_at_s) if record.state == "due" else None,
         "created_at": timestamp(record.created_s),
         "done_at": timestamp_or_none(record.done_s),
+        "fingerprints": list(record.fingerprints),
     }
     names = [name for name in DeliveryOut.model_fields if name not in made]
     return made | {name: getattr(record, name) for name in names}

@@ -113,9 +113,7 @@ def _may_want_more(action: str, before: Receiver, changes: object) -> bool:
     return action == "create" or (action == "enable" and not before.is_enabled)
 
 
-def test_notice(
-    receiver: Receiver, project: str, *, by: str, base_url: str | None, at_s: float
-) -> Notice:
+def test_notice(receiver: Receiver, project: str, *, by: str, base_url: str, at_s: float) -> Notice:
     """A test notice; `by` is its requester."""
     return Notice(
         notice_id=f"test-{secrets.token_hex(12)}",
@@ -129,7 +127,7 @@ def test_notice(
         at_s=at_s,
         sentence=f"Test notification to the receiver {receiver.name}; nothing is wrong.",
         sub=f"Sent by {by}, for the project {project}.",
-        page_url=base_url and f"{base_url.rstrip('/')}/alerts",
+        page_url=f"{base_url.rstrip('/')}/alerts",
         base_url=base_url,
     )
 
@@ -352,7 +350,7 @@ def test_endpoint(
             raise Conflict("the receiver is disabled: POST to .../enable first")
         if not shards.count_live(conn, now_s=now_s):
             raise NoConsumer("no consumer is alive, and only consumers send: start one")
-        base_url = service.public_settings.public_url
+        base_url = service.public_settings.pages_url
         notice = test_notice(
             receiver, caller.project, by=caller.name, base_url=base_url, at_s=now_s
         )

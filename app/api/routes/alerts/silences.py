@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, StringConstraints
 
 from app.alerts.labels import MAX_SILENCE_DAYS, Silence, SilenceKind, all_match
 from app.api.http.fields import (
@@ -24,8 +24,12 @@ from app.api.http.fields import (
 from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
-from app.errors import InvalidRequest
+from app.api.service.service import Service
+from app.errors import Conflict, InvalidRequest
+from app.store import jobs
 from app.store.alerting import notifications, silences
+from app.store.database import Connection
+from app.trace.job import JOB_PATTERN, job_of, project_of
 
 _DAY_S = 86_400.0
 SILENCE_EXAMPLE: dict[str, Any] = {
@@ -48,7 +52,16 @@ class SilenceIn(RequestModel):
     )
     matchers: Annotated[Matchers, Field(min_length=1)]
     starts_at: Moment | None = Field(None, description="Start; default, and if in the past: now.")
-    ends_at: Moment = Field(description=f"End, at most {MAX_SILENCE_DAYS:g} days after the start.")
+    ends_at: Moment | None = Field(
+        None,
+        description=f"End, at most {MAX_SILENCE_DAYS:g} days after the start; may be left out "
+        "where `until_end_of` is given.",
+    )
+    until_end_of: Annotated[str, StringConstraints(pattern=JOB_PATTERN)] | None = Field(
+        None,
+        description="Job whose current run ends the silence, once it ends or is restarted.",
+        examples=["llm-70b"],
+    )
     comment: NonEmptyText = Field(
         description="Reason for the silence.", examples=["new switches in row 7"]
     )
@@ -57,7 +70,8 @@ class SilenceIn(RequestModel):
         """The silence for the store.
 
         Raises:
-            InvalidRequest: it has ended already, lasts too long, or matches everything.
+            InvalidRequest: it has no end, has ended already, lasts too long, or matches everything.
+            JobNotFound: the token is for another job than `until_end_of` only.
         """
         matchers = matchers_of(self.matchers)
         if all_match(matchers, {}):
@@ -66,22 +80,31 @@ class SilenceIn(RequestModel):
                 "matchers: want one that an empty label does not match; for all jobs job = ?*"
             )
         starts_s = now_s if self.starts_at is None else max(now_s, self.starts_at.timestamp())
-        ends_s = self.ends_at.timestamp()
-        if ends_s <= starts_s:
-            raise InvalidRequest("ends_at: want a future time after starts_at")
-        if ends_s - starts_s > MAX_SILENCE_DAYS * _DAY_S:
-            raise InvalidRequest(f"ends_at: a silence lasts at most {MAX_SILENCE_DAYS:g} days")
         return Silence(
             silence_id=secrets.token_hex(12),
             project=caller.project,
             kind=self.kind,
             matchers=matchers,
             starts_s=starts_s,
-            ends_s=ends_s,
+            ends_s=self._ends_s(starts_s),
             author=caller.name,
             comment=self.comment,
             created_s=now_s,
+            until_end_of=None if self.until_end_of is None else caller.key(self.until_end_of),
         )
+
+    def _ends_s(self, starts_s: float) -> float:
+        longest_s = MAX_SILENCE_DAYS * _DAY_S
+        if self.ends_at is None:
+            if self.until_end_of is None:
+                raise InvalidRequest("ends_at: want a time, or until_end_of with a job")
+            return starts_s + longest_s
+        ends_s = self.ends_at.timestamp()
+        if ends_s <= starts_s:
+            raise InvalidRequest("ends_at: want a future time after starts_at")
+        if ends_s - starts_s > longest_s:
+            raise InvalidRequest(f"ends_at: a silence lasts at most {MAX_SILENCE_DAYS:g} days")
+        return ends_s
 
 
 class SilenceOut(ResponseModel):
@@ -95,6 +118,9 @@ class SilenceOut(ResponseModel):
     author: str = Field(description="Name of the token that created the silence.")
     comment: str
     created_at: datetime
+    until_end_of: str | None = Field(
+        description="Job whose current run ends the silence earlier than `ends_at`."
+    )
     state: SilenceState
 
     @classmethod
@@ -109,6 +135,7 @@ class SilenceOut(ResponseModel):
             author=silence.author,
             comment=silence.comment,
             created_at=timestamp(silence.created_s),
+            until_end_of=None if silence.until_end_of is None else job_of(silence.until_end_of),
             state=_silence_state(silence, now_s),
         )
 
@@ -187,12 +214,26 @@ def create_silence(given: SilenceIn, service: ServiceDep, caller: CallerDep) -> 
     with service.store.write() as conn:
         now_s = service.database_time(conn)
         silence = given.silence(caller, now_s)
+        if silence.until_end_of is not None:
+            _check_goes_on(conn, silence.until_end_of)
         silences.add(conn, silence)
         said = given.model_dump(mode="json", exclude_defaults=True)
         write_audit(conn, caller, f"{silence.kind}.create", silence.silence_id, now_s=now_s, **said)
         notifications.wake_project(conn, caller.project, at_s=now_s)
     service.announcer.announce({"event": "alert", "project": caller.project})
     return SilenceOut.of(silence, now_s)
+
+
+def _check_goes_on(conn: Connection, job_id: str) -> None:
+    if jobs.get(conn, job_id).ended_s is not None:
+        raise Conflict(f"until_end_of: job {job_of(job_id)!r} has ended already")
+
+
+def end_silences_with_run(conn: Connection, service: Service, job_id: str) -> None:
+    """End the silences that last until a run of this job ends, and notify what they muted."""
+    now_s = service.database_time(conn)
+    if silences.end_with_run(conn, job_id, now_s=now_s):
+        notifications.wake_project(conn, project_of(job_id), at_s=now_s)
 
 
 @router.get(

@@ -19,6 +19,7 @@ from app.api.http.fields import (
     timestamp,
     timestamp_or_none,
 )
+from app.api.routes.alerts.silences import end_silences_with_run
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
 from app.api.routes.jobs.recording import RecordingOut, WorkerPlanOut, plan_for_workers
 from app.api.routes.windows.windows import RecentStepsOut, WindowSummaryOut
@@ -422,6 +423,8 @@ def register_job(
         registered = runs.register(
             conn, job_id, registration, now_s=now_s, max_active_jobs=service.max_jobs
         )
+        if registered.created:
+            end_silences_with_run(conn, service, job_id)
         # Leases use the database's clock, which may differ from this machine's.
         at_s = service.database_time(conn)
         accepts = shards.extensions_known_to_all(conn, EXTENSIONS, now_s=at_s)
@@ -451,6 +454,7 @@ def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     """
     with service.store.write() as conn:
         runs.end(conn, job_id, now_s=service.now_s())
+        end_silences_with_run(conn, service, job_id)
         job = jobs.get(conn, job_id)
         is_watched = has_live_consumer(conn, service)
     _changed(service, job_id)

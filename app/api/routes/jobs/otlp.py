@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.api.http.fields import ResponseModel
 from app.api.http.principal import TRACES_PATH, Principal
+from app.api.routes.alerts.silences import end_silences_with_run
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
 from app.api.routes.jobs.jobs import ParallelismIn
 from app.api.service.otlp_buffer import (
@@ -216,13 +217,15 @@ class SpanFeed:
     def _register(self, key: str, registration: Registration) -> None:
         service = self._service
         with service.store.write() as conn:
-            runs.register(
+            registered = runs.register(
                 conn,
                 key,
                 registration,
                 now_s=service.now_s(),
                 max_active_jobs=service.max_jobs,
             )
+            if registered.created:
+                end_silences_with_run(conn, service, key)
         service.registrations.forget(key)
         service.announcer.announce({"event": "job", "job_id": key})
 

@@ -1,6 +1,16 @@
-/** Active alerts: what each says, who was notified, details, and what may be done about it. */
+/** Active alerts by job: what each says, who was notified, details, and what may be done about it. */
 
-import { alertHref, figureOf, KINDS, stateOf, withoutName } from "../../components/alert-words.js"
+import { alertNotes, mutedReasons } from "../../components/alert-notes.js"
+import {
+  alertHref,
+  bySeverity,
+  figureOf,
+  KINDS,
+  ruleWords,
+  stateOf,
+  withoutName,
+} from "../../components/alert-words.js"
+import { runbookOfAlert } from "../../components/runbook.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
 import {
@@ -8,7 +18,6 @@ import {
   clock,
   confidenceFigure,
   contained,
-  counted,
   percentNumber,
   ratio,
   roughHours,
@@ -18,22 +27,57 @@ import {
 import { sinceWhen, timed } from "../../lib/times.js"
 
 /**
- * The rows.
+ * The groups, each of one job: `{jobId, open, muted}`.
  *
- * `known` has `silences` by id, `alerts` by fingerprint and `notified(alert)`; `chosen` is the
- * fingerprint in the address and `details` its details. `act` is null where the reader may
- * change nothing; `under(alert)` is what belongs under a row, such as the form of a silence.
+ * `page.known` has `silences` by id, `alerts` by fingerprint and `notified(alert)`; `chosen` is the
+ * fingerprint in the address and `details` its details. `actions` is null where the reader may
+ * change nothing.
  */
-export function alertsNow(alerts, { known, chosen, details, act, choose, under }) {
+export function alertGroups(groups, page) {
+  return groups.map((group) => jobGroup(group, page))
+}
+
+function jobGroup({ jobId, open, muted }, page) {
   return h(
-    "ol",
-    { class: "now-rows" },
-    alerts.map((alert) => row(alert, { known, isChosen: alert.fingerprint === chosen, details, act, choose, under })),
+    "section",
+    { class: "job-group", "data-key": `job-${jobId}`, "aria-label": `Alerts of ${contained(jobId)}` },
+    h(
+      "h3",
+      {},
+      h("a", { class: "job", href: `/jobs/${encodeURIComponent(jobId)}` }, contained(jobId)),
+      h("span", { class: "quiet" }, ` ${groupWords(open, muted)}`),
+    ),
+    open.length > 0 && rows(open, page),
+    muted.length > 0 &&
+      h(
+        "details",
+        { class: "muted", "data-key": "muted", open: muted.some(({ fingerprint }) => fingerprint === page.chosen) },
+        h("summary", {}, `${whole(muted.length)} muted. ${mutedReasons(muted, page.known)}`),
+        rows(muted, page),
+      ),
   )
 }
 
-function row(alert, { known, isChosen, details, act, choose, under }) {
-  const { fingerprint, job_id, rule, subject } = alert
+function groupWords(open, muted) {
+  const firing = open.filter(({ phase }) => phase === "firing")
+  const parts = [
+    bySeverity(firing),
+    firing.length < open.length && `${whole(open.length - firing.length)} pending`,
+    muted.length > 0 && `${whole(muted.length)} muted`,
+  ]
+  return parts.filter(Boolean).join(", ")
+}
+
+function rows(alerts, page) {
+  return h(
+    "ol",
+    { class: "now-rows" },
+    alerts.map((alert) => row(alert, { ...page, isChosen: alert.fingerprint === page.chosen })),
+  )
+}
+
+function row(alert, { known, isChosen, details, actions, choose }) {
+  const { fingerprint, rule } = alert
   const [markName, word] = stateOf(alert)
   const at = new Date(alert.firing_at ?? alert.began_at)
   const figure = figureOf(alert.on, alert.value)
@@ -45,100 +89,33 @@ function row(alert, { known, isChosen, details, act, choose, under }) {
     h(
       "div",
       { class: "about" },
-      h("a", { class: "job", href: jobHref(alert) }, contained(job_id)),
-      h("span", { class: "quiet" }, ` ${contained(rule)}${subject && `, ${contained(subject)}`}`),
+      h("b", {}, ruleWords(alert)),
+      h("span", { class: "quiet" }, ` rule ${contained(rule)}`),
       h("p", {}, withoutName(alert)),
       alert.sub && h("p", { class: "quiet" }, tidy(contained(alert.sub))),
-      h("div", { class: "notes" }, notes(alert, known)),
+      h("div", { class: "notes" }, alertNotes(alert, known, known.notified(alert))),
     ),
     h("span", { class: "number" }, figure && h("b", {}, figure), limit && h("small", {}, `limit ${limit}`)),
     h("span", { class: "at" }, ago(at), h("small", {}, clock(at))),
-    h("div", { class: "acts" }, act && actions(alert, act), runbook(alert), permalink(alert, isChosen, choose)),
+    h("div", { class: "acts" }, actions?.buttons(alert), runbook(alert), permalink(alert, isChosen, choose)),
     isChosen && details,
-    under(alert),
+    actions?.under(alert),
   )
 }
 
-/** Who acknowledged it, who was notified, and which receivers were not. */
-function notes(alert, known) {
-  const { acknowledged_at, acknowledged_by, silenced_by, inhibited_by } = alert
-  const notified = known.notified(alert)
-  return [
-    acknowledged_at &&
-      note(
-        "finished",
-        `Acknowledged by ${contained(acknowledged_by ?? "unknown")}, ${ago(new Date(acknowledged_at))}; no repeats.`,
-      ),
-    silenced_by.length > 0 &&
-      note("not-analysed", silencedWords(silenced_by.map((id) => known.silences.get(id)).filter(Boolean))),
-    inhibited_by.length > 0 &&
-      note("not-analysed", mutedWords(inhibited_by.map((each) => known.alerts.get(each)).filter(Boolean))),
-    notified && note(notified.mark, notified.text),
-  ]
-}
-
-const note = (markName, text) => h("span", { class: "note" }, stateIcon(markName), h("span", {}, text))
-
-function silencedWords(silences) {
-  if (!silences.length) return "Silenced."
-  const last = silences.reduce((a, b) => (a.ends_at > b.ends_at ? a : b))
-  const more = silences.length > 1 ? ` and ${counted(silences.length - 1, "more silence")}` : ""
-  const until = clock(new Date(last.ends_at))
-  return `Silenced by ${contained(last.author)} until ${until}: ${contained(last.comment)}${more}`
-}
-
-function mutedWords(inhibiting) {
-  if (!inhibiting.length) return "Muted: covered by another alert."
-  const [{ rule, subject }] = inhibiting
-  return `Muted: covered by the ${contained(rule)} alert${subject && ` (${contained(subject)})`}.`
-}
-
-/** One data-key for acknowledging and undoing it, so that the button keeps the focus. */
-function actions(alert, { acknowledge, takeBack, silence }) {
-  const { acknowledged_at, phase, job_id, rule } = alert
-  const which = `${contained(rule)} on ${contained(job_id)}`
-  return [
-    phase === "firing" &&
-      (acknowledged_at
-        ? h(
-            "button",
-            {
-              class: "text-button",
-              type: "button",
-              "data-key": "acknowledge",
-              "aria-label": `Remove the acknowledgement of ${which}`,
-              onclick: () => takeBack(alert),
-            },
-            "Unacknowledge",
-          )
-        : h(
-            "button",
-            {
-              class: "text-button",
-              type: "button",
-              "data-key": "acknowledge",
-              "aria-label": `Acknowledge ${which}`,
-              onclick: () => acknowledge(alert),
-            },
-            "Acknowledge",
-          )),
-    h(
-      "button",
-      {
-        class: "text-button",
-        type: "button",
-        "data-key": "silence",
-        "aria-label": `Silence ${which}`,
-        onclick: () => silence(alert),
-      },
-      "Silence\u2026",
-    ),
-  ]
-}
-
-function runbook({ runbook_url }) {
-  return (
-    runbook_url && h("a", { href: runbook_url, target: "_blank", rel: "noreferrer", "data-key": "runbook" }, "Runbook")
+/** The runbook in a tab of its own, so that the alert stays in view. */
+function runbook(alert) {
+  const { rule, job_id } = alert
+  return h(
+    "a",
+    {
+      href: runbookOfAlert(alert),
+      target: "_blank",
+      rel: "noreferrer",
+      "data-key": "runbook",
+      "aria-label": `What to do about ${contained(rule)} on ${contained(job_id)}`,
+    },
+    "What to do",
   )
 }
 
@@ -160,9 +137,6 @@ function permalink({ fingerprint, rule, job_id }, isChosen, choose) {
     isChosen ? "Hide" : "Details",
   )
 }
-
-/** The page of the alert's job. */
-const jobHref = ({ job_id }) => `/jobs/${encodeURIComponent(job_id)}`
 
 /** Details under a row; `transitions` are those of this alert, newest first, null while they come. */
 export function alertDetails(alert, transitions) {
@@ -222,13 +196,21 @@ function transitionList(transitions) {
 
 function transition({ event_id, kind, at, sentence, actor, reason }) {
   const [markName, word] = KINDS[kind] ?? ["not-analysed", kind]
-  const by = [actor && `by ${contained(actor)}`, reason && contained(reason)].filter(Boolean).join(", ")
+  const by = transitionWords({ kind, actor, reason })
   return h(
     "li",
     { "data-key": String(event_id) },
     h("span", { class: "state" }, stateIcon(markName), word),
     h("span", {}, clock(new Date(at)), by && ` ${by}`, h("small", {}, timed(tidy(contained(sentence)), new Date(at)))),
   )
+}
+
+/** Who did it and what more is known: "to Maria, by ana", "by ana: the text of a note". */
+export function transitionWords({ kind, actor, reason }) {
+  const by = actor && `by ${contained(actor)}`
+  if (kind === "note") return `${by}: ${contained(reason ?? "")}`
+  const more = reason && (kind === "assigned" ? `to ${contained(reason)}` : contained(reason))
+  return [kind === "assigned" ? [more, by] : [by, more]].flat().filter(Boolean).join(", ")
 }
 
 function facts({

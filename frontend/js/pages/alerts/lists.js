@@ -1,4 +1,4 @@
-/** The cards of active alerts and of past transitions, with their filters. */
+/** The cards of active alerts and of past transitions, with tabs between them and their filters. */
 
 import { figureOf, KINDS, withoutName } from "../../components/alert-words.js"
 import { segments } from "../../components/buttons.js"
@@ -6,12 +6,8 @@ import { stateIcon } from "../../components/state-icon.js"
 import { readAddress } from "../../lib/address.js"
 import { h } from "../../lib/dom.js"
 import { ago, clock, contained } from "../../lib/formatting.js"
+import { transitionWords } from "./active-alerts.js"
 
-const PHASE_CHOICES = [
-  ["", "All"],
-  ["firing", "Firing"],
-  ["pending", "Pending"],
-]
 const SEVERITY_CHOICES = [
   ["", "Any severity"],
   ["critical", "Critical"],
@@ -23,50 +19,66 @@ const KIND_CHOICES = [
   ["firing", "Fired"],
   ["resolved", "Resolved"],
   ["acknowledged", "Acknowledged"],
+  ["assigned", "Assigned"],
+  ["note", "Notes"],
 ]
 
-/** The card of active alerts; `rows` is its list, null where nothing matches, `onMore` null where all is shown. */
-export function nowCard({ rows, act, onMore }) {
-  const { phase, severity, find } = readAddress("phase", "severity", "find")
-  const isFiltered = phase || severity || find
+/** The lists that the page shows, by their name in the address; the first is the default. */
+export const LISTS = ["firing", "pending", "resolved", "history"]
+
+/** The list in the address. */
+export function listInAddress() {
+  const { show } = readAddress("show")
+  return LISTS.includes(show) ? show : LISTS[0]
+}
+
+const TITLES = { firing: "Firing", pending: "Pending", resolved: "Resolved", history: "History" }
+
+/** Tabs of the lists; `numbers` are counts by list, as text. */
+export function listTabs(numbers, act) {
+  const choices = LISTS.map((name) => [name, [TITLES[name], numbers[name]].filter(Boolean).join(" ")])
+  return segments("Alerts shown", choices, listInAddress(), (show) => act.show(show))
+}
+
+/** The card of firing or pending alerts; `groups` are drawn by job, null where nothing matches. */
+export function activeCard({ groups, tabs, act, onMore }) {
+  const list = listInAddress()
+  const { severity, find } = readAddress("severity", "find")
   const pick = h(
     "select",
     { class: "field", "aria-label": "Severity", onchange: (event) => act.choose({ severity: event.target.value }) },
     SEVERITY_CHOICES.map(([value, text]) => h("option", { value, selected: value === (severity ?? "") }, text)),
   )
+  const none = severity || find ? `No ${list} alert matches the filter.` : `No ${list} alerts.`
   return h(
     "section",
-    { class: "card list", "data-key": "now", "aria-label": "Now" },
-    h(
-      "header",
-      {},
-      h("h2", {}, "Now"),
-      segments("Phase", PHASE_CHOICES, phase ?? "", (value) => act.choose({ phase: value })),
-      pick,
-      search("Search active alerts by job", find, act.find),
-    ),
-    rows ??
-      h("p", { class: "none" }, isFiltered ? "No active alert matches the filter." : "No alert is firing or pending."),
+    { class: "card list", "data-key": list, "aria-label": TITLES[list] },
+    h("header", {}, h("h2", {}, TITLES[list]), tabs, pick, search("Search by job", find, act.find)),
+    groups ?? h("p", { class: "none" }, none),
     onMore && more(onMore),
   )
 }
 
-/** The card of transitions. */
-export function historyCard({ past, act, onMore }) {
+/** The card of transitions: only those to resolved, or all of them. */
+export function historyCard({ past, tabs, act, onMore }) {
+  const list = listInAddress()
   const { kind, q } = readAddress("kind", "q")
+  const isAll = list === "history"
+  const none = isAll ? "No alert has fired yet." : "No alert has resolved yet."
   return h(
     "section",
-    { class: "card list", "data-key": "history", "aria-label": "History" },
+    { class: "card list", "data-key": list, "aria-label": TITLES[list] },
     h(
       "header",
       {},
-      h("h2", {}, "History"),
-      segments("Kind of transition", KIND_CHOICES, kind ?? "", (value) => act.choose({ kind: value })),
+      h("h2", {}, TITLES[list]),
+      tabs,
+      isAll && segments("Kind of transition", KIND_CHOICES, kind ?? "", (value) => act.choose({ kind: value })),
       search("Search the history by job", q, act.type),
     ),
     past.items.length
       ? transitionRows(past.items)
-      : h("p", { class: "none" }, kind || q ? "No transition matches the filter." : "No alert has fired yet."),
+      : h("p", { class: "none" }, (isAll && kind) || q ? "No transition matches the filter." : none),
     onMore && more(onMore),
   )
 }
@@ -97,7 +109,7 @@ function row(transition) {
   const job = `/jobs/${encodeURIComponent(job_id)}`
   const figure = figureOf(on, transition.value)
   const limit = figureOf(on, transition.threshold)
-  const by = actor ? `by ${contained(actor)}` : reason && contained(reason)
+  const by = transitionWords({ kind, actor, reason })
   return h(
     "a",
     {

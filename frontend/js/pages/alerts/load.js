@@ -4,23 +4,27 @@ import { isFingerprint } from "../../components/alert-words.js"
 import { notifiedOf } from "../../components/receiver-words.js"
 import { readAddress } from "../../lib/address.js"
 import { getJson, getJsonOrNull } from "../../lib/api.js"
+import { listInAddress } from "./lists.js"
 
 /** Maximum length of each list: an alert storm has more than can be read. */
 export const MOST = 200
 
 /** Everything that the page shows, requested in parallel; the first `history` transitions. */
 export async function loadAlerts({ history }) {
-  const { kind, q, phase, severity, find, alert } = readAddress("kind", "q", "phase", "severity", "find", "alert")
+  const { kind, q, severity, find, alert } = readAddress("kind", "q", "severity", "find", "alert")
+  const shown = listInAddress()
+  const isActive = shown === "firing" || shown === "pending"
   const list = (path, limit, more = {}) => getJson(`${path}?${new URLSearchParams({ limit, ...present(more) })}`)
-  const filter = present({ phase, severity, q: find })
+  const filter = present({ severity, q: find })
+  const isFiltered = isActive && Object.keys(filter).length > 0
   const [active, past, silences, endpoints, deliveries, { rules }, filtered, one] = await Promise.all([
     list("/alerts/active", MOST),
-    list("/alerts", history, { kind, q }),
+    isActive ? null : list("/alerts", history, { kind: shown === "resolved" ? shown : kind, q }),
     list("/silences", MOST),
     getJson("/endpoints"),
     list("/deliveries", MOST),
     getJson("/rules"),
-    Object.keys(filter).length ? list("/alerts/active", MOST, filter) : null,
+    isFiltered ? list("/alerts/active", MOST, { phase: shown, ...filter }) : null,
     isFingerprint(alert) ? getJsonOrNull(`/alerts/${alert}`) : null,
   ])
   return {
@@ -29,34 +33,10 @@ export async function loadAlerts({ history }) {
     silences,
     endpoints: endpoints.items,
     rules,
-    now: filtered ?? active,
+    now: (filtered ?? active).items.filter(({ phase }) => phase === shown),
     one,
     notified: notifiedOf(deliveries.items),
   }
 }
 
 const present = (values) => Object.fromEntries(Object.entries(values).filter(([, value]) => value))
-
-const RANK = { critical: 0, warning: 1, info: 2 }
-
-/**
- * Firing before pending, the most severe first; else in the server's order. A muted alert follows
- * the alert that inhibits it.
- */
-export function worstFirst(alerts) {
-  const rank = ({ phase, severity }) => (phase === "firing" ? 0 : 3) + RANK[severity]
-  const there = new Set(alerts.map(({ fingerprint }) => fingerprint))
-  const speakers = new Map(
-    alerts.map((alert) => [alert.fingerprint, alert.inhibited_by.find((each) => there.has(each))]),
-  )
-  const ordered = [...alerts].sort((a, b) => rank(a) - rank(b))
-  const leading = ordered.filter(({ fingerprint }) => !speakers.get(fingerprint))
-  const grouped = new Set(
-    leading.flatMap((alert) => [
-      alert,
-      ...ordered.filter(({ fingerprint }) => speakers.get(fingerprint) === alert.fingerprint),
-    ]),
-  )
-  // An alert that inhibits another may itself be muted.
-  return [...grouped, ...ordered.filter((alert) => !grouped.has(alert))]
-}

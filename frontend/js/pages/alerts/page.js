@@ -1,17 +1,19 @@
-/** Active alerts and who acknowledged them, silences, and past transitions. */
+/** Alerts by job with what may be done about them, silences, and past transitions. */
 
-import { matchersOf } from "../../components/label-matchers.js"
+import { AlertActions } from "../../components/alert-actions.js"
+import { byJob } from "../../components/alert-order.js"
 import { LivePage } from "../../components/live-page.js"
 import { pageTop } from "../../components/page-head.js"
+import { SilenceForm } from "../../components/silence-form.js"
 import { readAddress, updateAddress } from "../../lib/address.js"
 import { send } from "../../lib/api.js"
 import { announce, h, place } from "../../lib/dom.js"
-import { contained } from "../../lib/formatting.js"
+import { whole } from "../../lib/formatting.js"
 import { may } from "../../lib/session.js"
-import { alertDetails, alertsNow, restingCard } from "./active-alerts.js"
-import { historyCard, nowCard } from "./lists.js"
-import { loadAlerts, MOST, worstFirst } from "./load.js"
-import { SilenceForm, silencesCard } from "./silences.js"
+import { alertDetails, alertGroups, restingCard } from "./active-alerts.js"
+import { activeCard, historyCard, LISTS, listTabs } from "./lists.js"
+import { loadAlerts, MOST } from "./load.js"
+import { silencesCard } from "./silences.js"
 import { alertStats, alertsSentence, receiversCard } from "./summary.js"
 
 export const path = /^\/alerts$/
@@ -19,8 +21,6 @@ export const title = "Alerts"
 
 const PAGE = 20
 const TYPING_MS = 250
-// Where the form of a silence is open that belongs to no alert.
-const PLAN = "plan"
 
 /** Draw the page into `root`; returns a function that leaves the page. */
 export function render(root, _params, app) {
@@ -33,8 +33,16 @@ class AlertsPage extends LivePage {
   constructor(root, app) {
     super(root, app, { subject: "Alerts", title: "Alerts" })
     this.most = { now: PAGE, history: PAGE, silences: PAGE }
-    // Where the form of a silence is open, and what was refused where.
-    Object.assign(this, { formAt: null, refused: null })
+    // Whether the form of a silence that belongs to no alert is open, and what was refused where.
+    Object.assign(this, { isPlanning: false, refused: null })
+    this.actions = new AlertActions({
+      alerts: () => this.answers.active.items,
+      silences: () => this.known().silences,
+      onChange: () => this.hasLeft || this.refresh(),
+      draw: () => this.draw(),
+      onRefused: app.onRefused,
+      rowOf: (fingerprint) => root.querySelector(`.now-rows [data-key="${fingerprint}"]`),
+    })
     this.form = new SilenceForm({
       onSubmit: (silence) => this.silence(silence),
       onClose: () => this.close(),
@@ -43,6 +51,10 @@ class AlertsPage extends LivePage {
     this.acts = {
       choose: (changes) => {
         updateAddress(changes)
+        this.refresh()
+      },
+      show: (show) => {
+        updateAddress({ show: show === LISTS[0] ? null : show, alert: null }, { isStep: true })
         this.refresh()
       },
       find: typed((find) => this.acts.choose({ find })),
@@ -64,26 +76,17 @@ class AlertsPage extends LivePage {
     if (!this.hasLeft) await this.refresh()
   }
 
-  acknowledge(alert, method, said) {
-    return this.change(
-      alert.fingerprint,
-      () => send(method, `/alerts/${alert.fingerprint}/acknowledge`),
-      `${said}: ${contained(alert.rule)} on ${contained(alert.job_id)}.`,
-    )
-  }
-
-  open(at, matchers, options) {
-    Object.assign(this, { formAt: at, refused: null })
-    this.form.open(matchers, options)
+  plan() {
+    Object.assign(this, { isPlanning: true, refused: null })
+    this.form.open([], { isPlanned: true })
     this.draw()
-    this.form.node.querySelector("input, button").focus()
+    this.form.focus()
   }
 
   close() {
-    const at = this.formAt
-    this.formAt = null
+    this.isPlanning = false
     this.draw()
-    this.root.querySelector(at === PLAN ? "[data-key=plan]" : `[data-key="${at}"] [data-key=silence]`)?.focus()
+    this.root.querySelector("[data-key=plan]")?.focus()
   }
 
   async silence(wanted) {
@@ -107,16 +110,7 @@ class AlertsPage extends LivePage {
       h(
         "div",
         { class: "alerts", "data-key": "alerts" },
-        h(
-          "div",
-          { class: "column" },
-          this.now(),
-          historyCard({
-            past,
-            act: this.acts,
-            onMore: past.next_cursor && this.most.history < MOST ? () => this.showMore("history") : null,
-          }),
-        ),
+        h("div", { class: "column" }, past ? this.past() : this.now()),
         h("div", { class: "column" }, this.silences(silences), receiversCard(endpoints)),
       ),
     ]
@@ -130,29 +124,39 @@ class AlertsPage extends LivePage {
     return restingCard(fingerprint, one?.history ?? [], () => this.acts.choose({ alert: null }))
   }
 
+  past() {
+    const { past } = this.answers
+    const onMore = past.next_cursor && this.most.history < MOST ? () => this.showMore("history") : null
+    return historyCard({ past, tabs: this.tabs(), act: this.acts, onMore })
+  }
+
   now() {
     const { now, one } = this.answers
     const { alert: fingerprint } = readAddress("alert")
-    const shown = worstFirst(now.items).slice(0, this.most.now)
+    const groups = byJob(now)
+    const shown = firstGroups(groups, this.most.now)
     // Who follows a link sees its alert, however far down it is.
-    if (one?.alert && !shown.some((alert) => alert.fingerprint === fingerprint)) shown.unshift(one.alert)
-    const rows = alertsNow(shown, {
+    const isShown = (group) => [...group.open, ...group.muted].some((alert) => alert.fingerprint === fingerprint)
+    if (one?.alert && !shown.some(isShown)) shown.unshift(groups.find(isShown) ?? byJob([one.alert])[0])
+    const drawn = alertGroups(shown, {
       known: this.known(),
       chosen: fingerprint,
       details: one?.alert && alertDetails(one.alert, one.history),
-      act: may("write") && {
-        acknowledge: (alert) => this.acknowledge(alert, "POST", "Acknowledged"),
-        takeBack: (alert) => this.acknowledge(alert, "DELETE", "No longer acknowledged"),
-        silence: (alert) => this.open(alert.fingerprint, matchersOf(alert.labels)),
-      },
+      actions: may("write") ? this.actions : null,
       choose: (alert) => this.acts.choose({ alert }),
-      under: (alert) => this.under(alert),
     })
-    return nowCard({
-      rows: shown.length ? rows : null,
+    return activeCard({
+      groups: shown.length ? drawn : null,
+      tabs: this.tabs(),
       act: this.acts,
-      onMore: now.items.length > this.most.now && this.most.now < MOST ? () => this.showMore("now") : null,
+      onMore: groups.length > shown.length && this.most.now < MOST ? () => this.showMore("now") : null,
     })
+  }
+
+  tabs() {
+    const { items, next_cursor } = this.answers.active
+    const count = (wanted) => `${whole(items.filter(({ phase }) => phase === wanted).length)}${next_cursor ? "+" : ""}`
+    return listTabs({ firing: count("firing"), pending: count("pending") }, this.acts)
   }
 
   known() {
@@ -164,24 +168,16 @@ class AlertsPage extends LivePage {
     }
   }
 
-  under({ fingerprint }) {
-    return [
-      this.refused?.id === fingerprint &&
-        h("p", { class: "refused", role: "alert", "data-key": "refused" }, this.refused.text),
-      this.formAt === fingerprint && place(this.form.node),
-    ]
-  }
-
   silences(silences) {
     const act = {
-      plan: () => this.open(PLAN, [], { isPlanned: true }),
+      plan: () => this.plan(),
       end: ({ silence_id }) =>
         this.change(silence_id, () => send("DELETE", `/silences/${silence_id}`), "The silence has ended."),
     }
     return silencesCard({
       silences: { ...silences, items: silences.items.slice(0, this.most.silences) },
       act: may("write") && act,
-      form: this.formAt === PLAN && place(this.form.node),
+      form: this.isPlanning && place(this.form.node),
       refused: this.refused,
       onMore: silences.items.length > this.most.silences ? () => this.showMore("silences") : null,
     })
@@ -191,6 +187,16 @@ class AlertsPage extends LivePage {
     this.most[list] = Math.min(MOST, this.most[list] + PAGE)
     this.refresh()
   }
+}
+
+/** Whole groups, until there are so many alerts. */
+function firstGroups(groups, most) {
+  let number = 0
+  return groups.filter(({ open, muted }) => {
+    const isShown = number < most
+    number += open.length + muted.length
+    return isShown
+  })
 }
 
 /** Call `act` with the text of a field once the reader pauses. */

@@ -128,6 +128,9 @@ function entriesCard({ items, next_cursor }, most, act) {
 const ACTIONS = {
   "alert.acknowledge": "Acknowledged an alert",
   "alert.unacknowledge": "Removed an acknowledgement",
+  "alert.assign": "Assigned an alert",
+  "alert.unassign": "Removed the assignee of an alert",
+  "alert.note": "Added a note to an alert",
   "silence.create": "Silenced alerts",
   "silence.end": "Ended a silence",
   "maintenance.create": "Planned maintenance",

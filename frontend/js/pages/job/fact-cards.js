@@ -4,6 +4,7 @@ import { h } from "../../lib/dom.js"
 import {
   ago,
   capitalized,
+  clock,
   contained,
   counted,
   NOT_MEASURED,
@@ -171,28 +172,37 @@ function why({ state, last_data_at }) {
 
 const MAX_ROWS = 8
 
-// The sentence of an alert is on the alerts page.
-const ALERTS = { "alert-firing": "Alert fired", "alert-resolved": "Alert resolved" }
+// The log of alerts says more than the ribbon does.
+const OF_ALERTS = ["alert-firing", "alert-resolved"]
 
-/** The card from the ribbon's events; null where nothing happened. */
-export function eventsCard(events) {
-  if (!events.length) return null
-  const newest = [...events].reverse()
+/** The card from the ribbon's events and the rows of the job's `AlertLog`; null where nothing happened. */
+export function eventsCard(events, alertRows) {
+  const all = [...events.filter(({ kind }) => !OF_ALERTS.includes(kind)), ...alertRows]
+  if (!all.length) return null
+  const newest = placedInOrder(all).reverse()
   return h(
     "section",
-    { class: "card happened", "data-key": "happened", "aria-label": "Events" },
-    h("header", {}, h("h2", {}, "Events")),
+    { class: "card happened", "data-key": "happened", "aria-label": "What happened" },
+    h("header", {}, h("h2", {}, "What happened")),
     h("dl", {}, newest.slice(0, MAX_ROWS).map(eventRow)),
     newest.length > MAX_ROWS && h("p", { class: "remark" }, `and ${whole(newest.length - MAX_ROWS)} earlier`),
   )
 }
 
-function eventRow({ step, at, kind, detail }) {
-  const text = ALERTS[kind]
-  const words = text
-    ? h("dd", {}, h("a", { href: "/alerts", title: detail }, text))
-    : h("dd", {}, timed(tidy(capital(detail))))
-  return [h("dt", { class: "number" }, at && [timeOf(new Date(at)), ", "], `step ${whole(step)}`), words]
+/** By run and step, oldest first; what has no step, such as a stalled job, by its time. */
+function placedInOrder(events) {
+  const placed = events.filter(({ step }) => step !== null).sort((a, b) => a.epoch - b.epoch || a.step - b.step)
+  for (const event of events.filter(({ step }) => step === null)) {
+    const at = placed.findIndex((other) => other.at && new Date(other.at) > new Date(event.at))
+    placed.splice(at < 0 ? placed.length : at, 0, event)
+  }
+  return placed
+}
+
+function eventRow({ step, at, detail, words, href }) {
+  const when = [at && timeOf(new Date(at)), at && step !== null && ", ", step !== null && `step ${whole(step)}`]
+  const said = words ? h("dd", {}, h("a", { href }, words)) : h("dd", {}, timed(tidy(capital(detail))))
+  return [h("dt", { class: "number" }, when), said]
 }
 
 const capital = (text) => (/^(dp |host)/.test(text) ? text : capitalized(text))

@@ -12,6 +12,8 @@ import { capitalized, contained, isKnown, tidy } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 import { onTheme } from "../../lib/theme.js"
 import { timedText } from "../../lib/times.js"
+import { AlertLog } from "./alert-log.js"
+import { AlertsCard } from "./alerts-card.js"
 import { jobHead } from "./head.js"
 import { Highlight, pinnedBar } from "./highlight.js"
 import { editLabels } from "./labels-dialog.js"
@@ -51,6 +53,8 @@ class JobPage {
     this.highlight.show(this.choice.pinned)
     this.scrubber = new Scrubber({ onPick: (pick) => this.pick(pick), onPickTime: (time) => this.pickTime(time) })
     this.share = new ShareBox({ base: this.base, shown: () => sharedSteps(this.seen, this.choice), onRefused })
+    this.alerts = new AlertsCard({ jobId: this.jobId, onRefused })
+    this.alertLog = new AlertLog({ jobId: this.jobId, onLoad: () => this.seen && this.panels.arrange() })
     this.slots = {
       head: slot("job-head"),
       stats: slot("job-stats"),
@@ -60,6 +64,7 @@ class JobPage {
     this.panels = new Panels(this.slots.panels, {
       base: this.base,
       highlight: this.highlight,
+      alertLog: this.alertLog,
       onSort: (sort) => this.sort(sort),
       onRecord: (asked) => this.record(asked),
       onAnnotated: () => this.refresh(),
@@ -68,9 +73,9 @@ class JobPage {
   }
 
   begin() {
-    const { head, stats, panels, pinned } = this.slots
-    patch(this.root, head, this.share.node, stats, this.scrubber.node, panels, pinned)
+    this.place()
     this.refresh()
+    this.alerts.begin()
     const onKey = (event) => event.key === "Escape" && this.highlight.free()
     document.addEventListener("keydown", onKey)
     const timer = setInterval(() => this.draw(), AGAIN_MS)
@@ -82,9 +87,17 @@ class JobPage {
     ]
   }
 
+  /** The parts of the page; alerts only of a job that there is. */
+  place() {
+    const { head, stats, panels, pinned } = this.slots
+    patch(this.root, head, this.share.node, this.seen && this.alerts.node, stats, this.scrubber.node, panels, pinned)
+  }
+
   leave() {
     this.hasLeft = true
     this.panels.remove()
+    this.alerts.leave()
+    this.alertLog.leave()
     for (const stop of this.stops) stop()
   }
 
@@ -161,6 +174,10 @@ class JobPage {
     const before = this.seen?.job.state
     this.seen = seen
     const { job } = seen
+    if (!before) {
+      this.place()
+      this.alertLog.begin()
+    }
     this.setSubject({ kind: "job", job, step_s: meanStep(seen), steps: seen.result?.steps })
     if (before && before !== job.state) announce(`${contained(job.name)}: ${STATE_WORDS[job.state]}`)
     document.title = `${contained(job.name)} \u00b7 Paceline`

@@ -54,11 +54,12 @@ function orderOf(lead, result, { pp_size }) {
 
 /** Findings, what to do, then the charts; the one that best shows where the loss is comes first. */
 export class Panels {
-  constructor(root, { base, highlight, onSort, onRecord, onAnnotated, onRefused }) {
+  constructor(root, { base, highlight, alertLog, onSort, onRecord, onAnnotated, onRefused }) {
     Object.assign(this, {
       root,
       base,
       highlight,
+      alertLog,
       onSort,
       cards: null,
       lead: null,
@@ -157,7 +158,7 @@ export class Panels {
   otherFacts() {
     const { ribbon, job } = this.seen
     return [
-      eventsCard(ribbon.events),
+      eventsCard(ribbon.events, this.alertLog.rows()),
       this.annotations.node,
       fixHistoryCard(this.fixes, () => this.askForFixes()),
       this.host && hostHistoryCard({ host: this.host, jobId: job.job_id }),

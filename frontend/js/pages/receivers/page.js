@@ -16,6 +16,7 @@ import { announce, place } from "../../lib/dom.js"
 import { contained } from "../../lib/formatting.js"
 import { may } from "../../lib/session.js"
 import { ReceiverForm } from "./form.js"
+import { linksNote } from "./links-note.js"
 import { receiversCard } from "./list.js"
 import { notificationsCard } from "./notifications.js"
 import { recipesCard } from "./recipes.js"
@@ -165,11 +166,12 @@ class ReceiversPage extends LivePage {
   }
 
   content() {
-    const { endpoints, messages, one } = this.answers
+    const { endpoints, messages, one, settings } = this.answers
     const picked = picks()
     return [
       pageTop("Alerts", receiversSummary(endpoints)),
       this.staleNote(),
+      linksNote(settings),
       receiversCard({
         endpoints: failingFirst(endpoints),
         most: this.most.endpoints,
@@ -218,10 +220,11 @@ async function load(limit) {
     ...(endpoint && { endpoint }),
     ...(isFingerprint(alert) && { alert }),
   })
-  const [endpoints, messages, one] = await Promise.all([
+  const [endpoints, messages, one, settings] = await Promise.all([
     getJson("/endpoints"),
     getJson(`/deliveries?${query}`),
     message ? getJsonOrNull(`/deliveries/${encodeURIComponent(message)}`) : null,
+    getJson("/settings"),
   ])
-  return { endpoints: endpoints.items, messages, one }
+  return { endpoints: endpoints.items, messages, one, settings }
 }

@@ -6,6 +6,7 @@ import pytest
 
 from app.alerts.alert import Blame
 from app.alerts.labels import Matcher, Silence
+from app.api.routes.alerts.alerts import MAX_NOTES
 from app.store.alerting import notifications, silences
 from tests.api.alerting import SLOW, fire, resolve
 from tests.api.server import NOW_S
@@ -162,6 +163,83 @@ async def test_acknowledgement_can_be_removed(api):
         assert (answer.status_code, answer.json()["acknowledged_by"]) == (200, None)
     kinds = [each["kind"] for each in (await api.client.get(path)).json()["history"]]
     assert kinds == ["unacknowledged", "acknowledged", "firing"]
+
+
+async def test_assignment_names_assignee_and_author_in_alert_history_and_audit(api):
+    await api.register("job-a")
+    path = f"{PATH}/{fire(api).fingerprint}"
+    _, text = api.token("read", "write", "admin")
+    async with api.client_with(text) as client:
+        for to in ("Maria", "Maria", " Jo\u00e3o "):
+            answer = await client.post(f"{path}/assign", json={"to": to})
+            assert answer.status_code == 200, answer.text
+        audit = (await client.get("/api/v1/audit")).json()["items"]
+    shown = answer.json()
+    assert (shown["assigned_to"], shown["assigned_by"]) == ("Jo\u00e3o", "made by a test")
+    assert shown["assigned_at"] == "2026-09-21T14:13:20Z"
+    history = (await api.client.get(path)).json()["history"]
+    assert [(each["kind"], each["reason"]) for each in history] == [
+        ("assigned", "Jo\u00e3o"),
+        ("assigned", "Maria"),
+        ("firing", None),
+    ]
+    assert history[0]["actor"] == "made by a test"
+    assert [(each["action"], each["detail"]["text"]) for each in audit] == [
+        ("alert.assign", "Jo\u00e3o"),
+        ("alert.assign", "Maria"),
+    ]
+    for _ in range(2):
+        answer = await api.client.delete(f"{path}/assign")
+        assert (answer.status_code, answer.json()["assigned_to"]) == (200, None)
+    kinds = [each["kind"] for each in (await api.client.get(path)).json()["history"]]
+    assert kinds == ["unassigned", "assigned", "assigned", "firing"]
+
+
+async def test_notes_are_kept_with_time_and_author(api):
+    await api.register("job-a")
+    path = f"{PATH}/{fire(api).fingerprint}"
+    for words in ("GPU 5 throttles", "drained: OPS-17"):
+        answer = await api.client.post(f"{path}/notes", json={"text": words})
+        assert answer.status_code == 201, answer.text
+    shown = answer.json()
+    assert (shown["note"], shown["noted_by"]) == ("drained: OPS-17", "root token")
+    assert shown["noted_at"] == "2026-09-21T14:13:20Z"
+    history = (await api.client.get(path)).json()["history"]
+    assert [(each["kind"], each["reason"]) for each in history[:2]] == [
+        ("note", "drained: OPS-17"),
+        ("note", "GPU 5 throttles"),
+    ]
+    [newest, *_] = (await api.client.get("/api/v1/audit")).json()["items"]
+    assert (newest["action"], newest["detail"]["text"]) == ("alert.note", "drained: OPS-17")
+
+
+async def test_number_of_notes_is_limited(api):
+    await api.register("job-a")
+    path = f"{PATH}/{fire(api).fingerprint}"
+    for _ in range(MAX_NOTES):
+        assert (await api.client.post(f"{path}/notes", json={"text": "a"})).status_code == 201
+    answer = await api.client.post(f"{path}/notes", json={"text": "a"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+
+
+@pytest.mark.parametrize("text", ["", "   ", "two\nlines", "x" * 501, 7, None])
+async def test_bad_notes_and_names_are_refused(api, text):
+    await api.register("job-a")
+    path = f"{PATH}/{fire(api).fingerprint}"
+    assert (await api.client.post(f"{path}/notes", json={"text": text})).status_code == 422
+    assert (await api.client.post(f"{path}/assign", json={"to": text})).status_code == 422
+
+
+async def test_alert_that_is_not_active_cannot_be_assigned(api):
+    await api.register("job-a")
+    state = fire(api)
+    resolve(api, state)
+    path = f"{PATH}/{state.fingerprint}"
+    for answer in (
+        await api.client.post(f"{path}/assign", json={"to": "Maria"}),
+        await api.client.post(f"{path}/notes", json={"text": "a"}),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (404, "alert_not_found")
 
 
 async def test_acknowledgement_updates_the_group_at_once(api):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.alerts.alert import fingerprint
 from app.api.http.limits import MAX_MANUAL_SENDS
 from app.store.alerting import deliveries, receivers
 from tests.api.alerting import add_consumer, add_receiver, attempt, fire, send
@@ -36,6 +37,7 @@ async def test_delivery_has_its_attempts_and_errors(api, sent):
         "delivery_id": sent,
         "endpoint_id": "ep_1",
         "endpoint_name": "on call",
+        "endpoint_format": "standard",
         "job_id": "job-a",
         "rule": "slowdown",
         "kind": "firing",
@@ -45,6 +47,7 @@ async def test_delivery_has_its_attempts_and_errors(api, sent):
         "detail": "HTTP 500 later",
         "created_at": "2026-09-21T14:13:20Z",
         "done_at": None,
+        "fingerprints": [fingerprint("default/job-a", "slowdown", "")],
     }
     tried = {"attempt": 1, "at": "2026-09-21T14:13:20Z", "took_s": 0.25, "status": 500}
     tried["detail"] = "HTTP 500 later"
@@ -57,6 +60,7 @@ async def test_delivery_has_its_attempts_and_errors(api, sent):
 
 async def test_deliveries_are_listed_newest_first_and_by_receiver(api, sent):
     add_receiver(api, "ep_2")
+    await api.register("job-b")
     ids = [sent, send(api, "ep_2"), send(api, job="job-b")]
     first = await ask(api, limit=2)
     rest = await ask(api, cursor=first["next_cursor"])

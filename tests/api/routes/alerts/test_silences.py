@@ -43,6 +43,7 @@ async def test_silence_starts_now_under_the_tokens_name(api):
         "author": "made by a test",
         "comment": "new switches",
         "created_at": "2026-09-21T14:13:20Z",
+        "until_end_of": None,
         "state": "active",
     }
     assert listed == [made]
@@ -97,7 +98,45 @@ async def test_created_or_ended_silence_updates_its_groups_at_once(api, action):
         assert notifications.has_due_group(conn, now_s=NOW_S)
 
 
+@pytest.mark.parametrize("end", ["finished", "restarted"])
+async def test_silence_until_the_job_ends_ends_with_its_run(api, end):
+    for job in ("job-a", "job-b"):
+        await api.register(job)
+    state = fire(api)
+    made = await make(api.client, ends_at=None, until_end_of="job-a")
+    assert made.status_code == 201, made.text
+    assert (made.json()["until_end_of"], made.json()["ends_at"]) == (
+        "job-a",
+        "2026-10-21T14:13:20Z",
+    )
+    await api.client.post("/api/v1/jobs/job-b/end")
+    await api.register("job-a")  # another rank of the same run
+    [shown] = (await api.client.get("/api/v1/alerts/active")).json()["items"]
+    assert shown["silenced_by"] == [made.json()["silence_id"]]
+    with api.store.write() as conn:
+        notifications.wake_group(conn, state.job_id, state.rule, at_s=NOW_S + 600)
+        assert not notifications.has_due_group(conn, now_s=NOW_S)
+    if end == "finished":
+        await api.client.post("/api/v1/jobs/job-a/end")
+    else:
+        await api.register("job-a", run_key="again")
+    [ended] = (await api.client.get(PATH, params={"ended": True})).json()["items"]
+    assert (ended["state"], ended["ends_at"]) == ("ended", "2026-09-21T14:13:20Z")
+    with api.store.read() as conn:
+        assert notifications.has_due_group(conn, now_s=NOW_S)
+
+
+async def test_silence_until_the_end_of_a_job_that_has_ended_is_refused(api):
+    await api.register("job-a")
+    await api.client.post("/api/v1/jobs/job-a/end")
+    ended = await make(api.client, until_end_of="job-a")
+    assert (ended.status_code, ended.json()["code"]) == (409, "conflict")
+    unknown = await make(api.client, until_end_of="job-z")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "job_not_found")
+
+
 BAD = {
+    "without an end": {"ends_at": None},
     "over already": {"ends_at": at(hours=-1)},
     "ends before it starts": {"starts_at": at(hours=2), "ends_at": at(hours=1)},
     "longer than a month": {"ends_at": at(days=30, seconds=1)},
