@@ -95,18 +95,33 @@ class Palette {
   }
 
   async loadRest() {
-    const { rules = [] } = (await getJson("/rules").catch(() => null)) ?? {}
-    this.rest = rules.map(({ name }) => ({
+    const [answer, titles] = await Promise.all([
+      getJson("/rules").catch(() => null),
+      fetch("/docs/titles.json").then(
+        (found) => found.json(),
+        () => [],
+      ),
+    ])
+    const rules = (answer?.rules ?? []).map(({ name }) => ({
       kind: "Rule",
       text: contained(name),
       href: `/alerts/rules#rule-${encodeURIComponent(name)}`,
     }))
+    const documents = titles.map(({ title, page, href }) => ({
+      kind: "Docs",
+      text: title,
+      more: title === page ? "" : page,
+      href,
+    }))
+    this.rest = [...rules, ...documents]
     this.draw()
   }
 
   draw() {
     const words = wordsOf(this.input.value)
-    const own = [...this.actions, ...PLACES, ...this.rest].filter(({ kind, text }) => matches(words, `${kind} ${text}`))
+    const own = [...this.actions, ...PLACES, ...this.rest].filter(({ kind, text, more = "" }) =>
+      matches(words, `${kind} ${text} ${more}`),
+    )
     const limited = ["Action", "Page", "Rule", "Docs"].flatMap((kind) =>
       own.filter((each) => each.kind === kind).slice(0, words.length ? MAX_OF_KIND : MAX_UNASKED[kind]),
     )
