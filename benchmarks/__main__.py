@@ -50,6 +50,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "pipeline": Benchmark("service.pipeline:pipeline", "batches to stored results on the API"),
         "api": Benchmark("service.api:api", "what pages ask, with 1,000 jobs stored"),
         "page": Benchmark("service.page:page", "a job's page in Chromium: clicks, live, heap"),
+        "page-under-load": Benchmark(
+            "service.page_load:page_under_load", "pages' requests while a job pushes flat out"
+        ),
         "client": Benchmark("recording.client:client", "what recording costs a training"),
         "torch": Benchmark("recording.training:torch", "the same in a real one, on the CPU"),
     },

@@ -16,13 +16,14 @@ from starlette.routing import BaseRoute
 from typing_extensions import override
 
 from app.api.http import errors
-from app.api.http.bodies import BodyLimit, InFlightLimit, ProjectRates, ProjectShareLimit
+from app.api.http.bodies import BodyLimit, ProjectRates
 from app.api.http.middleware import (
     AuthMiddleware,
     ErrorMiddleware,
     HeaderMiddleware,
     HostMiddleware,
 )
+from app.api.http.places import InFlightLimit, PlaceLimit
 from app.api.http.request_log import RequestLog, route_labels
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
@@ -153,7 +154,7 @@ def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
             links=service.picture_links,
             limits=limits.of_project,
         ),
-        Middleware(ProjectShareLimit),
+        Middleware(PlaceLimit),
         Middleware(BodyLimit, max_bytes=limits.max_body_bytes),
         Middleware(ops.PushOpsMiddleware, service=service),
         Middleware(LinkedPictureMiddleware, now_s=service.now_s),

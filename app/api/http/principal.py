@@ -1,5 +1,6 @@
 """`Principal`: the authenticated caller, its project, and the scope that a request needs."""
 
+import re
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,6 +14,7 @@ ROOT_ID = "root"  # shorter than any token's id
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _SCOPE_KEY = "paceline.principal"
 TRACES_PATH = "/v1/traces"  # where OTLP exporters send spans: the one path of its own
+OPS_PATH = re.compile("/api/v1/jobs/([^/]+)/ops")  # where workers push batches
 
 
 @dataclass(frozen=True, slots=True)

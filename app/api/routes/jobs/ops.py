@@ -5,7 +5,6 @@ than reading 200 operations. FastAPI only describes the route.
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.http.auth import header
 from app.api.http.errors import problem
 from app.api.http.fields import JobId, ResponseModel
-from app.api.http.principal import principal_of
+from app.api.http.principal import OPS_PATH, principal_of
 from app.api.routes.dependencies import BODY_REFUSALS, refusals
 from app.api.routes.jobs.recording import WorkerPlanOut, plan_for_workers, reference_step
 from app.api.service.service import Service
@@ -32,7 +31,6 @@ from app.store.jobs import JobRecord
 from app.trace.job import JOB_PATTERN, is_job_name
 
 PUSH_PATH = "/api/v1/jobs/{job_id}/ops"
-_PATH = re.compile(PUSH_PATH.replace("{job_id}", "([^/]+)"))
 # Larger bodies are decoded in threads: they would block the event loop for 1 ms or more.
 MAX_INLINE_BINARY_BYTES = 1 << 20
 MAX_INLINE_JSON_BYTES = 1 << 14
@@ -142,7 +140,7 @@ class PushOpsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        found = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        found = OPS_PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
         if found is None:
             return await self._app(scope, receive, send)
         if scope["method"] != "POST":
