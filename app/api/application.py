@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -23,7 +23,9 @@ from app.api.http.middleware import (
     HeaderMiddleware,
     HostMiddleware,
 )
-from app.api.http.places import InFlightLimit, PlaceLimit
+from app.api.http.old_spellings import OldSpellings
+from app.api.http.parameters import refuse_unknown_parameters
+from app.api.http.places import InFlightLimit, ProjectShareLimit, PushLines
 from app.api.http.request_log import RequestLog, route_labels
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
@@ -131,7 +133,9 @@ def _routes() -> Sequence[BaseRoute]:
     api, answered = APIRouter(prefix=API), APIRouter()
     for router in ROUTERS:
         api.include_router(router)
-    for router in (api, otlp.router, health.router, metrics.router, _documents_router):
+    answered.include_router(api, dependencies=[Depends(refuse_unknown_parameters)])
+    # Standard clients of these send parameters of their own.
+    for router in (otlp.router, health.router, metrics.router, _documents_router):
         answered.include_router(router)
     return answered.routes
 
@@ -144,6 +148,7 @@ def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
     nouns = route_labels([*paths, ops.PUSH_PATH, pictures.LINK_PATH])
     return [
         Middleware(HeaderMiddleware),
+        Middleware(OldSpellings),
         Middleware(RequestLog, measured=service.metrics, nouns=nouns),
         Middleware(ErrorMiddleware),
         Middleware(HostMiddleware, allowed=allowed),
@@ -154,8 +159,9 @@ def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
             links=service.picture_links,
             limits=limits.of_project,
         ),
-        Middleware(PlaceLimit),
+        Middleware(ProjectShareLimit),
         Middleware(BodyLimit, max_bytes=limits.max_body_bytes),
+        Middleware(PushLines),
         Middleware(ops.PushOpsMiddleware, service=service),
         Middleware(LinkedPictureMiddleware, now_s=service.now_s),
         Middleware(PictureMiddleware, draw=png),

@@ -51,7 +51,7 @@ PAGE_REQUESTS = {
     "workers chart": ("GET", f"{_WINDOW}/charts/workers"),
     "stages chart": ("GET", f"{_WINDOW}/charts/stages"),
     "op types chart": ("GET", f"{_WINDOW}/charts/optypes"),
-    "alerts": ("GET", "/api/v1/alerts/active"),
+    "alerts": ("GET", "/api/v1/alerts"),
     "deliveries": ("GET", "/api/v1/deliveries"),
 }
 # Nothing listens there: what is timed is the answer to the page, not the message.
@@ -67,7 +67,7 @@ _SETTINGS = {
     "PACELINE_WEBHOOK_ALLOW_HTTP": "true",
     "PACELINE_WEBHOOK_PORTS": "9",
 }
-RECEIVERS = "/api/v1/endpoints"
+RECEIVERS = "/api/v1/receivers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Probe:
         probe.receiver_id = probe.answer("POST", RECEIVERS, _RECEIVER)["endpoint_id"]
         end_s = time.monotonic() + ALERT_WITHIN_S
         while time.monotonic() < end_s:
-            found = probe.answer("GET", "/api/v1/alerts/active?phase=firing")["items"]
+            found = probe.answer("GET", "/api/v1/alerts?phase=firing")["items"]
             if found:
                 probe.fingerprint = found[0]["fingerprint"]
                 return probe

@@ -31,7 +31,7 @@ def about(alert):
 def test_the_active_alerts_are_those_of_the_api(stocked, alerts):
     from playwright.sync_api import expect
 
-    active = stocked.get("/alerts/active", phase="firing", limit=200)["items"]
+    active = stocked.get("/alerts", phase="firing", limit=200)["items"]
     assert active
     page = alerts("?phase=firing")
     shown = region(page, "Now").locator(".row")
@@ -53,7 +53,7 @@ def test_the_active_alerts_are_those_of_the_api(stocked, alerts):
 def test_a_muted_alert_names_the_alert_that_covers_it(stocked, alerts):
     from playwright.sync_api import expect
 
-    active = stocked.get("/alerts/active", limit=200)["items"]
+    active = stocked.get("/alerts", limit=200)["items"]
     kept = next(each for each in active if each["inhibited_by"])
     page = alerts(f"?alert={kept['fingerprint']}")
     row = page.locator(".now-rows .is-chosen")

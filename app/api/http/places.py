@@ -1,17 +1,16 @@
-"""Places for concurrent requests: pushes wait in line for theirs, and people's are kept apart.
+"""Concurrent requests: pushes wait in line, and places for people are kept apart from theirs.
 
 A request is a push if it needs the scope `ingest`, as those of training jobs do; all others come
-from pages, people and their scripts. However many workers push, a page finds its places free; and
-while it waits for an answer, few pushes run beside it.
+from pages, people and their scripts. However many workers push, a page finds its places free. The
+line of pushes moves by project in turn, and keeps the work of one turn of the event loop short.
 """
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from enum import Enum
-from typing import cast
+from typing import TypeVar, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -50,36 +49,23 @@ def _kind(method: str, path: str) -> Kind:
     return Kind.REPORT if needed_scope(method, path) == "ingest" else Kind.PERSON
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceCount:
-    """Requests of one kind that run, and that wait in line for as long as `wait_s`."""
-
-    running: int
-    waiting: int = 0
-    wait_s: float = 0.0
-
-
-PLACES = {
-    # A worker of a large job has one batch on its way: all of 2,000 workers may wait at once. Each
-    # holds at most 64 KiB of its body meanwhile.
-    Kind.BATCH: PlaceCount(256, waiting=4096, wait_s=5.0),
-    # Half of the threads at most, and of the database's connections.
-    Kind.REPORT: PlaceCount(8, waiting=2048, wait_s=5.0),
-    Kind.PERSON: PlaceCount(512),
-}
-# While a person waits for an answer. Enough to keep the queue's disk busy, few enough to leave the
-# interpreter to the answer.
-BATCHES_BESIDE_PEOPLE = 4
-# A download or a long replay must not slow down pushes for minutes.
-GOES_FIRST_S = 1.0
+# Of the process. Enough for one batch of each of 2,000 workers of a project at the same time.
+MAX_IN_FLIGHT = {Kind.BATCH: 4096, Kind.REPORT: 2048, Kind.PERSON: 512}
+# Pushes that are worked on. Few enough that one turn of the event loop is over in some 20 ms; many
+# enough to keep the queue's disk busy.
+MAX_BATCHES = 128
+# Other pushes take a thread and a connection of the database, which people need, too.
+MAX_REPORTS = 8
+# Half of what a client waits for an answer.
+MAX_WAIT_S = 5.0
 
 
 class InFlightLimit:
     """Limits concurrent requests of the process by kind, whoever sends them."""
 
-    def __init__(self, app: ASGIApp, *, places: Mapping[Kind, PlaceCount] = PLACES) -> None:
+    def __init__(self, app: ASGIApp, *, most: Mapping[Kind, int] = MAX_IN_FLIGHT) -> None:
         self._app = app
-        self._most = {kind: each.running + each.waiting for kind, each in places.items()}
+        self._most = most
         self._now: Counter[Kind] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,118 +83,95 @@ class InFlightLimit:
         return None
 
 
-class PlaceLimit:
-    """Gives each request a place of its kind; each project has at most half of them.
+class ProjectShareLimit:
+    """Limits concurrent requests of one project to its share of each kind.
 
-    Runs behind `AuthMiddleware`; requests without a project share one share. No body is read before
-    there is a place.
+    Runs behind `AuthMiddleware`; requests without a project share one share.
     """
 
-    def __init__(self, app: ASGIApp, *, places: Mapping[Kind, PlaceCount] = PLACES) -> None:
+    def __init__(self, app: ASGIApp, *, most: Mapping[Kind, int] = MAX_IN_FLIGHT) -> None:
         self._app = app
-        self._people = PeopleAhead()
-        batches = Line(places[Kind.BATCH], self._num_batches)
-        self._people.on_none = batches.resume
-        self._most_batches = places[Kind.BATCH].running
-        self._lines = {
-            Kind.BATCH: batches,
-            Kind.REPORT: Line(places[Kind.REPORT]),
-            Kind.PERSON: Line(places[Kind.PERSON]),
-        }
+        self._most = {kind: max(1, int(each * MAX_PROJECT_SHARE)) for kind, each in most.items()}
+        self._now: Counter[tuple[Kind, str | None]] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http" or scope["path"] in UNCOUNTED:
             return await self._app(scope, receive, send)
-        kind, project = kind_of(scope), project_of_request(scope)
-        line = self._lines[kind]
+        kind = kind_of(scope)
+        key = kind, project_of_request(scope)
+        if self._now[key] >= self._most[kind]:
+            raise Unavailable(_TOO_MANY)
+        self._now[key] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            _subtract_one(self._now, key)
+        return None
+
+
+class PushLines:
+    """Has pushes wait in line until they are worked on; passes on all other requests at once.
+
+    Runs behind `BodyLimit`: a worker whose body is slow to arrive keeps no other one waiting.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, batches: int = MAX_BATCHES, reports: int = MAX_REPORTS
+    ) -> None:
+        self._app = app
+        self._lines = {Kind.BATCH: Line(batches), Kind.REPORT: Line(reports)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        line = self._lines.get(kind_of(scope)) if scope["type"] == "http" else None
+        if line is None:
+            return await self._app(scope, receive, send)
+        project = project_of_request(scope)
         await line.enter(project)
         try:
-            if kind is Kind.PERSON:
-                with self._people.one():
-                    await self._app(scope, receive, send)
-            else:
-                await self._app(scope, receive, send)
+            await self._app(scope, receive, send)
         finally:
             line.leave(project)
         return None
 
-    def _num_batches(self) -> int:
-        return BATCHES_BESIDE_PEOPLE if self._people.are_waiting else self._most_batches
-
-
-class PeopleAhead:
-    """Whether people wait for answers; each request goes first for `GOES_FIRST_S` at most."""
-
-    def __init__(self) -> None:
-        self.on_none: Callable[[], None] = lambda: None
-        self._now = 0
-
-    @property
-    def are_waiting(self) -> bool:
-        """Whether one of their requests came a moment ago, and is not answered."""
-        return self._now > 0
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """One of their requests is answered in this block."""
-        self._now += 1
-        is_ahead = True
-
-        def end() -> None:
-            nonlocal is_ahead
-            if is_ahead:
-                is_ahead = False
-                self._now -= 1
-                if not self._now:
-                    self.on_none()
-
-        timer = asyncio.get_running_loop().call_later(GOES_FIRST_S, end)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            end()
-
 
 class Line:
-    """Requests of one kind: those that run, and by project those that wait in line."""
+    """Places of one kind: who has one, and by project who waits for one, at most `wait_s`."""
 
-    def __init__(self, places: PlaceCount, most_now: Callable[[], int] | None = None) -> None:
-        self._places = places
-        self._most_now = most_now or (lambda: places.running)
-        self._most_of_project = max(1, int(places.running * MAX_PROJECT_SHARE))
-        self._running: Counter[str | None] = Counter()
-        self._num_running = 0
+    def __init__(self, num_places: int, *, wait_s: float = MAX_WAIT_S) -> None:
+        self._num_places = num_places
+        self._most_of_project = max(1, int(num_places * MAX_PROJECT_SHARE))
+        self._wait_s = wait_s
+        self._num_taken = 0
+        self._taken: Counter[str | None] = Counter()
         self._waiting: OrderedDict[str | None, deque[asyncio.Future[bool]]] = OrderedDict()
-        self._num_waiting = 0
 
     async def enter(self, project: str | None) -> None:
         """Returns once the request has its place; `leave` gives it back.
 
         Raises:
-            Unavailable: the line is full, or did not move in time.
+            Unavailable: none was free in time.
         """
-        if project not in self._waiting and self._has_room(project):
+        has_room = self._taken[project] < self._most_of_project
+        if self._num_taken < self._num_places and has_room and project not in self._waiting:
             self._take(project)
         elif not await self._wait(project):
             raise Unavailable(_TOO_MANY)
 
     def leave(self, project: str | None) -> None:
         """Give a place back, to the next in line."""
-        self._num_running -= 1
-        self._running[project] -= 1
-        if not self._running[project]:
-            del self._running[project]  # projects without requests use no memory
+        self._num_taken -= 1
+        _subtract_one(self._taken, project)
         if self._waiting:
-            self.resume()
+            self._let_in()
 
-    def resume(self) -> None:
-        """Let in as many as there is room for, of each project in turn."""
+    def _let_in(self) -> None:
+        """As many as there are places for, of each project in turn."""
         num_full = 0
-        while num_full < len(self._waiting) and self._num_running < self._most_now():
+        while num_full < len(self._waiting) and self._num_taken < self._num_places:
             project, of_project = self._waiting.popitem(last=False)
-            if self._running[project] < self._most_of_project:
+            if self._taken[project] < self._most_of_project:
                 place = of_project.popleft()
                 if not place.done():  # its request may be gone
                     self._take(project)
@@ -219,27 +182,16 @@ class Line:
             if of_project:
                 self._waiting[project] = of_project
 
-    def _has_room(self, project: str | None) -> bool:
-        is_free = self._num_running < self._most_now()
-        return is_free and self._running[project] < self._most_of_project
-
     def _take(self, project: str | None) -> None:
-        self._num_running += 1
-        self._running[project] += 1
+        self._num_taken += 1
+        self._taken[project] += 1
 
     async def _wait(self, project: str | None) -> bool:
         """Whether a place was free in time."""
-        if self._num_waiting >= self._places.waiting:
-            raise Unavailable("too many requests at the same time: try again")
-        of_project = self._waiting.get(project, deque())
-        if len(of_project) >= self._places.waiting * MAX_PROJECT_SHARE:
-            raise Unavailable(_TOO_MANY)
-        self._waiting[project] = of_project
         loop = asyncio.get_running_loop()
         place: asyncio.Future[bool] = loop.create_future()
-        of_project.append(place)
-        self._num_waiting += 1
-        timer = loop.call_later(self._places.wait_s, self._give_up, project, place)
+        self._waiting.setdefault(project, deque()).append(place)
+        timer = loop.call_later(self._wait_s, self._give_up, project, place)
         try:
             return await place
         except asyncio.CancelledError:
@@ -249,7 +201,6 @@ class Line:
             raise
         finally:
             timer.cancel()
-            self._num_waiting -= 1
 
     def _give_up(self, project: str | None, place: asyncio.Future[bool]) -> None:
         if not place.done():
@@ -262,6 +213,16 @@ class Line:
             of_project.remove(place)
         if not of_project:
             self._waiting.pop(project, None)
+
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+def _subtract_one(counted: Counter[KeyT], key: KeyT) -> None:
+    # Projects without requests use no memory.
+    counted[key] -= 1
+    if not counted[key]:
+        del counted[key]
 
 
 _TOO_MANY = "this project has too many requests at the same time: try again"

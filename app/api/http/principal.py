@@ -86,7 +86,7 @@ def needed_scope(method: str, path: str) -> Scope | None:
             return "admin"
         case ["rules", "check"]:
             return "read"
-        case ["settings" | "demo" | "rules" | "endpoints", *_] if method not in _SAFE_METHODS:
+        case ["settings" | "demo" | "rules" | "receivers", *_] if method not in _SAFE_METHODS:
             return "admin"
         case ["jobs", _, "ops" | "end" | "scores"] if method == "POST":
             return "ingest"

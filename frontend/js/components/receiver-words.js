@@ -18,8 +18,8 @@ export const FORMATS = {
 const OF_SETTINGS = "settings"
 
 /** The name of a receiver. */
-export const receiverName = ({ endpoint_id, name }) =>
-  endpoint_id === OF_SETTINGS ? "PACELINE_WEBHOOK_URL" : contained(name)
+export const receiverName = ({ receiver_id, name }) =>
+  receiver_id === OF_SETTINGS ? "PACELINE_WEBHOOK_URL" : contained(name)
 
 /** Its address; that of the operator's own receiver is hidden from others. */
 export const placeWords = ({ address }) =>
@@ -107,8 +107,8 @@ export function attemptWords({ status, detail }) {
 }
 
 /** The receiver of a notification; of a deleted one, its id. */
-export const receiverOf = ({ endpoint_id, endpoint_name }) =>
-  receiverName({ endpoint_id, name: endpoint_name ?? endpoint_id })
+export const receiverOf = ({ receiver_id, receiver_name }) =>
+  receiverName({ receiver_id, name: receiver_name ?? receiver_id })
 
 /** Which receivers were notified of an alert, by the notifications of its rule and job; `{mark, text}` or null. */
 export function notifiedOf(deliveries) {
@@ -118,7 +118,7 @@ export function notifiedOf(deliveries) {
       (each) => each.job_id === job_id && each.rule === rule && each.kind === "firing" && each.created_at >= began_at,
     )
     // The newest notification of each receiver; the list is newest first.
-    const latest = [...new Map(about.toReversed().map((each) => [each.endpoint_id, each])).values()]
+    const latest = [...new Map(about.toReversed().map((each) => [each.receiver_id, each])).values()]
     const named = (state) =>
       latest
         .filter((each) => each.state === state)

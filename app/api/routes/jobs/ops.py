@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import APIRouter
@@ -146,6 +147,8 @@ class PushOpsMiddleware:
         if scope["method"] != "POST":
             refusal = problem(scope, 405, "method_not_allowed", "send POST", {"allow": "POST"})
             return await refusal(scope, receive, send)
+        if scope["query_string"]:
+            _refuse_parameters(scope["query_string"])
         answer = await self._push(_job_key(scope, found[1]), await _read_push(scope, receive))
         length = b"%d" % len(answer)
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
@@ -225,6 +228,11 @@ async def _decode_batch(job: JobRecord, pushed: PushedBatch, aside: asyncio.Sema
         # The traceback and its frames form a cycle that would keep the body (up to 8 MB) until the
         # next collection, which may be minutes away.
         raise error.with_traceback(None) from None
+
+
+def _refuse_parameters(query: bytes) -> None:
+    for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        raise InvalidRequest(f"query.{name[:64]}: no such parameter: this takes none")
 
 
 async def _read_push(scope: Scope, receive: Receive) -> PushedBatch:

@@ -14,13 +14,13 @@ export async function loadAlerts({ history }) {
   const list = (path, limit, more = {}) => getJson(`${path}?${new URLSearchParams({ limit, ...present(more) })}`)
   const filter = present({ phase, severity, q: find })
   const [active, past, silences, endpoints, deliveries, { rules }, filtered, one] = await Promise.all([
-    list("/alerts/active", MOST),
-    list("/alerts", history, { kind, q }),
+    list("/alerts", MOST),
+    list("/alerts/transitions", history, { kind, q }),
     list("/silences", MOST),
-    getJson("/endpoints"),
+    getJson("/receivers"),
     list("/deliveries", MOST),
     getJson("/rules"),
-    Object.keys(filter).length ? list("/alerts/active", MOST, filter) : null,
+    Object.keys(filter).length ? list("/alerts", MOST, filter) : null,
     isFingerprint(alert) ? getJsonOrNull(`/alerts/${alert}`) : null,
   ])
   return {
