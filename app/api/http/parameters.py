@@ -12,6 +12,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
+USED_PARAMETERS = "paceline.used_parameters"  # of a request's scope: those that middleware takes
 _MAX_NAME_CHARS = 64
 
 
@@ -35,7 +36,8 @@ async def refuse_unknown_parameters(request: Request) -> None:
     if not given:
         return
     known = query_parameters(request.scope["route"])
-    unknown = [name for name in given if name not in known]
+    used = request.scope.get(USED_PARAMETERS, ())
+    unknown = [name for name in given if name not in known and name not in used]
     if unknown:
         raise unknown_parameters(unknown, known)
 

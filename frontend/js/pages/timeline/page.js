@@ -189,7 +189,7 @@ class TimelinePage {
   drawCharts() {
     const charts = `${this.windowPath()}/charts`
     this.drawTimeline()
-    this.cards.parts.load({ "path-parts": `${charts}/path-parts?${this.query()}` })
+    this.cards.parts.load({ "path-parts": `${charts}/path-parts?step=${this.shown.step}` })
     this.cards.waiting.load({ waiting: `${charts}/waiting?${this.query()}` })
   }
 
