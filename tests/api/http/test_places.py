@@ -45,6 +45,14 @@ class HeldRoute:
         self.inside.remove(scope["path"])
 
 
+async def no_body():
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+async def ignore(message):
+    pass
+
+
 def asked(request, project="a"):
     method, path = request
     scope = {"type": "http", "method": method, "path": path}
@@ -57,7 +65,7 @@ async def held(app, route, *requests):
     """These requests have begun, and end after the block."""
     tasks = []
     for request in requests:
-        tasks.append(asyncio.create_task(app(asked(*request), None, None)))
+        tasks.append(asyncio.create_task(app(asked(*request), no_body, ignore)))
         await turns()
     try:
         yield tasks
@@ -79,8 +87,8 @@ async def test_kinds_of_requests_in_flight_are_limited_apart():
         assert len(route.inside) == 2
         for request in (BATCH, PAGE):
             with pytest.raises(Unavailable):
-                await limited(asked(request), None, None)
-    await limited(asked(BATCH), None, None)
+                await limited(asked(request), no_body, ignore)
+    await limited(asked(BATCH), no_body, ignore)
 
 
 async def test_project_gets_half_of_the_requests_of_each_kind():
@@ -89,10 +97,10 @@ async def test_project_gets_half_of_the_requests_of_each_kind():
     async with held(limited, route, [BATCH], [BATCH], [PAGE], [PAGE]):
         for request in (BATCH, PAGE):
             with pytest.raises(Unavailable, match="this project has too many requests"):
-                await limited(asked(request), None, None)
+                await limited(asked(request), no_body, ignore)
         async with held(limited, route, [PAGE, "b"]):
             assert len(route.inside) == 5
-    await limited(asked(PAGE), None, None)
+    await limited(asked(PAGE), no_body, ignore)
 
 
 async def test_pushes_on_all_places_and_in_line_keep_nobody_else_waiting():
