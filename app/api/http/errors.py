@@ -14,7 +14,6 @@ from urllib.parse import quote
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
@@ -177,10 +176,10 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
 
 def _words(request: Request, item: Mapping[str, Any]) -> str:
     route = request.scope.get("route")
-    if item["type"] == "string_pattern_mismatch" and isinstance(route, APIRoute):
-        # A regular expression is no help to a reader.
-        return misfit_words(route, item["loc"], item["input"]) or item["msg"]
-    return str(item["msg"])
+    is_misfit = item["type"] == "string_pattern_mismatch" and item["loc"][0] != "body"
+    # A regular expression is no help to a reader.
+    words = misfit_words(route, item["loc"], item["input"]) if is_misfit and route else None
+    return words or str(item["msg"])
 
 
 def _has_body_of_another_kind(request: Request, found: Any) -> bool:

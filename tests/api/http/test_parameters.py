@@ -67,3 +67,11 @@ async def test_bad_id_is_refused_with_what_an_id_looks_like(api, path, words):
     assert answer.status_code == 422
     assert words in answer.json()["detail"]
     assert "pattern" not in answer.json()["detail"]
+
+
+async def test_field_of_a_body_that_does_not_fit_is_named(api):
+    await api.register()
+    question = {"name": "a", "window": "", "edits": []}
+    answer = await api.client.post("/api/v1/jobs/llm-70b/what-ifs", json=question)
+    assert answer.status_code == 422
+    assert "window" in answer.json()["detail"]
