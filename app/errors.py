@@ -133,8 +133,8 @@ class ReceiverNotFound(NotFound):
 
     code = "endpoint_not_found"
 
-    def __init__(self, endpoint_id: str) -> None:
-        super().__init__(f"no receiver {endpoint_id!r}: list them with GET /api/v1/endpoints")
+    def __init__(self, receiver_id: str) -> None:
+        super().__init__(f"no receiver {receiver_id!r}: list them with GET /api/v1/receivers")
 
 
 class JobNotFound(NotFound):

@@ -179,10 +179,14 @@ class Settings(BaseSettings):
     # High enough for a job of 16,384 workers that push twice a second; operators of shared services
     # may set it lower.
     limit_requests_per_s: float = Field(
-        20_000.0, gt=0, description="Requests a second of one project, in each API process."
+        20_000.0,
+        gt=0,
+        description="Pushes a second of one project in each API process; all others apart.",
     )
     limit_bytes_per_s: float = Field(
-        200e6, gt=0, description="Bytes a second that one project sends, to each API process."
+        200e6,
+        gt=0,
+        description="Bytes a second that one project pushes to each API process; all others apart.",
     )
     limit_jobs: int = Field(
         1000, ge=1, description="Jobs of one project that are active or began a run within a day."

@@ -51,6 +51,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "api": Benchmark("service.api:api", "what pages ask, with 1,000 jobs stored"),
         "page": Benchmark("service.page:page", "a job's page in Chromium: clicks, live, heap"),
         "follow": Benchmark("service.follow:follow", "whether a live job's figures hold still"),
+        "page-under-load": Benchmark(
+            "service.page_load:page_under_load", "pages' requests while a job pushes flat out"
+        ),
         "client": Benchmark("recording.client:client", "what recording costs a training"),
         "torch": Benchmark("recording.training:torch", "the same in a real one, on the CPU"),
     },

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from starlette.middleware import Middleware
 from starlette.responses import JSONResponse, Response
@@ -17,13 +17,16 @@ from typing_extensions import override
 
 from app.api.documents import routes as documentation
 from app.api.http import errors
-from app.api.http.bodies import BodyLimit, InFlightLimit, ProjectRates, ProjectShareLimit
+from app.api.http.bodies import BodyLimit, ProjectRates
 from app.api.http.middleware import (
     AuthMiddleware,
     ErrorMiddleware,
     HeaderMiddleware,
     HostMiddleware,
 )
+from app.api.http.old_spellings import OldSpellings
+from app.api.http.parameters import refuse_unknown_parameters
+from app.api.http.places import InFlightLimit, ProjectShareLimit, PushLines
 from app.api.http.request_log import RequestLog, route_labels
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
@@ -157,8 +160,10 @@ def _routes() -> Sequence[BaseRoute]:
     api, answered = APIRouter(prefix=API), APIRouter()
     for router in ROUTERS:
         api.include_router(router)
+    answered.include_router(api, dependencies=[Depends(refuse_unknown_parameters)])
+    # Standard clients of these send parameters of their own.
     of_service = (otlp.router, health.router, metrics.router, share_links.pages_router)
-    for router in (api, *of_service, _documents_router, documentation.router):
+    for router in (*of_service, _documents_router, documentation.router):
         answered.include_router(router)
     return answered.routes
 
@@ -171,6 +176,7 @@ def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
     nouns = route_labels([*paths, ops.PUSH_PATH, pictures.LINK_PATH])
     return [
         Middleware(HeaderMiddleware),
+        Middleware(OldSpellings),
         Middleware(RequestLog, measured=service.metrics, nouns=nouns),
         Middleware(ErrorMiddleware),
         Middleware(HostMiddleware, allowed=allowed),
@@ -183,6 +189,7 @@ def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
         ),
         Middleware(ProjectShareLimit),
         Middleware(BodyLimit, max_bytes=limits.max_body_bytes),
+        Middleware(PushLines),
         Middleware(ops.PushOpsMiddleware, service=service),
         Middleware(LinkedPictureMiddleware, now_s=service.now_s),
         Middleware(PictureMiddleware, draw=png),

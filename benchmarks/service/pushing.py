@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from typing_extensions import override
@@ -100,6 +100,14 @@ def _batch(trace: Any, rows: Any, worker: int, pp: int, step_ns: int) -> OpBatch
     return OpBatch(1, rank, worker // pp, worker % pp, host, 0, done, columns)
 
 
+class Answer(NamedTuple):
+    """An answer's status and body, and the seconds of Retry-After, 0 without one."""
+
+    status: int
+    retry_after_s: float
+    body: bytes
+
+
 class BatchConnection(asyncio.Protocol):
     """One keep-alive connection, on which requests go out one after the other."""
 
@@ -107,7 +115,7 @@ class BatchConnection(asyncio.Protocol):
         self._port = target.port
         self._token = target.token.encode()
         self._answer = b""
-        self._answered: asyncio.Future[tuple[int, bytes]] | None = None
+        self._answered: asyncio.Future[Answer] | None = None
         self._transport: Any = None
 
     @classmethod
@@ -123,20 +131,24 @@ class BatchConnection(asyncio.Protocol):
         Raises:
             BenchmarkFailed: it was refused.
         """
+        while (answer := await self.offer(body)).status != 202:
+            if answer.status != 503:
+                raise BenchmarkFailed(f"{answer.status}: {answer.body[:300]!r}")
+            await asyncio.sleep(_RETRY_S)
+
+    async def offer(self, body: bytes) -> Answer:
+        """Send the batch once."""
         head = (
             b"POST /api/v1/jobs/%b/ops HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n"
             b"content-type: application/vnd.paceline.ops+msgpack\r\ncontent-length: %d\r\n\r\n"
             % (JOB.encode(), self._token, len(body))
         )
-        while (answer := await self._ask(head + body))[0] != 202:
-            if answer[0] != 503:
-                raise BenchmarkFailed(f"{answer[0]}: {answer[1][:300]!r}")
-            await asyncio.sleep(_RETRY_S)
+        return await self._ask(head + body)
 
     async def get(self, path: str) -> Any:
         """What the API answers."""
         head = b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n\r\n"
-        status, body = await self._ask(head % (path.encode(), self._token))
+        status, _, body = await self._ask(head % (path.encode(), self._token))
         if status != 200:
             raise BenchmarkFailed(f"{status}: {body[:300]!r}")
         return json.loads(body)
@@ -150,7 +162,7 @@ class BatchConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: self, "127.0.0.1", self._port)
 
-    async def _ask(self, request: bytes) -> tuple[int, bytes]:
+    async def _ask(self, request: bytes) -> Answer:
         if self._transport.is_closing():  # the API closes idle connections
             await self._connect()
         self._answered = asyncio.get_running_loop().create_future()
@@ -165,17 +177,23 @@ class BatchConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._answer += data
         head, _, body = self._answer.partition(b"\r\n\r\n")
-        _, _, length = head.lower().partition(b"content-length:")
-        if not length or len(body) < int(length.split(b"\r\n", 1)[0]):
+        length = _number_in(head, b"content-length:")
+        if length is None or len(body) < length:
             return
         self._answer = b""
         if self._answered is not None and not self._answered.done():
-            self._answered.set_result((int(head[9:12]), body))
+            retry_after_s = _number_in(head, b"retry-after:") or 0
+            self._answered.set_result(Answer(int(head[9:12]), retry_after_s, body))
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
         if self._answered is not None and not self._answered.done():
             self._answered.set_exception(BenchmarkFailed("the API hung up"))
+
+
+def _number_in(head: bytes, name: bytes) -> int | None:
+    _, _, found = head.lower().partition(name)
+    return int(found.split(b"\r\n", 1)[0]) if found else None
 
 
 async def push_all(connections: list[BatchConnection], bodies: Iterable[bytes]) -> None:

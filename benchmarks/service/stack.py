@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from app.cli.supervisor import ChildProcess, paceline_command
 from app.errors import StartUpFailed
@@ -54,9 +55,16 @@ class StackUnderTest:
 
 @contextmanager
 def running_stack(
-    *, workers: int, queue_bytes: int, stages: int = 1, consumes: bool = False
+    *,
+    workers: int,
+    queue_bytes: int,
+    stages: int = 1,
+    consumes: bool = False,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[StackUnderTest]:
     """The API with one job of so many workers, and a consumer if asked; it all goes at the end.
+
+    `settings` are further environment variables of both.
 
     Raises:
         StartUpFailed: it does not answer in time.
@@ -69,15 +77,14 @@ def running_stack(
         store = f"sqlite:///{directory / 'paceline.db'}"
         migrate(store)
         where = {"REDIS_URL": url, "DATABASE_URL": store, "TOKEN": token, "PORT": str(port)}
-        settings = {f"PACELINE_{name}": value for name, value in where.items()}
-        api = ChildProcess("api", paceline_command("api"), {**_NO_LIMITS, **settings})
+        own = {f"PACELINE_{name}": value for name, value in where.items()}
+        environment = {**_NO_LIMITS, **settings, **own}
+        api = ChildProcess("api", paceline_command("api"), environment)
         api.start()
         stack.callback(api.stop, within_s=STOP_WITHIN_S)
         _wait_until_answering(api, port)
         _register(port, token, workers, stages)
-        consumer = ChildProcess(
-            "consumer", paceline_command("consumer"), {**_NO_LIMITS, **settings}
-        )
+        consumer = ChildProcess("consumer", paceline_command("consumer"), environment)
         if consumes:
             consumer.start()
             stack.callback(consumer.stop, within_s=STOP_WITHIN_S)

@@ -50,7 +50,7 @@ A_NOTE = {"kind": "note", "text": "a test"}
 RECORDING = "/api/v1/jobs/llm-70b/recording"
 PAST_THE_LIMIT_S = 60.0  # past the limit of failed sign-ins
 ALERT = f"/api/v1/alerts/{fingerprint(KEY, 'slowdown', '')}"
-ENDPOINT = "/api/v1/endpoints/ep_1"
+ENDPOINT = "/api/v1/receivers/ep_1"
 A_SILENCE = {
     "matchers": [{"label": "job", "pattern": "llm-*"}],
     "ends_at": "2026-09-21T15:13:20Z",
@@ -151,8 +151,8 @@ GUARDED = {
     "get_steps_chart": Operation("GET", "/api/v1/jobs/llm-70b/charts/steps", "read"),
     "get_ribbon": Operation("GET", "/api/v1/jobs/llm-70b/ribbon", "read"),
     "get_headline": Operation("GET", "/api/v1/jobs/llm-70b/headline", "read"),
-    "list_alerts": Operation("GET", "/api/v1/alerts?job=llm-70b", "read"),
-    "list_active_alerts": Operation("GET", "/api/v1/alerts/active", "read", elsewhere=200),
+    "list_alert_transitions": Operation("GET", "/api/v1/alerts/transitions?job=llm-70b", "read"),
+    "list_alerts": Operation("GET", "/api/v1/alerts", "read", elsewhere=200),
     "get_alert": Operation("GET", ALERT, "read"),
     "acknowledge_alert": Operation("POST", f"{ALERT}/acknowledge", "write"),
     "assign_alert": Operation("POST", f"{ALERT}/assign", "write", {"to": "Maria"}),
@@ -167,13 +167,13 @@ GUARDED = {
     "create_silence": Operation("POST", "/api/v1/silences", "write", A_SILENCE, elsewhere=201),
     "get_silence": Operation("GET", "/api/v1/silences/aa", "read"),
     "end_silence": Operation("DELETE", "/api/v1/silences/aa", "write"),
-    "create_endpoint": Operation("POST", "/api/v1/endpoints", "admin", AN_ENDPOINT, elsewhere=201),
-    "get_endpoint": Operation("GET", ENDPOINT, "read"),
-    "change_endpoint": Operation("PATCH", ENDPOINT, "admin", {"name": "another"}),
-    "remove_endpoint": Operation("DELETE", ENDPOINT, "admin"),
-    "rotate_endpoint_secret": Operation("POST", f"{ENDPOINT}/rotate", "admin"),
-    "enable_endpoint": Operation("POST", f"{ENDPOINT}/enable", "admin"),
-    "test_endpoint": Operation("POST", f"{ENDPOINT}/test", "admin"),
+    "create_receiver": Operation("POST", "/api/v1/receivers", "admin", AN_ENDPOINT, elsewhere=201),
+    "get_receiver": Operation("GET", ENDPOINT, "read"),
+    "change_receiver": Operation("PATCH", ENDPOINT, "admin", {"name": "another"}),
+    "remove_receiver": Operation("DELETE", ENDPOINT, "admin"),
+    "rotate_receiver_secret": Operation("POST", f"{ENDPOINT}/rotate", "admin"),
+    "enable_receiver": Operation("POST", f"{ENDPOINT}/enable", "admin"),
+    "test_receiver": Operation("POST", f"{ENDPOINT}/test", "admin"),
     "get_delivery": Operation("GET", "/api/v1/deliveries/{delivery}", "read"),
     "replay_delivery": Operation("POST", "/api/v1/deliveries/{delivery}/replay", "write"),
     "list_audit": Operation("GET", "/api/v1/audit", "admin", elsewhere=200),
@@ -184,13 +184,13 @@ GUARDED = {
         "POST", "/api/v1/tokens", "admin", {"name": "a", "scopes": ["read"]}, elsewhere=201
     ),
     "revoke_token": Operation("DELETE", "/api/v1/tokens/{token}", "admin"),
-    "test_new_endpoint": Operation(
-        "POST", "/api/v1/endpoints/test", "admin", AN_ENDPOINT, elsewhere=200
+    "test_new_receiver": Operation(
+        "POST", "/api/v1/receivers/test", "admin", AN_ENDPOINT, elsewhere=200
     ),
-    "test_endpoint_change": Operation(
+    "test_receiver_change": Operation(
         "POST", f"{ENDPOINT}/test-change", "admin", {"name": "other"}
     ),
-    "list_endpoints": Operation("GET", "/api/v1/endpoints", "read", elsewhere=200),
+    "list_receivers": Operation("GET", "/api/v1/receivers", "read", elsewhere=200),
     "list_deliveries": Operation("GET", "/api/v1/deliveries", "read", elsewhere=200),
     "get_demo": Operation("GET", "/api/v1/demo", "read", elsewhere=200),
     "start_demo": Operation("POST", "/api/v1/demo", "admin", elsewhere=409),

@@ -17,7 +17,7 @@ def examples(api, path, method):
     return schemas[name]["examples"]
 
 
-@pytest.mark.parametrize("path", ["/endpoints", "/rules"])
+@pytest.mark.parametrize("path", ["/receivers", "/rules"])
 async def test_documented_examples_are_accepted(api, path):
     method = "put" if path == "/rules" else "post"
     for example in examples(api, path, method):

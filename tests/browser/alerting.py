@@ -143,7 +143,7 @@ class Project:
     def add_receiver(self, name: str = "on call", **given: Any) -> dict[str, Any]:
         """The API's answer to a new receiver, at the one that listens."""
         body = {"name": name, "url": f"{self.told.url}/{self.name}"} | given
-        made: dict[str, Any] = self.send("POST", "/endpoints", json=body)
+        made: dict[str, Any] = self.send("POST", "/receivers", json=body)
         return made
 
     @property

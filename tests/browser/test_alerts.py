@@ -27,7 +27,7 @@ def region(page, name):
 def test_the_active_alerts_are_those_of_the_api(stocked, alerts):
     from playwright.sync_api import expect
 
-    active = stocked.get("/alerts/active", phase="firing", limit=200)["items"]
+    active = stocked.get("/alerts", phase="firing", limit=200)["items"]
     assert active
     page = alerts()
     card = region(page, "Firing")
@@ -51,7 +51,7 @@ def test_the_active_alerts_are_those_of_the_api(stocked, alerts):
 def test_a_muted_alert_names_the_alert_that_covers_it(stocked, alerts):
     from playwright.sync_api import expect
 
-    active = stocked.get("/alerts/active", limit=200)["items"]
+    active = stocked.get("/alerts", limit=200)["items"]
     kept = next(each for each in active if each["inhibited_by"])
     page = alerts(f"?alert={kept['fingerprint']}")
     group = region(page, f"Alerts of {kept['job_id']}")

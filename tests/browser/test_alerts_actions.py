@@ -36,13 +36,13 @@ def test_an_alert_is_acknowledged_and_unacknowledged_and_the_button_keeps_the_fo
     back = row.get_by_role("button", name="Remove the acknowledgement")
     expect(back).to_be_focused()
     expect(said(page)).to_have_text("Acknowledged: slowdown on llm-70b.")
-    [now] = project.get("/alerts/active")["items"]
+    [now] = project.get("/alerts")["items"]
     assert now["acknowledged_by"] == f"{project.name} of ana"
     acknowledged = page.locator(".stat", has_text="Acknowledged").locator(".figure")
     expect(acknowledged).to_have_text("1")
     back.click()
     expect(row.get_by_text("Acknowledged by")).to_have_count(0)
-    assert project.get("/alerts/active")["items"][0]["acknowledged_at"] is None
+    assert project.get("/alerts")["items"][0]["acknowledged_at"] is None
     kinds = [each["kind"] for each in project.get(f"/alerts/{state.fingerprint}")["history"]]
     assert kinds[:2] == ["unacknowledged", "acknowledged"]
 
@@ -72,7 +72,7 @@ def test_an_alert_is_silenced_for_a_while_and_the_silence_is_ended(project, on_c
     assert silence["comment"] == "<b>new switches</b>"
     wanted = {"job": "llm-70b", "rule": "cause", "subject": "slow-worker"}
     assert {each["label"]: each["pattern"] for each in silence["matchers"]} == wanted
-    active = project.get("/alerts/active")["items"]
+    active = project.get("/alerts")["items"]
     by_job = {each["job_id"]: each["silenced_by"] for each in active}
     assert by_job == {"llm-70b": [silence["silence_id"]], "other": []}
     card = region(page, "Silences")

@@ -47,7 +47,7 @@ def test_an_audit_entry_shows_values_before_and_after(project, audit):
 
     made = project.add_receiver(min_severity="info", headers={"X-A": "hidden"})
     change = {"min_severity": "critical", "headers": {"X-B": "hidden"}}
-    project.send("PATCH", f"/endpoints/{made['endpoint_id']}", json=change)
+    project.send("PATCH", f"/receivers/{made['receiver_id']}", json=change)
     old = {"name": "slow", "on": "slowdown", "above": 1.2}
     for rules in ([old], [old | {"above": 1.5}, {"name": "hung", "on": "stalled"}]):
         project.send("PUT", "/rules", json={"rules": rules})

@@ -59,9 +59,9 @@ def test_an_added_receiver_shows_its_signing_secret_once(project, receivers):
     form.get_by_role("button", name="Add", exact=True).click()
     text = page.locator(".shown-once code").inner_text()
     assert re.fullmatch(r"whsec_\S+", text)
-    [made] = project.get("/endpoints")["items"]
+    [made] = project.get("/receivers")["items"]
     assert made["name"] == "<b>on call</b>"
-    one = project.get(f"/endpoints/{made['endpoint_id']}")
+    one = project.get(f"/receivers/{made['receiver_id']}")
     assert one["header_names"] == ["Authorization", "X-Team"]
     assert made["matchers"] == [{"label": "job", "pattern": "llm-*", "is_negative": False}]
     assert (made["min_severity"], made["wants_resolved"]) == ("warning", False)
@@ -125,7 +125,7 @@ def test_a_receiver_is_tested_before_it_is_saved(project, receivers):
     expect(form.locator(".said")).to_contain_text("Delivered in")
     [body] = project.messages
     assert json.loads(body)["type"] == "alert.test"
-    assert project.get("/endpoints")["items"] == []
+    assert project.get("/receivers")["items"] == []
     form.get_by_role("button", name="Add", exact=True).click()
     expect(row(page, "Local webhook")).to_contain_text("Not tried yet")
     row(page, "Local webhook").get_by_role("button", name="Edit").click()
@@ -199,9 +199,9 @@ def test_a_receiver_is_changed_rotated_and_deleted(project, receivers):
     form.get_by_role("button", name="Save").click()
     expect(row(page, "night shift")).to_contain_text("Critical only")
     expect(row(page, "night shift")).to_contain_text("Off")
-    [changed] = project.get("/endpoints")["items"]
+    [changed] = project.get("/receivers")["items"]
     assert (changed["name"], changed["is_enabled"]) == ("night shift", False)
-    assert project.get(f"/endpoints/{changed['endpoint_id']}")["header_names"] == []
+    assert project.get(f"/receivers/{changed['receiver_id']}")["header_names"] == []
     row(page, "night shift").get_by_role("button", name="Make a new secret").click()
     expect(page.locator(".shown-once")).to_contain_text("The old one stays valid for a day")
     page.get_by_role("button", name="Done").click()
@@ -210,7 +210,7 @@ def test_a_receiver_is_changed_rotated_and_deleted(project, receivers):
     row(page, "night shift").get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Delete for good").click()
     expect(row(page, "night shift")).to_have_count(0)
-    assert project.get("/endpoints")["items"] == []
+    assert project.get("/receivers")["items"] == []
 
 
 def test_a_private_address_is_refused_in_the_receiver_form(receivers):
@@ -238,14 +238,14 @@ def test_a_disabled_receiver_shows_the_reason_and_can_be_enabled(project, alert_
 
     made = project.add_receiver()
     with alert_service.store.write() as conn:
-        stored_receivers.disable(conn, made["endpoint_id"], reason="it said 410 Gone", now_s=1.7e9)
+        stored_receivers.disable(conn, made["receiver_id"], reason="it said 410 Gone", now_s=1.7e9)
     page = receivers().page
     expect(row(page)).to_contain_text("Disabled")
     expect(row(page)).to_contain_text("it said 410 Gone")
     row(page).get_by_role("button", name="Enable on call").click()
     expect(row(page).locator(".said")).to_contain_text("on call is enabled.")
     expect(row(page).get_by_role("button", name="Enable")).to_have_count(0)
-    assert project.get("/endpoints")["items"][0]["health"]["state"] == "untried"
+    assert project.get("/receivers")["items"][0]["health"]["state"] == "untried"
 
 
 def test_a_failing_receiver_can_be_retried_at_once(project, alert_service, receivers):
@@ -257,7 +257,7 @@ def test_a_failing_receiver_can_be_retried_at_once(project, alert_service, recei
     with alert_service.store.write() as conn:
         for _ in range(5):
             stored_receivers.mark_failed(
-                conn, made["endpoint_id"], detail="HTTP 503", now_s=time.time()
+                conn, made["receiver_id"], detail="HTTP 503", now_s=time.time()
             )
     page = receivers().page
     expect(row(page)).to_contain_text("others are queued until then")

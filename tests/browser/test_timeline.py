@@ -183,6 +183,30 @@ def test_perfetto_receives_the_trace_once_it_is_ready(open_page, stocked):
         assert num == 6 * 32 * 3
 
 
+def test_perfetto_that_does_not_answer_is_said_with_what_to_do(open_page, stocked):
+    from playwright.sync_api import expect
+
+    page = open_page(stocked.link(f"{JOB}/timeline")).page
+    page.wait_for_selector(".operation dl")
+    silent = "https://perfetto.invalid"
+    page.context.route(f"{silent}/**", lambda route: route.abort())
+    page.route("**/windows/*/step?*", lambda route: with_viewer(route, f"{silent}/"))
+    page.select_option("select[aria-label=Step]", "Step 38")
+    expect(page.locator("h1")).to_have_text(re.compile("^Step 38"))
+    page.clock.install()
+    with page.expect_popup() as opened:
+        page.click("text=Open in Perfetto")
+    page.clock.fast_forward(9_000)
+    note = page.locator(".note-bar")
+    expect(note).to_contain_text(f"The trace is not open yet. {silent} has not answered yet.")
+    expect(note).to_contain_text("download the trace")
+    expect(note).to_contain_text("PACELINE_PERFETTO_URL")
+    opened.value.close()
+    page.clock.fast_forward(1_000)
+    expect(note).to_contain_text("The trace was not opened. The tab was closed")
+    expect(page.get_by_role("button", name="Open in Perfetto")).to_be_enabled()
+
+
 def with_viewer(route, viewer_url):
     """The answer, as of a service whose viewer is elsewhere."""
     answer = route.fetch()

@@ -187,11 +187,11 @@ async def silence(client, rng):
 
 
 async def enable(client, rng):
-    return await client.post(f"/api/v1/endpoints/ep_{rng.randrange(3)}/enable")
+    return await client.post(f"/api/v1/receivers/ep_{rng.randrange(3)}/enable")
 
 
 async def change(client, rng):
-    path = f"/api/v1/endpoints/ep_{rng.randrange(3)}"
+    path = f"/api/v1/receivers/ep_{rng.randrange(3)}"
     return await client.patch(path, json={"name": f"n{rng.random()}"})
 
 

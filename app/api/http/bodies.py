@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.http.auth import SAFE_METHODS
-from app.api.http.principal import TRACES_PATH, project_of_request
+from app.api.http.places import MAX_PROJECT_SHARE, Kind, kind_of
+from app.api.http.principal import OPS_PATH, TRACES_PATH, project_of_request
 from app.errors import (
     BadRequest,
     ByteLimit,
@@ -97,16 +98,16 @@ class ProjectRates:
         self._requests_per_s = requests_per_s
         self._bytes_per_s = bytes_per_s
         self._monotonic = monotonic
-        self._allowances: dict[str, _Allowance] = {}
+        self._allowances: dict[Hashable, _Allowance] = {}
 
-    def take(self, project: str, size_bytes: int) -> None:
-        """Count one request of this size.
+    def take(self, sender: Hashable, size_bytes: int) -> None:
+        """Count one request of this size; `sender` is a project, and which of its requests.
 
         Raises:
             RequestLimit, ByteLimit: the allowance is used up; the request is not counted.
         """
         now_s = self._monotonic()
-        left = self._allowances.get(project) or self._begin(project, now_s)
+        left = self._allowances.get(sender) or self._begin(sender, now_s)
         passed_s = now_s - left.at_s
         requests = min(
             left.requests + passed_s * self._requests_per_s, BURST_S * self._requests_per_s
@@ -125,9 +126,9 @@ class ProjectRates:
         left.requests, left.at_s = requests - 1, now_s
         left.size_bytes = room - min(size_bytes, LONGEST_BODY_BYTES)
 
-    def counted(self, project: str, receive: Receive) -> Receive:
+    def counted(self, sender: Hashable, receive: Receive) -> Receive:
         """Count the body of a request without Content-Length while it is received."""
-        left = self._allowances[project]
+        left = self._allowances[sender]
 
         async def receive_part() -> Message:
             message = await receive()
@@ -136,9 +137,9 @@ class ProjectRates:
 
         return receive_part
 
-    def _begin(self, project: str, now_s: float) -> _Allowance:
+    def _begin(self, sender: Hashable, now_s: float) -> _Allowance:
         full = BURST_S * self._requests_per_s, BURST_S * self._bytes_per_s
-        left = self._allowances[project] = _Allowance(*full, now_s)
+        left = self._allowances[sender] = _Allowance(*full, now_s)
         return left
 
 
@@ -146,82 +147,42 @@ def _wait_s(missing: float, per_s: float) -> int:
     return math.floor(missing / per_s) + 1
 
 
-EVENTS_PATH = "/api/v1/events"
-# Streams have their own limit; probes must be answered whatever hangs.
-_UNCOUNTED = {EVENTS_PATH, "/healthz", "/readyz", "/metrics"}
 MAX_BODY_S = 30.0
 # A slow body holds a slot and its bytes.
 MIN_BYTES_PER_S = 1000
 SLOW_GRACE_S = 3.0
-MAX_BYTES_IN_FLIGHT = 256 << 20
-MAX_REQUESTS_IN_FLIGHT = 512
-# One project can use at most half.
-MAX_PROJECT_SHARE = 0.5
+MAX_BYTES_IN_FLIGHT = 256 << 20  # of pushes; of all others another quarter of it
+_PEOPLES_PART = 0.25
 # Routes that accept Content-Encoding.
-_ENCODED = re.compile(f"/api/v1/jobs/[^/]+/ops|{re.escape(TRACES_PATH)}")
+_ENCODED = re.compile(f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}")
 _MAX_LENGTH_DIGITS = 15  # digits; int() of very many would be slow
 
 
-class InFlightLimit:
-    """Limits concurrent requests of the process; streams count elsewhere."""
-
-    def __init__(self, app: ASGIApp, *, max_requests: int = MAX_REQUESTS_IN_FLIGHT) -> None:
-        self._app = app
-        self._max_requests = max_requests
-        self._now = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http" or scope["path"] in _UNCOUNTED:
-            return await self._app(scope, receive, send)
-        if self._now >= self._max_requests:
-            raise Unavailable("too many requests at the same time: try again")
-        self._now += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._now -= 1
-        return None
+Sender = tuple[str | None, bool]  # a project, and whether the request is a push
 
 
-class ProjectShareLimit:
-    """Limits concurrent requests of one project to its share.
-
-    Runs behind `AuthMiddleware`; requests without a project share one share.
-    """
-
-    def __init__(self, app: ASGIApp, *, max_requests: int = MAX_REQUESTS_IN_FLIGHT) -> None:
-        self._app = app
-        self._max_requests = max(1, int(max_requests * MAX_PROJECT_SHARE))
-        self._now: Counter[str | None] = Counter()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http" or scope["path"] in _UNCOUNTED:
-            return await self._app(scope, receive, send)
-        project = project_of_request(scope)
-        if self._now[project] >= self._max_requests:
-            raise Unavailable("this project has too many requests at the same time: try again")
-        self._now[project] += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            _subtract(self._now, project, 1)
-        return None
+def sender_of(scope: Scope) -> Sender:
+    """Whose allowances a request uses: those of the project's pushes, or of its people."""
+    return project_of_request(scope), kind_of(scope) is not Kind.PERSON
 
 
-def _subtract(counted: Counter[str | None], project: str | None, number: int) -> None:
+def _subtract(counted: Counter[Sender], sender: Sender, number: int) -> None:
     # Projects without requests use no memory.
-    counted[project] -= number
-    if not counted[project]:
-        del counted[project]
+    counted[sender] -= number
+    if not counted[sender]:
+        del counted[sender]
 
 
 @dataclass(slots=True)
 class _Body:
-    project: str | None
+    sender: Sender
     chunks: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
+
+    @property
+    def is_push(self) -> bool:
+        """Whether a worker sends it."""
+        return self.sender[1]
 
 
 class BodyLimit:
@@ -244,21 +205,21 @@ class BodyLimit:
         self._within_s = within_s
         self._slow_for_s = slow_for_s
         self._max_bytes_in_flight = max_bytes_in_flight
-        self._bytes_in_flight = 0
-        self._bytes_of_project: Counter[str | None] = Counter()
+        self._bytes_in_flight = Counter[bool]()  # by whether they are pushes
+        self._bytes_of_project = Counter[Sender]()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
             return await self._app(scope, receive, send)
         self._check_headers(Headers(scope=scope), scope["path"])
-        body = _Body(project_of_request(scope))
+        body = _Body(sender_of(scope))
         try:
             if await self._read(receive, body):
                 await self._app(scope, _receive_again(b"".join(body.chunks), receive), send)
         finally:
-            self._bytes_in_flight -= body.size_bytes
-            _subtract(self._bytes_of_project, body.project, body.size_bytes)
+            self._bytes_in_flight[body.is_push] -= body.size_bytes
+            _subtract(self._bytes_of_project, body.sender, body.size_bytes)
         return None
 
     def _check_headers(self, headers: Headers, path: str) -> None:
@@ -295,13 +256,14 @@ class BodyLimit:
     def _take(self, chunk: bytes, body: _Body) -> None:
         body.chunks.append(chunk)
         body.size_bytes += len(chunk)
-        self._bytes_in_flight += len(chunk)
-        self._bytes_of_project[body.project] += len(chunk)
+        self._bytes_in_flight[body.is_push] += len(chunk)
+        self._bytes_of_project[body.sender] += len(chunk)
         if body.size_bytes > self._max_bytes:
             raise self._too_large()
-        if self._bytes_in_flight > self._max_bytes_in_flight:
+        most_bytes = self._max_bytes_in_flight * (1.0 if body.is_push else _PEOPLES_PART)
+        if self._bytes_in_flight[body.is_push] > most_bytes:
             raise Unavailable("too many bytes in flight: try again")
-        if self._bytes_of_project[body.project] > MAX_PROJECT_SHARE * self._max_bytes_in_flight:
+        if self._bytes_of_project[body.sender] > MAX_PROJECT_SHARE * most_bytes:
             raise Unavailable("this project has too many bytes in flight: try again")
 
     def _too_large(self) -> TooLarge:

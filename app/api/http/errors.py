@@ -6,6 +6,7 @@ A 405 lists all methods of the path: the framework names only those of one route
 import json
 import random
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from starlette.types import Scope
 from typing_extensions import override
 
 from app.api.http.bodies import unreadable_json, unreadable_json_at
+from app.api.http.parameters import misfit_words
 from app.errors import InvalidRequest, InvalidRules, PacelineError, UnsupportedMedia
 from app.ingest.wire.body import UnknownFormat
 
@@ -165,11 +167,19 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
     if _has_body_of_another_kind(request, found):
         return refusal(request.scope, UnsupportedMedia("send application/json"))
     fields = [
-        {"field": _field_path(item["loc"]), "message": item["msg"][:_MAX_MESSAGE_CHARS]}
+        {"field": _field_path(item["loc"]), "message": _words(request, item)[:_MAX_MESSAGE_CHARS]}
         for item in found[:MAX_FIELDS]
     ]
     detail = "; ".join(f"{field['field']}: {field['message']}" for field in fields[:3])
     return problem(request.scope, InvalidRequest.status, InvalidRequest.code, detail, errors=fields)
+
+
+def _words(request: Request, item: Mapping[str, Any]) -> str:
+    route = request.scope.get("route")
+    is_misfit = item["type"] == "string_pattern_mismatch" and item["loc"][0] != "body"
+    # A regular expression is no help to a reader.
+    words = misfit_words(route, item["loc"], item["input"]) if is_misfit and route else None
+    return words or str(item["msg"])
 
 
 def _has_body_of_another_kind(request: Request, found: Any) -> bool:

@@ -21,7 +21,7 @@ JobId = Annotated[
     str,
     Path(
         pattern=JOB_PATTERN,
-        description="The job's id, as registered.",
+        description="The job's id, as registered: up to 96 letters, digits, `.`, `_` and `-`.",
         examples=["llm-70b"],
     ),
 ]

@@ -13,16 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.alerts.picture_links import PICTURES_PATH
 from app.api.http.auth import SAFE_METHODS, Authenticator, header
-from app.api.http.bodies import ProjectRates
+from app.api.http.bodies import ProjectRates, sender_of
 from app.api.http.errors import internal_error, refusal
 from app.api.http.picture_links import PictureLinkAuth
-from app.api.http.principal import (
-    SHARE_PATH,
-    TRACES_PATH,
-    Principal,
-    attach_principal,
-    needed_scopes,
-)
+from app.api.http.principal import SHARE_PATH, TRACES_PATH, attach_principal, needed_scopes
 from app.errors import PacelineError, WrongHost
 
 API_PREFIX = "/api/"
@@ -184,14 +178,15 @@ class AuthMiddleware:
             if needed:
                 caller.check(*needed)
         attach_principal(scope, caller)
-        return await self._app(scope, self._counted(scope, receive, caller), send)
+        return await self._app(scope, self._counted(scope, receive), send)
 
-    def _counted(self, scope: Scope, receive: Receive, caller: Principal) -> Receive:
+    def _counted(self, scope: Scope, receive: Receive) -> Receive:
+        sender = sender_of(scope)
         length = header(scope, b"content-length")
         if length is None and scope["method"] not in SAFE_METHODS:
-            self._limits.take(caller.project, 0)
-            return self._limits.counted(caller.project, receive)
-        self._limits.take(caller.project, _size_bytes(length))
+            self._limits.take(sender, 0)
+            return self._limits.counted(sender, receive)
+        self._limits.take(sender, _size_bytes(length))
         return receive
 
 

@@ -1,5 +1,6 @@
 """`Principal`: the authenticated caller, its project, and the scope that a request needs."""
 
+import re
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,6 +15,7 @@ _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _SCOPE_KEY = "paceline.principal"
 TRACES_PATH = "/v1/traces"  # where OTLP exporters send spans: the one path of its own
 SHARE_PATH = "/share/"  # links to snapshots; their route checks the token
+OPS_PATH = re.compile("/api/v1/jobs/([^/]+)/ops")  # where workers push batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def needed_scope(method: str, path: str) -> Scope | None:
             return "admin"
         case ["rules", "check"]:
             return "read"
-        case ["settings" | "demo" | "rules" | "endpoints", *_] if method not in _SAFE_METHODS:
+        case ["settings" | "demo" | "rules" | "receivers", *_] if method not in _SAFE_METHODS:
             return "admin"
         case ["annotations"] if method == "POST":
             return "ingest"

@@ -22,6 +22,7 @@ from app.alerts.picture_links import PICTURES_PATH, Picture
 from app.api.http.auth import header
 from app.api.http.caching import LookupCache
 from app.api.http.errors import problem
+from app.api.http.parameters import USED_PARAMETERS
 from app.api.http.picture_links import linked_picture
 from app.api.routes.dependencies import Responses, only_refusals
 from app.charts.base.figure import PlotlyFigure
@@ -114,7 +115,13 @@ def _wanted_chart(scope: Scope) -> str | None:
 def _without_picture(scope: Scope, path: str) -> Scope:
     """The same request for the chart's figure."""
     headers = [pair for pair in scope["headers"] if pair[0] != b"accept"]
-    return {**scope, "path": path, "raw_path": path.encode(), "headers": headers}
+    return {
+        **scope,
+        "path": path,
+        "raw_path": path.encode(),
+        "headers": headers,
+        USED_PARAMETERS: {"width"},
+    }
 
 
 def _prefers_png(scope: Scope) -> bool:

@@ -71,7 +71,7 @@ class SettingsOut(ResponseModel):
 def get_settings(service: ServiceDep, caller: CallerDep) -> SettingsOut:
     """Settings of the service and of the project, without secrets.
 
-    Rules are under /rules, receivers under /endpoints.
+    Rules are under /rules, receivers under /receivers.
     """
     known = service.public_settings
     same = ("window_steps", "step_deadline_s", "revise_for_s", "silent_after_s", "session_hours")

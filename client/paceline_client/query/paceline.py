@@ -128,11 +128,13 @@ class Paceline:
     def alerts(self, job: str | None = None, *, kind: str | None = None) -> Rows[AlertRow]:
         """Transitions of alerts, of one job or of all, the newest first."""
         query = {"job": job, "kind": kind}
-        return Rows(AlertRow, lambda: map(shapes.alert, self._items(f"{_API}/alerts", query)))
+        return Rows(
+            AlertRow, lambda: map(shapes.alert, self._items(f"{_API}/alerts/transitions", query))
+        )
 
     def active_alerts(self, job: str | None = None) -> Rows[ActiveAlertRow]:
         """Alerts that are pending or fire now, the newest first."""
-        path = f"{_API}/alerts/active"
+        path = f"{_API}/alerts"
         return Rows(
             ActiveAlertRow,
             lambda: map(shapes.active_alert, self._items(path, {"job": job})),

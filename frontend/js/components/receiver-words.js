@@ -21,8 +21,8 @@ export const SIGNED = new Set(["standard", "alertmanager", "cloudevents"])
 const OF_SETTINGS = "settings"
 
 /** The name of a receiver. */
-export const receiverName = ({ endpoint_id, name }) =>
-  endpoint_id === OF_SETTINGS ? "PACELINE_WEBHOOK_URL" : contained(name)
+export const receiverName = ({ receiver_id, name }) =>
+  receiver_id === OF_SETTINGS ? "PACELINE_WEBHOOK_URL" : contained(name)
 
 /** Its address; that of the operator's own receiver is hidden from others. */
 export const placeWords = ({ address }) =>
@@ -171,9 +171,9 @@ export function notificationState({ state, attempt }) {
 const PRODUCTS = { pagerduty: "PagerDuty", slack: "Slack", email: "E-mail", "alertmanager-push": "Alertmanager" }
 
 /** A receiver and what became of a notification to it: "Slack #oncall delivered 02:41:12". */
-export function outcomeWords({ endpoint_id, endpoint_name, endpoint_format, state, attempt, detail, done_at }) {
-  const name = receiverOf({ endpoint_id, endpoint_name })
-  const product = PRODUCTS[endpoint_format]
+export function outcomeWords({ receiver_id, receiver_name, receiver_format, state, attempt, detail, done_at }) {
+  const name = receiverOf({ receiver_id, receiver_name })
+  const product = PRODUCTS[receiver_format]
   const receiver = product && !name.toLowerCase().includes(product.toLowerCase()) ? `${product} ${name}` : name
   const failed = `failed ${attempt === 1 ? "once" : `${attempt} times`}${detail ? `: ${contained(detail)}` : ""}`
   if (state === "delivered") return `${receiver} delivered ${clock(new Date(done_at))}`
@@ -200,8 +200,8 @@ export function testWords({ delivered, status, detail, took_s }, isSigned) {
 }
 
 /** The receiver of a notification; of a deleted one, its id. */
-export const receiverOf = ({ endpoint_id, endpoint_name }) =>
-  receiverName({ endpoint_id, name: endpoint_name ?? endpoint_id })
+export const receiverOf = ({ receiver_id, receiver_name }) =>
+  receiverName({ receiver_id, name: receiver_name ?? receiver_id })
 
 /** Which receivers were notified of an alert, by the notifications of its rule and job; `{mark, text}` or null. */
 export function notifiedOf(deliveries) {
@@ -211,7 +211,7 @@ export function notifiedOf(deliveries) {
       (each) => each.job_id === job_id && each.rule === rule && each.kind === "firing" && each.created_at >= began_at,
     )
     // The newest notification of each receiver; the list is newest first.
-    const latest = [...new Map(about.toReversed().map((each) => [each.endpoint_id, each])).values()]
+    const latest = [...new Map(about.toReversed().map((each) => [each.receiver_id, each])).values()]
     const named = (state) =>
       latest
         .filter((each) => each.state === state)

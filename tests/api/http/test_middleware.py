@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from app.api.http.bodies import BodyLimit, InFlightLimit, ProjectShareLimit
+from app.api.http.bodies import BodyLimit
 from app.api.http.middleware import ErrorMiddleware, HeaderMiddleware, host_name
 from app.api.http.principal import Principal, attach_principal
 from app.errors import BadRequest, TooLarge, TooSlow, Unavailable, UnsupportedMedia
@@ -113,48 +113,11 @@ async def test_bytes_in_flight_are_limited_and_released():
         await bodies(of_project("a"), chunks(b"abc"), ignore)
 
 
-async def test_request_over_the_concurrency_limit_is_refused():
-    go_on, is_in = asyncio.Event(), asyncio.Event()
-
-    async def slow(scope, receive, send):
-        is_in.set()
-        await go_on.wait()
-
-    limited = InFlightLimit(slow, max_requests=1)
-    first = asyncio.create_task(limited(scope(), chunks(b""), ignore))
-    await is_in.wait()
-    with pytest.raises(Unavailable):
-        await limited(scope(), chunks(b""), ignore)
-    go_on.set()
-    await first
-    await limited(scope(), chunks(b""), ignore)
-
-
 def of_project(name):
     """A request that passed the guard."""
-    asked = scope()
+    asked = scope(path="/api/v1/jobs/llm-70b/ops")
     attach_principal(asked, Principal(name, frozenset(), None, "id", name))
     return asked
-
-
-async def test_project_gets_half_of_the_concurrent_requests():
-    go_on, is_in = asyncio.Event(), asyncio.Semaphore(0)
-
-    async def slow(scope, receive, send):
-        is_in.release()
-        await go_on.wait()
-
-    shares = ProjectShareLimit(slow, max_requests=4)
-    running = [asyncio.create_task(shares(of_project("a"), chunks(b""), ignore)) for _ in range(2)]
-    for _ in running:
-        await is_in.acquire()
-    with pytest.raises(Unavailable, match="this project has too many requests"):
-        await shares(of_project("a"), chunks(b""), ignore)
-    running.append(asyncio.create_task(shares(of_project("b"), chunks(b""), ignore)))
-    await is_in.acquire()
-    go_on.set()
-    await asyncio.gather(*running)
-    await shares(of_project("a"), chunks(b""), ignore)
 
 
 async def test_project_gets_half_of_the_bytes_in_flight():
@@ -162,6 +125,17 @@ async def test_project_gets_half_of_the_bytes_in_flight():
     with pytest.raises(Unavailable, match="this project has too many bytes"):
         await bodies(of_project("a"), chunks(b"abcd"), ignore)
     await bodies(of_project("a"), chunks(b"abc"), ignore)
+
+
+async def test_bytes_of_pushes_leave_room_for_those_of_people():
+    async def slow(asked, receive, send):
+        if asked["path"].endswith("/ops"):
+            message = scope(path="/api/v1/silences")
+            attach_principal(message, Principal("a", frozenset(), None, "id", "a"))
+            await bodies(message, chunks(b"abc"), ignore)
+
+    bodies = BodyLimit(slow, max_bytes=99, max_bytes_in_flight=40)
+    await bodies(of_project("a"), chunks(bytes(20)), ignore)
 
 
 async def test_exception_becomes_a_500_without_details():

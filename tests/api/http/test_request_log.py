@@ -56,8 +56,8 @@ async def test_refusal_is_logged_with_its_request_id(api, lines):
         "method": "GET",
         "route": "jobs",
         "path": "/api/v1/jobs/none",
-        "status": 404,
-        "code": "job_not_found",
+        "status": 422,
+        "code": "invalid",
         "bytes": None,
     }
 

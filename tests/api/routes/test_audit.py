@@ -70,7 +70,7 @@ async def test_the_audit_is_filtered_and_paged(api):
     token_id, text = api.token("write", "read")
     async with api.client_with(text) as client:
         await client.post(f"/api/v1/alerts/{state.fingerprint}/acknowledge")
-    await api.client.post("/api/v1/endpoints/ep_1/enable")
+    await api.client.post("/api/v1/receivers/ep_1/enable")
     await api.client.delete("/api/v1/rules")
     [of_alert] = await entries(api.client, object_kind="alert")
     assert of_alert["actor"] == f"made by a test ({token_id})"

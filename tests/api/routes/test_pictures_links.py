@@ -226,8 +226,8 @@ async def test_bad_links_are_limited_and_good_ones_are_not(api, drawn, anonymous
 async def test_pictures_count_as_requests_of_their_project(api, drawn, anonymous, monkeypatch):
     good = link(api, project="default")
 
-    def refuse(self, project, size_bytes):
-        raise RequestLimit(f"{project} asks too often", retry_after_s=1)
+    def refuse(self, sender, size_bytes):
+        raise RequestLimit(f"{sender[0]} asks too often", retry_after_s=1)
 
     monkeypatch.setattr(ProjectRates, "take", refuse)
     answer = await anonymous.get(good)

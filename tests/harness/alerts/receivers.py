@@ -77,7 +77,7 @@ def add_receivers(stack: Stack, inbox: Inbox) -> None:
     with closing(HttpClient(stack.api_ports[0], TOKEN)) as client:
         for each in RECEIVERS:
             if each is not STEADY:
-                client.ask("POST", "/endpoints", _body(each, inbox))
+                client.ask("POST", "/receivers", _body(each, inbox))
 
 
 def owed(
@@ -128,7 +128,7 @@ class Operator:
     def firing(self, job: str) -> dict[str, str]:
         """The job's firing alerts with their rules; empty while the API is unreachable."""
         try:
-            found = self._client.ask("GET", f"/alerts/active?phase=firing&job={job}")
+            found = self._client.ask("GET", f"/alerts?phase=firing&job={job}")
         except Unreachable:
             return {}
         return {each["fingerprint"]: each["rule"] for each in found["items"]}

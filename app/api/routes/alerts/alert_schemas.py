@@ -26,7 +26,7 @@ Fingerprint = Annotated[
     str,
     Path(
         pattern=FINGERPRINT_PATTERN,
-        description="The alert's fingerprint.",
+        description="The alert's fingerprint: 16 hexadecimal digits.",
         examples=["9f86d081884c7d65"],
     ),
 ]

@@ -110,14 +110,14 @@ PartOfJob = Annotated[
 ]
 
 
-class AlertsOut(ResponseModel):
+class TransitionsOut(ResponseModel):
     """A page of transitions, newest first."""
 
     items: list[AlertOut]
     next_cursor: str | None
 
 
-class ActiveAlertsOut(ResponseModel):
+class AlertsOut(ResponseModel):
     """A page of pending and firing alerts, newest first."""
 
     items: list[ActiveAlertOut]
@@ -134,10 +134,42 @@ class OneAlertOut(ResponseModel):
 @router.get(
     "/alerts",
     operation_id="list_alerts",
-    summary="List transitions of alerts",
+    summary="List pending and firing alerts",
     responses=refusals(404),
 )
 def list_alerts(
+    service: ServiceDep,
+    caller: CallerDep,
+    phase: Annotated[Phase | None, Query(description="Only alerts in this phase.")] = None,
+    severity: Annotated[Severity | None, Query(description="Only alerts of this severity.")] = None,
+    job: OfJob = None,
+    q: PartOfJob = "",
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> AlertsOut:
+    """Pending and firing alerts, with the silences and alerts that mute each of them."""
+    with service.store.read() as conn:
+        found, next_cursor = alerts.page(
+            conn,
+            caller.project,
+            phase=phase,
+            job_id=None if job is None else caller.key(job),
+            severity=severity,
+            text=q,
+            cursor=cursor,
+            limit=limit,
+        )
+        items = active_alerts(conn, service, caller.project, found)
+    return AlertsOut(items=items, next_cursor=next_cursor)
+
+
+@router.get(
+    "/alerts/transitions",
+    operation_id="list_alert_transitions",
+    summary="List transitions of alerts",
+    responses=refusals(404),
+)
+def list_alert_transitions(
     service: ServiceDep,
     caller: CallerDep,
     job: OfJob = None,
@@ -154,7 +186,7 @@ def list_alerts(
     q: PartOfJob = "",
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> AlertsOut:
+) -> TransitionsOut:
     """Transitions of the alerts of all jobs or of one job, newest first, a page at a time."""
     with service.store.read() as conn:
         found, next_cursor = alerts.event_page(
@@ -165,39 +197,7 @@ def list_alerts(
             cursor=cursor,
             limit=limit,
         )
-    return AlertsOut(items=[AlertOut.of(event) for event in found], next_cursor=next_cursor)
-
-
-@router.get(
-    "/alerts/active",
-    operation_id="list_active_alerts",
-    summary="List pending and firing alerts",
-    responses=refusals(404),
-)
-def list_active_alerts(
-    service: ServiceDep,
-    caller: CallerDep,
-    phase: Annotated[Phase | None, Query(description="Only alerts in this phase.")] = None,
-    severity: Annotated[Severity | None, Query(description="Only alerts of this severity.")] = None,
-    job: OfJob = None,
-    q: PartOfJob = "",
-    cursor: Cursor = None,
-    limit: Limit = 100,
-) -> ActiveAlertsOut:
-    """Pending and firing alerts, with the silences and alerts that mute each of them."""
-    with service.store.read() as conn:
-        found, next_cursor = alerts.page(
-            conn,
-            caller.project,
-            phase=phase,
-            job_id=None if job is None else caller.key(job),
-            severity=severity,
-            text=q,
-            cursor=cursor,
-            limit=limit,
-        )
-        items = active_alerts(conn, service, caller.project, found)
-    return ActiveAlertsOut(items=items, next_cursor=next_cursor)
+    return TransitionsOut(items=[AlertOut.of(event) for event in found], next_cursor=next_cursor)
 
 
 @router.get(

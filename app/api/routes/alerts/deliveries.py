@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from app.alerts.notice import NoticeKind
 from app.alerts.receiver import Format
@@ -35,9 +35,9 @@ class DeliveryOut(ResponseModel):
     """One message to one receiver."""
 
     delivery_id: str = Field(description="The delivery's id; the receiver gets it as webhook-id.")
-    endpoint_id: str
-    endpoint_name: str | None = Field(description="Name of the receiver; null if it was deleted.")
-    endpoint_format: Format | None = Field(
+    receiver_id: str
+    receiver_name: str | None = Field(description="Name of the receiver; null if it was deleted.")
+    receiver_format: Format | None = Field(
         description="Format of the receiver; null if it was deleted."
     )
     job_id: str | None = Field(
@@ -57,6 +57,18 @@ class DeliveryOut(ResponseModel):
     created_at: datetime
     done_at: datetime | None
     fingerprints: list[str] = Field(description="Fingerprints of the alerts that are news in it.")
+
+    @computed_field(json_schema_extra={"deprecated": True})  # type: ignore[prop-decorator]
+    @property
+    def endpoint_id(self) -> str:
+        """The old spelling of `receiver_id`, for one release."""
+        return self.receiver_id
+
+    @computed_field(json_schema_extra={"deprecated": True})  # type: ignore[prop-decorator]
+    @property
+    def endpoint_name(self) -> str | None:
+        """The old spelling of `receiver_name`, for one release."""
+        return self.receiver_name
 
 
 class AttemptOut(ResponseModel):
@@ -111,7 +123,7 @@ def list_deliveries(
     state: Annotated[
         DeliveryState | None, Query(description="Only messages in this state.")
     ] = None,
-    endpoint: Annotated[
+    receiver: Annotated[
         str | None, Query(pattern=RECEIVER_PATTERN, description="Only messages to this receiver.")
     ] = None,
     alert: Annotated[
@@ -135,7 +147,7 @@ def list_deliveries(
             conn,
             caller.project,
             state=state,
-            endpoint_id=endpoint,
+            endpoint_id=receiver,
             fingerprint=alert,
             job_id=None if job is None else caller.key(job),
             cursor=cursor,
@@ -186,6 +198,9 @@ def replay_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: Caller
 
 def _delivery_fields(record: DeliveryRecord, caller: Principal) -> dict[str, object]:
     made = {
+        "receiver_id": record.endpoint_id,
+        "receiver_name": record.endpoint_name,
+        "receiver_format": record.endpoint_format,
         "detail": None if is_address_hidden(record.endpoint_id, caller) else record.detail,
         "job_id": None if record.job_id is None else job_of(record.job_id),
         "next_at": timestamp(record.next_at_s) if record.state == "due" else None,

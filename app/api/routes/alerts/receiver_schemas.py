@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field, StringConstraints, computed_field
 
 from app.alerts.guard.guard import SsrfGuard
 from app.alerts.receiver import SETTINGS_RECEIVER_ID, Format, Receiver
@@ -85,7 +85,7 @@ class DeliveryCountsOut(ResponseModel):
 class ReceiverOut(ResponseModel):
     """One receiver; secret parts of its address are left out."""
 
-    endpoint_id: str
+    receiver_id: str
     name: str
     format: Format
     address: str | None = Field(
@@ -103,6 +103,12 @@ class ReceiverOut(ResponseModel):
     is_enabled: bool
     health: ReceiverHealthOut
     deliveries: DeliveryCountsOut
+
+    @computed_field(json_schema_extra={"deprecated": True})  # type: ignore[prop-decorator]
+    @property
+    def endpoint_id(self) -> str:
+        """The old spelling of `receiver_id`, for one release."""
+        return self.receiver_id
 
 
 class ReceiverDetailOut(ReceiverOut):
@@ -152,9 +158,10 @@ def receiver_fields(
     """The fields of `ReceiverOut`, as the caller may see them."""
     hidden = is_address_hidden(receiver.endpoint_id, caller)
     known = health or ReceiverHealth()
-    same = ("endpoint_id", "name", "format", "min_severity", "wants_resolved", "is_enabled")
+    same = ("name", "format", "min_severity", "wants_resolved", "is_enabled")
     return {
         **{name: getattr(receiver, name) for name in same},
+        "receiver_id": receiver.endpoint_id,
         "address": None if hidden else public_address(receiver.format, receiver.url),
         "is_of_settings": receiver.endpoint_id == SETTINGS_RECEIVER_ID,
         "matchers": matchers_out(receiver.matchers),

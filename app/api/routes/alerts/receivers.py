@@ -49,7 +49,7 @@ _ROUTING_FIELDS = frozenset({"matchers", "min_severity", "is_enabled", "url"})
 
 def receiver_out(conn: Connection, caller: Principal, endpoint_id: str) -> ReceiverDetailOut:
     """A receiver that the caller may see, for an answer."""
-    receiver = receivers.get(conn, caller.project, endpoint_id)
+    receiver = receivers.get(conn, caller.project, receiver_id)
     health = receivers.health(conn, [endpoint_id]).get(endpoint_id)
     counts = deliveries.counts(conn, caller.project)
     of_it = [count for count in counts if count.endpoint_id == endpoint_id]
@@ -77,7 +77,7 @@ def testable_receiver(conn: Connection, caller: Principal, endpoint_id: str) -> 
         Forbidden: it is the receiver of the settings, which all projects share.
         ReceiverNotFound: there is none.
     """
-    receiver = receivers.get(conn, caller.project, endpoint_id)
+    receiver = receivers.get(conn, caller.project, receiver_id)
     if is_address_hidden(endpoint_id, caller):
         raise Forbidden("the receiver of PACELINE_WEBHOOK_URL needs the operator's token")
     return receiver
@@ -145,12 +145,12 @@ class ReceiversOut(ResponseModel):
 
 
 @router.get(
-    "/endpoints",
-    operation_id="list_endpoints",
+    "/receivers",
+    operation_id="list_receivers",
     summary="List receivers of alerts",
     responses=refusals(),
 )
-def list_endpoints(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
+def list_receivers(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
     """The project's receivers and the operator's (PACELINE_WEBHOOK_URL), with their health.
 
     Secrets are not shown.
@@ -174,27 +174,27 @@ def list_endpoints(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
 
 
 @router.get(
-    "/endpoints/{endpoint_id}",
-    operation_id="get_endpoint",
+    "/receivers/{receiver_id}",
+    operation_id="get_receiver",
     summary="Get a receiver",
     responses=refusals(404),
 )
-def get_endpoint(
-    endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
+def get_receiver(
+    receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
     """The receiver and its health, without secrets."""
     with service.store.read() as conn:
-        return receiver_out(conn, caller, endpoint_id)
+        return receiver_out(conn, caller, receiver_id)
 
 
 @router.post(
-    "/endpoints",
-    operation_id="create_endpoint",
+    "/receivers",
+    operation_id="create_receiver",
     summary="Create a receiver of alerts",
     status_code=201,
     responses=refusals(409, *BODY_REFUSALS),
 )
-def create_endpoint(
+def create_receiver(
     given: ReceiverIn, service: ServiceDep, caller: CallerDep
 ) -> CreatedReceiverOut:
     """Alerts that are already firing are sent to it, too. The signing secret is shown only here.
@@ -213,44 +213,44 @@ def create_endpoint(
 
 
 @router.patch(
-    "/endpoints/{endpoint_id}",
-    operation_id="change_endpoint",
+    "/receivers/{receiver_id}",
+    operation_id="change_receiver",
     summary="Change a receiver",
     responses=_CHANGE_REFUSALS,
 )
-def change_endpoint(
-    endpoint_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
+def change_receiver(
+    receiver_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
     """Omitted fields stay unchanged. Queued messages go to the new address at once.
 
     A new address, secret or header resets the count of failures. A new address is connected to
     once, as that of a new receiver.
     """
-    is_moved, why = _why_not_reached_anew(service, caller, endpoint_id, change)
+    is_moved, why = _why_not_reached_anew(service, caller, receiver_id, change)
     with service.store.write() as conn:
-        known = own_receiver(conn, caller, endpoint_id)
+        known = own_receiver(conn, caller, receiver_id)
         receiver = change.applied(known, service.guard, service.mail)
         is_anew = receivers.update(conn, receiver)
         if is_moved:
-            receivers.note_not_reached(conn, endpoint_id, why)
+            receivers.note_not_reached(conn, receiver_id, why)
         if is_anew:
-            pull_forward(conn, endpoint_id, now_s=service.database_time(conn), after_s=0.0)
+            pull_forward(conn, receiver_id, now_s=service.database_time(conn), after_s=0.0)
         changes = receiver_changes(known, receiver)
         audit_receiver(conn, service, caller, "change", receiver, changes=changes)
-        return receiver_out(conn, caller, endpoint_id)
+        return receiver_out(conn, caller, receiver_id)
 
 
 def _why_not_reached_anew(
-    service: Service, caller: Principal, endpoint_id: str, change: ReceiverChange
+    service: Service, caller: Principal, receiver_id: str, change: ReceiverChange
 ) -> tuple[bool, str | None]:
     """Whether the change moves the receiver, and why it is not reached there.
 
     Before the transaction of the change, which must not last as long as a connection.
     """
-    if change.url is None or endpoint_id == SETTINGS_RECEIVER_ID:
+    if change.url is None or receiver_id == SETTINGS_RECEIVER_ID:
         return False, None
     with service.store.read() as conn:
-        known = receivers.get(conn, caller.project, endpoint_id)
+        known = receivers.get(conn, caller.project, receiver_id)
     receiver = change.applied(known, service.guard, service.mail)
     if receiver.url == known.url:
         return False, None
@@ -258,17 +258,17 @@ def _why_not_reached_anew(
 
 
 @router.delete(
-    "/endpoints/{endpoint_id}",
-    operation_id="remove_endpoint",
+    "/receivers/{receiver_id}",
+    operation_id="remove_receiver",
     summary="Delete a receiver",
     status_code=204,
     responses=_CHANGE_REFUSALS,
 )
-def remove_endpoint(endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep) -> None:
+def remove_receiver(receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep) -> None:
     """The receiver gets no more messages; its past messages stay in the list of deliveries."""
     with service.store.write() as conn:
-        receiver = own_receiver(conn, caller, endpoint_id)
-        receivers.remove(conn, caller.project, endpoint_id)
+        receiver = own_receiver(conn, caller, receiver_id)
+        receivers.remove(conn, caller.project, receiver_id)
         audit_receiver(conn, service, caller, "remove", receiver)
 
 
@@ -282,18 +282,18 @@ class TestDeliveryOut(ResponseModel):
 
 
 @router.post(
-    "/endpoints/{endpoint_id}/rotate",
-    operation_id="rotate_endpoint_secret",
+    "/receivers/{receiver_id}/rotate",
+    operation_id="rotate_receiver_secret",
     summary="Rotate a receiver's signing secret",
     responses=_CHANGE_REFUSALS,
 )
-def rotate_endpoint_secret(
-    endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
+def rotate_receiver_secret(
+    receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> RotatedSecretOut:
     """For a day, messages are signed with both the old and the new secret."""
     with service.store.write() as conn:
         now_s = service.database_time(conn)
-        known = own_receiver(conn, caller, endpoint_id)
+        known = own_receiver(conn, caller, receiver_id)
         if known.format not in SIGNED_FORMATS:
             raise Conflict(f"format {known.format} does not sign: change its secret by PATCH")
         old = list(known.secrets_at(now_s)[:1])
@@ -305,35 +305,35 @@ def rotate_endpoint_secret(
 
 
 @router.post(
-    "/endpoints/{endpoint_id}/enable",
-    operation_id="enable_endpoint",
+    "/receivers/{receiver_id}/enable",
+    operation_id="enable_receiver",
     summary="Re-enable a receiver",
     responses=_CHANGE_REFUSALS,
 )
-def enable_endpoint(
-    endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
+def enable_receiver(
+    receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> ReceiverDetailOut:
     """Re-enables a receiver that is disabled, resting or off, and resets its count of failures.
 
     Queued messages are sent at once. The operator's receiver needs the operator's token.
     """
     with service.store.write() as conn:
-        receiver = testable_receiver(conn, caller, endpoint_id)
-        receivers.enable(conn, endpoint_id)
-        pull_forward(conn, endpoint_id, now_s=service.database_time(conn), after_s=0.0)
+        receiver = testable_receiver(conn, caller, receiver_id)
+        receivers.enable(conn, receiver_id)
+        pull_forward(conn, receiver_id, now_s=service.database_time(conn), after_s=0.0)
         audit_receiver(conn, service, caller, "enable", receiver)
-        return receiver_out(conn, caller, endpoint_id)
+        return receiver_out(conn, caller, receiver_id)
 
 
 @router.post(
-    "/endpoints/{endpoint_id}/test",
-    operation_id="test_endpoint",
+    "/receivers/{receiver_id}/test",
+    operation_id="test_receiver",
     summary="Send a test message",
     status_code=202,
     responses=_CHANGE_REFUSALS,
 )
-def test_endpoint(
-    endpoint_id: ReceiverId, service: ServiceDep, caller: CallerDep
+def test_receiver(
+    receiver_id: ReceiverId, service: ServiceDep, caller: CallerDep
 ) -> TestDeliveryOut:
     """Queues a test message; the delivery with the returned id has the result.
 
@@ -342,7 +342,7 @@ def test_endpoint(
     """
     with service.store.write() as conn:
         now_s = service.database_time(conn)
-        receiver = testable_receiver(conn, caller, endpoint_id)
+        receiver = testable_receiver(conn, caller, receiver_id)
         if receiver.format == "email":
             mail_route(service.mail, receiver)
         check_manual_send(conn, caller.project, now_s)
@@ -356,7 +356,7 @@ def test_endpoint(
         )
         delivery_id = outbox.add(
             conn,
-            endpoint_id=endpoint_id,
+            endpoint_id=receiver_id,
             notice_id=notice.notice_id,
             job_id=None,
             rule=None,
@@ -366,18 +366,18 @@ def test_endpoint(
             now_s=now_s,
             project=caller.project,
         )
-        receivers.probe_at(conn, endpoint_id, at_s=now_s)
+        receivers.probe_at(conn, receiver_id, at_s=now_s)
         audit_receiver(conn, service, caller, "test", receiver)
     return TestDeliveryOut(delivery_id=str(delivery_id))
 
 
 @router.post(
-    "/endpoints/test",
-    operation_id="test_new_endpoint",
+    "/receivers/test",
+    operation_id="test_new_receiver",
     summary="Send a test message to a receiver before it is created",
     responses=_TEST_REFUSALS,
 )
-def test_new_endpoint(given: ReceiverIn, service: ServiceDep, caller: CallerDep) -> ReceiverTestOut:
+def test_new_receiver(given: ReceiverIn, service: ServiceDep, caller: CallerDep) -> ReceiverTestOut:
     """Sends one message with these settings, at once, and creates nothing.
 
     It counts as a test: at most ten in ten minutes. Formats that sign use a secret of this message
@@ -388,22 +388,22 @@ def test_new_endpoint(given: ReceiverIn, service: ServiceDep, caller: CallerDep)
 
 
 @router.post(
-    "/endpoints/{endpoint_id}/test-change",
-    operation_id="test_endpoint_change",
+    "/receivers/{receiver_id}/test-change",
+    operation_id="test_receiver_change",
     summary="Send a test message with changes that are not saved",
     responses=_TEST_REFUSALS,
 )
-def test_endpoint_change(
-    endpoint_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
+def test_receiver_change(
+    receiver_id: ReceiverId, change: ReceiverChange, service: ServiceDep, caller: CallerDep
 ) -> ReceiverTestOut:
     """Sends one message to the receiver as it would be with the change, and changes nothing.
 
     It counts as a test: at most ten in ten minutes.
     """
-    if endpoint_id == SETTINGS_RECEIVER_ID:
+    if receiver_id == SETTINGS_RECEIVER_ID:
         raise Conflict("only the operator changes the receiver of PACELINE_WEBHOOK_URL")
     with service.store.read() as conn:
-        known = receivers.get(conn, caller.project, endpoint_id)
+        known = receivers.get(conn, caller.project, receiver_id)
     return _sent_test(service, caller, change.applied(known, service.guard, service.mail))
 
 

@@ -5,12 +5,12 @@ than reading 200 operations. FastAPI only describes the route.
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import APIRouter
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.http.auth import header
 from app.api.http.errors import problem
 from app.api.http.fields import JobId, ResponseModel
-from app.api.http.principal import principal_of
+from app.api.http.principal import OPS_PATH, principal_of
 from app.api.routes.dependencies import BODY_REFUSALS, refusals
 from app.api.routes.jobs.recording import WorkerPlanOut, plan_for_workers, reference_step
 from app.api.service.service import Service
@@ -32,7 +32,6 @@ from app.store.jobs import JobRecord
 from app.trace.job import JOB_PATTERN, is_job_name
 
 PUSH_PATH = "/api/v1/jobs/{job_id}/ops"
-_PATH = re.compile(PUSH_PATH.replace("{job_id}", "([^/]+)"))
 # Larger bodies are decoded in threads: they would block the event loop for 1 ms or more.
 MAX_INLINE_BINARY_BYTES = 1 << 20
 MAX_INLINE_JSON_BYTES = 1 << 14
@@ -142,12 +141,14 @@ class PushOpsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        found = _PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        found = OPS_PATH.fullmatch(scope["path"]) if scope["type"] == "http" else None
         if found is None:
             return await self._app(scope, receive, send)
         if scope["method"] != "POST":
             refusal = problem(scope, 405, "method_not_allowed", "send POST", {"allow": "POST"})
             return await refusal(scope, receive, send)
+        if scope["query_string"]:
+            _refuse_parameters(scope["query_string"])
         answer = await self._push(_job_key(scope, found[1]), await _read_push(scope, receive))
         length = b"%d" % len(answer)
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
@@ -227,6 +228,11 @@ async def _decode_batch(job: JobRecord, pushed: PushedBatch, aside: asyncio.Sema
         # The traceback and its frames form a cycle that would keep the body (up to 8 MB) until the
         # next collection, which may be minutes away.
         raise error.with_traceback(None) from None
+
+
+def _refuse_parameters(query: bytes) -> None:
+    for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        raise InvalidRequest(f"query.{name[:64]}: no such parameter: this takes none")
 
 
 async def _read_push(scope: Scope, receive: Receive) -> PushedBatch:

@@ -18,13 +18,13 @@ export async function loadAlerts({ history }) {
   const filter = present({ severity, q: find })
   const isFiltered = isActive && Object.keys(filter).length > 0
   const [active, past, silences, endpoints, deliveries, { rules }, filtered, one] = await Promise.all([
-    list("/alerts/active", MOST),
-    isActive ? null : list("/alerts", history, { kind: shown === "resolved" ? shown : kind, q }),
+    list("/alerts", MOST),
+    isActive ? null : list("/alerts/transitions", history, { kind: shown === "resolved" ? shown : kind, q }),
     list("/silences", MOST),
-    getJson("/endpoints"),
+    getJson("/receivers"),
     list("/deliveries", MOST),
     getJson("/rules"),
-    isFiltered ? list("/alerts/active", MOST, { phase: shown, ...filter }) : null,
+    isFiltered ? list("/alerts", MOST, { phase: shown, ...filter }) : null,
     isFingerprint(alert) ? getJsonOrNull(`/alerts/${alert}`) : null,
   ])
   return {

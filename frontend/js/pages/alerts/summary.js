@@ -110,7 +110,7 @@ function row(endpoint) {
   const [markName, word] = receiverState(endpoint)
   return h(
     "li",
-    { "data-key": endpoint.endpoint_id },
+    { "data-key": endpoint.receiver_id },
     h("span", { class: "state" }, stateIcon(markName), word),
     h(
       "span",

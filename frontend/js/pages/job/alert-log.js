@@ -42,7 +42,7 @@ export class AlertLog {
     const number = ++this.numRequests
     const list = (path, limit, more) => getJson(`${path}?${new URLSearchParams({ job: this.jobId, limit })}${more}`)
     const found = await Promise.all([
-      list("/alerts", MAX_TRANSITIONS, "&kind=firing&kind=resolved"),
+      list("/alerts/transitions", MAX_TRANSITIONS, "&kind=firing&kind=resolved"),
       list("/deliveries", MAX_DELIVERIES, ""),
     ]).catch(() => null)
     if (!found || this.hasLeft || number !== this.numRequests) return
@@ -84,6 +84,6 @@ export class AlertLog {
         new Date(each.created_at) < end,
     )
     // The list is newest first: of one receiver the oldest is kept.
-    return [...new Map(about.map((each) => [each.endpoint_id, each])).values()]
+    return [...new Map(about.map((each) => [each.receiver_id, each])).values()]
   }
 }

@@ -52,7 +52,7 @@ export class AlertsCard {
     const number = ++this.numRequests
     try {
       const query = new URLSearchParams({ job: this.jobId, limit: MAX_ALERTS })
-      const { items } = await getJson(`/alerts/active?${query}`)
+      const { items } = await getJson(`/alerts?${query}`)
       const isSilenced = items.some(({ silenced_by }) => silenced_by.length)
       const silences = isSilenced ? (await getJson(`/silences?limit=${MAX_SILENCES}`)).items : []
       if (number !== this.numRequests) return

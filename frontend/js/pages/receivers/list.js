@@ -66,12 +66,12 @@ function secretBox({ name, secret, isNew }, act) {
 
 function row(endpoint, { state, form, act }) {
   // A receiver whose address is hidden from the reader has no actions.
-  const { endpoint_id, format, address, is_of_settings, deliveries } = endpoint
+  const { receiver_id, format, address, is_of_settings, deliveries } = endpoint
   const [markName, word] = receiverState(endpoint)
-  const said = state.said?.id === endpoint_id && state.said
+  const said = state.said?.id === receiver_id && state.said
   return h(
     "li",
-    { class: "row", "data-key": endpoint_id },
+    { class: "row", "data-key": receiver_id },
     h("span", { class: "state" }, stateIcon(markName), word),
     h(
       "div",
@@ -95,12 +95,12 @@ function row(endpoint, { state, form, act }) {
         { class: said.isRefused ? "refused" : "said", role: said.isRefused && "alert", "data-key": "said" },
         said.text,
       ),
-    state.form === endpoint_id && form,
+    state.form === receiver_id && form,
   )
 }
 
 function actions(endpoint, state, act) {
-  const { endpoint_id, format, health, is_of_settings } = endpoint
+  const { receiver_id, format, health, is_of_settings } = endpoint
   const action = (key, text, words, onclick) =>
     h(
       "button",
@@ -122,9 +122,9 @@ function actions(endpoint, state, act) {
       SIGNED.has(format) &&
       action("rotate", "New secret", "Make a new secret for", () => act.rotate(endpoint)),
     !is_of_settings &&
-      (state.deleting === endpoint_id
+      (state.deleting === receiver_id
         ? deleting(endpoint, act)
-        : action("delete", "Delete", "Delete", () => act.set({ deleting: endpoint_id }))),
+        : action("delete", "Delete", "Delete", () => act.set({ deleting: receiver_id }))),
   ]
 }
 

@@ -32,7 +32,7 @@ export function notificationsCard({ items, chosen, one, endpoints, act, refused,
   const pick = h(
     "select",
     { class: "field", "aria-label": "Receiver", onchange: (event) => act.choose({ endpoint: event.target.value }) },
-    [["", "All receivers"], ...endpoints.map((endpoint) => [endpoint.endpoint_id, receiverName(endpoint)])].map(
+    [["", "All receivers"], ...endpoints.map((endpoint) => [endpoint.receiver_id, receiverName(endpoint)])].map(
       ([value, text]) => h("option", { value, selected: value === (chosen.endpoint ?? "") }, text),
     ),
   )

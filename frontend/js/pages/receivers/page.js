@@ -51,17 +51,17 @@ class ReceiversPage extends LivePage {
       set: (changes) => this.set(changes),
       add: () => this.open(null),
       use: (recipe) => this.open(null, recipe),
-      edit: ({ endpoint_id }) =>
-        this.change(endpoint_id, async () => this.open(await getJson(`/endpoints/${endpoint_id}`))),
+      edit: ({ receiver_id }) =>
+        this.change(receiver_id, async () => this.open(await getJson(`/receivers/${receiver_id}`))),
       forget: () => this.set({ secret: null }),
-      test: (endpoint) => this.change(endpoint.endpoint_id, () => this.test(endpoint)),
-      enable: (endpoint) => this.change(endpoint.endpoint_id, () => this.enable(endpoint, "is enabled")),
+      test: (endpoint) => this.change(endpoint.receiver_id, () => this.test(endpoint)),
+      enable: (endpoint) => this.change(endpoint.receiver_id, () => this.enable(endpoint, "is enabled")),
       tryNow: (endpoint) =>
-        this.change(endpoint.endpoint_id, () =>
+        this.change(endpoint.receiver_id, () =>
           this.enable(endpoint, "is being retried, with its pending notifications"),
         ),
-      rotate: (endpoint) => this.change(endpoint.endpoint_id, () => this.rotate(endpoint)),
-      remove: (endpoint) => this.change(endpoint.endpoint_id, () => this.remove(endpoint)),
+      rotate: (endpoint) => this.change(endpoint.receiver_id, () => this.rotate(endpoint)),
+      remove: (endpoint) => this.change(endpoint.receiver_id, () => this.remove(endpoint)),
     }
   }
 
@@ -89,7 +89,7 @@ class ReceiversPage extends LivePage {
   /** Open the form of a receiver; of a new one with what a recipe fills in. */
   open(endpoint, recipe = null) {
     this.form.open(endpoint, recipe)
-    this.set({ form: endpoint?.endpoint_id ?? "new", said: null })
+    this.set({ form: endpoint?.receiver_id ?? "new", said: null })
     this.form.node.querySelector("input").focus()
   }
 
@@ -104,8 +104,8 @@ class ReceiversPage extends LivePage {
     const isDone = await this.attempt(
       async () => {
         const saved = await (isNew
-          ? send("POST", "/endpoints", wanted)
-          : send("PATCH", `/endpoints/${this.state.form}`, wanted))
+          ? send("POST", "/receivers", wanted)
+          : send("PATCH", `/receivers/${this.state.form}`, wanted))
         if (saved.secret) this.state.secret = { name: saved.name, secret: saved.secret, isNew: true }
       },
       (error) => this.form.refuse(error.message),
@@ -119,7 +119,7 @@ class ReceiversPage extends LivePage {
   /** Send a test with what is in the form, which is not saved; what came of it, null where it was refused. */
   async testUnsaved(wanted) {
     const { form } = this.state
-    const path = form === "new" ? "/endpoints/test" : `/endpoints/${form}/test-change`
+    const path = form === "new" ? "/receivers/test" : `/receivers/${form}/test-change`
     let found = null
     await this.attempt(
       async () => {
@@ -131,37 +131,37 @@ class ReceiversPage extends LivePage {
   }
 
   async test(endpoint) {
-    const { endpoint_id } = endpoint
-    const { delivery_id } = await send("POST", `/endpoints/${endpoint_id}/test`)
-    this.say(endpoint_id, `A test is on its way to ${receiverName(endpoint)}.`)
+    const { receiver_id } = endpoint
+    const { delivery_id } = await send("POST", `/receivers/${receiver_id}/test`)
+    this.say(receiver_id, `A test is on its way to ${receiverName(endpoint)}.`)
     for (let look = 0; look < TEST_LOOKS && !this.hasLeft; look += 1) {
       await new Promise((resolve) => setTimeout(resolve, TEST_EVERY_MS))
       const sent = await getJson(`/deliveries/${delivery_id}`)
       if (sent.state === "due" && !sent.attempts.length) continue
       const last = sent.attempts.at(-1)
       return this.say(
-        endpoint_id,
+        receiver_id,
         `The test: ${notificationState(sent)}. ${last ? attemptWords(last) : contained(sent.detail ?? "")}`,
       )
     }
   }
 
   async enable(endpoint, words) {
-    const { endpoint_id } = endpoint
-    await send("POST", `/endpoints/${endpoint_id}/enable`)
-    this.say(endpoint_id, `${receiverName(endpoint)} ${words}.`)
+    const { receiver_id } = endpoint
+    await send("POST", `/receivers/${receiver_id}/enable`)
+    this.say(receiver_id, `${receiverName(endpoint)} ${words}.`)
   }
 
-  async rotate({ endpoint_id, name }) {
-    const { secret } = await send("POST", `/endpoints/${endpoint_id}/rotate`)
+  async rotate({ receiver_id, name }) {
+    const { secret } = await send("POST", `/receivers/${receiver_id}/rotate`)
     this.set({ secret: { name, secret, isNew: false } })
     announce("The new secret is shown only once.")
   }
 
-  async remove({ endpoint_id, name }) {
-    await send("DELETE", `/endpoints/${endpoint_id}`)
+  async remove({ receiver_id, name }) {
+    await send("DELETE", `/receivers/${receiver_id}`)
     this.set({ deleting: null })
-    announce(`${receiverName({ endpoint_id, name })} is deleted.`)
+    announce(`${receiverName({ receiver_id, name })} is deleted.`)
     this.root.querySelector("[data-key=new]")?.focus()
   }
 
@@ -217,11 +217,11 @@ async function load(limit) {
   const query = new URLSearchParams({
     limit,
     ...(state && { state }),
-    ...(endpoint && { endpoint }),
+    ...(endpoint && { receiver: endpoint }),
     ...(isFingerprint(alert) && { alert }),
   })
   const [endpoints, messages, one, settings] = await Promise.all([
-    getJson("/endpoints"),
+    getJson("/receivers"),
     getJson(`/deliveries?${query}`),
     message ? getJsonOrNull(`/deliveries/${encodeURIComponent(message)}`) : null,
     getJson("/settings"),

@@ -189,7 +189,7 @@ class TimelinePage {
   drawCharts() {
     const charts = `${this.windowPath()}/charts`
     this.drawTimeline()
-    this.cards.parts.load({ "path-parts": `${charts}/path-parts?${this.query()}` })
+    this.cards.parts.load({ "path-parts": `${charts}/path-parts?step=${this.shown.step}` })
     this.cards.waiting.load({ waiting: `${charts}/waiting?${this.query()}` })
   }
 
@@ -217,12 +217,21 @@ class TimelinePage {
       viewerUrl: this.shown.viewer_url,
       path: `${this.windowPath()}/timeline?${this.shown.timeline_query}`,
       ...file,
+      onSlow: (words) => this.noteOpening("The trace is not open yet.", words),
     })
     this.drawHead()
-    await opening.catch((error) => {
-      this.note = { fact: "The trace was not opened.", consequence: error.message }
-    })
+    await opening.then(
+      () => {
+        this.note = null
+      },
+      (error) => this.noteOpening("The trace was not opened.", error.message),
+    )
     this.isOpening = false
+    if (!this.isLeft) this.drawHead()
+  }
+
+  noteOpening(fact, consequence) {
+    this.note = { fact, consequence }
     if (!this.isLeft) this.drawHead()
   }
 

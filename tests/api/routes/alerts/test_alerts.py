@@ -14,10 +14,10 @@ from tests.api.server import NOW_S
 pytestmark = pytest.mark.anyio
 
 PATH = "/api/v1/alerts"
-ACTIVE = f"{PATH}/active"
+TRANSITIONS = f"{PATH}/transitions"
 
 
-async def found(api, path=ACTIVE, **params):
+async def found(api, path=PATH, **params):
     answer = await api.client.get(path, params=params)
     assert answer.status_code == 200, answer.text
     return answer.json()["items"]
@@ -26,7 +26,7 @@ async def found(api, path=ACTIVE, **params):
 async def test_transition_has_its_figures(api):
     await api.register("job-a")
     state = fire(api)
-    [shown] = await found(api, PATH)
+    [shown] = await found(api, TRANSITIONS)
     assert shown.pop("event_id") == 1
     assert shown == {
         "fingerprint": state.fingerprint,
@@ -60,15 +60,17 @@ async def test_transitions_are_listed_newest_first_each_once_and_by_job(api):
         await api.register(name)
     for job, rule in (("job-a", "slow"), ("job-b", "slow"), ("job-a", "waste")):
         fire(api, job, rule)
-    first = (await api.client.get(PATH, params={"limit": 2})).json()
-    rest = (await api.client.get(PATH, params={"limit": 2, "cursor": first["next_cursor"]})).json()
+    first = (await api.client.get(TRANSITIONS, params={"limit": 2})).json()
+    rest = (
+        await api.client.get(TRANSITIONS, params={"limit": 2, "cursor": first["next_cursor"]})
+    ).json()
     assert [each["event_id"] for each in first["items"] + rest["items"]] == [3, 2, 1]
     assert rest["next_cursor"] is None
-    assert [each["job_id"] for each in await found(api, PATH, job="job-b")] == ["job-b"]
+    assert [each["job_id"] for each in await found(api, TRANSITIONS, job="job-b")] == ["job-b"]
 
 
 async def test_transitions_of_an_unknown_job_are_not_found(api):
-    assert (await api.client.get(PATH, params={"job": "none"})).status_code == 404
+    assert (await api.client.get(TRANSITIONS, params={"job": "none"})).status_code == 404
 
 
 async def test_transitions_are_filtered_by_kind_job_and_open_state(api):
@@ -78,17 +80,19 @@ async def test_transitions_are_filtered_by_kind_job_and_open_state(api):
     fire(api, "job-b")
 
     async def ids(**params):
-        return [each["event_id"] for each in await found(api, PATH, **params)]
+        return [each["event_id"] for each in await found(api, TRANSITIONS, **params)]
 
     assert await ids(open=True) == [3]
     assert await ids(kind="firing") == [3, 1]
     assert await ids(kind=["resolved", "acknowledged"]) == [2]
     assert await ids(kind=["resolved", "firing"]) == [3, 2, 1]
-    assert (await api.client.get(PATH, params={"kind": ["firing", "none"]})).status_code == 422
+    assert (
+        await api.client.get(TRANSITIONS, params={"kind": ["firing", "none"]})
+    ).status_code == 422
     assert await ids(q="-B") == [3]
     assert await ids(q="t/job") == []
     assert await ids(q="-A", kind="resolved") == [2]
-    assert (await api.client.get(PATH, params={"q": "\x00"})).status_code == 422
+    assert (await api.client.get(TRANSITIONS, params={"q": "\x00"})).status_code == 422
 
 
 async def test_active_alert_has_figures_culprit_and_receivers(api):
@@ -125,7 +129,7 @@ async def test_active_alerts_are_filtered_and_paged(api):
     assert await rules(severity="critical") == [("job-a", "lost")]
     assert await rules(job="job-b") == await rules(q="-B") == [("job-b", "slow")]
     assert await rules(job="nobody") == []
-    first = (await api.client.get(ACTIVE, params={"limit": 2})).json()
+    first = (await api.client.get(PATH, params={"limit": 2})).json()
     rest = await found(api, limit=2, cursor=first["next_cursor"])
     assert [(e["job_id"], e["rule"]) for e in first["items"] + rest] == everything
 

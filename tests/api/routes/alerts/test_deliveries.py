@@ -35,9 +35,11 @@ async def test_delivery_has_its_attempts_and_errors(api, sent):
     [message] = (await ask(api))["items"]
     assert message == {
         "delivery_id": sent,
+        "receiver_id": "ep_1",
+        "receiver_name": "on call",
         "endpoint_id": "ep_1",
         "endpoint_name": "on call",
-        "endpoint_format": "standard",
+        "receiver_format": "standard",
         "job_id": "job-a",
         "rule": "slowdown",
         "kind": "firing",
@@ -66,7 +68,7 @@ async def test_deliveries_are_listed_newest_first_and_by_receiver(api, sent):
     rest = await ask(api, cursor=first["next_cursor"])
     shown = [each["delivery_id"] for each in first["items"] + rest["items"]]
     assert shown == list(reversed(ids))
-    [of_other] = (await ask(api, endpoint="ep_2"))["items"]
+    [of_other] = (await ask(api, receiver="ep_2"))["items"]
     assert of_other["delivery_id"] == ids[1]
 
 
@@ -129,7 +131,7 @@ async def test_replays_are_limited(api, sent):
     answer = await api.client.post(f"{PATH}/{sent}/replay")
     assert (answer.status_code, answer.json()["code"]) == (429, "limit_tests")
     add_consumer(api)
-    answer = await api.client.post("/api/v1/endpoints/ep_1/test")
+    answer = await api.client.post("/api/v1/receivers/ep_1/test")
     assert (answer.status_code, answer.json()["code"]) == (429, "limit_tests")
 
 

@@ -19,7 +19,7 @@ from tests.api.server import NOW_S, UnconnectedGuard, running
 
 pytestmark = pytest.mark.anyio
 
-PATH = "/api/v1/endpoints"
+PATH = "/api/v1/receivers"
 URL = "https://hooks.example.com:8443/secret-part?token=secret-part"
 HOST = "https://hooks.example.com:8443"
 NEW = {"name": "on call", "url": URL}
@@ -47,7 +47,7 @@ async def test_secret_is_shown_once_and_full_address_never(api):
     made = await make(api, headers={"X-Team": "secret-part"}, matchers=[], min_severity="warning")
     secret = made.pop("secret")
     Webhook(secret)  # valid for a receiver
-    endpoint_id = made["endpoint_id"]
+    endpoint_id = made["receiver_id"]
     for path in (PATH, f"{PATH}/{endpoint_id}", "/api/v1/audit"):
         text = (await api.client.get(path)).text
         assert "secret-part" not in text
@@ -82,7 +82,7 @@ async def test_list_has_the_health_of_each_receiver(api):
     with api.store.write() as conn:
         receivers.mark_failed(conn, "ep_1", detail="HTTP 500", now_s=NOW_S)
     first, second = (await api.client.get(PATH)).json()["items"]
-    assert (first["endpoint_id"], first["health"]["state"]) == ("ep_1", "failing")
+    assert (first["receiver_id"], first["health"]["state"]) == ("ep_1", "failing")
     assert (first["health"]["failures"], first["health"]["last_detail"]) == (1, "HTTP 500")
     assert (first["deliveries"]["due"], first["deliveries"]["delivered"]) == (1, 1)
     assert second["health"]["state"] == "off"
@@ -119,7 +119,7 @@ async def test_receiver_that_cannot_be_reached_is_unreachable_until_a_delivery(a
     not_found = ("unreachable", "host name not found (DNS)")
     assert (made["health"]["state"], made["health"]["last_detail"]) == not_found
     assert made["health"]["failures"] == 0  # it is no failed delivery
-    receiver_id = made["endpoint_id"]
+    receiver_id = made["receiver_id"]
     with api.store.write() as conn:
         receivers.mark_succeeded(conn, receiver_id, NOW_S)
     assert (await seen(api, receiver_id))["health"]["state"] == "ok"
@@ -162,7 +162,7 @@ async def test_receiver_is_tested_before_it_is_saved(api):
         assert found["detail"] == "HTTP 503 come again"
         paths = [(path, headers.get("x-team")) for path, headers, _ in listening.requests]
     assert paths == [("/hook/new", None), ("/hook/changed", "a")]
-    assert stored(api, made["endpoint_id"]).url.endswith("/old")
+    assert stored(api, made["receiver_id"]).url.endswith("/old")
     [listed] = (await api.client.get(PATH)).json()["items"]
     assert listed["health"]["state"] == "untried"
     audit = (await api.client.get("/api/v1/audit")).json()["items"]
@@ -186,7 +186,7 @@ async def test_unsaved_tests_are_guarded_limited_and_need_admin(api):
 
 
 async def test_omitted_fields_of_a_change_stay(api):
-    endpoint_id = (await make(api, headers={"X-Team": "a"}))["endpoint_id"]
+    endpoint_id = (await make(api, headers={"X-Team": "a"}))["receiver_id"]
     before = stored(api, endpoint_id)
     answer = await api.client.patch(f"{PATH}/{endpoint_id}", json={"name": "others"})
     assert (answer.status_code, answer.json()["name"]) == (200, "others")
@@ -218,7 +218,7 @@ async def test_audit_has_changed_fields_without_secrets(api):
         "headers": {"X-A": "new-2"},
         "url": "https://events.pagerduty.com/v2/hidden",
     }
-    await api.client.patch(f"{PATH}/{made['endpoint_id']}", json=change)
+    await api.client.patch(f"{PATH}/{made['receiver_id']}", json=change)
     answer = await api.client.get("/api/v1/audit?object_kind=endpoint")
     changes = answer.json()["items"][0]["detail"]["changes"]
     assert changes == {
@@ -296,7 +296,7 @@ async def test_renaming_does_not_reset_failures(api):
 
 
 async def test_new_address_does_not_get_stored_secrets(api):
-    endpoint_id = (await make(api, headers={"Authorization": "Bearer x"}))["endpoint_id"]
+    endpoint_id = (await make(api, headers={"Authorization": "Bearer x"}))["receiver_id"]
     elsewhere = {"url": "https://mine.example.com/"}
     answer = await api.client.patch(f"{PATH}/{endpoint_id}", json=elsewhere)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid")
@@ -306,23 +306,23 @@ async def test_new_address_does_not_get_stored_secrets(api):
 
 async def test_after_a_rotation_both_secrets_sign_for_a_day(api):
     made = await make(api)
-    path = f"{PATH}/{made['endpoint_id']}"
+    path = f"{PATH}/{made['receiver_id']}"
     new = (await api.client.post(f"{path}/rotate")).json()
     assert new["old_is_good_until"] == "2026-09-22T14:13:20Z"
     assert new["secret"] != made["secret"]
 
     def signatures(at_s):
-        webhook_receiver = stored(api, made["endpoint_id"])
+        webhook_receiver = stored(api, made["receiver_id"])
         headers = attempt_headers(webhook_receiver, Message("{}"), "msg_1", at_s)
         return headers["webhook-signature"].split()
 
     assert len(signatures(NOW_S + DAY_S - 1)) == 2
     assert len(signatures(NOW_S + DAY_S)) == 1
     newest = (await api.client.post(f"{path}/rotate")).json()
-    assert stored(api, made["endpoint_id"]).secrets == (newest["secret"], new["secret"])
+    assert stored(api, made["receiver_id"]).secrets == (newest["secret"], new["secret"])
     api.clock.now_s += 2 * DAY_S
     last = (await api.client.post(f"{path}/rotate")).json()
-    assert stored(api, made["endpoint_id"]).secrets == (last["secret"], newest["secret"])
+    assert stored(api, made["receiver_id"]).secrets == (last["secret"], newest["secret"])
 
 
 async def test_password_of_a_format_is_never_shown(api):
@@ -330,11 +330,11 @@ async def test_password_of_a_format_is_never_shown(api):
     made = await make(api, format="pagerduty", url=None, secret=key)
     assert (made["secret"], made["has_secret"]) == (None, True)
     assert made["address"] == "https://events.pagerduty.com"
-    path = f"{PATH}/{made['endpoint_id']}"
+    path = f"{PATH}/{made['receiver_id']}"
     assert (await api.client.post(f"{path}/rotate")).status_code == 409
     answer = await api.client.patch(path, json={"secret": key[::-1]})
     assert answer.status_code == 200, answer.text
-    assert stored(api, made["endpoint_id"]).secrets == (key[::-1],)
+    assert stored(api, made["receiver_id"]).secrets == (key[::-1],)
     assert key not in (await api.client.get(path)).text
 
 
@@ -352,7 +352,7 @@ async def test_e_mail_is_addressed_by_mailto(mailing):
     made = await make(mailing, format="email", url="mailto:oncall@example.com")
     assert (made["address"], made["secret"]) == ("mailto:oncall@example.com", None)
     add_consumer(mailing)
-    path = f"{PATH}/{made['endpoint_id']}"
+    path = f"{PATH}/{made['receiver_id']}"
     assert (await mailing.client.post(f"{path}/test")).status_code == 202
     elsewhere = {"url": "mailto:boss@elsewhere.example"}
     answer = await mailing.client.patch(path, json=elsewhere)
@@ -433,7 +433,7 @@ async def test_invalid_receiver_gets_422(api, what):
 
 
 async def test_invalid_change_gets_422(api):
-    path = f"{PATH}/{(await make(api))['endpoint_id']}"
+    path = f"{PATH}/{(await make(api))['receiver_id']}"
     for change in ({"url": "https://10.0.0.1/"}, {"headers": {"Host": "a"}}, {"secret": SECRET}):
         assert (await api.client.patch(path, json=change)).status_code == 422
     assert (await api.client.patch(path, json={"format": "slack"})).status_code == 422
@@ -475,7 +475,7 @@ async def test_test_message_is_sent_by_the_consumer(api):
 )
 async def test_every_format_can_be_tested(api, format_):
     secret = {"secret": "k" * 32} if format_ == "pagerduty" else {}
-    endpoint_id = (await make(api, format=format_, **secret))["endpoint_id"]
+    endpoint_id = (await make(api, format=format_, **secret))["receiver_id"]
     add_consumer(api)
     assert (await api.client.post(f"{PATH}/{endpoint_id}/test")).status_code == 202
 
@@ -496,7 +496,7 @@ async def test_messages_of_a_removed_receiver_stay(api):
     answer = await api.client.delete(f"{PATH}/ep_1")
     assert (answer.status_code, answer.json()["code"]) == (404, "endpoint_not_found")
     [message] = (await api.client.get("/api/v1/deliveries")).json()["items"]
-    assert (message["endpoint_id"], message["endpoint_name"]) == ("ep_1", None)
+    assert (message["receiver_id"], message["receiver_name"]) == ("ep_1", None)
 
 
 async def test_receiver_of_the_settings_is_visible_and_read_only(api):

@@ -7,7 +7,7 @@ from tests.api.server import NOW_S
 
 pytestmark = pytest.mark.anyio
 
-PATH = "/api/v1/endpoints"
+PATH = "/api/v1/receivers"
 NEW = {"name": "on call", "url": "https://hooks.example.com/hook"}
 
 
@@ -17,7 +17,7 @@ def late(api):
 
 
 async def test_new_enabled_or_widened_receiver_is_marked_for_late_notification(api):
-    endpoint_id = (await api.client.post(PATH, json=NEW)).json()["endpoint_id"]
+    endpoint_id = (await api.client.post(PATH, json=NEW)).json()["receiver_id"]
     assert set(late(api)) == {endpoint_id}
     for change, is_late in (
         ({"name": "other"}, False),

@@ -111,7 +111,7 @@ async def test_silence_until_the_job_ends_ends_with_its_run(api, end):
     )
     await api.client.post("/api/v1/jobs/job-b/end")
     await api.register("job-a")  # another rank of the same run
-    [shown] = (await api.client.get("/api/v1/alerts/active")).json()["items"]
+    [shown] = (await api.client.get("/api/v1/alerts")).json()["items"]
     assert shown["silenced_by"] == [made.json()["silence_id"]]
     with api.store.write() as conn:
         notifications.wake_group(conn, state.job_id, state.rule, at_s=NOW_S + 600)

@@ -1,0 +1,46 @@
+"""Old spellings of paths and parameters answer as the new ones do, and say that they are old."""
+
+import pytest
+
+from app.api.http.old_spellings import PARAMETERS, PATHS
+from tests.api.alerting import add_receiver, fire, send
+
+pytestmark = pytest.mark.anyio
+
+OLD_AND_NEW = [
+    ("/api/v1/endpoints", "/api/v1/receivers"),
+    ("/api/v1/endpoints/ep_1", "/api/v1/receivers/ep_1"),
+    ("/api/v1/alerts/active?limit=5", "/api/v1/alerts?limit=5"),
+    ("/api/v1/alerts?kind=firing&limit=5", "/api/v1/alerts/transitions?kind=firing&limit=5"),
+    ("/api/v1/deliveries?endpoint=ep_1", "/api/v1/deliveries?receiver=ep_1"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_AND_NEW)
+async def test_old_spelling_answers_as_the_new_one_and_says_so(api, old, new):
+    await api.register("job-a")
+    add_receiver(api)
+    fire(api)
+    send(api)
+    answer, expected = await api.client.get(old), await api.client.get(new)
+    assert (answer.status_code, answer.json()) == (200, expected.json())
+    assert answer.headers["deprecation"].startswith("@")
+    assert answer.headers["sunset"].endswith("GMT")
+    path = new.partition("?")[0]
+    assert answer.headers["link"].startswith(f'<{path}>; rel="successor-version"')
+    assert "deprecation" not in expected.headers
+
+
+async def test_changes_under_an_old_path_need_the_same_scope(api):
+    add_receiver(api)
+    answer = await api.client.delete("/api/v1/endpoints/ep_1")
+    assert (answer.status_code, "deprecation" in answer.headers) == (204, True)
+
+
+async def test_description_has_the_new_spellings_only(api):
+    document = (await api.client.get("/openapi.json")).json()
+    assert not set(PATHS) & set(document["paths"])
+    for path, renamed in PARAMETERS.items():
+        listed = {each["name"] for each in document["paths"][path]["get"]["parameters"]}
+        assert set(renamed.values()) <= listed
+        assert not set(renamed) & listed
