@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from app.store.tables import metadata
+from app.store.alerting.tables import all_tables
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=metadata,
+    target_metadata=all_tables,
     render_as_batch=True,  # SQLite alters a table by copying it
 )
 context.run_migrations()

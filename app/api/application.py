@@ -18,6 +18,7 @@ from typing_extensions import override
 from app.api.documents import routes as documentation
 from app.api.http import errors
 from app.api.http.bodies import BodyLimit, ProjectRates
+from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, PushLines
 from app.api.http.middleware import (
     AuthMiddleware,
     ErrorMiddleware,
@@ -26,7 +27,6 @@ from app.api.http.middleware import (
 )
 from app.api.http.old_spellings import OldSpellings
 from app.api.http.parameters import refuse_unknown_parameters
-from app.api.http.places import InFlightLimit, ProjectShareLimit, PushLines
 from app.api.http.request_log import RequestLog, route_labels
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir

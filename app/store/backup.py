@@ -19,23 +19,13 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, select, true
 
 from app.errors import InvalidRequest
+from app.store.alerting.tables import alert_events, all_tables, delivery_attempts, outbox
 from app.store.columns import is_bytes
 from app.store.database import Store, current_revision, without_time_limits
-from app.store.tables import (
-    alert_events,
-    audit,
-    consumers,
-    dead_letters,
-    delivery_attempts,
-    metadata,
-    outbox,
-    projects,
-    shards,
-    totals,
-)
+from app.store.tables import audit, consumers, dead_letters, projects, shards, totals
 
 _FORMAT = 1
-_TABLES = [table for table in metadata.sorted_tables if table not in (shards, consumers)]
+_TABLES = [table for table in all_tables.sorted_tables if table not in (shards, consumers)]
 _SERIALS = (
     (alert_events, "event_id"),
     (dead_letters, "letter_id"),

@@ -30,20 +30,12 @@ from app import formatting
 from app.diagnosis.clock_times import result_ended_s
 from app.diagnosis.combine_causes import leading
 from app.engine.metrics import loss_shares
+from app.store.alerting.tables import alert_events, alerts
 from app.store.columns import JsonText
 from app.store.database import insert_or_replace
 from app.store.jobs import Lifecycle, is_in
 from app.store.projects import is_kept, owns
-from app.store.tables import (
-    alert_events,
-    alerts,
-    jobs,
-    runs,
-    steps,
-    window_briefs,
-    window_losses,
-    windows,
-)
+from app.store.tables import jobs, runs, steps, window_briefs, window_losses, windows
 from app.store.windows import (
     SUMMARY_COLUMNS,
     RecentSummary,

@@ -31,29 +31,31 @@ from sqlalchemy import (
 
 from app.errors import LeaseLost, NotFound
 from app.store import runs as stored_runs
+from app.store.alerting.tables import (
+    alert_events,
+    alert_groups,
+    alert_told,
+    alerts,
+    all_tables,
+    delivery_attempts,
+    muting,
+    outbox,
+)
 from app.store.columns import PackedJson, is_bytes
 from app.store.database import Store, now_s, rows_of_group
 from app.store.jobs import RESTORABLE_FOR_S
 from app.store.projects import owns
 from app.store.tables import (
-    alert_events,
-    alert_groups,
-    alert_told,
-    alerts,
     annotations,
     audit,
     cursors,
     dead_letters,
-    delivery_attempts,
     drops,
     fixes,
     histories,
     hosts,
     ingest_counts,
     jobs,
-    metadata,
-    muting,
-    outbox,
     projects,
     run_hosts,
     runs,
@@ -90,7 +92,9 @@ DELETED_JOBS = "rows of deleted jobs"
 _BATCH_ROWS_OF_DELETED = 1000
 # All tables with rows of one job, children before their parents.
 _TABLES_OF_JOBS = tuple(
-    table for table in reversed(metadata.sorted_tables) if "job_id" in table.c and table is not jobs
+    table
+    for table in reversed(all_tables.sorted_tables)
+    if "job_id" in table.c and table is not jobs
 )
 # An arbitrary number that no other lock uses; the same in every Paceline.
 ADVISORY_LOCK = 7_263_554_619

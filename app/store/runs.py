@@ -37,19 +37,11 @@ from app.errors import (
     RunLimit,
 )
 from app.store import audit
+from app.store.alerting.tables import alerts, endpoints
 from app.store.database import insert, insert_new, insert_or_replace
 from app.store.dead_letters import DeadLetter
 from app.store.projects import create_if_missing, owns
-from app.store.tables import (
-    alerts,
-    drops,
-    endpoints,
-    ingest_counts,
-    jobs,
-    runs,
-    score_reports,
-    totals,
-)
+from app.store.tables import drops, ingest_counts, jobs, runs, score_reports, totals
 from app.trace import ops
 from app.trace.job import Job, Parallelism, job_of, project_of
 from app.trace.ops import BUILT_IN, OpTypes

@@ -269,9 +269,9 @@ class _Reader:
         """Its firing alert on the slowdown: the figure, and its text."""
         items = self._get("/alerts")["items"]
         for each in items:
-            if each["job_id"] == self.job and each["rule"] == "slowdown":
-                if each["phase"] == "firing":
-                    return {"slowdown": each["value"], "text": each["sentence"]}
+            is_it = each["job_id"] == self.job and each["rule"] == "slowdown"
+            if is_it and each["phase"] == "firing":
+                return {"slowdown": each["value"], "text": each["sentence"]}
         return {}
 
     def _get(self, path: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`paceline demo` as a new user sees it: six live jobs, and what is wrong with five of them."""
 
 import re
+from functools import partial
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_the_printed_link_opens_a_fleet_of_six_jobs_with_figures(demo, open_page
     assert "pl_" not in page.content()
     expect(page.locator("a.row", has_text="demo-long-last-stage")).to_contain_text("stage 3")
     for job_id in ("demo-slow-worker", "demo-recovers"):
-        wait_until(lambda job_id=job_id: first_slow_window(demo, job_id), "the fault has begun")
+        wait_until(partial(first_slow_window, demo, job_id), "the fault has begun")
     for job_id, place in (("slow-worker", "dp 3, stage 1"), ("recovers", "dp 3, stage 2")):
         row = page.locator("a.row", has_text=f"demo-{job_id}")
         expect(row).to_contain_text(place)

@@ -11,9 +11,9 @@ from sqlalchemy import inspect, text
 from app.errors import StartUpFailed, StoreUnavailable
 from app.store import jobs
 from app.store import runs as stored_runs
+from app.store.alerting.tables import all_tables
 from app.store.database import Store, current_revision, is_migrated, migrations_dir, newest_revision
 from app.store.migrations import alembic_config, downgrade, migrate
-from app.store.tables import metadata
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN
 
@@ -34,7 +34,7 @@ def test_migrated_tables_equal_the_tables_of_the_code(store):
         context = MigrationContext.configure(
             conn, opts={"compare_type": True, "compare_server_default": True}
         )
-        assert compare_metadata(context, metadata) == []
+        assert compare_metadata(context, all_tables) == []
         assert current_revision(conn) == newest_revision()
 
 

@@ -189,12 +189,12 @@ def fill_newer_rows(conn):
     add_audit_entry(conn, "a")
 
 
-def test_downgrade_to_0010_drops_assignees_and_notes(upgraded, url):
+def test_downgrade_to_0013_drops_assignees_and_notes(upgraded, url):
     with upgraded.write() as conn:
         [state] = alerts.of_job(conn, old.FIRING)
         alerts.assign(conn, state.fingerprint, to="Maria", by="ops", at_s=7.0)
         alerts.add_event(conn, event(old.FIRING, kind="note", reason="see OPS-17"))
-    downgrade(url, "0010")
+    downgrade(url, "0013")
     migrate(url)
     with upgraded.read() as conn:
         [found] = alerts.of_job(conn, old.FIRING)

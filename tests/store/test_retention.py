@@ -20,6 +20,7 @@ from app.store import (
 from app.store import runs as stored_runs
 from app.store import tables as at
 from app.store.alerting import alerts, deliveries, notifications, silences
+from app.store.alerting import tables as alert_tables
 from app.store.alerting.notifications import LastNotification, NotifiedKind
 from app.store.database import Store
 from app.store.fleet import Loss
@@ -27,13 +28,7 @@ from app.store.recordings import StepSample
 from app.store.retention import RetentionDays
 from app.store.runs import IngestCounts
 from app.store.shards import SpoolRow
-from app.store.tables import (
-    cursors,
-    ingest_counts,
-    runs,
-    window_briefs,
-    window_losses,
-)
+from app.store.tables import cursors, ingest_counts, runs, window_briefs, window_losses
 from app.store.tables import drops as drops_table
 from app.store.tables import histories as histories_table
 from app.store.windows import StepRow
@@ -256,8 +251,8 @@ def test_events_are_removed_unless_their_alert_is_active(store):
             alerts.add_event(conn, event(JOB, at_s=days_ago(n)))
             alerts.add_event(conn, event(JOB, "worker", "1-0", at_s=days_ago(n)))
     assert sweep(store) == {("default", "alert events"): 2}
-    assert keys(store, at.alert_events.c.event_id) == [2, 4, 5, 6]
-    assert num_rows(store, at.alerts) == [1]
+    assert keys(store, alert_tables.alert_events.c.event_id) == [2, 4, 5, 6]
+    assert num_rows(store, alert_tables.alerts) == [1]
 
 
 def test_finished_messages_are_removed_with_their_attempts(store):
@@ -269,11 +264,11 @@ def test_finished_messages_are_removed_with_their_attempts(store):
             conn, notice_id="test", now_s=days_ago(400), job_id=None, rule=None, project="default"
         )
         of_no_one = add_message(conn, notice_id="due", now_s=days_ago(400))
-        done = update(at.outbox).where(at.outbox.c.delivery_id != of_no_one)
-        conn.execute(done.values(state="delivered", done_s=at.outbox.c.created_s))
+        done = update(alert_tables.outbox).where(alert_tables.outbox.c.delivery_id != of_no_one)
+        conn.execute(done.values(state="delivered", done_s=alert_tables.outbox.c.created_s))
     assert sweep(store) == {("default", "deliveries"): 3}
-    assert keys(store, at.outbox.c.notice_id) == ["2", "due"]
-    assert num_rows(store, at.delivery_attempts) == [1]
+    assert keys(store, alert_tables.outbox.c.notice_id) == ["2", "due"]
+    assert num_rows(store, alert_tables.delivery_attempts) == [1]
 
 
 def test_last_notifications_are_kept_while_an_alert_fires(store):
@@ -294,8 +289,8 @@ def test_last_notifications_are_kept_while_an_alert_fires(store):
             notifications.release(conn, group, next_at_s=None, last_at_s=days_ago(400))
         notifications.wake_group(conn, JOB, "woken", at_s=1.0)
     assert sweep(store) == {("default", "alerts told"): 1, ("default", "alert groups"): 1}
-    assert keys(store, at.alert_told.c.fingerprint) == ["r-1", "r-2", "r-3"]
-    assert keys(store, at.alert_groups.c.rule) == ["r-1", "r-2", "r-3", "woken"]
+    assert keys(store, alert_tables.alert_told.c.fingerprint) == ["r-1", "r-2", "r-3"]
+    assert keys(store, alert_tables.alert_groups.c.rule) == ["r-1", "r-2", "r-3", "woken"]
 
 
 def test_silences_and_audit_entries_expire(store):
@@ -307,7 +302,7 @@ def test_silences_and_audit_entries_expire(store):
                 conn, "default" if n != 200 else "nobodys", at_s=days_ago(n), object_id=f"{n}"
             )
     assert sweep(store) == {("default", "silences"): 2, ("default", "audit"): 1}
-    assert keys(store, at.muting.c.silence_id) == ["179"]
+    assert keys(store, alert_tables.muting.c.silence_id) == ["179"]
     assert keys(store, at.audit.c.object_id) == ["179", "200"]
 
 
@@ -396,7 +391,7 @@ def test_deleted_jobs_are_removed_after_their_grace_with_all_their_rows(store):
     assert sweep(store) == {("default", "rows of deleted jobs"): number}
     assert rows_by_table(store, JOB) == {}
     assert rows_by_table(store, "default/other") == before
-    assert num_rows(store, at.delivery_attempts) == [1]
+    assert num_rows(store, alert_tables.delivery_attempts) == [1]
     with store.read() as conn:
         assert stored_runs.service_counts(conn).accepted == 14
     assert register(store, JOB) == 2
@@ -437,7 +432,11 @@ def counted(store):
 
 def rows_by_table(store, job_id):
     """Number of a job's rows by table, but for its own row."""
-    found = [each for each in at.metadata.sorted_tables if "job_id" in each.c and each != at.jobs]
+    found = [
+        each
+        for each in alert_tables.all_tables.sorted_tables
+        if "job_id" in each.c and each != at.jobs
+    ]
     with store.read() as conn:
         queries = {each.name: select(func.count()).where(each.c.job_id == job_id) for each in found}
         counts = {name: conn.execute(query).scalar_one() for name, query in queries.items()}

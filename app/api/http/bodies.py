@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.http.auth import SAFE_METHODS
-from app.api.http.places import MAX_PROJECT_SHARE, Kind, kind_of
+from app.api.http.in_flight import MAX_PROJECT_SHARE, Kind, kind_of
 from app.api.http.principal import OPS_PATH, TRACES_PATH, project_of_request
 from app.errors import (
     BadRequest,

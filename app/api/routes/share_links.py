@@ -85,7 +85,7 @@ class CreatedShareOut(ShareOut):
     """The new link; its address is shown only once."""
 
     path: str = Field(description="The link, on this service.", examples=["/share/x7Kq2m..."])
-    url: str | None = Field(description="The whole link; null unless PACELINE_PUBLIC_URL is set.")
+    url: str = Field(description="The whole link, at the address of the pages.")
     opens_for: Literal["signed-in", "anyone"] = Field(
         description="Who can open it: who is signed in to this project, or anyone with the link."
     )
@@ -168,12 +168,11 @@ def create_share(
             expires_at=expires_at,
         )
     path = f"{SHARE_PATH}{token}"
-    public_url = service.public_settings.public_url
     return CreatedShareOut.model_validate(
         {
             **_share_fields(made, now_s),
             "path": path,
-            "url": None if public_url is None else public_url.rstrip("/") + path,
+            "url": service.public_settings.pages_url.rstrip("/") + path,
             "opens_for": audience,
         }
     )

@@ -9,9 +9,9 @@ from sqlalchemy import Connection, select, update
 from app.alerts.rule import Rule
 from app.errors import InvalidRequest
 from app.store.alerting.alerts import rules_json, rules_of
+from app.store.alerting.tables import alert_rules
 from app.store.columns import checked_text
 from app.store.database import insert
-from app.store.tables import alert_rules
 
 log = structlog.get_logger()
 

@@ -25,11 +25,11 @@ from app.alerts.alert import (
 from app.alerts.labels import Matcher
 from app.alerts.rule import Rule, Severity
 from app.errors import AlertNotFound, InvalidRequest
+from app.store.alerting.tables import alert_events, alerts
 from app.store.columns import checked_text, clipped, clipped_or_none, clipped_values
 from app.store.database import Int64, chunks, from_cursor, insert, split_page, to_cursor
 from app.store.projects import job_id_contains, owns
 from app.store.runs import current_epoch
-from app.store.tables import alert_events, alerts
 from app.trace.job import DEFAULT_PROJECT
 
 MAX_SUBJECT = 256

@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, Connection, Select, String, cast, func, se
 from app.alerts.notice import NoticeKind
 from app.alerts.receiver import Format
 from app.errors import DeliveryNotFound
+from app.store.alerting.tables import alert_events, delivery_attempts, endpoints, outbox
 from app.store.columns import clipped
 from app.store.database import Int64, from_cursor, split_page, to_cursor
-from app.store.tables import alert_events, delivery_attempts, endpoints, outbox
 
 DeliveryState = Literal["due", "delivered", "failed", "outdated", "silenced"]
 

@@ -18,18 +18,18 @@ from sqlalchemy import ColumnElement, Connection, case, delete, func, or_, selec
 from app.alerts.alert import Detail
 from app.errors import LeaseLost
 from app.store.alerting.alerts import MAX_SENTENCE, MAX_URL, detail_json, detail_of, labels_json
-from app.store.columns import clipped, clipped_or_none
-from app.store.database import chunks, insert, insert_or_replace, rows_of_group
-from app.store.projects import owns
-from app.store.tables import (
+from app.store.alerting.tables import (
     alert_groups,
     alert_told,
     alerts,
     delivery_attempts,
     endpoints,
-    fixes,
     outbox,
 )
+from app.store.columns import clipped, clipped_or_none
+from app.store.database import chunks, insert, insert_or_replace, rows_of_group
+from app.store.projects import owns
+from app.store.tables import fixes
 from app.trace.job import job_of, project_of
 
 _GROUPS = alert_groups

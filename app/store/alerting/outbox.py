@@ -37,9 +37,9 @@ from app.errors import Conflict
 from app.store import runs
 from app.store.alerting import deliveries
 from app.store.alerting.deliveries import MAX_DETAIL, DeliveryRecord
+from app.store.alerting.tables import alerts, endpoints, outbox
 from app.store.columns import clipped, clipped_or_none
 from app.store.database import insert
-from app.store.tables import alerts, endpoints, outbox
 from app.trace.job import DEFAULT_PROJECT, project_of
 
 _MAX_SUBJECT = 500

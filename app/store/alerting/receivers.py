@@ -17,9 +17,9 @@ from app.alerts.retry import next_probe_s
 from app.errors import Conflict, InvalidRequest, ReceiverNotFound
 from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_json, matchers_of
 from app.store.alerting.deliveries import MAX_DETAIL
+from app.store.alerting.tables import endpoints
 from app.store.columns import checked_text, clipped
 from app.store.database import insert
-from app.store.tables import endpoints
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from sqlalchemy import Connection, select, tuple_, update
 from app.alerts.labels import MAX_SILENCE_DAYS, Silence
 from app.errors import Conflict, InvalidRequest, SilenceNotFound
 from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_json, matchers_of
+from app.store.alerting.tables import muting
 from app.store.columns import checked_text
 from app.store.database import from_cursor, split_page, to_cursor
-from app.store.tables import muting
 
 MAX_COMMENT = 2000
 # Each is matched against every alert that is notified.

@@ -22,6 +22,7 @@ async def test_starting_the_demo_turns_the_switch_on_for_an_hour(api, switch):
     assert answer.status_code == 202
     assert switch.exists()
     ends_at_s = DemoSwitch(switch).ends_at_s()
+    assert ends_at_s is not None
     assert DemoSwitch(switch).is_on(ends_at_s - 1)
     assert not DemoSwitch(switch).is_on(ends_at_s)
     assert ends_at_s == switch.stat().st_mtime + MAX_DEMO_S

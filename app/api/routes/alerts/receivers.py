@@ -49,7 +49,7 @@ _ROUTING_FIELDS = frozenset({"matchers", "min_severity", "is_enabled", "url"})
 
 def receiver_out(conn: Connection, caller: Principal, endpoint_id: str) -> ReceiverDetailOut:
     """A receiver that the caller may see, for an answer."""
-    receiver = receivers.get(conn, caller.project, receiver_id)
+    receiver = receivers.get(conn, caller.project, endpoint_id)
     health = receivers.health(conn, [endpoint_id]).get(endpoint_id)
     counts = deliveries.counts(conn, caller.project)
     of_it = [count for count in counts if count.endpoint_id == endpoint_id]
@@ -77,7 +77,7 @@ def testable_receiver(conn: Connection, caller: Principal, endpoint_id: str) -> 
         Forbidden: it is the receiver of the settings, which all projects share.
         ReceiverNotFound: there is none.
     """
-    receiver = receivers.get(conn, caller.project, receiver_id)
+    receiver = receivers.get(conn, caller.project, endpoint_id)
     if is_address_hidden(endpoint_id, caller):
         raise Forbidden("the receiver of PACELINE_WEBHOOK_URL needs the operator's token")
     return receiver
@@ -415,7 +415,7 @@ def _sent_test(service: Service, caller: Principal, receiver: Receiver) -> Recei
             address = public_address(receiver.format, receiver.url)
             entry = {"name": receiver.name, "address": address, "is_saved": False}
             write_audit(conn, caller, "endpoint.test", receiver.endpoint_id, now_s=now_s, **entry)
-        base_url = service.public_settings.public_url
+        base_url = service.public_settings.pages_url
         notice = test_notice(
             receiver, caller.project, by=caller.name, base_url=base_url, at_s=now_s
         )

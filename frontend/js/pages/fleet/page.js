@@ -1,7 +1,7 @@
 /** All jobs, those that lose most first, and the fleet over time. */
 
 import { changeJobs } from "../../components/job-lifecycle.js"
-import { noteBar, panelFailed, staleNote } from "../../components/notices.js"
+import { panelFailed, staleNote } from "../../components/notices.js"
 import { headline } from "../../components/page-head.js"
 import { STATE_WORDS } from "../../components/state-icon.js"
 import { readAddress, updateAddress } from "../../lib/address.js"

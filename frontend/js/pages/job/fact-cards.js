@@ -4,7 +4,6 @@ import { h } from "../../lib/dom.js"
 import {
   ago,
   capitalized,
-  clock,
   contained,
   counted,
   NOT_MEASURED,

@@ -3,7 +3,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.api.http.places import InFlightLimit, Kind, Line, ProjectShareLimit, PushLines, kind_of
+from app.api.http.in_flight import InFlightLimit, Kind, Line, ProjectShareLimit, PushLines, kind_of
 from app.api.http.principal import Principal, attach_principal
 from app.errors import Unavailable
 
