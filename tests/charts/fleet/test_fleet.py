@@ -165,12 +165,14 @@ DEAD = LosingJob("dead", 30.0, is_stalled=True, silent_s=400.0)
         (FleetFacts(2, 0, [], 1.1), "2 jobs, none with figures now.", ""),
         (FleetFacts(2, 1, [], 1.1), "No job is losing time.",
          "Every job with figures runs below 1.10\u00d7 of its ideal."),
-        (FleetFacts(9, 5, [SLOW], 1.1), "1 of 9 jobs is losing time. It costs 60 GPU-hours a day.",
+        (FleetFacts(9, 5, [SLOW], 1.1),
+         "1 of 9 jobs is losing time. It costs about 60 GPU-hours a day.",
          "slow loses most: slow worker, host-017 (dp 3, stage 1)."),
-        (FleetFacts(9, 5, [LAST], 1.1), "1 of 9 jobs is losing time. It costs 60 GPU-hours a day.",
+        (FleetFacts(9, 5, [LAST], 1.1),
+         "1 of 9 jobs is losing time. It costs about 60 GPU-hours a day.",
          "late loses most: long last stage, stage 3."),
         (FleetFacts(9, 5, [dataclasses.replace(LAST, num_stages=5)], 1.1),
-         "1 of 9 jobs is losing time. It costs 60 GPU-hours a day.",
+         "1 of 9 jobs is losing time. It costs about 60 GPU-hours a day.",
          "late loses most: long stage, stage 3."),
         (FleetFacts(9, 5, [SLOW, DEAD], 1.1),
          "2 of 9 jobs are losing time, 1 of them stalled. Together they cost about 90 GPU-hours a "
@@ -178,17 +180,18 @@ DEAD = LosingJob("dead", 30.0, is_stalled=True, silent_s=400.0)
          "slow loses most: slow worker, host-017 (dp 3, stage 1); it alone is more than half of "
          "the loss."),
         (FleetFacts(9, 5, [DEAD, LosingJob("odd", 30.0)], 1.1),
-         "2 of 9 jobs are losing time, 1 of them stalled. Together they cost 60 GPU-hours a day.",
+         "2 of 9 jobs are losing time, 1 of them stalled. Together they cost about 60 GPU-hours a "
+         "day.",
          "dead has sent nothing for 6 minutes."),
         (FleetFacts(9, 5, [DEAD], 1.1, num_silent=2),
-         "1 of 9 jobs is stalled. It costs 30 GPU-hours a day.",
+         "1 of 9 jobs is stalled. It costs about 30 GPU-hours a day.",
          "dead has sent nothing for 6 minutes. "
          "2 jobs have silent ranks: their loss is not measured."),
         (FleetFacts(2, 1, [], 1.1, num_silent=1), "No job is known to lose time.",
          "1 job has silent ranks: its loss is not measured. "
          "Every job with figures runs below 1.10\u00d7 of its ideal."),
         (FleetFacts(1, 1, [LosingJob("odd", 3.0)], 1.1),
-         "1 of 1 job is losing time. It costs 3.0 GPU-hours a day.",
+         "1 of 1 job is losing time. It costs about 3 GPU-hours a day.",
          "odd loses most, and Paceline cannot say where."),
     ],
 )  # fmt: skip

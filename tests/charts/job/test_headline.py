@@ -176,8 +176,10 @@ def test_job_without_a_consumer_is_stale():
 
 
 def test_a_finished_job_says_how_it_ended():
-    sentence, sub = told("finished", result())
-    assert sentence == "This job has finished. Its last steps ran at 1.42\u00d7 of its ideal."
+    sentence, sub = told("finished", result(), last_step=47)
+    assert sentence == (
+        "This job has finished after step 47. Over the run it ran at 1.42\u00d7 of its ideal."
+    )
     assert sub == f"{NAMED}."
 
 
@@ -202,12 +204,12 @@ def test_a_finished_job_without_figures_names_the_silent_ranks_and_their_host():
     sentence, sub = told("finished", unmeasured)
     assert sentence == (
         "This job has finished. None of its steps was analysed, "
-        "as rank 1 (dp 0, stage 1 on host-7) sent nothing from step 24 on."
+        "as host-7, rank 1 (dp 0, stage 1) sent nothing from step 24 on."
     )
     assert sub == "The last step was skipped: rank 1 did not report the step before the run ended."
     host = silent | {"culprits": [{"host": "host-7"}], "evidence": {"ranks": [1, 2]}}
     sentence, _ = told("finished", result(slowdown=None, findings=[host], skipped_steps=skipped))
-    assert "as ranks 1 and 2 (all on host-7) sent nothing" in sentence
+    assert "as host-7, ranks 1 and 2 sent nothing" in sentence
 
 
 MISSING = {"ops": 10, "workers": [{"rank": 5, "num_steps": 3}]}

@@ -18,7 +18,7 @@ def said(found, num_gpus=2048):
 
 def test_fixing_the_culprit_wins_back_a_share_of_the_gpus_every_day():
     # 2,048 GPUs for 24 h, a quarter of it.
-    assert said(finding()) == ("Fixing this worker would win back 12,288 GPU-h per day.")
+    assert said(finding()) == "Fixing this worker would win back about 12,000 GPU-h a day."
     assert won_back_gpu_hours(finding(), 2048) == 12_288
 
 
@@ -34,7 +34,7 @@ def test_several_culprits_are_counted():
 def test_a_long_last_stage_has_a_reason():
     assert said(finding("stage-imbalance"), 8) == (
         "Give the last stage fewer layers: it also computes the loss. Fixing this stage would "
-        "win back 48 GPU-h per day."
+        "win back about 48 GPU-h a day."
     )
 
 
@@ -42,7 +42,7 @@ def test_no_more_is_won_back_than_counts_as_lost():
     # At 100/64 of its ideal 36 % of 2,400 GPU-h count as lost; against peers the cost is half.
     found = finding("stage-imbalance", cost=0.5, share=1.39)
     shown = remedy(found, pp_size=8, num_gpus=100, slowdown=1.5625)
-    assert shown == "Fixing this stage would win back all 864 GPU-h per day."
+    assert shown == "Fixing this stage would win back all of the loss, about 860 GPU-h a day."
     assert won_back_gpu_hours(found, 100, 1.5625) == pytest.approx(864)
     then = remedy(found, pp_size=8, num_gpus=0, slowdown=1.5625)
     assert then == "Fixing this stage would win back all of the loss."
@@ -51,7 +51,7 @@ def test_no_more_is_won_back_than_counts_as_lost():
 def test_cost_of_a_uniform_slowdown_is_no_part_of_the_loss():
     found = finding("uniform-slowdown", cost=0.23, share=None, culprits=0)
     shown = remedy(found, pp_size=8, num_gpus=100, slowdown=1.01)
-    assert shown == "Computing as fast as before would win back 552 GPU-h per day."
+    assert shown == "Computing as fast as before would win back about 550 GPU-h a day."
 
 
 def test_a_cost_within_the_loss_needs_no_reason():
