@@ -50,7 +50,8 @@ async def test_link_shows_the_figures_as_they_were_after_the_windows_expired(job
     assert answer.status_code == 200
     assert "Snapshot of llm-70b at 2026-09-21 14:13 UTC, steps 0 to 1<" in answer.text
     assert (made["window"], made["first_step"], made["last_step"]) == ("1-0", 0, 1)
-    assert (made["url"], made["opens_for"], made["state"]) == (None, "anyone", "active")
+    assert made["url"] == f"http://127.0.0.1:8642{made['path']}"
+    assert (made["opens_for"], made["state"]) == ("anyone", "active")
 
 
 async def test_snapshot_runs_only_its_own_script_and_leaks_nothing(job):
@@ -159,6 +160,14 @@ async def test_range_and_chosen_steps_are_shared(job):
     assert (made["first_step"], made["last_step"]) == (0, 9)
     made = await share(job, window="1-8", since_step=9)
     assert (made["first_step"], made["last_step"]) == (9, 9)
+
+
+async def test_the_figures_the_job_is_judged_by_are_shared_by_default(job):
+    for body in ({}, {"window": "recent"}):
+        made = await share(job, **body)
+        judged = (await job.client.get("/api/v1/jobs/llm-70b/windows/recent")).json()
+        assert made["window"] == judged["window"]["id"]
+        assert (made["first_step"], made["last_step"]) == (0, 9)
 
 
 async def test_links_stay_in_the_list_as_long_as_results(job):
