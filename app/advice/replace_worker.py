@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from app import formatting
 from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, confidence_of, restart_needs
 from app.advice.node_commands import drain_commands, host_needs, hosts_of
@@ -46,7 +47,7 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
     hosts = hosts_of(case, workers)
     return Fix(
         name=NAME,
-        title=f"Replace {_title(case, workers, hosts)}",
+        title=f"Replace {_title(found[0], workers, hosts)}",
         before_s=case.step_s,
         step_s=times_s[1],
         step_range_s=(min(times_s), max(times_s)),
@@ -168,16 +169,16 @@ def _paces(
     return found
 
 
-def _title(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:
-    if len(hosts) == 1 and len(workers) == 1:
-        return f"{hosts[0]} (dp {workers[0][0]}, stage {workers[0][1]})"
+def _title(found: Mapping[str, Any], workers: list[Worker], hosts: list[str]) -> str:
+    if len(workers) == 1:
+        dp_rank, stage = workers[0]
+        named = formatting.culprit_name(
+            {**found["culprits"][0], "dp_rank": dp_rank, "stage": stage}
+        )
+        return named if hosts else f"the worker of {named}"
     if len(hosts) == 1:
         return hosts[0]
-    if hosts:
-        return f"{len(hosts)} hosts"
-    if len(workers) == 1:
-        return f"the worker at dp {workers[0][0]}, stage {workers[0][1]}"
-    return f"{len(workers)} workers"
+    return f"{len(hosts)} hosts" if hosts else f"{len(workers)} workers"
 
 
 def _others_on(case: AdviceCase, workers: list[Worker], hosts: list[str]) -> str:

@@ -80,7 +80,7 @@ def test_unsafe_host_names_are_in_no_command(name):
 def test_unknown_host_name_is_asked_for():
     window = SLOW.record(range(16)).window()
     fix = fix_of(replace_worker(case_of(replace(window, hosts={}))))
-    assert fix.title == "Replace the worker at dp 2, stage 1"
+    assert fix.title == "Replace the worker of ranks 48 to 55 (dp 2, stage 1)"
     assert "host name" in fix.needs[0].text
     assert fix.paste == ()
 
