@@ -187,7 +187,7 @@ GUARDED = {
     ),
     "revoke_token": Operation("DELETE", "/api/v1/tokens/{token}", "admin"),
     "test_new_receiver": Operation(
-        "POST", "/api/v1/receivers/test", "admin", AN_ENDPOINT, elsewhere=200
+        "POST", "/api/v1/receiver-tests", "admin", AN_ENDPOINT, elsewhere=200
     ),
     "test_receiver_change": Operation(
         "POST", f"{ENDPOINT}/test-change", "admin", {"name": "other"}

@@ -105,13 +105,14 @@ def test_the_history_filter_is_kept_in_the_address(stocked, alerts):
 
     page = alerts("?show=history")
     history = region(page, "History")
-    [*_, last] = stocked.get("/alerts", kind="resolved")["items"]
+    [*_, last] = stocked.get("/alerts/transitions", kind="resolved")["items"]
     history.get_by_label("Search the history by job").fill(last["job_id"])
-    found = stocked.get("/alerts", q=last["job_id"])["items"]
+    found = stocked.get("/alerts/transitions", q=last["job_id"])["items"]
     expect(history.locator("a.row")).to_have_count(min(20, len(found)))
     history.get_by_role("group", name="Kind of transition").get_by_text("Resolved").click()
     expect(page).to_have_url(re.compile(rf"\?show=history&q={last['job_id']}&kind=resolved$"))
-    resolved = stocked.get("/alerts", q=last["job_id"], kind="resolved")["items"]
+    asked = {"q": last["job_id"], "kind": "resolved"}
+    resolved = stocked.get("/alerts/transitions", **asked)["items"]
     expect(history.locator("a.row")).to_have_count(len(resolved))
     expect(history.locator("a.row").first).to_contain_text("the job has ended")
     history.get_by_label("Search the history by job").fill("no-such-job")

@@ -52,7 +52,7 @@ def test_jobs_to_compare_are_chosen_by_typing_and_swapped(stocked, open_page):
     page.get_by_label("Window of B").select_option(index=2)
     expect(page.locator(".sides td").nth(1)).to_contain_text("20 recorded, run 1")
     picked = sides(page)
-    assert (picked["a"], picked["b"]) == ("healthy:latest", "restarted:1-0..1-16")
+    assert (picked["a"], picked["b"]) == ("healthy:recent", "restarted:1-0..1-16")
     sentence = stocked.get("/compare", **picked)["sentence"]
     expect(page.locator("h1")).to_have_text(sentence.replace(" %", "\u202f%"))
     page.get_by_role("button", name="Swap A and B").click()
@@ -73,7 +73,7 @@ def test_an_unknown_job_in_a_comparison_is_reported_and_the_form_stays(stocked, 
 def test_a_comparison_with_low_fidelity_withholds_the_loss_charts(stocked, open_page):
     from playwright.sync_api import expect
 
-    page = open_page(stocked.link("/compare?a=healthy:latest&b=low-fidelity:latest")).page
+    page = open_page(stocked.link("/compare?a=healthy:recent&b=low-fidelity:recent")).page
     expect(page.locator("h1")).to_contain_text("B has low fidelity")
     expect(page.locator(".compare-stats .figure").first).to_have_text("not measured")
     expect(page.locator(".panel-state b")).to_have_text(["Withheld: low fidelity"] * 2)

@@ -1,4 +1,4 @@
-"""What to do about a slow job, as the first card of its page."""
+"""What to do about a slow job, as the card after the findings of its page."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def query_of(page):
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
-def test_the_first_card_has_the_fix_its_gain_and_its_confidence(
+def test_the_card_after_the_findings_has_the_fix_its_gain_and_its_confidence(
     stocked, open_page, keep, theme, width
 ):
     from playwright.sync_api import expect
@@ -43,13 +43,15 @@ def test_the_first_card_has_the_fix_its_gain_and_its_confidence(
     found = advice(stocked, "slow-worker")
     fix = found["fixes"][0]
     assert fix["fix"] == "replace-worker"
-    first = page.locator(".job-panels .card").first
-    expect(first).to_have_accessible_name("What to do")
+    first, second = (page.locator(".job-panels .card").nth(place) for place in (0, 1))
+    expect(first).to_have_accessible_name("Findings")
+    expect(second).to_have_accessible_name("What to do")
     expect(card.get_by_role("listitem")).to_have_count(len(found["fixes"]))
     row = card.get_by_role("listitem").first
     expect(row.locator("h3")).to_have_text(fix["title"])
     expect(row.locator(".gain b")).to_have_text(f"{fix['speed_up']:.2f}\u00d7")
-    expect(row).to_contain_text(f"Wins {fix['gpu_hours_per_day']:,.0f} GPU-hours a day")
+    won = formatting.rough_hours(fix["gpu_hours_per_day"])
+    expect(row).to_contain_text(f"Wins about {won} GPU-hours a day")
     expect(row).to_contain_text(fix["risk"])
     confidence = formatting.confidence(fix["confidence"]).replace(" %", "\u202f%")
     expect(row.locator(".sure")).to_contain_text(confidence)
@@ -155,8 +157,8 @@ def test_the_what_if_page_opens_with_the_edits_of_the_fix(stocked, open_page):
 def test_an_open_window_has_the_advice_of_the_newest_closed_one(stocked, open_page):
     from playwright.sync_api import expect
 
-    assert stocked.get("/jobs/restarted/windows/latest")["window"]["state"] == "open"
-    _, card = shown(stocked, open_page, "restarted")
+    assert stocked.get("/jobs/restarted/windows/2-16")["window"]["state"] == "open"
+    _, card = shown(stocked, open_page, "restarted", "?window=2-16")
     found = advice(stocked, "restarted")
     closed = f"of the newest closed window {found['window']}"
     expect(card.locator(".explanation")).to_contain_text(closed)

@@ -120,7 +120,7 @@ def test_since_onset_and_all_show_the_figures_of_their_windows(stocked, open_job
 def test_arrow_keys_move_the_shown_windows_by_one_or_ten(open_job):
     from playwright.sync_api import expect
 
-    page = open_job()
+    page = open_job("?window=1-32")
     both, last = slider(page, "Windows shown"), slider(page, "Last window shown")
     expect(both).to_have_attribute("aria-valuetext", re.compile(r"^steps 32 to 39, \d\d:"))
     both.press("ArrowLeft")

@@ -95,7 +95,7 @@ def test_evidence_figures_have_units_and_long_lists_are_cut(rows):
         },
     }
     assert rows(finding) == {
-        "Since": "step 1,204",
+        "Since": ["step 1,204"],
         "Lasts": "most steps",
         "Forward, against the others": "1.64\u00d7",
         "Share of the loss": "103\u202f%",

@@ -47,11 +47,11 @@ def test_new_figures_reset_no_choice_and_shift_no_layout(server, open_page):
     until(page, f"scrollY >= {before_px + 290}")
     page.evaluate(_WATCH_SHIFTS)
     page.evaluate("window.isTheSamePage = true")
-    server.push(JOB, made, epoch, 14)
-    expect(page.locator(".scrubber .what")).to_contain_text("6 of 8 complete")
+    server.push(JOB, made, epoch, 18)
+    expect(page.locator(".scrubber .what")).to_contain_text("16 steps in 2 windows")
     watched.settle()
-    known = server.get(f"/jobs/{JOB}/windows/latest")
-    assert known["steps"] == [8, 9, 10, 11, 12, 13]
+    known = server.get(f"/jobs/{JOB}/windows/recent")
+    assert known["steps"] == list(range(16))  # not those of the open window
     assert page.evaluate("window.isTheSamePage")
     expect(page.locator(".findings details dl")).to_be_visible()
     expect(page.get_by_label("Pinned")).to_contain_text("dp 2, stage 1, step 9")

@@ -107,7 +107,7 @@ def test_a_job_without_figures_names_its_silent_rank_instead_of_empty_panels(
     wait_until(lambda: server.get("/jobs/no-figures/windows")["items"], "its window is closed")
     page = open_page(link(server, "no-figures")).page
     expect(page.locator("h1")).to_have_text(
-        "This job has finished. None of its steps was analysed, "
+        "This job has finished after step 7. None of its steps was analysed, "
         "as rank 1 (dp 0, stage 1) sent nothing."
     )
     expect(page.get_by_text("None of its steps was analysed")).to_have_count(1)

@@ -49,7 +49,7 @@ def test_fleet_job_and_timeline_work_by_keyboard(stocked, open_page):
 
     tab_to(page, "[role=slider][data-handle=both]")
     page.keyboard.press("ArrowLeft")
-    expect(page).to_have_url(re.compile(r"window=1-24"))
+    expect(page).to_have_url(re.compile(r"window=1-8\.\.1-24"))
     tab_to(page, "button:text-is('Follow')", back=True)
     page.keyboard.press("Enter")
     expect(page).not_to_have_url(re.compile("window="))

@@ -7,6 +7,8 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 
+from app.formatting import rough_hours
+
 PAGE = "/jobs/slow-worker/what-if"
 HALF = {"select": {"stages": [1]}, "change": {"kind": "factor", "value": 0.5}}
 
@@ -42,7 +44,7 @@ def expect_answer(page, found):
     times = found["step_time_s"]
     share = 1 - mean(times["what_if"]) / mean(times["simulated"])
     a_day = 24 * 256 * share  # 8 x 4 workers of 8 GPUs
-    expect(figures.nth(3)).to_have_text(f"{abs(a_day):,.0f} GPU-h per day")
+    expect(figures.nth(3)).to_have_text(f"{rough_hours(abs(a_day))} GPU-h per day")
     changed = sum(edit["changed_ops"] for edit in found["edits"])
     expect(figures.nth(4)).to_have_text(f"{changed:,}")
 

@@ -25,7 +25,7 @@ from app.api.http.fields import (
 from app.api.http.principal import SHARE_PATH
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
-from app.api.routes.windows.windows import RANGE_SEPARATOR, shown_result
+from app.api.routes.windows.windows import RANGE_SEPARATOR, RECENT, shown_result
 from app.api.service.annotation_places import placed_annotations, with_annotations
 from app.api.service.service import Service
 from app.api.service.snapshots import SNAPSHOT_HEADERS, Snapshot, make_snapshot
@@ -39,7 +39,7 @@ pages_router = APIRouter(include_in_schema=False)
 
 MAX_DAYS = 90.0
 _DAY_S = 86_400.0
-_WINDOW = r"^(latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
+_WINDOW = r"^(recent|latest|[0-9]{1,9}-[0-9]{1,16}(\.\.[0-9]{1,9}-[0-9]{1,16})?)$"
 ShareState = Literal["active", "expired", "revoked"]
 
 
@@ -47,7 +47,7 @@ class ShareIn(RequestModel):
     """Which steps to share, and for how long."""
 
     window: Annotated[str, Field(pattern=_WINDOW)] = Field(
-        "latest", description="Window id, or a range of two ids, or `latest`."
+        RECENT, description="Window id, or a range of two ids, or `latest`, or `recent`."
     )
     steps: Annotated[str, Field(max_length=1000)] | None = Field(
         None, description="Only these steps of a closed window, as numbers and ranges."
@@ -180,6 +180,7 @@ def create_share(
 
 def _snapshot(service: Service, job_id: str, given: ShareIn) -> Snapshot:
     is_one = RANGE_SEPARATOR not in given.window and given.since_step is None
+    is_one = is_one and (given.window != RECENT or given.steps is not None)
     result = shown_result(
         service,
         job_id,

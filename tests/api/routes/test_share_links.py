@@ -162,6 +162,14 @@ async def test_range_and_chosen_steps_are_shared(job):
     assert (made["first_step"], made["last_step"]) == (9, 9)
 
 
+async def test_the_figures_the_job_is_judged_by_are_shared_by_default(job):
+    for body in ({}, {"window": "recent"}):
+        made = await share(job, **body)
+        judged = (await job.client.get("/api/v1/jobs/llm-70b/windows/recent")).json()
+        assert made["window"] == judged["window"]["id"]
+        assert (made["first_step"], made["last_step"]) == (0, 9)
+
+
 async def test_links_stay_in_the_list_as_long_as_results(job):
     await share(job, expires_days=1)
     with job.store.read() as conn:

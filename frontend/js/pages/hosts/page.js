@@ -158,7 +158,7 @@ function table(hosts) {
   const isPriced = money(1) !== ""
   return h(
     "table",
-    {},
+    { class: "hosts" },
     h(
       "thead",
       {},
