@@ -148,7 +148,7 @@ async def test_receiver_is_tested_before_it_is_saved(api):
         allowed = parse_networks(["127.0.0.0/8"])
         use_guard(api, SsrfGuard(allowed, allows_http=True, ports=frozenset({port})))
         wanted = {"name": "new", "url": f"{listening.url}/new"}
-        answer = await api.client.post(f"{PATH}/test", json=wanted)
+        answer = await api.client.post("/api/v1/receiver-tests", json=wanted)
         assert answer.status_code == 200, answer.text
         assert {**answer.json(), "took_s": 0} == {
             "delivered": True, "status": 204, "detail": "HTTP 204", "took_s": 0
@@ -171,17 +171,19 @@ async def test_receiver_is_tested_before_it_is_saved(api):
 
 
 async def test_unsaved_tests_are_guarded_limited_and_need_admin(api):
-    blocked = await api.client.post(f"{PATH}/test", json=NEW | {"url": "http://127.0.0.1:9/"})
+    blocked = await api.client.post(
+        "/api/v1/receiver-tests", json=NEW | {"url": "http://127.0.0.1:9/"}
+    )
     assert (blocked.status_code, blocked.json()["code"]) == (422, "endpoint_blocked")
     _, read = api.token("read", "write")
     async with api.client_with(read) as client:
-        assert (await client.post(f"{PATH}/test", json=NEW)).status_code == 403
+        assert (await client.post("/api/v1/receiver-tests", json=NEW)).status_code == 403
     use_guard(api, SsrfGuard(resolver=no_such_name))
     for _ in range(MAX_MANUAL_SENDS):
-        answer = await api.client.post(f"{PATH}/test", json=NEW)
+        answer = await api.client.post("/api/v1/receiver-tests", json=NEW)
         assert (answer.json()["delivered"], answer.json()["status"]) == (False, None)
         assert answer.json()["detail"] == "no connection: host name not found (DNS)"
-    answer = await api.client.post(f"{PATH}/test", json=NEW)
+    answer = await api.client.post("/api/v1/receiver-tests", json=NEW)
     assert (answer.status_code, answer.json()["code"]) == (429, "limit_tests")
 
 
