@@ -12,6 +12,8 @@ from app.trace.job import DEFAULT_PROJECT, is_job_name, job_key
 
 ROOT_ID = "root"  # shorter than any token's id
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
+# What is under these only an admin changes.
+_ADMINS_CHANGE = frozenset({"settings", "demo", "rules", "receivers", "receiver-tests"})
 _SCOPE_KEY = "paceline.principal"
 TRACES_PATH = "/v1/traces"  # where OTLP exporters send spans: the one path of its own
 SHARE_PATH = "/share/"  # links to snapshots; their route checks the token
