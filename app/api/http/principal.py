@@ -89,9 +89,7 @@ def needed_scope(method: str, path: str) -> Scope | None:
             return "admin"
         case ["rules", "check"]:
             return "read"
-        case ["settings" | "demo" | "rules" | "receivers" | "receiver-tests", *_] if (
-            method not in _SAFE_METHODS
-        ):
+        case [first, *_] if first in _ADMINS_CHANGE and method not in _SAFE_METHODS:
             return "admin"
         case ["annotations"] if method == "POST":
             return "ingest"
