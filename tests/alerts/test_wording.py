@@ -51,11 +51,11 @@ def test_the_first_sentence_says_how_slow_since_when_and_who():
 
 def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
     assert cost_sentence(DETAIL) == (
-        "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs. "
+        "It costs about 19 GPU-h an hour, 29 % of the time of 64 GPUs. "
         "Cause: slow worker (high confidence, 95 %)."
     )
     assert cost_sentence(replace(DETAIL, blame=None)) == (
-        "It costs 19 GPU-h an hour, 29 % of the time of 64 GPUs."
+        "It costs about 19 GPU-h an hour, 29 % of the time of 64 GPUs."
     )
     assert cost_sentence(replace(DETAIL, on="low-fidelity")).startswith("Naming a worker")
     assert cost_sentence(Detail()) == ""
@@ -65,7 +65,7 @@ def test_the_second_says_what_it_costs_an_hour_and_how_sure_the_cause_is():
     ("given", "expected"),
     [
         ({"on": "waste", "value": 0.29}, "llm-70b wastes 29 % of its GPU time, since step 1,204"),
-        ({"on": "gpu-hours-lost", "value": 18.6}, "llm-70b loses 19 GPU-h an hour"),
+        ({"on": "gpu-hours-lost", "value": 18.6}, "llm-70b loses about 19 GPU-h an hour"),
         (
             {"on": "cause", "value": 0.29, "subject": "slow-worker"},
             f"llm-70b loses 29 % of its GPU time to one slow worker, since step 1,204: {FACT}.",
@@ -129,10 +129,10 @@ def test_a_resolution_has_the_current_figure():
 def test_a_resolved_cost_sentence_has_the_earlier_cost():
     assert (
         resolved_cost_sentence(DETAIL)
-        == "It had cost 19 GPU-h an hour, 29 % of the time of 64 GPUs."
+        == "It had cost about 19 GPU-h an hour, 29 % of the time of 64 GPUs."
     )
     assert resolved_cost_sentence(replace(DETAIL, on="stalled")).startswith(
-        "It had cost 19 GPU-h an hour"
+        "It had cost about 19 GPU-h an hour"
     )
     assert resolved_cost_sentence(Detail(on="silent-worker")) == "What it had cost is not measured."
     assert resolved_cost_sentence(Detail()) == ""
@@ -149,7 +149,7 @@ def test_a_resolved_cause_sentence_has_the_jobs_slowdown():
 def test_a_cause_that_costs_more_than_the_slowdown_shows_says_why():
     of_cause = replace(DETAIL, on="cause", value=0.31, gpu_hours_lost_per_hour=19.8)
     assert cost_sentence(replace(of_cause, slowdown=1.27, gpu_time_wasted=0.21)) == (
-        "It costs 20 GPU-h an hour, 31 % of the time of 64 GPUs. That is by steps replayed "
+        "It costs about 20 GPU-h an hour, 31 % of the time of 64 GPUs. That is by steps replayed "
         "without it: the slowdown of 1.27\u00d7, which only compares workers with each other, "
         "accounts for 21 %. Cause: slow worker (high confidence, 95 %)."
     )

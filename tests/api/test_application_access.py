@@ -7,7 +7,7 @@ import pytest
 
 from app.alerts.alert import fingerprint
 from app.api.http.auth import SessionCookies
-from app.store import fleet, hosts, jobs
+from app.store import fleet, hosts, jobs, windows
 from app.store.alerting import receivers, silences
 from app.store.database import insert_new
 from app.store.fleet import Loss
@@ -15,6 +15,7 @@ from app.store.tables import annotations as annotations_table
 from app.store.tables import fixes as fixes_table
 from app.store.tables import jobs as jobs_table
 from app.store.tables import saved_questions, saved_views, score_reports, share_links
+from app.store.windows import StepRow
 from tests.api import alerting, recorded
 from tests.api.server import (
     JOB,
@@ -149,6 +150,7 @@ GUARDED = {
     "list_steps": Operation("GET", "/api/v1/jobs/llm-70b/steps", "read"),
     "get_window_chart": Operation("GET", f"{WINDOW}/charts/workers", "read"),
     "get_steps_chart": Operation("GET", "/api/v1/jobs/llm-70b/charts/steps", "read"),
+    "get_time_range": Operation("GET", "/api/v1/jobs/llm-70b/time-range?from=last-15m", "read"),
     "get_ribbon": Operation("GET", "/api/v1/jobs/llm-70b/ribbon", "read"),
     "get_headline": Operation("GET", "/api/v1/jobs/llm-70b/headline", "read"),
     "list_alert_transitions": Operation("GET", "/api/v1/alerts/transitions?job=llm-70b", "read"),
@@ -185,7 +187,7 @@ GUARDED = {
     ),
     "revoke_token": Operation("DELETE", "/api/v1/tokens/{token}", "admin"),
     "test_new_receiver": Operation(
-        "POST", "/api/v1/receivers/test", "admin", AN_ENDPOINT, elsewhere=200
+        "POST", "/api/v1/receiver-tests", "admin", AN_ENDPOINT, elsewhere=200
     ),
     "test_receiver_change": Operation(
         "POST", f"{ENDPOINT}/test-change", "admin", {"name": "other"}
@@ -280,6 +282,13 @@ def save_fix(api):
     with api.store.write() as conn:
         if conn.execute(jobs_table.select().where(jobs_table.c.job_id == KEY)).one_or_none():
             insert_new(conn, fixes_table, [factories.fix_row(fix_id=SAVED, job_id=KEY)])
+
+
+def save_step_times(api):
+    """Save when the steps started."""
+    rows = [StepRow(1, step, 1.0, 1.0, 1.0, 1.0, "", started_s=NOW_S + step) for step in range(4)]
+    with api.store.write() as conn:
+        windows.save_steps(conn, KEY, rows)
 
 
 def save_view(api):
@@ -413,6 +422,7 @@ async def test_token_with_all_but_the_needed_scope_gets_403(api):
 async def test_token_with_only_the_needed_scope_is_answered(api, operation):
     await api.register()
     recorded.save(api, recorded.window())
+    save_step_times(api)
     if operation == "track_fix":
         recorded.save_observed(api, SLOW.record(range(8, 16)).window())
     save_for_fleet(api)

@@ -67,7 +67,7 @@ def test_stalled_job_is_alerted_without_any_batch(make):
     run_for(twin, consumer, 30)
     assert alert_events(twin) == [("stalled", "firing")]
     [(sentence,)] = twin.rows("alert_events", "sentence")
-    assert sentence == "No worker of job has sent anything since step 1."
+    assert sentence == "No worker of job has sent anything since 22:13 UTC, step 1."
     assert twin.rows("alert_groups", "rule") == [("stalled",)]
 
 
@@ -128,7 +128,7 @@ def test_silent_worker_is_named_in_its_alert(make):
         run_for(twin, consumer, 5)
     assert alert_events(twin) == [("silent-worker", "firing")]
     [sentence] = [row[0] for row in twin.rows("alert_events", "sentence") if "silent" in row[0]]
-    assert sentence.startswith("1 worker of job has fallen silent by step")
+    assert sentence.startswith("1 worker of job has fallen silent by 22:13 UTC, step")
     assert "dp 1, stage 1" in sentence
 
 

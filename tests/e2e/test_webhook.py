@@ -88,5 +88,5 @@ def test_slow_job_is_notified_once_after_a_retry(receiver, tmp_path):
 
 def alert_kinds(stack):
     """The alert's events, newest first. Its resolution is notified after five minutes."""
-    items = stack.get("/alerts", job="slow")["items"]
+    items = stack.get("/alerts/transitions", job="slow")["items"]
     return [item["kind"] for item in items if item["rule"] == "slowdown"]

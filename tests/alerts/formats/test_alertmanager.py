@@ -54,7 +54,7 @@ def test_the_body_is_an_alertmanagers():
     assert alert["annotations"] == {
         "summary": notice().sentence,
         "description": "dp 3, stage 1 on host-017 is 1.6\u00d7 slower than its peers. "
-        "It costs 19 GPU-h an hour, 30 % of the time of 64 GPUs. "
+        "It costs about 19 GPU-h an hour, 30 % of the time of 64 GPUs. "
         "Cause: slow worker (high confidence, 90 %).",
         "slowdown": "1.42",
         "since_step": "1204",
@@ -83,7 +83,7 @@ def test_an_alert_keeps_its_first_labels_for_alertmanager():
 
 def test_a_resolved_description_has_the_earlier_cost():
     [found] = pushed(kind="resolved", alerts=(told(**DONE, was=DETAIL),))
-    assert found["annotations"]["description"].startswith("It had cost 19 GPU-h an hour")
+    assert found["annotations"]["description"].startswith("It had cost about 19 GPU-h an hour")
 
 
 def test_unmeasured_costs_are_named():

@@ -36,7 +36,7 @@ def test_the_pagerduty_summary_has_sentence_and_cause():
     assert "high confidence, 90 %" in payload["summary"]
     assert payload["severity"] == "warning"
     assert payload["timestamp"] == "2023-11-14T22:13:50.5Z"
-    assert payload["custom_details"]["Costs"] == "19 GPU-h each hour"
+    assert payload["custom_details"]["Costs"] == "about 19 GPU-h each hour"
     assert found["client_url"] == found["links"][0]["href"] == notice().page_url
     assert found["links"][1]["href"] == "https://runbooks.example/slow"
     assert found["images"][0] | {"alt": ""} == {

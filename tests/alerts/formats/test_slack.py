@@ -39,7 +39,7 @@ def test_the_message_has_all_at_a_glance():
         "Since: step 1,204",
         "Cause: slow-worker",
         "Who: host-017 (dp 3, stage 1)",
-        "Costs: 19 GPU-h each hour",
+        "Costs: about 19 GPU-h each hour",
         "Confidence: high, 90 %",
     ]
     assert found["blocks"][3]["image_url"] == IMAGE

@@ -50,7 +50,7 @@ async def test_link_shows_the_figures_as_they_were_after_the_windows_expired(job
     assert answer.status_code == 200
     assert "Snapshot of llm-70b at 2026-09-21 14:13 UTC, steps 0 to 1<" in answer.text
     assert (made["window"], made["first_step"], made["last_step"]) == ("1-0", 0, 1)
-    assert made["url"] == f"http://127.0.0.1:8642{made['path']}"
+    assert made["url"].endswith(made["path"])
     assert (made["opens_for"], made["state"]) == ("anyone", "active")
 
 

@@ -4,11 +4,12 @@ import pytest
 
 from app.api.service.job_state import StateThresholds, job_state, silent_for_s, state_since_s
 from app.store.jobs import JobRecord
-from app.store.windows import WindowSummary
+from app.store.windows import RecentSummary, WindowSummary
 from app.trace.job import Parallelism
 
 NOW_S = 1_000.0
 WINDOW = WindowSummary("1-0", 1, 0, 7, 3, "complete", 8, 1.2, "ok", NOW_S)
+JUDGED = RecentSummary(0, 7, 8, 1.2, "ok", is_open=False)
 JOB = JobRecord(
     job_id="a",
     name="a",
@@ -23,6 +24,7 @@ JOB = JobRecord(
     last_data_s=NOW_S,
     last_step=7,
     latest=WINDOW,
+    recent=JUDGED,
 )
 
 
@@ -36,11 +38,11 @@ def state(job, now_s=NOW_S, *, is_watched=True):
     [(1.0, "healthy"), (1.0999, "healthy"), (1.1, "straggling"), (9.0, "straggling")],
 )
 def test_a_job_straggles_from_the_threshold_on(slowdown, expected):
-    assert state(replace(JOB, latest=replace(WINDOW, slowdown=slowdown))) == expected
+    assert state(replace(JOB, recent=JUDGED._replace(slowdown=slowdown))) == expected
 
 
 def test_low_fidelity_takes_precedence_over_straggling():
-    assert state(replace(JOB, latest=replace(WINDOW, verdict="low"))) == "low-fidelity"
+    assert state(replace(JOB, recent=JUDGED._replace(verdict="low"))) == "low-fidelity"
 
 
 def test_job_with_silent_ranks_is_silent():
@@ -53,7 +55,7 @@ def test_job_without_sending_ranks_is_stalled():
 
 
 def test_job_stalled_before_its_first_data_is_silent_since_registration():
-    job = replace(JOB, last_data_s=None, latest=None, stalled_since_s=NOW_S - 60)
+    job = replace(JOB, last_data_s=None, latest=None, recent=None, stalled_since_s=NOW_S - 60)
     assert state(job) == "stalled"
     assert silent_for_s(job, NOW_S) == 60
 
@@ -70,7 +72,7 @@ def test_old_data_is_stale_without_a_consumer():
 
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_job_without_data_is_not_analysed(is_watched):
-    job = replace(JOB, last_data_s=None, latest=None)
+    job = replace(JOB, last_data_s=None, latest=None, recent=None)
     assert state(job, NOW_S + 9e9, is_watched=is_watched) == "not-analysed"
 
 
@@ -86,7 +88,7 @@ def test_state_has_its_start_if_known():
 
 def test_a_window_without_figures_is_not_analysed():
     unknown = replace(WINDOW, slowdown=None, verdict=None)
-    assert state(replace(JOB, latest=unknown)) == "not-analysed"
+    assert state(replace(JOB, latest=unknown, recent=None)) == "not-analysed"
 
 
 def test_a_finished_job_stays_finished():

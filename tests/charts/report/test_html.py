@@ -57,7 +57,7 @@ def test_report_has_the_figures_in_both_themes(result):
 def test_report_has_sentence_figures_and_evidence_as_text(result):
     page = page_of(result)
     [finding] = result["findings"]
-    assert ", rank 48 (dp 2, stage 1) is " in page
+    assert ", ranks 48 to 55 (dp 2, stage 1) is " in page
     assert f'<dd class="figure">{formatting.ratio(result["slowdown"])}</dd>' in page
     assert f'<dd class="figure">{formatting.percent(result["gpu_time_wasted"])}</dd>' in page
     assert f"<b>{formatting.percent(finding['cost'])}</b> of GPU time" in page

@@ -372,7 +372,7 @@ def test_receiver(
 
 
 @router.post(
-    "/receivers/test",
+    "/receiver-tests",
     operation_id="test_new_receiver",
     summary="Send a test message to a receiver before it is created",
     responses=_TEST_REFUSALS,

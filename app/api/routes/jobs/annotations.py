@@ -197,11 +197,11 @@ AnnotationId = Annotated[
     ),
 ]
 Since = Annotated[
-    datetime | None,
+    Moment | None,
     Query(alias="from", description="Only annotations that have not ended before this time."),
 ]
 Until = Annotated[
-    datetime | None, Query(alias="to", description="Only annotations from before this time.")
+    Moment | None, Query(alias="to", description="Only annotations from before this time.")
 ]
 KindQuery = Annotated[AnnotationKind | None, Query(description="Only annotations of this kind.")]
 

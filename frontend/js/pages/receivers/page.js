@@ -119,7 +119,7 @@ class ReceiversPage extends LivePage {
   /** Send a test with what is in the form, which is not saved; what came of it, null where it was refused. */
   async testUnsaved(wanted) {
     const { form } = this.state
-    const path = form === "new" ? "/receivers/test" : `/receivers/${form}/test-change`
+    const path = form === "new" ? "/receiver-tests" : `/receivers/${form}/test-change`
     let found = null
     await this.attempt(
       async () => {

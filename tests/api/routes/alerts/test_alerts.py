@@ -48,6 +48,7 @@ async def test_transition_has_its_figures(api):
         "gpu_hours_lost_per_hour": 2.4,
         "num_gpus": 8,
         "since_step": 1204,
+        "since_at": None,
         "blame": None,
         "fix": None,
         "names": [],
@@ -107,7 +108,9 @@ async def test_active_alert_has_figures_culprit_and_receivers(api):
     assert shown["sentence"].startswith("job-a runs at 1.42")
     assert "GPU-h an hour" in shown["sub"]
     assert shown["blame"]["cause"] == "slow-worker"
-    assert shown["blame"]["culprits"] == [culprit | {"stage": None}]
+    assert shown["blame"]["culprits"] == [
+        culprit | {"stage": None, "ranks": None, "num_workers": None}
+    ]
     assert shown["labels"] == {"job": "job-a", "rule": "slowdown", "severity": "warning"}
     assert shown["runbook_url"] == "https://wiki.internal/slow"
     assert (shown["acknowledged_at"], shown["silenced_by"], shown["inhibited_by"]) == (None, [], [])

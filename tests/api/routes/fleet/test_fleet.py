@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.formatting import utc_timestamp
 from app.store import fleet, hosts, runs, shards
 from app.store.alerting import alerts
 from app.trace.job import job_key
@@ -38,7 +39,8 @@ async def add(api, job_id, saved: SavedWindow | None = None, **registered):
         shards.heartbeat(conn, "consumer-0", now_s=api.clock(), lease_s=1e6)
     if saved is not None:
         record = window_record(saved.first_step, slowdown=saved.slowdown, verdict=saved.verdict)
-        found = None if saved.findings is None else list(saved.findings)
+        at = {"onset_at": utc_timestamp(api.clock())}
+        found = None if saved.findings is None else [at | each for each in saved.findings]
         record = dataclasses.replace(record, result={**record.result, "findings": found})
         api.save_window(record, job_id)
         with api.store.write() as conn:
@@ -94,11 +96,13 @@ async def test_straggling_job_has_slowdown_loss_and_cause(api):
         "num_causes": 2,
         "culprits": [
             {"dp_rank": 1, "stage": 1, "host": "host-b", "rank": None, "local_rank": None}
+            | {"ranks": None, "num_workers": None}
         ],
         "num_culprits": 1,
         "persistence": "chronic",
         "since_step": 4,
         "since_at": "2026-09-21T14:13:20Z",
+        "lasted_s": None,
         "lost_gpu_hours_per_day": pytest.approx(8 * 24 * 0.2),  # 1 - 1 / 1.25 of 8 GPUs
         "last_step": 5,
         "last_data_at": "2026-09-21T14:13:20Z",
@@ -131,7 +135,8 @@ async def test_stalled_job_loses_all_gpus_and_has_no_culprit(api):
     assert (line["since_step"], line["since_at"]) == (5, "2026-09-21T14:03:20Z")
     assert line["silence"].startswith("no data for")
     assert found["summary"]["lost_per_hour"] == found["summary"]["lost_per_hour_stalled"] == 8
-    assert found["summary"]["sentence"] == "1 of 1 job is stalled. It costs 192 GPU-hours a day."
+    costs = "1 of 1 job is stalled. It costs about 190 GPU-hours a day."
+    assert found["summary"]["sentence"] == costs
     # One window of today, and ten minutes without data.
     assert found["summary"]["gpu_hours_today"] == pytest.approx(2.6 * 4 / 3600)
     assert found["summary"]["gpu_hours_lost_today"] == pytest.approx(0.1)

@@ -91,6 +91,7 @@ async def test_job_has_its_registered_fields(api):
         "window_steps": 8,
         "slowdown": None,
         "gpu_time_wasted": None,
+        "recent_steps": None,
         "latest_window": None,
     }
 

@@ -14,6 +14,7 @@ from tests.api import recorded
 from tests.api.routes.windows.test_windows_range import a_window
 from tests.api.server import KEY, NOW_S, window_record
 from tests.store.factories import event
+from tests.store.findings import finding
 
 pytestmark = pytest.mark.anyio
 
@@ -27,9 +28,7 @@ async def seen_by(api):
 
 
 def found(onset_step, cause="slow-worker", sentence="dp 1, stage 1 is 1.6x slower"):
-    return {"cause": cause, "culprits": [], "onset_step": onset_step, "cost": 0.2} | {
-        "sentence": sentence
-    }
+    return finding(cause, culprits=[], onset_step=onset_step, cost=0.2, sentence=sentence)
 
 
 def with_result(record, **parts):

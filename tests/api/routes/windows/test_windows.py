@@ -115,6 +115,7 @@ async def test_step_series_is_ascending_and_has_the_last_steps(api):
         "ideal_s": 1.0,
         "slowdown": 1.25,
         "window": "1-2",
+        "started_at": None,
         "skipped_reason": None,
     }
     query = {"first": 1, "last": 2}
