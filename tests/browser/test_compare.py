@@ -4,6 +4,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from app.formatting import rough_hours
+
 SIDES = {"a": "slow-worker:1-0", "b": "slow-worker:1-32"}
 PAGE = "/compare?" + "&".join(f"{side}={named}" for side, named in SIDES.items())
 
@@ -25,9 +27,8 @@ def test_headline_and_figures_of_a_comparison_are_those_of_the_api(
     expect(page.locator("h1")).to_have_text(found["sentence"].replace(" %", "\u202f%"))
     figures = page.locator(".compare-stats .figure")
     expect(figures.nth(0)).to_have_text(f"{found['b']['slowdown']:.2f}\u00d7")
-    expect(figures.nth(3)).to_have_text(
-        f"{found['b']['lost_gpu_hours_per_day']:,.0f} GPU-h per day"
-    )
+    lost = rough_hours(found["b"]["lost_gpu_hours_per_day"])
+    expect(figures.nth(3)).to_have_text(f"{lost} GPU-h per day")
     expect(page.locator(".compare-stats .note").first).to_contain_text(
         f"A {found['a']['slowdown']:.2f}\u00d7"
     )

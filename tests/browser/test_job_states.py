@@ -86,7 +86,7 @@ def test_a_finished_job_is_shown_as_finished(server, open_page, keep):
     push(server, "done")
     server.http.post("/jobs/done/end").raise_for_status()
     page = open_page(link(server, "done")).page
-    expect(page.locator("h1")).to_contain_text("This job has finished.")
+    expect(page.locator("h1")).to_contain_text("This job has finished after step 2.")
     expect(page.locator(".live")).to_contain_text("Finished")
     keep(page, "finished-light")
 
@@ -94,10 +94,10 @@ def test_a_finished_job_is_shown_as_finished(server, open_page, keep):
 def test_an_older_window_is_marked_until_the_reader_follows_the_newest(server, open_page, keep):
     from playwright.sync_api import expect
 
-    push(server, "two-windows", num_steps=STEPS_OF_ONE_WINDOW + 2)
+    push(server, "two-windows", num_steps=2 * STEPS_OF_ONE_WINDOW + 2)
     page = open_page(link(server, "two-windows")).page
-    expect(page.locator(".what")).to_contain_text("2 of 8 complete")
-    page.get_by_role("slider", name="Windows shown").press("ArrowLeft")
+    expect(page.locator(".what")).to_contain_text("16 steps in 2 windows")
+    page.get_by_role("slider", name="Last window shown").press("ArrowLeft")
     expect(page.locator(".what")).to_contain_text("steps 0 to 7")
     expect(page.get_by_role("note")).to_contain_text("older steps")
     expect(page).to_have_url(f"{server.url}/jobs/two-windows?window=1-0")

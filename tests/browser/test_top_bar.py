@@ -32,12 +32,12 @@ def test_on_a_phone_the_pages_are_in_a_menu(stocked, open_page):
     expect(links.first).to_be_hidden()
 
 
-def test_the_api_reference_is_a_separate_document(stocked, open_page):
+def test_the_documentation_is_a_separate_document(stocked, open_page):
     from playwright.sync_api import expect
 
     page = open_page(stocked.link("/settings")).page
     page.get_by_role("navigation").get_by_role("link", name="Docs").click()
-    expect(page.locator("h1")).to_contain_text("Paceline")
+    expect(page.locator("h1")).to_have_text("Documentation")
     expect(page).to_have_url(re.compile("/docs$"))
 
 

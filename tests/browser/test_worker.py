@@ -27,7 +27,7 @@ def test_figures_of_a_worker_are_those_of_the_api(worker, stocked):
     assert figures[1] == f"{found['place']} of {found['num_workers']}" == "1 of 32"
     assert figures[2] == f"{found['job_slowdown']:.2f}\u00d7"
     assert "Slow worker: host-021, ranks 88 to 95 (dp 3, stage 1)" in page.inner_text(".findings")
-    result = stocked.get("/jobs/slow-worker/windows/latest")
+    result = stocked.get("/jobs/slow-worker/windows/recent")
     assert found["slowdown"] == result["worker_slowdown"][3][1]
 
 

@@ -13,6 +13,7 @@ import {
   NOT_MEASURED,
   percentNumber,
   ratio,
+  roughHours,
   roundedPercent,
   seconds,
   shape,
@@ -68,7 +69,7 @@ function wasted(a, b) {
 
 function lost(a, b) {
   return cell("Lost", a, b, (side) => side.lost_gpu_hours_per_day, {
-    write: (value) => (Math.abs(value) < 10 ? value.toFixed(1) : whole(value)),
+    write: roughHours,
     unit: "GPU-h per day",
   })
 }
