@@ -2,7 +2,7 @@
 
 import { isPaletteKey, openPalette } from "./components/command-palette.js"
 import { beginDefinitions } from "./components/definition.js"
-import { connectionBar, lossyBar } from "./components/notices.js"
+import { connectionBar, lossyBar, panelFailed } from "./components/notices.js"
 import { topBar } from "./components/top-bar.js"
 import { getSession, isSignedIn, signIn, whatMayBeLost } from "./lib/api.js"
 import { announce, patch } from "./lib/dom.js"
@@ -10,23 +10,9 @@ import { connection, onConnection, start as startLive } from "./lib/events.js"
 import { ago, clock, counted, stepRange, whole } from "./lib/formatting.js"
 import { takeSession } from "./lib/session.js"
 import { onTheme } from "./lib/theme.js"
-import * as alerts from "./pages/alerts/page.js"
-import * as audit from "./pages/audit/page.js"
-import * as compare from "./pages/compare/page.js"
-import * as fleet from "./pages/fleet/page.js"
-import * as host from "./pages/host/page.js"
-import * as hosts from "./pages/hosts/page.js"
-import * as job from "./pages/job/page.js"
-import * as nowhere from "./pages/not-found/page.js"
-import * as receivers from "./pages/receivers/page.js"
-import * as rules from "./pages/rules/page.js"
-import * as settings from "./pages/settings/page.js"
+import { loadAllPages, pageOf } from "./pages/pages.js"
 import * as signInPage from "./pages/sign-in/page.js"
-import * as timeline from "./pages/timeline/page.js"
-import * as whatIf from "./pages/what-if/page.js"
-import * as worker from "./pages/worker/page.js"
 
-const PAGES = [fleet, job, worker, timeline, whatIf, hosts, host, alerts, rules, receivers, audit, settings, compare]
 const bar = document.getElementById("top-bar")
 const cutOff = document.getElementById("cut-off")
 const lossy = document.getElementById("lossy")
@@ -43,6 +29,7 @@ const OLD_UNKNOWN_MS = 300_000
 let leave = () => {}
 let subject = null
 let signedIn = false
+let routed = 0 // how often a page was chosen
 
 /** The subject of the live status: `{kind: "fleet" | "empty" | "job", job}`. */
 function setSubject(next) {
@@ -50,22 +37,30 @@ function setSubject(next) {
   drawBar()
 }
 
-function route() {
+async function route() {
   leave()
+  leave = () => {}
   root.replaceChildren()
   subject = null
-  const { page, params } = match(location.pathname)
+  const { page, params } = pageOf(location.pathname)
   document.title = page.title === "Fleet" ? "Paceline" : `${page.title} · Paceline`
-  leave = page.render(root, params, { setSubject, onRefused: showSignIn })
   drawBar()
-}
-
-function match(path) {
-  for (const page of PAGES) {
-    const found = page.path.exec(path)
-    if (found) return { page, params: found.groups ?? {} }
+  routed += 1
+  const mine = routed
+  try {
+    const { render } = await page.load()
+    // The reader may have gone on meanwhile.
+    if (mine !== routed) return
+    leave = render(root, params, { setSubject, onRefused: showSignIn })
+  } catch (error) {
+    if (mine !== routed) return
+    // A script that failed once is not requested again by this document.
+    patch(
+      root,
+      panelFailed("Could not load this page", error, () => location.reload()),
+    )
   }
-  return { page: nowhere, params: {} }
+  drawBar()
 }
 
 function navigate(event) {
@@ -132,6 +127,7 @@ function stale(text) {
 function showSignIn() {
   if (!signedIn && root.querySelector(".sign-in")) return
   signedIn = false
+  routed += 1
   leave()
   root.replaceChildren()
   leave = signInPage.render(root, {}, { onSignedIn: begin })
@@ -149,8 +145,10 @@ async function begin() {
   await getSession()
     .then(takeSession)
     .catch(() => {})
-  route()
+  await route()
   drawLossy()
+  const whenIdle = window.requestIdleCallback ?? ((act) => setTimeout(act, 1000))
+  whenIdle(loadAllPages)
 }
 
 function onLiveRefused() {

@@ -16,9 +16,6 @@ import { loadAlerts, MOST } from "./load.js"
 import { silencesCard } from "./silences.js"
 import { alertStats, alertsSentence, receiversCard } from "./summary.js"
 
-export const path = /^\/alerts$/
-export const title = "Alerts"
-
 const PAGE = 20
 const TYPING_MS = 250
 

@@ -11,9 +11,6 @@ import { onChange } from "../../lib/events.js"
 import { ago, clock, contained } from "../../lib/formatting.js"
 import { may } from "../../lib/session.js"
 
-export const path = /^\/settings\/audit$/
-export const title = "Audit"
-
 const PAGE = 50
 const MOST = 500
 const TYPING_MS = 250

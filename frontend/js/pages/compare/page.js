@@ -13,9 +13,6 @@ import { onTheme } from "../../lib/theme.js"
 import { comparePicker, fillIn } from "./picker.js"
 import { causesCard, compareStats, sidesCard } from "./results.js"
 
-export const path = /^\/compare$/
-export const title = "Compare"
-
 const NUM_WINDOWS = 500
 const NUM_JOBS = 20
 const PAUSE_MS = 150

@@ -20,9 +20,6 @@ import { fleetStats } from "./stats.js"
 import { fleetTable, ORDERS, waitingLines } from "./table.js"
 import { FleetWaste } from "./waste-charts.js"
 
-export const path = /^\/$/
-export const title = "Fleet"
-
 const PAGE = 100
 const MOST_A_CALL = 200
 

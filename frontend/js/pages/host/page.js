@@ -10,9 +10,6 @@ import { onChange } from "../../lib/events.js"
 import { ago, clock, contained, counted, gpuHours, ratio, whole } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 
-export const path = /^\/hosts\/(?<host>[^/]+)$/
-export const title = "Host"
-
 const NAMED_WORKERS = 4
 
 /** Draw the page into `root`; returns a function that leaves the page. */

@@ -12,9 +12,6 @@ import { onChange } from "../../lib/events.js"
 import { ago, clock, contained, counted, gpuHours, NOT_MEASURED, ratio, whole } from "../../lib/formatting.js"
 import { money } from "../../lib/session.js"
 
-export const path = /^\/hosts$/
-export const title = "Hosts"
-
 const PAGE = 100
 const DAYS = [7, 30, 90]
 const USUAL_DAYS = 30

@@ -25,9 +25,6 @@ import { Scrubber } from "./scrubber.js"
 import { ShareBox } from "./share-box.js"
 import { jobStats } from "./stats.js"
 
-export const path = /^\/jobs\/(?<jobId>[^/]+)$/
-export const title = "Job"
-
 const MAX_WINDOWS = 2000
 // Texts such as "3 s ago" are redrawn this often.
 const AGAIN_MS = 5000

@@ -2,8 +2,6 @@
 
 import { h, patch } from "../../lib/dom.js"
 
-export const title = "No such page"
-
 /** Draw it into `root`; there is nothing to leave. */
 export function render(root) {
   patch(

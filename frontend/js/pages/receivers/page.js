@@ -21,9 +21,6 @@ import { receiversCard } from "./list.js"
 import { notificationsCard } from "./notifications.js"
 import { recipesCard } from "./recipes.js"
 
-export const path = /^\/alerts\/receivers$/
-export const title = "Receivers"
-
 const PAGE = 20
 const MOST = 500
 // A test is delivered or fails within seconds; after this long, its row shows what comes of it.

@@ -10,9 +10,6 @@ import { may } from "../../lib/session.js"
 import { problemsOf, RuleEditor, ruleKeys } from "./editor.js"
 import { ruleListCard, sourceWords } from "./list.js"
 
-export const path = /^\/alerts\/rules$/
-export const title = "Alert rules"
-
 const PAGE = 20
 
 /** Draw the page into `root`; returns a function that leaves the page. */

@@ -9,9 +9,6 @@ import { factsCards, retentionCard, retentionOf } from "./cards.js"
 import { sharesCard } from "./shares.js"
 import { tokensCard, tokenWanted } from "./tokens.js"
 
-export const path = /^\/settings$/
-export const title = "Settings"
-
 const MOST_TOKENS = 1000
 const MAX_SHARES = 200
 

@@ -14,9 +14,6 @@ import { openInPerfetto } from "./perfetto.js"
 import { TimelinePlot } from "./plot.js"
 import { findStep, stepPicker } from "./step.js"
 
-export const path = /^\/jobs\/(?<jobId>[^/]+)\/timeline$/
-export const title = "Timeline"
-
 const NUM_WINDOWS = 20
 
 /** Draw one step of one job into `root`; returns a function that leaves the page. */

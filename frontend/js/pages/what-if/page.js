@@ -17,9 +17,6 @@ import { QuestionForm } from "./form.js"
 import { SavedList } from "./saved-questions.js"
 import { suggestedCard, suggestions } from "./suggestions.js"
 
-export const path = /^\/jobs\/(?<jobId>[^/]+)\/what-if$/
-export const title = "What if"
-
 // A question is sent once the reader has stopped typing for so long.
 const PAUSE_MS = 250
 const NUM_WINDOWS = 100

@@ -14,9 +14,6 @@ import { contained, stepRange } from "../../lib/formatting.js"
 import { onTheme } from "../../lib/theme.js"
 import { hostMatesCard, workerGroupsCard, workerStats } from "./cards.js"
 
-export const path = /^\/jobs\/(?<jobId>[^/]+)\/workers\/(?<dpRank>\d+)-(?<stage>\d+)$/
-export const title = "Worker"
-
 /** Draw one worker into `root`; returns a function that leaves the page. */
 export function render(root, { jobId, dpRank, stage }, app) {
   const page = new WorkerPage(root, `/jobs/${jobId}`, `${dpRank}-${stage}`, app)
