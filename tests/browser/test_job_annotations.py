@@ -71,6 +71,8 @@ def test_annotation_is_added_deleted_and_restored_by_hand(server, open_page):
 def test_share_link_shows_a_frozen_snapshot_until_it_is_revoked(server, open_page, keep):
     from playwright.sync_api import expect
 
+    body = {"kind": "deploy", "text": "v1.4", "step": ONSET - 2, "source": "ci"}
+    server.http.post("/jobs/llm-70b/annotations", json=body).raise_for_status()
     page = opened(server, open_page)
     page.get_by_role("button", name="Share").click()
     page.get_by_role("button", name="Create the link").click()
@@ -80,7 +82,7 @@ def test_share_link_shows_a_frozen_snapshot_until_it_is_revoked(server, open_pag
     link = box.locator("code").inner_text()
     visitor = open_page(link).page  # in a browser that is not signed in
     expect(visitor.locator(".notice")).to_have_text(
-        re.compile(r"Snapshot of llm-70b at .* UTC, steps 16 to 23")
+        re.compile(r"Snapshot of llm-70b at .* UTC, steps 12 to 23")
     )
     expect(visitor.locator("h1")).to_contain_text("Rank 6 (dp 2, stage 1)")
     expect(visitor.locator(".findings")).to_contain_text("after: deploy v1.4.")

@@ -115,7 +115,7 @@ def test_a_finding_links_to_its_worker_and_host(stocked, open_page):
     page = open_page(stocked.link("/jobs/shared-host-a")).page
     finding = page.locator(".findings li").first
     expect(finding.locator("h3")).to_have_text(
-        "Slow worker: node-shared-07, rank 40 (dp 1, stage 1)"
+        "Slow worker: node-shared-07, ranks 40 to 47 (dp 1, stage 1)"
     )
     expect(finding.locator("p").first).to_contain_text("its peers")
     links = finding.locator(".sure a")
