@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FOLLOWED = "followed"
 _FAULT = "sequence-imbalance:sent=yes"
+_STEPS = "20000"  # hours of them, and still few enough for `simulate`
 _QUEUE_BYTES = 1 << 30
 _EVERY_S = 1.0
 _STOP_WITHIN_S = 10.0
@@ -95,7 +96,7 @@ def _followed(url: str, token: str, job: str, fault: str) -> Iterator[tuple[str,
         return
     with running_stack(workers=1, queue_bytes=_QUEUE_BYTES, consumes=True) as target:
         base = f"http://127.0.0.1:{target.port}"
-        arguments = ("--to", base, "--token", target.token, "--job", job, "--steps", "100000")
+        arguments = ("--to", base, "--token", target.token, "--job", job, "--steps", _STEPS)
         command = paceline_command("simulate", *arguments, "--fault", fault)
         trainer = ChildProcess("training", command, {})
         trainer.start()
@@ -262,7 +263,7 @@ class _Reader:
 
     def fleet_row(self) -> dict[str, Any]:
         """Its line in the fleet."""
-        items = self._get("/fleet?limit=500")["items"]
+        items = self._get("/fleet?limit=100")["items"]
         return next((each for each in items if each["job_id"] == self.job), {})
 
     def alert(self) -> dict[str, Any]:

@@ -98,16 +98,18 @@ def test_invalid_cursor_is_refused(store, cursor):
         jobs.page(conn, cursor=cursor, limit=2)
 
 
-def test_a_job_shows_the_newest_window_that_has_figures(store):
+def test_a_job_shows_its_open_window_only_before_the_first_closed_one_with_figures(store):
     register(store, "default/job")
     with store.write() as conn:
+        windows.save(conn, "default/job", window(0, slowdown=1.3, revision=3))
+        assert jobs.get(conn, "default/job").latest.window_id == "1-0"
         for record in (
-            window(0, slowdown=1.1, state="complete"),
+            window(0, slowdown=1.1, state="complete", revision=4),
             window(8, slowdown=1.2, revision=3),
             window(16, slowdown=None, verdict=None),
         ):
             windows.save(conn, "default/job", record)
         latest = jobs.get(conn, "default/job").latest
-        assert latest == windows.summary(conn, "default/job", "1-8")
+        assert latest == windows.summary(conn, "default/job", "1-0")
         assert [record.latest for record in jobs.page(conn)[0]] == [latest]
-    assert (latest.slowdown, latest.window_id) == (1.2, "1-8")
+    assert (latest.slowdown, latest.window_id) == (1.1, "1-0")
