@@ -12,8 +12,9 @@ const MAX_NOTE = 500
 /** Buttons of alerts and the form that is open under one of them; a page keeps one of these. */
 export class AlertActions {
   /**
-   * `alerts()` are the active alerts, `silences()` the silences by id. `onChange()` is called once the server has changed something, `draw()`
-   * where only the open form has; `onRefused()` where the session has ended. `rowOf(fingerprint)` finds a row.
+   * `alerts()` are the active alerts, `silences()` the silences by id. `onChange()` is called once the server has
+   * changed something, `draw()` where only the open form has; `onRefused()` where the session has ended.
+   * `rowOf(fingerprint)` finds a row.
    */
   constructor({ alerts, silences, onChange, draw, onRefused, rowOf }) {
     Object.assign(this, { silences, onChange, draw, onRefused, rowOf })

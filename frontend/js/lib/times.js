@@ -6,7 +6,7 @@ import { counted, isKnown, whole } from "./formatting.js"
 // As `utc_time` in app/formatting.py writes them: without a date they are of `day`, in UTC.
 const UTC_TIME = /(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)[ \u00a0]UTC/g
 
-/** A text with each UTC time as a `time` element in the reader's zone; children for `h`. `day` is when it was written. */
+/** A text with each UTC time as a `time` element in the reader's zone, for `h`. `day` is when it was written. */
 export function timed(text, day = new Date()) {
   const parts = []
   let end = 0

@@ -110,7 +110,8 @@ recorder.close()`,
     steps: (address, token) => [
       [
         "Push a recorded trace as its workers would have",
-        `export PACELINE_URL=${address}\nexport PACELINE_TOKEN=${token}\npaceline replay TRACE.parquet --meta META.yaml`,
+        `export PACELINE_URL=${address}\nexport PACELINE_TOKEN=${token}\n` +
+          "paceline replay TRACE.parquet --meta META.yaml",
       ],
       ["Or analyse it without a server", "paceline analyze TRACE.parquet --meta META.yaml"],
     ],

@@ -145,7 +145,7 @@ export class Scrubber {
       this.handle(
         "both",
         "Windows shown",
-        `steps ${whole(bins[first].first_step)} to ${whole(bins[last].last_step)}${clockRange(bins[first], bins[last])}`,
+        `${stepRange(bins[first].first_step, bins[last].last_step)}${clockRange(bins[first], bins[last])}`,
         first,
       ),
       this.handle(

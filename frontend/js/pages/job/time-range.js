@@ -10,7 +10,7 @@ const PRESETS = [
   ["last-24h", "24 h"],
 ]
 
-/** The form; `time` is `{from, to}` of the address, `known` the run's first and last time; `onPick` gets `{from, to}`. */
+/** The form; `time` is `{from, to}` of the address, `known` the first and last time; `onPick` gets `{from, to}`. */
 export function timeRangeForm({ time, known, onPick }) {
   return h(
     "form",
