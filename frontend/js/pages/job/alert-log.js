@@ -51,7 +51,7 @@ export class AlertLog {
     if (JSON.stringify([this.transitions, this.deliveries]) !== before) this.onLoad()
   }
 
-  /** A row for each transition, oldest first: `{step, epoch, at, words, href}`; `step` is null of rules by the clock. */
+  /** A row for each transition, oldest first: `{step, epoch, at, words, href}`; `step` is null where time counts. */
   rows() {
     return this.transitions
       .map((transition) => {
