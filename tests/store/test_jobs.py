@@ -102,7 +102,9 @@ def test_a_job_shows_its_open_window_only_before_the_first_closed_one_with_figur
     register(store, "default/job")
     with store.write() as conn:
         windows.save(conn, "default/job", window(0, slowdown=1.3, revision=3))
-        assert jobs.get(conn, "default/job").latest.window_id == "1-0"
+        first = jobs.get(conn, "default/job").latest
+        assert first is not None
+        assert (first.window_id, first.slowdown) == ("1-0", 1.3)
         for record in (
             window(0, slowdown=1.1, state="complete", revision=4),
             window(8, slowdown=1.2, revision=3),
