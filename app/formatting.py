@@ -253,7 +253,7 @@ def cause_phrase(name: str, num_culprits: int | None = None) -> str:
 def culprit_name(culprit: Mapping[str, Any], *, names_unknown_host: bool = False) -> str:
     """A culprit by host, global ranks and place, as far as these are known; "" where none is.
 
-    host-043, rank 11 (dp 3, stage 1), GPU 5; host-017, ranks 8 to 15, all 8 of its workers. As in
+    host-043, rank 11 (dp 3, stage 1), GPU 5; host-017 (ranks 8 to 15, all 8 of its workers). As in
     frontend/js/components/culprits.js.
 
     Args:
@@ -269,9 +269,12 @@ def culprit_name(culprit: Mapping[str, Any], *, names_unknown_host: bool = False
     )
     who = rank_words(culprit)
     who = (f"{who} ({place})" if place else who) if who else place
-    host = culprit.get("host")
+    host, num_workers = culprit.get("host"), culprit.get("num_workers")
     words = [bidi_isolated(str(host))] if host is not None else []
-    if host is not None and who and who == place:
+    if host is not None and num_workers is not None:
+        hit = f"all {count(num_workers)} of its workers"
+        words = [f"{words[0]} ({', '.join(filter(None, [who, hit]))})"]
+    elif host is not None and who and who == place:
         words = [f"{words[0]} ({place})"]
     elif who:
         words.append(who)
@@ -279,9 +282,6 @@ def culprit_name(culprit: Mapping[str, Any], *, names_unknown_host: bool = False
         words.append("host not reported")
     if culprit.get("local_rank") is not None:
         words.append(f"GPU {culprit['local_rank']}")
-    num_workers = culprit.get("num_workers")
-    if num_workers is not None and host is not None:
-        words.append(f"all {count(num_workers)} of its workers")
     return ", ".join(words)
 
 

@@ -148,6 +148,13 @@ def names_of(culprits: Sequence[Culprit], num_stages: int | None = None) -> str:
     return f"{between.join(named[:-1])} and {named[-1]}"
 
 
+def is_plural(culprits: Sequence[Culprit]) -> bool:
+    """Whether the words of `names_of` take a plural verb: "ranks 0 to 3 (dp 0, stage 0)" do."""
+    if len(culprits) != 1:
+        return len(culprits) > 1
+    return culprits[0].host is None and len(culprits[0].ranks) > 1
+
+
 def _is_host(culprit: Culprit) -> bool:
     return culprit.dp_rank is None and culprit.stage is None and culprit.rank is None
 

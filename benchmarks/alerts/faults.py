@@ -232,7 +232,7 @@ def _outcome_of_silence(
         rule=SILENT_RULE,
         sentence=fired.sentence,
         is_cause_right=True,
-        is_culprit_right=len(names) == 1 and names[0].startswith(name),
+        is_culprit_right=len(names) == 1 and f"({name})" in names[0],
         is_resolved=own[-1].kind == "resolved",
         early=tuple(event.sentence for event in others),
     )

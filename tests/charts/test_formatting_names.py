@@ -146,7 +146,7 @@ def test_causes_have_the_same_names_on_the_page_and_in_its_charts():
         ({"host": "h", "rank": 88, "ranks": list(range(88, 96)), "dp_rank": 3, "stage": 1},
          "h, ranks 88 to 95 (dp 3, stage 1)"),
         ({"host": "host-017", "ranks": list(range(8, 16)), "num_workers": 8},
-         "host-017, ranks 8 to 15, all 8 of its workers"),
+         "host-017 (ranks 8 to 15, all 8 of its workers)"),
         ({"host": "h", "ranks": [3, 7, 12]}, "h, ranks 3, 7 and 12"),
         ({"rank": 11, "dp_rank": 3, "stage": 1}, "rank 11 (dp 3, stage 1), host not reported"),
         ({"host": "h", "dp_rank": 3, "stage": 1}, "h (dp 3, stage 1)"),

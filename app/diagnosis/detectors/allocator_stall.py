@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.detector import Detector, Suspicion, finding_sentence, is_plural, names_of
 from app.diagnosis.evidence.interruptions import ComputationEvents, Stalls, stalls
 from app.diagnosis.evidence.stalled_workers import chance_of_one_host, held_up, launched_late
 from app.diagnosis.finding import RuledOut, Worker
@@ -85,7 +85,7 @@ def _suspicion(
     is_hit = np.zeros(case.steps.size, np.bool_)
     is_hit[stops.step] = True
     onset = onset_of_hits(case.steps, is_hit)
-    stop, its = (STOPS, "its") if len(culprits) == 1 else (STOP, "their")
+    stop, its = (STOP, "their") if is_plural(culprits) else (STOPS, "its")
     score = float(1 - np.exp(max(found.log_chance[found.is_stalled].max() / 4, -50.0)))
 
     fact = (

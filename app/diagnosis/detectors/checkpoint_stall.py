@@ -14,7 +14,15 @@ from typing_extensions import override
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, percent, plural
+from app.diagnosis.detector import (
+    Detector,
+    Suspicion,
+    finding_sentence,
+    is_plural,
+    names_of,
+    percent,
+    plural,
+)
 from app.diagnosis.evidence.late_begins import (
     begins_apart,
     is_whole,
@@ -292,8 +300,9 @@ def _fact(culprits: tuple[Culprit, ...], found: _Stops, every: int, mean_s: floa
         )
     where = {"between": "between two steps", "begin": "before a step begins"}
     who = names_of(culprits) if culprits else "all workers"
+    stop = STOP if not culprits or is_plural(culprits) else STOPS
     return (
-        f"{who} {STOPS if len(culprits) == 1 else STOP} for {formatting.seconds(mean_s)} "
+        f"{who} {stop} for {formatting.seconds(mean_s)} "
         f"{where.get(place, 'where a step ends')}, every {every} steps, as a checkpoint"
         f"{' or an evaluation' * (place != 'end')} does"
     )

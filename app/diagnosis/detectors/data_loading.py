@@ -15,6 +15,7 @@ from app.diagnosis.detector import (
     Detector,
     Suspicion,
     finding_sentence,
+    is_plural,
     names_of,
     percent,
     steps_of,
@@ -129,7 +130,7 @@ def _who(found: DataWaits, culprits: tuple[Culprit, ...]) -> str:
     if found.wanders:
         num_workers = int(found.is_late.any(axis=0).sum())
         return f"{num_workers:,} different workers, one or another in each step, {WAIT}"
-    return f"{names_of(culprits)} {WAITS if len(culprits) <= 1 else WAIT}"
+    return f"{names_of(culprits)} {WAIT if is_plural(culprits) else WAITS}"
 
 
 def _culprits(case: Case, found: DataWaits) -> tuple[Culprit, ...]:

@@ -16,7 +16,14 @@ from typing_extensions import override
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, steps_of
+from app.diagnosis.detector import (
+    Detector,
+    Suspicion,
+    finding_sentence,
+    is_plural,
+    names_of,
+    steps_of,
+)
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import (
     MIN_PAUSE_RATIO,
@@ -204,7 +211,7 @@ def _fact(
         often = {0: "at once", 1: "in every step"}.get(every_steps, f"every {every_steps} steps")
         return f"Every worker {STOPS} to collect garbage {often}, {mean_s}"
     num_paused = int((pauses.counts(case) > 0).sum())
-    subject = f"{names_of(culprits)} {STOPS if len(culprits) == 1 else STOP}"
+    subject = f"{names_of(culprits)} {STOP if is_plural(culprits) else STOPS}"
     if not culprits:
         subject = (
             f"{num_paused:,} different workers {STOP}" if num_paused > 1 else f"A worker {STOPS}"

@@ -14,7 +14,14 @@ from typing_extensions import override
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import CostFigures, Detector, Suspicion, finding_sentence, names_of
+from app.diagnosis.detector import (
+    CostFigures,
+    Detector,
+    Suspicion,
+    finding_sentence,
+    is_plural,
+    names_of,
+)
 from app.diagnosis.evidence.stops import (
     MIN_STEPS,
     Stop,
@@ -171,7 +178,7 @@ def _suspicion(case: Case, stops: list[Stop]) -> Suspicion:
     blamed = blamed_stops(case, [each for each in stops if not _is_replayed(case, each)])
     excess_s = np.maximum(0.0, case.report.recorded_s[at] - usual_step_s(case))
     who = names_of(culprits) if culprits else "all workers"
-    fact = _fact(who, STOPS if len(culprits) == 1 else STOP, stops, steps)
+    fact = _fact(who, STOP if not culprits or is_plural(culprits) else STOPS, stops, steps)
     fact += f", and all others {WAIT}" if culprits else ""
     evidence: dict[str, Any] = {
         "workers": [list(worker) for worker in workers[:_MAX_LISTED]],

@@ -14,6 +14,7 @@ from app.diagnosis.detector import (
     Detector,
     Suspicion,
     finding_sentence,
+    is_plural,
     names_of,
     percent,
 )
@@ -94,8 +95,8 @@ def _suspicion(case: Case, found: list[LateWorker], step_s: float) -> Suspicion:
     culprits = _culprits(case, found)
     worst, kinds = found[0], list(dict.fromkeys(each.kind for each in found))
     share = worst.late.waited_for_s / step_s
-    is_, its = (IS, "its") if len(culprits) == 1 else (ARE, "their")
-    host = f"its host {_LAUNCHES}" if len(culprits) == 1 else f"their hosts {_LAUNCH}"
+    is_, its = (ARE, "their") if is_plural(culprits) else (IS, "its")
+    host = f"{its} host {_LAUNCHES}" if len(culprits) == 1 else f"their hosts {_LAUNCH}"
     fact = (
         f"{names_of(culprits)} {is_} late to {percent(worst.late.late_share)} of {its} "
         f"collectives, though {its} computations {TAKE} no longer than {its} peers': {host} late, "

@@ -10,7 +10,14 @@ from typing_extensions import override
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.detector import Detector, Suspicion, finding_sentence, names_of, percent
+from app.diagnosis.detector import (
+    Detector,
+    Suspicion,
+    finding_sentence,
+    is_plural,
+    names_of,
+    percent,
+)
 from app.diagnosis.evidence.late_workers import (
     MIN_SHARE,
     LateWorker,
@@ -57,7 +64,7 @@ def _suspicion_by_arrivals(case: Case, late: list[LateWorker], step_s: float) ->
     ]
     # GPUs of one worker are separate culprits.
     culprits = tuple({each.rank: each for each in named}.values())
-    is_, its, them = (IS, "its", "it") if len(culprits) == 1 else (ARE, "their", "them")
+    is_, its, them = (ARE, "their", "them") if is_plural(culprits) else (IS, "its", "it")
     fact = (
         f"{names_of(culprits)} {is_} late to {percent(worst.late.late_share)} of {its} collectives "
         f"without waiting for another worker: the others {WAIT} "

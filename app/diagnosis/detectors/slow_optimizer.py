@@ -12,11 +12,18 @@ from functools import partial
 import numpy as np
 
 from app.diagnosis.case import Case
-from app.diagnosis.detector import ENOUGH_STEPS, Suspicion, as_ratio, finding_sentence, names_of
+from app.diagnosis.detector import (
+    ENOUGH_STEPS,
+    Suspicion,
+    as_ratio,
+    finding_sentence,
+    is_plural,
+    names_of,
+)
 from app.diagnosis.evidence.slow_operations import once_times
 from app.diagnosis.finding import score
 from app.diagnosis.repair import ShortenedTypes
-from app.diagnosis.sentence import TAKES
+from app.diagnosis.sentence import TAKE, TAKES
 from app.trace.window import Floats
 
 # So many times the other stages' time for what the stage computes; embeddings of small models
@@ -82,7 +89,8 @@ def _suspicion(case: Case, slow: _SlowStage) -> Suspicion:
     factors = np.ones(sizes)
     factors[:, 0, slow.stage] = slow.ratio
     fact = (
-        f"{names_of(culprits)} {TAKES} {as_ratio(slow.ratio)} as long as the other stages in the "
+        f"{names_of(culprits)} {TAKE if is_plural(culprits) else TAKES} {as_ratio(slow.ratio)} as "
+        f"long as the other stages in the "
         f"{slow.optype} for what it computes: its GPU or host, or a far larger share of the "
         "parameters, which with one dp rank look alike"
     )

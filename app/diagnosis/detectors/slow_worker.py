@@ -27,6 +27,7 @@ from app.diagnosis.detector import (
     Suspicion,
     as_ratio,
     finding_sentence,
+    is_plural,
     is_supported,
     names_of,
     too_few_steps_reason,
@@ -433,11 +434,11 @@ def _clause(
 ) -> str:
     workers = [divmod(hit.at, case.parallelism.pp_size) for hit in hits]
     culprits = _culprits(case, workers, late, one_by_one=in_turn)
-    is_, its, takes = (IS, "its", TAKES) if len(culprits) == 1 else (ARE, "their", TAKE)
+    is_, its, takes = (ARE, "their", TAKE) if is_plural(culprits) else (IS, "its", TAKES)
     operations = hits[0].operations
     if not operations:
         if found.has_no_peers and len(hits) == 1 and _is_one_sided(found, hits[0].at):
-            return f"{names_of(culprits)} {TAKES} {_sides_since(found, hits[0].at)} as before"
+            return f"{names_of(culprits)} {takes} {_sides_since(found, hits[0].at)} as before"
         than = "before" if found.has_no_peers else f"{its} peers"
         return (
             f"{names_of(culprits)} {is_} {_range(hits)} slower than {than} in forward and backward"
@@ -454,7 +455,7 @@ def _clause(
     theirs = float(other[found.usual, dp_rank, stage].mean())
     [beside] = {"forward", "backward"} - set(words)
     if theirs < _AS_LONG:
-        return f"{fact}, and {IS} as fast as they are in the {beside}"
+        return f"{fact}, and {is_} as fast as they are in the {beside}"
     return f"{fact} and {as_ratio(theirs)} in the {beside}"
 
 

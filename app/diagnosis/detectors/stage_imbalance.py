@@ -29,6 +29,7 @@ from app.diagnosis.detector import (
     Suspicion,
     as_ratio,
     finding_sentence,
+    is_plural,
     is_supported,
     names_of,
     too_few_steps_reason,
@@ -221,7 +222,7 @@ class StageImbalance(Detector):
 
 def _fact(case: Case, load: _StageLoad, stages: _LongStages, culprits: tuple[Culprit, ...]) -> str:
     ratio, num_stages = float(load.found.mean[stages.long[0]]), case.parallelism.pp_size
-    verb = TAKES if len(culprits) == 1 else TAKE
+    verb = TAKE if is_plural(culprits) else TAKES
     if stages.is_rising:
         most = _rise(load, stages)
         lightest, heaviest = (f"stage {each}" for each in (stages.others[0], stages.long[0]))

@@ -38,19 +38,19 @@ export const workerName = ({ dp_rank, stage }) => `dp ${whole(dp_rank)}, stage $
 
 const isWorker = ({ dp_rank, stage }) => isKnown(dp_rank) && isKnown(stage)
 
-/** As `culprit_name` in app/formatting.py: "host-043, rank 11 (dp 3, stage 1)", "host-017, ranks 8 to 15". */
+/** As `culprit_name` in app/formatting.py: "host-043, rank 11 (dp 3, stage 1)", "host-017 (all 8 of its workers)". */
 export function place(culprit) {
   const { rank, host, local_rank, num_workers } = culprit
   const worker = placeOf(culprit)
   const ranks = rankWords(culprit)
   const who = ranks && worker ? `${ranks} (${worker})` : ranks || worker
-  const name = host && (ranks || !worker ? contained(host) : `${contained(host)} (${worker})`)
+  const hit = host && isKnown(num_workers) && `all ${whole(num_workers)} of its workers`
+  const inBrackets = hit ? [who, hit].filter(Boolean).join(", ") : !ranks && worker
   return [
-    name,
-    (!host || ranks) && who,
+    host && (inBrackets ? `${contained(host)} (${inBrackets})` : contained(host)),
+    (!host || (ranks && !hit)) && who,
     !host && isKnown(rank) && "host not reported",
     isKnown(local_rank) && `GPU ${whole(local_rank)}`,
-    host && isKnown(num_workers) && `all ${whole(num_workers)} of its workers`,
   ]
     .filter(Boolean)
     .join(", ")

@@ -28,7 +28,7 @@ def test_few_stalled_workers_are_named():
     assert found.culprits == (Culprit(1, 2, "host-004"), Culprit(3, 0, "host-001"))
     assert found.evidence["workers"] == [[1, 2], [3, 0]]
     assert found.evidence["usual_share"] == 0.0
-    assert "host-001 stop for a while in" in found.wording(UNKNOWN)
+    assert "host-001, rank 3 (dp 3, stage 0) stop for a while in" in found.wording(UNKNOWN)
     assert "forward and backward, whatever their length" in found.wording(UNKNOWN)
 
 

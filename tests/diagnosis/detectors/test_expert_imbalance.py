@@ -154,7 +154,7 @@ def test_a_block_that_waits_for_its_fullest_expert_is_named_by_dp_ranks():
     found = EXPERTS.detect(case_of(_with_factor(window, factor)))
     assert isinstance(found, Suspicion)
     assert [each.as_json() for each in found.culprits] == [{"dp_rank": d} for d in range(4, 8)]
-    assert "block of dp 4; dp 5; dp 6 and 1 more" in found.wording(UNKNOWN)
+    assert "block of dp 4, dp 5, dp 6 and 1 more" in found.wording(UNKNOWN)
     assert found.evidence["dp_ranks"] == [4, 5, 6, 7]
 
 

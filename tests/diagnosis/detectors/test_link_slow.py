@@ -53,8 +53,8 @@ def test_a_slow_pair_has_both_ends_as_culprits():
     assert found.culprits == (Culprit(1, 1, "host-002"), Culprit(1, 2, "host-004"))
     assert found.evidence["workers"] == [[1, 1], [1, 2]]
     assert found.wording(UNKNOWN) == (
-        "Transfers between host-002, rank 5 (dp 1, stage 1) and rank 9 (dp 1, stage 2) on "
-        "host-004 take 6.0x as long as those of other links, in both directions"
+        "Transfers between host-002, rank 5 (dp 1, stage 1) and host-004, rank 9 (dp 1, "
+        "stage 2) take 6.0x as long as those of other links, in both directions"
     )
 
 

@@ -136,7 +136,9 @@ def test_repair_of_one_operation_leaves_the_others(fault):
 def test_operations_of_different_workers_have_a_clause_each():
     found = only_finding(of(SlowWorker(0, 2, 1.5), SlowBackward(3, 1, 2.0)))
     assert found.evidence["workers"] == [[0, 2], [3, 1]]
-    assert "is 1.5x slower than its peers in forward and backward; rank" in found.sentence
+    assert (
+        "is 1.5x slower than its peers in forward and backward; host-007, ranks" in found.sentence
+    )
     assert "takes 2.0x as long as its peers in the backward" in found.sentence
 
 
@@ -280,7 +282,9 @@ def test_a_host_with_several_slow_workers_is_one_culprit():
     found = only_finding(diagnosed(window_of(job)))
     assert found.culprits == (Culprit(host="host-001"),)
     assert found.evidence["num_workers"] == 4
-    assert found.sentence.startswith("host-001 is 1.4x slower than its peers")
+    assert found.sentence.startswith(
+        "host-001 (ranks 8 to 15, all 4 of its workers) is 1.4x slower than its peers"
+    )
 
 
 def test_older_gpus_in_up_to_half_of_the_job_are_slow_workers():
