@@ -152,8 +152,11 @@ async def _on_http(request: Request, error: Exception) -> Response:
     code = _HTTP_CODES.get(http.status_code, "malformed")
     headers = dict(http.headers or {})
     if http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        methods = allowed_methods(request.app, request.scope["path"])
-        headers |= {"Allow": ", ".join(methods)} if methods else {}
+        # Starlette names the methods of one route alone, in the random order of a set.
+        methods = allowed_methods(request.app, request.scope["path"]) or sorted(
+            headers.get("Allow", "").split(", ")
+        )
+        headers["Allow"] = ", ".join(methods)
     return problem(request.scope, http.status_code, code, str(http.detail), headers)
 
 
