@@ -22,7 +22,8 @@ PacelineError                500
 ├── TooSlow                  408   the body did not arrive in time
 ├── Conflict                 409
 │   ├── EpochSuperseded            a newer run of the job has registered
-│   └── JobRunning                 only a finished job can be archived or deleted
+│   ├── JobRunning                 only a finished job can be archived or deleted
+│   └── SecretsLocked              the key that stored secrets need is not here
 ├── TooLarge                 413
 ├── UnsupportedMedia         415
 ├── WrongHost                421
@@ -248,6 +249,12 @@ class Conflict(PacelineError):
 
     status = 409
     code = "conflict"
+
+
+class SecretsLocked(Conflict):
+    """Secrets cannot be stored or read: there is no key, or not the one that they need."""
+
+    code = "secrets_locked"
 
 
 class EpochSuperseded(Conflict):

@@ -324,7 +324,7 @@ class _Once:
 def _connect(settings: Settings) -> Connections:
     if settings.redis_url is None:
         raise StartUpFailed("set PACELINE_REDIS_URL, or run paceline serve, which starts a queue")
-    store = Store(settings.store_url)
+    store = Store(settings.store_url, keys=settings.secret_keys())
     announcer = RedisAnnouncer(settings.redis_url)
 
     def close() -> None:

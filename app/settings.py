@@ -4,7 +4,7 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -17,6 +17,7 @@ from app.errors import StartUpFailed
 
 if TYPE_CHECKING:
     from app.alerts.smtp import MailServer
+    from app.store.sealing import SecretKeys
 
 PREFIX = "PACELINE_"
 _LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
@@ -49,6 +50,16 @@ class Settings(BaseSettings):
     token: SecretStr | None = Field(
         None,
         description="Bearer token, pl_ and 16 characters or more; unset: generated and stored.",
+    )
+    secret_key: SecretStr | None = Field(
+        None,
+        description="Keys that encrypt receivers' secrets in the database, separated by commas, "
+        "the newest first; from paceline secrets new-key.",
+    )
+    secret_key_file: Path | None = Field(
+        None,
+        description="File with these keys, a line each; unset: secret.key in the data_dir, which "
+        "serve makes.",
     )
     public: bool = Field(
         False, description="Whether the API may listen on other than loopback addresses."
@@ -266,6 +277,8 @@ class Settings(BaseSettings):
                 f"host {self.host} is not loopback: give a certificate (--tls-cert and --tls-key), "
                 f"or, behind something that adds TLS, --public or {PREFIX}PUBLIC=true"
             )
+        if self.secret_key is not None and self.secret_key_file is not None:
+            raise ValueError("secret_key and secret_key_file: give one of them")
         if self.alert_clear_slowdown > self.alert_slowdown:
             raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
         return self
@@ -321,6 +334,32 @@ class Settings(BaseSettings):
         url = self.smtp_url.get_secret_value()
         return parse_mail_server(url, self.smtp_from, self.smtp_domains)
 
+    def secret_keys(self) -> "SecretKeys":
+        """The keys of stored secrets; none where there is neither a key nor a file of keys.
+
+        Raises:
+            StartUpFailed: one is no key, or the file cannot be read.
+        """
+        # Imports a library of ciphers and SQLAlchemy, which most commands do not need.
+        from app.store.sealing import SecretKeys, parse_keys
+
+        if self.secret_key is not None:
+            return parse_keys(self.secret_key.get_secret_value(), _variable("secret_key"))
+        path = self.secret_key_file or self.kept_key_file
+        try:
+            return parse_keys(path.read_text(), str(path))
+        except FileNotFoundError:
+            if self.secret_key_file is None:
+                return SecretKeys()
+            raise StartUpFailed(f"{_variable('secret_key_file')}: no file {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartUpFailed(f"{path} cannot be read: {error}") from error
+
+    @property
+    def kept_key_file(self) -> Path:
+        """File of the generated secret key: beside the database, and in no backup."""
+        return self.data_dir / "secret.key"
+
     @property
     def token_file(self) -> Path:
         """File of the generated token."""
@@ -335,7 +374,17 @@ class Settings(BaseSettings):
         """These settings with a token: the given one, else the one in the data directory."""
         if self.token is not None:
             return self
-        return self.model_copy(update={"token": SecretStr(_kept_token(self.token_file))})
+        token = _kept_text(self.token_file, new_token)
+        return self.model_copy(update={"token": SecretStr(token)})
+
+    def with_secret_key(self) -> "Settings":
+        """These settings with a secret key: the given ones, else one kept in the data directory."""
+        if self.secret_key is not None or self.secret_key_file is not None:
+            return self
+        from app.store.sealing import new_key
+
+        _kept_text(self.kept_key_file, new_key)
+        return self.model_copy(update={"secret_key_file": self.kept_key_file})
 
 
 def load_settings(**given: Any) -> Settings:
@@ -399,13 +448,21 @@ def _complaint(item: Mapping[str, Any]) -> str:
     return f"{where}: {item['msg'].removeprefix('Value error, ')}"
 
 
-def _kept_token(path: Path) -> str:
+def _kept_text(path: Path, make: Callable[[], str]) -> str:
+    """The text in the file, which only its owner can read; made first if there is no file."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.exists():
+        return path.read_text().strip()
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    text = make()
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.link(unfinished, path)  # whole or not at all, and never over another process's
     except FileExistsError:
         return path.read_text().strip()
-    token = new_token()
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-    return token
+    finally:
+        unfinished.unlink()
+    return text

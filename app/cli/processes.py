@@ -44,7 +44,7 @@ def serve(
         allow_lossy=allow_lossy or None,
     )
     is_new = not _has_token(settings)
-    settings = settings.with_token()
+    settings = settings.with_token().with_secret_key()
     settings = settings.model_copy(update={"demo_switch": settings.data_dir / "demo-is-on"})
     stop = StopSignal()
     with ExitStack() as stack:
@@ -77,7 +77,7 @@ def demo(
         directory = data_dir or Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
         settings, notes = _demo_settings(host, port, directory)
         is_new = not _has_token(settings)
-        settings = settings.with_token()
+        settings = settings.with_token().with_secret_key()
         everything = Supervisor(settings, stop)
         everything.start(stack)
         everything.start_demo()

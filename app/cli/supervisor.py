@@ -20,6 +20,7 @@ from types import FrameType
 import structlog
 
 from app.api.service.demo_switch import DemoSwitch
+from app.cli.store_access import seal_plain_secrets
 from app.errors import StartUpFailed
 from app.ingest.embedded.queue import EmbeddedQueue
 from app.ingest.embedded.server import SET_PARENT_DEATH_SIGNAL, dies_with_parent
@@ -205,6 +206,8 @@ class Supervisor:
             stack.callback(self._queue.stop)
             environment["PACELINE_REDIS_URL"] = self._queue.start()
         migrate(settings.store_url)
+        for sentence in seal_plain_secrets(settings):
+            log.warning("secrets of receivers", said=sentence)
         # The lock makes the name unique, so a restarted consumer gets its shards back at once.
         commands = {"api": ["api"], "consumer": ["consumer", "--name", "embedded"]}
         for name, command in commands.items():

@@ -151,7 +151,7 @@ def _open_context(settings: Settings, stack: ExitStack) -> ConsumerContext:
         )
     if not is_migrated(settings.store_url):
         raise StartUpFailed("the database has other tables than this version: run paceline migrate")
-    store = Store(settings.store_url)
+    store = Store(settings.store_url, keys=settings.secret_keys())
     stack.callback(store.close)
     queue = RedisReader(settings.redis_url)
     stack.callback(queue.close)

@@ -12,13 +12,14 @@ from app.settings import load_settings
 from app.store.alerting import receivers
 from app.store.database import Store
 from tests.alerts.notices import SECRET
+from tests.secret_keys import KEYS
 
 URL = "https://receiver.example/hook"
 
 
 @pytest.fixture
 def store(migrated_file, tmp_path):
-    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notify.db')}")
+    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notify.db')}", keys=KEYS)
     yield store
     store.close()
 

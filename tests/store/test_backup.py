@@ -42,6 +42,7 @@ from app.trace import ops
 from app.trace.job import Parallelism, Placement
 from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.postgres import database
+from tests.secret_keys import KEYS
 from tests.store.factories import (
     add_audit_entry,
     add_message,
@@ -142,7 +143,7 @@ def new_store(tmp_path, request):
             url = server.__enter__()
             request.addfinalizer(lambda: server.__exit__(None, None, None))
         migrate(url)
-        stores.append(Store(url))
+        stores.append(Store(url, keys=KEYS))
         return stores[-1]
 
     yield make

@@ -13,6 +13,7 @@ from app.errors import Conflict, InvalidRequest, ReceiverNotFound, StoreUnavaila
 from app.store.alerting import receivers
 from app.store.alerting.receivers import MAX_PUSH_RECEIVERS, MAX_RECEIVERS, ReceiverHealth
 from app.store.database import Store
+from tests.secret_keys import KEYS
 from tests.store.factories import webhook_receiver
 
 WHOLE = webhook_receiver(
@@ -203,7 +204,7 @@ def test_alertmanagers_of_a_project_are_limited(store, added):
 
 def test_receiver_read_for_update_is_locked(pg_url):
     """Otherwise one change would undo a concurrent secret rotation."""
-    store = Store(pg_url)
+    store = Store(pg_url, keys=KEYS)
     with store.write() as conn:
         receivers.add(conn, webhook_receiver("e"))
     with store.write() as first:
