@@ -15,6 +15,7 @@ PacelineError                500
 │   ├── QuestionNotFound
 │   ├── ReportNotFound
 │   ├── ShareLinkNotFound
+│   ├── SessionNotFound
 │   ├── SilenceNotFound
 │   ├── TokenNotFound
 │   ├── ViewNotFound
@@ -156,6 +157,15 @@ class SilenceNotFound(NotFound):
 
     def __init__(self, silence_id: str) -> None:
         super().__init__(f"no silence {silence_id!r}: list them with GET /api/v1/silences")
+
+
+class SessionNotFound(NotFound):
+    """The project has no such session, or not one that the caller may see."""
+
+    code = "session_not_found"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"no session {session_id!r}: list them with GET /api/v1/sessions")
 
 
 class TokenNotFound(NotFound):

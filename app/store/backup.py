@@ -46,10 +46,10 @@ from app.store.columns import JsonText, PackedJson, is_bytes
 from app.store.database import VERSION_TABLE, Store, current_revision, without_time_limits
 from app.store.migrations import downgrade_within, known_revisions, upgrade_within
 from app.store.sealing import keys_of
-from app.store.tables import audit, consumers, dead_letters, projects, shards, totals
+from app.store.tables import audit, consumers, dead_letters, projects, sessions, shards, totals
 
 _FORMAT = 1
-_LIVE_TABLES = (shards, consumers)
+_LIVE_TABLES = (shards, consumers, sessions)
 _TABLES = [table for table in all_tables.sorted_tables if table not in _LIVE_TABLES]
 _SERIALS = (
     (alert_events, "event_id"),

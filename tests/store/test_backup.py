@@ -58,7 +58,7 @@ from tests.store.factories import (
 )
 from tests.store.test_dead_letters import LETTER
 
-TRANSIENT_TABLES = {"shards", "consumers"}
+TRANSIENT_TABLES = {"shards", "consumers", "sessions"}
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
