@@ -197,6 +197,7 @@ def _guard(settings: Settings) -> SsrfGuard:
 def run(settings: Settings) -> None:
     """Serve until told to stop."""
     set_up_logging(settings.log_format)
+    settings.check_usable()
     _check_certificate(settings)
     _allow_connections()
     release_large_blocks()

@@ -3,8 +3,9 @@
 import ipaddress
 import os
 import secrets
+import shlex
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -13,13 +14,16 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.alerts.rule import Rule
-from app.errors import StartUpFailed
+from app.errors import InvalidRequest, StartUpFailed
+from app.variable_names import PREFIX, check_names
 
 if TYPE_CHECKING:
+    from app.alerts.cordon import CordonHook
+    from app.alerts.receiver import Receiver
+    from app.alerts.sending import Transport
     from app.alerts.smtp import MailServer
     from app.store.sealing import SecretKeys
 
-PREFIX = "PACELINE_"
 _LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
 
 
@@ -279,9 +283,94 @@ class Settings(BaseSettings):
             )
         if self.secret_key is not None and self.secret_key_file is not None:
             raise ValueError("secret_key and secret_key_file: give one of them")
+        self._check_notifying()
         if self.alert_clear_slowdown > self.alert_slowdown:
             raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
         return self
+
+    def _check_notifying(self) -> None:
+        """Raise ValueError for combinations that a consumer could not notify with."""
+        if self.webhook_url is not None and self.webhook_secret is None:
+            raise ValueError(f"alerts are signed: set {PREFIX}WEBHOOK_SECRET to a whsec_... too")
+        if self.cordon_command is not None and self.cordon_url is not None:
+            raise ValueError(f"set {PREFIX}CORDON_COMMAND or {PREFIX}CORDON_URL, not both")
+        is_asked = self.cordon_command is not None or self.cordon_url is not None
+        is_allowed = self.cordon_projects and self.cordon_actions
+        if is_asked and not self.cordon_dry_run and not is_allowed:
+            raise ValueError(
+                "cordons are enabled, but not allowed for any project or action: "
+                f"set {PREFIX}CORDON_PROJECTS and {PREFIX}CORDON_ACTIONS"
+            )
+
+    def check_usable(self) -> None:
+        """Check what every process of a service needs, whichever of them this one is.
+
+        An API would answer 202 for ever to batches that a consumer with the same settings never
+        analyses, as it cannot start.
+
+        Raises:
+            StartUpFailed: a setting cannot be used; the message names it.
+        """
+        self.default_rules()
+        self.settings_receiver()
+        self.cordon_hook()
+        if self.webhook_url is not None and not self.secret_keys():
+            raise StartUpFailed(
+                f"{PREFIX}WEBHOOK_URL is stored encrypted, and there is no key: set "
+                f"{PREFIX}SECRET_KEY to one of paceline secrets new-key, the same for API and "
+                "consumers"
+            )
+
+    def transport(self) -> "Transport":
+        """How messages are sent.
+
+        Raises:
+            StartUpFailed: the mail server cannot be used as it is set up.
+        """
+        # Imports an HTTP library, which most commands do not need.
+        from app.alerts.sending import make_transport
+
+        return make_transport(
+            allowed=self.webhook_allow,
+            allows_http=self.webhook_allow_http,
+            ports=frozenset(self.webhook_ports),
+            mail=self.mail_server(),
+        )
+
+    def settings_receiver(self) -> "Receiver | None":
+        """The receiver of these settings, which all projects share; None if not set.
+
+        Raises:
+            StartUpFailed: it, or the mail server, cannot be used.
+        """
+        from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
+        from app.alerts.sending import refuse_unusable_receiver
+
+        guard_for = self.transport().guard_for
+        if self.webhook_url is None or self.webhook_secret is None:
+            return None
+        name = SETTINGS_RECEIVER_ID
+        secrets = (self.webhook_secret.get_secret_value(),)
+        receiver = Receiver(name, None, name, "standard", self.webhook_url, secrets)
+        try:
+            refuse_unusable_receiver(receiver, guard_for(receiver))
+        except InvalidRequest as error:
+            raise StartUpFailed(f"{PREFIX}WEBHOOK_URL and _SECRET: {error}") from error
+        return receiver
+
+    def cordon_hook(self) -> "CordonHook | None":
+        """The hook that rules with a cordon call; None if not set.
+
+        Raises:
+            StartUpFailed: the command is invalid.
+        """
+        from app.alerts.cordon import CordonHook
+
+        if self.cordon_command is None and self.cordon_url is None:
+            return None
+        words = _command_words(self.cordon_command)
+        allowed = (self.cordon_projects, self.cordon_actions)
+        return CordonHook(words, self.cordon_url, self.cordon_dry_run, *allowed)
 
     @property
     def pages_url(self) -> str:
@@ -391,8 +480,9 @@ def load_settings(**given: Any) -> Settings:
     """Settings of the environment; arguments that are not None override it.
 
     Raises:
-        StartUpFailed: a variable cannot be used; the message names it.
+        StartUpFailed: a variable cannot be used, or there is no such one; the message names it.
     """
+    check_names(os.environ, {_variable(name) for name in Settings.model_fields})
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
@@ -428,6 +518,18 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host in _LOOPBACK_NAMES
+
+
+def _command_words(command: str | None) -> Sequence[str]:
+    if command is None:
+        return ()
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise StartUpFailed(f"{PREFIX}CORDON_COMMAND: {error}") from None
+    if not words:
+        raise StartUpFailed(f"{PREFIX}CORDON_COMMAND names no command")
+    return words
 
 
 def _variable(name: str) -> str:

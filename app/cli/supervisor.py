@@ -194,6 +194,7 @@ class Supervisor:
             StartUpFailed: something cannot start.
         """
         settings = self._settings
+        settings.check_usable()
         stack.enter_context(data_dir_lock(settings.data_dir))
         check_port_free(settings.host, settings.port)
         self._demo_switch.turn_off()  # nobody waits for a demo of before
@@ -278,10 +279,10 @@ def remote_access_hint(settings: Settings) -> list[str]:
     return ["From elsewhere: set PACELINE_ALLOWED_HOSTS to the host names of this machine."]
 
 
-def address_lines(settings: Settings, token: str, *, shows_token: bool) -> list[str]:
-    """URL of the page, and the token or, since logs are read by others, where to find it."""
+def address_lines(settings: Settings, token: str, *, is_terminal: bool) -> list[str]:
+    """URL of the page, and the token or, in a log, which others read, the file that has it."""
     url = page_url(settings)
-    if shows_token:
+    if is_terminal:
         return [f"Page:   {url}/#token={token}", f"Token:  {token}"]
     file = settings.token_file
     is_kept = file.exists() and file.read_text().strip() == token

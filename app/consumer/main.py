@@ -44,7 +44,7 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         StartUpFailed: the settings of queue, store or webhook cannot be used.
     """
     set_up_logging(settings.log_format)
-    _check_notify_settings(settings)
+    settings.check_usable()
     keep_freed_memory()
     start_warm_up(stop)
     with ExitStack() as stack:
@@ -82,22 +82,16 @@ def check(settings: Settings) -> None:
     Raises:
         PacelineError: one cannot; the message says what to change.
     """
-    _check_notify_settings(settings)
+    settings.check_usable()
     with ExitStack() as stack:
         context = _open_context(settings, stack)
         for shard in range(settings.shards):
             context.queue.backlog(shard)
 
 
-def _check_notify_settings(settings: Settings) -> None:
-    notify_settings.settings_receiver(settings)
-    notify_settings.notify_transport(settings)
-    notify_settings.cordon_hook(settings)
-
-
 def _put_settings_receiver(settings: Settings, context: ConsumerContext) -> None:
     with context.store.write() as conn:
-        receivers.put_settings_receiver(conn, notify_settings.settings_receiver(settings))
+        receivers.put_settings_receiver(conn, settings.settings_receiver())
 
 
 def _start_notifying(

@@ -116,15 +116,17 @@ async def test_ended_session_is_refused_within_five_seconds_by_every_process(
     empty_database, tmp_path
 ):
     url = f"sqlite:///{shutil.copy(empty_database, tmp_path / 'two.db')}"
-    async with running(url) as one, running(url) as other:
-        async with one.anonymous_client(headers={"sec-fetch-site": "same-origin"}) as client:
-            await client.post(PATH, json={"token": TOKEN})
-            cookies = dict(client.cookies)
-            async with other.anonymous_client(cookies=cookies) as elsewhere:
-                assert (await elsewhere.get("/api/v1/jobs")).status_code == 200
-                await client.delete(PATH)
-                other.monotonic.now_s += 4.0
-                assert (await elsewhere.get("/api/v1/jobs")).status_code == 401
+    async with (
+        running(url) as one,
+        running(url) as other,
+        one.anonymous_client(headers={"sec-fetch-site": "same-origin"}) as client,
+    ):
+        await client.post(PATH, json={"token": TOKEN})
+        async with other.anonymous_client(cookies=dict(client.cookies)) as elsewhere:
+            assert (await elsewhere.get("/api/v1/jobs")).status_code == 200
+            await client.delete(PATH)
+            other.monotonic.now_s += 4.0
+            assert (await elsewhere.get("/api/v1/jobs")).status_code == 401
 
 
 async def test_sessions_are_listed_with_who_from_where_and_when(api):
