@@ -31,6 +31,7 @@ def check_names(environment: Iterable[str], settings: Collection[str]) -> None:
 
 
 def _complaint(name: str, settings: Collection[str]) -> str:
-    nearest = get_close_matches(name.upper(), sorted(settings), n=1)
-    meant = f"did you mean {nearest[0]}?" if nearest else "docs/settings.md lists all"
+    known = sorted(each.removeprefix(PREFIX) for each in settings)
+    nearest = get_close_matches(name.upper().removeprefix(PREFIX), known, n=1)
+    meant = f"did you mean {PREFIX}{nearest[0]}?" if nearest else "docs/settings.md lists all"
     return f"{name} is no setting: {meant}"

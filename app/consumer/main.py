@@ -29,6 +29,7 @@ from app.ingest.redis.events import RedisAnnouncer
 from app.ingest.redis.queue import RedisReader
 from app.ingest.redis.server_checks import refuse_weaknesses
 from app.settings import Settings
+from app.store import resealing
 from app.store.alerting import receivers
 from app.store.database import Store, durability_weaknesses, is_migrated, now_s
 from app.store.retention import RetentionDays
@@ -89,6 +90,18 @@ def check(settings: Settings) -> None:
             context.queue.backlog(shard)
 
 
+def _warn_of_secrets(store: Store) -> None:
+    with store.read() as conn:
+        counts = resealing.count(conn)
+    if counts.locked or counts.plain:
+        log.warning(
+            "secrets of receivers are not all encrypted with a key that is here",
+            locked=counts.locked,
+            plain=counts.plain,
+            keys=sorted(counts.by_key),
+        )
+
+
 def _put_settings_receiver(settings: Settings, context: ConsumerContext) -> None:
     with context.store.write() as conn:
         receivers.put_settings_receiver(conn, settings.settings_receiver())
@@ -129,6 +142,7 @@ def _wait_for_context(
         with ExitStack() as attempt:
             try:
                 context = _open_context(settings, attempt)
+                _warn_of_secrets(context.store)
                 _put_settings_receiver(settings, context)
             except Unavailable as error:
                 backoff.wait(error)

@@ -201,10 +201,11 @@ def _tables_of(conn: Connection, manifest: BackupManifest) -> Iterator[list[Tabl
         yield _TABLES
         return
     downgrade_within(conn, manifest.revision)
-    for table, rows in _ROWS_OF_A_NEW_DATABASE.items():  # a migration may have made them again
-        conn.execute(delete(table).where(rows))
     then = MetaData()
     then.reflect(conn)
+    for table in _ROWS_OF_A_NEW_DATABASE:  # a migration may have made them again
+        if table.name in then.tables:
+            conn.execute(delete(then.tables[table.name]))
     names = {table.name for table in (*_LIVE_TABLES, VERSION_TABLE)}
     tables = [table for table in then.sorted_tables if table.name not in names]
     for table in tables:
