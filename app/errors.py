@@ -15,6 +15,7 @@ PacelineError                500
 │   ├── QuestionNotFound
 │   ├── ReportNotFound
 │   ├── ShareLinkNotFound
+│   ├── SessionNotFound
 │   ├── SilenceNotFound
 │   ├── TokenNotFound
 │   ├── ViewNotFound
@@ -22,7 +23,8 @@ PacelineError                500
 ├── TooSlow                  408   the body did not arrive in time
 ├── Conflict                 409
 │   ├── EpochSuperseded            a newer run of the job has registered
-│   └── JobRunning                 only a finished job can be archived or deleted
+│   ├── JobRunning                 only a finished job can be archived or deleted
+│   └── SecretsLocked              the key that stored secrets need is not here
 ├── TooLarge                 413
 ├── UnsupportedMedia         415
 ├── WrongHost                421
@@ -157,6 +159,15 @@ class SilenceNotFound(NotFound):
         super().__init__(f"no silence {silence_id!r}: list them with GET /api/v1/silences")
 
 
+class SessionNotFound(NotFound):
+    """The project has no such session, or not one that the caller may see."""
+
+    code = "session_not_found"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"no session {session_id!r}: list them with GET /api/v1/sessions")
+
+
 class TokenNotFound(NotFound):
     """The project has no such token."""
 
@@ -248,6 +259,12 @@ class Conflict(PacelineError):
 
     status = 409
     code = "conflict"
+
+
+class SecretsLocked(Conflict):
+    """Secrets cannot be stored or read: there is no key, or not the one that they need."""
+
+    code = "secrets_locked"
 
 
 class EpochSuperseded(Conflict):

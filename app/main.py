@@ -197,6 +197,7 @@ def _guard(settings: Settings) -> SsrfGuard:
 def run(settings: Settings) -> None:
     """Serve until told to stop."""
     set_up_logging(settings.log_format)
+    settings.check_usable()
     _check_certificate(settings)
     _allow_connections()
     release_large_blocks()
@@ -324,7 +325,7 @@ class _Once:
 def _connect(settings: Settings) -> Connections:
     if settings.redis_url is None:
         raise StartUpFailed("set PACELINE_REDIS_URL, or run paceline serve, which starts a queue")
-    store = Store(settings.store_url)
+    store = Store(settings.store_url, keys=settings.secret_keys())
     announcer = RedisAnnouncer(settings.redis_url)
 
     def close() -> None:

@@ -3,8 +3,9 @@
 import ipaddress
 import os
 import secrets
+import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -13,12 +14,16 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.alerts.rule import Rule
-from app.errors import StartUpFailed
+from app.errors import InvalidRequest, StartUpFailed
+from app.variable_names import PREFIX, check_names
 
 if TYPE_CHECKING:
+    from app.alerts.cordon import CordonHook
+    from app.alerts.receiver import Receiver
+    from app.alerts.sending import Transport
     from app.alerts.smtp import MailServer
+    from app.store.sealing import SecretKeys
 
-PREFIX = "PACELINE_"
 _LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
 
 
@@ -49,6 +54,16 @@ class Settings(BaseSettings):
     token: SecretStr | None = Field(
         None,
         description="Bearer token, pl_ and 16 characters or more; unset: generated and stored.",
+    )
+    secret_key: SecretStr | None = Field(
+        None,
+        description="Keys that encrypt receivers' secrets in the database, separated by commas, "
+        "the newest first; from paceline secrets new-key.",
+    )
+    secret_key_file: Path | None = Field(
+        None,
+        description="File with these keys, a line each; unset: secret.key in the data_dir, which "
+        "serve makes.",
     )
     public: bool = Field(
         False, description="Whether the API may listen on other than loopback addresses."
@@ -266,9 +281,96 @@ class Settings(BaseSettings):
                 f"host {self.host} is not loopback: give a certificate (--tls-cert and --tls-key), "
                 f"or, behind something that adds TLS, --public or {PREFIX}PUBLIC=true"
             )
+        if self.secret_key is not None and self.secret_key_file is not None:
+            raise ValueError("secret_key and secret_key_file: give one of them")
+        self._check_notifying()
         if self.alert_clear_slowdown > self.alert_slowdown:
             raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
         return self
+
+    def _check_notifying(self) -> None:
+        """Raise ValueError for combinations that a consumer could not notify with."""
+        if self.webhook_url is not None and self.webhook_secret is None:
+            raise ValueError(f"alerts are signed: set {PREFIX}WEBHOOK_SECRET to a whsec_... too")
+        if self.cordon_command is not None and self.cordon_url is not None:
+            raise ValueError(f"set {PREFIX}CORDON_COMMAND or {PREFIX}CORDON_URL, not both")
+        is_asked = self.cordon_command is not None or self.cordon_url is not None
+        is_allowed = self.cordon_projects and self.cordon_actions
+        if is_asked and not self.cordon_dry_run and not is_allowed:
+            raise ValueError(
+                "cordons are enabled, but not allowed for any project or action: "
+                f"set {PREFIX}CORDON_PROJECTS and {PREFIX}CORDON_ACTIONS"
+            )
+
+    def check_usable(self) -> None:
+        """Check what every process of a service needs, whichever of them this one is.
+
+        An API would answer 202 for ever to batches that a consumer with the same settings never
+        analyses, as it cannot start.
+
+        Raises:
+            StartUpFailed: a setting cannot be used; the message names it.
+        """
+        self.default_rules()
+        self.settings_receiver()
+        self.cordon_hook()
+        if self.webhook_url is not None and not self.secret_keys():
+            raise StartUpFailed(
+                f"{PREFIX}WEBHOOK_URL is stored encrypted, and there is no key: set "
+                f"{PREFIX}SECRET_KEY to one of paceline secrets new-key, the same for API and "
+                "consumers"
+            )
+
+    def transport(self) -> "Transport":
+        """How messages are sent.
+
+        Raises:
+            StartUpFailed: the mail server cannot be used as it is set up.
+        """
+        # Imports an HTTP library, which most commands do not need.
+        from app.alerts.sending import make_transport
+
+        return make_transport(
+            allowed=self.webhook_allow,
+            allows_http=self.webhook_allow_http,
+            ports=frozenset(self.webhook_ports),
+            mail=self.mail_server(),
+        )
+
+    def settings_receiver(self) -> "Receiver | None":
+        """The receiver of these settings, which all projects share; None if not set.
+
+        Raises:
+            StartUpFailed: it, or the mail server, cannot be used.
+        """
+        from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
+        from app.alerts.sending import refuse_unusable_receiver
+
+        guard_for = self.transport().guard_for
+        if self.webhook_url is None or self.webhook_secret is None:
+            return None
+        name = SETTINGS_RECEIVER_ID
+        secrets = (self.webhook_secret.get_secret_value(),)
+        receiver = Receiver(name, None, name, "standard", self.webhook_url, secrets)
+        try:
+            refuse_unusable_receiver(receiver, guard_for(receiver))
+        except InvalidRequest as error:
+            raise StartUpFailed(f"{PREFIX}WEBHOOK_URL and _SECRET: {error}") from error
+        return receiver
+
+    def cordon_hook(self) -> "CordonHook | None":
+        """The hook that rules with a cordon call; None if not set.
+
+        Raises:
+            StartUpFailed: the command is invalid.
+        """
+        from app.alerts.cordon import CordonHook
+
+        if self.cordon_command is None and self.cordon_url is None:
+            return None
+        words = _command_words(self.cordon_command)
+        allowed = (self.cordon_projects, self.cordon_actions)
+        return CordonHook(words, self.cordon_url, self.cordon_dry_run, *allowed)
 
     @property
     def pages_url(self) -> str:
@@ -321,6 +423,32 @@ class Settings(BaseSettings):
         url = self.smtp_url.get_secret_value()
         return parse_mail_server(url, self.smtp_from, self.smtp_domains)
 
+    def secret_keys(self) -> "SecretKeys":
+        """The keys of stored secrets; none where there is neither a key nor a file of keys.
+
+        Raises:
+            StartUpFailed: one is no key, or the file cannot be read.
+        """
+        # Imports a library of ciphers and SQLAlchemy, which most commands do not need.
+        from app.store.sealing import SecretKeys, parse_keys
+
+        if self.secret_key is not None:
+            return parse_keys(self.secret_key.get_secret_value(), _variable("secret_key"))
+        path = self.secret_key_file or self.kept_key_file
+        try:
+            return parse_keys(path.read_text(), str(path))
+        except FileNotFoundError:
+            if self.secret_key_file is None:
+                return SecretKeys()
+            raise StartUpFailed(f"{_variable('secret_key_file')}: no file {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartUpFailed(f"{path} cannot be read: {error}") from error
+
+    @property
+    def kept_key_file(self) -> Path:
+        """File of the generated secret key: beside the database, and in no backup."""
+        return self.data_dir / "secret.key"
+
     @property
     def token_file(self) -> Path:
         """File of the generated token."""
@@ -335,15 +463,26 @@ class Settings(BaseSettings):
         """These settings with a token: the given one, else the one in the data directory."""
         if self.token is not None:
             return self
-        return self.model_copy(update={"token": SecretStr(_kept_token(self.token_file))})
+        token = _kept_text(self.token_file, new_token)
+        return self.model_copy(update={"token": SecretStr(token)})
+
+    def with_secret_key(self) -> "Settings":
+        """These settings with a secret key: the given ones, else one kept in the data directory."""
+        if self.secret_key is not None or self.secret_key_file is not None:
+            return self
+        from app.store.sealing import new_key
+
+        _kept_text(self.kept_key_file, new_key)
+        return self.model_copy(update={"secret_key_file": self.kept_key_file})
 
 
 def load_settings(**given: Any) -> Settings:
     """Settings of the environment; arguments that are not None override it.
 
     Raises:
-        StartUpFailed: a variable cannot be used; the message names it.
+        StartUpFailed: a variable cannot be used, or there is no such one; the message names it.
     """
+    check_names(os.environ, {_variable(name) for name in Settings.model_fields})
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
@@ -381,6 +520,18 @@ def is_loopback(host: str) -> bool:
         return host in _LOOPBACK_NAMES
 
 
+def _command_words(command: str | None) -> Sequence[str]:
+    if command is None:
+        return ()
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise StartUpFailed(f"{PREFIX}CORDON_COMMAND: {error}") from None
+    if not words:
+        raise StartUpFailed(f"{PREFIX}CORDON_COMMAND names no command")
+    return words
+
+
 def _variable(name: str) -> str:
     return f"{PREFIX}{name.upper()}"
 
@@ -399,13 +550,21 @@ def _complaint(item: Mapping[str, Any]) -> str:
     return f"{where}: {item['msg'].removeprefix('Value error, ')}"
 
 
-def _kept_token(path: Path) -> str:
+def _kept_text(path: Path, make: Callable[[], str]) -> str:
+    """The text in the file, which only its owner can read; made first if there is no file."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.exists():
+        return path.read_text().strip()
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    text = make()
+    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.link(unfinished, path)  # whole or not at all, and never over another process's
     except FileExistsError:
         return path.read_text().strip()
-    token = new_token()
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-    return token
+    finally:
+        unfinished.unlink()
+    return text

@@ -47,6 +47,7 @@ from app.store import runs, windows
 from app.store.alerting import receivers
 from app.store.database import Store, is_migrated
 from app.store.migrations import migrate
+from app.store.sealing import new_key, parse_keys
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
@@ -284,7 +285,7 @@ class Service:
         )
         self._simulated = simulated
         self._queue = MemoryQueue(1, clock_s=lambda: self.now_s)
-        self._store = Store(url)
+        self._store = Store(url, keys=parse_keys(new_key(), "this benchmark"))
         rules = settings.default_rules()
         self._work = ConsumerContext(
             store=self._store,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
+from urllib.parse import urlsplit
 
 from app.alerts.labels import Matcher
 from app.alerts.rule import Severity
@@ -30,7 +31,8 @@ class Receiver:
     `secrets` sign what is sent, the newest first; for PagerDuty the first is the routing key, for
     pushes to an Alertmanager a bearer token. After a rotation the older one signs, too, until
     `old_secret_until_s` (Unix). It gets alerts of `min_severity` and more that
-    match all `matchers`, and their resolution if `wants_resolved`.
+    match all `matchers`, and their resolution if `wants_resolved`. `locked` says why its stored
+    secrets cannot be read; then `url` is only its public address, and nothing can be sent.
     """
 
     endpoint_id: str
@@ -45,8 +47,20 @@ class Receiver:
     wants_resolved: bool = True
     is_enabled: bool = True
     old_secret_until_s: float | None = None
+    locked: str | None = None
 
     def secrets_at(self, now_s: float) -> Sequence[str]:
         """The secrets valid at this moment, the newest first."""
         is_over = self.old_secret_until_s is not None and now_s >= self.old_secret_until_s
         return self.secrets[:1] if is_over else self.secrets
+
+
+def public_address(format_: Format, url: str) -> str:
+    """The part of a receiver's address that is no secret: of a URL scheme, host and port."""
+    return url if format_ == "email" else url_origin(url)
+
+
+def url_origin(url: str) -> str:
+    """Scheme, host and port of a receiver's URL: no secret is in them."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -23,7 +23,7 @@ from app.alerts.formats import alertmanager, email, pagerduty
 from app.alerts.guard.connection import Network
 from app.alerts.guard.guard import PORTS, Reply, SsrfGuard, operator_guard
 from app.alerts.notice import Message
-from app.alerts.receiver import SETTINGS_RECEIVER_ID, Format, Receiver
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, Format, Receiver, public_address
 from app.alerts.smtp import MailServer
 from app.errors import Blocked, InvalidRequest
 
@@ -225,7 +225,37 @@ def send(
         answer = send_mail(transport.mail, receiver, message, delivery_id, now_s)
     else:
         answer = _post_message(transport, receiver, message, delivery_id, now_s)
-    return replace(answer, took_s=transport.monotonic() - began_s)
+    detail = without_secrets_of(receiver, answer.detail)
+    return replace(answer, detail=detail, took_s=transport.monotonic() - began_s)
+
+
+_MIN_SECRET_CHARS = 6  # shorter texts are in every answer
+_MIN_CUT_CHARS = 4
+
+
+def without_secrets_of(receiver: Receiver, text: str) -> str:
+    """The text without the receiver's secrets: some receivers repeat what they were sent.
+
+    One that is cut off at the end of the text is masked, too.
+    """
+    for secret in _secrets_of(receiver):
+        text = text.replace(secret, "***")
+        for length in range(min(len(secret), len(text)), _MIN_CUT_CHARS - 1, -1):
+            if text.endswith(secret[:length]):
+                text = f"{text[:-length]}***"
+                break
+    return text
+
+
+def _secrets_of(receiver: Receiver) -> Sequence[str]:
+    """What nobody but the receiver should read, the longest first."""
+    after_host = receiver.url.removeprefix(public_address(receiver.format, receiver.url))
+    of_headers = (part for value in receiver.headers.values() for part in (value, *value.split()))
+    pieces = {after_host, *re.split(r"[/?&=#]", after_host), *receiver.secrets, *of_headers}
+    pieces |= {secret.removeprefix(KEY_PREFIX) for secret in receiver.secrets}
+    return sorted(
+        (each for each in pieces if len(each) >= _MIN_SECRET_CHARS), key=len, reverse=True
+    )
 
 
 def _post_message(

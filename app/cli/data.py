@@ -13,11 +13,14 @@ def migrate(data_dir: DataDir = None) -> None:
 
     Example: PACELINE_DATABASE_URL=postgresql://... paceline migrate
     """
+    from app.cli.store_access import seal_plain_secrets
     from app.settings import load_settings
     from app.store import migrations
 
     settings = load_settings(data_dir=data_dir)
     migrations.migrate(settings.store_url)
+    for sentence in seal_plain_secrets(settings):
+        typer.echo(sentence)
     typer.echo("the database is up to date")
 
 
@@ -26,6 +29,8 @@ def backup(
     data_dir: DataDir = None,
 ) -> None:
     """Write everything that is stored to one file; the service may be running.
+
+    Keep the secret key somewhere else: without it nobody can read the receivers' secrets in it.
 
     Example: paceline backup paceline-2026-11-21.zip
     """
@@ -50,8 +55,11 @@ def restore(
 ) -> None:
     """Load a backup into an empty database, SQLite or PostgreSQL, whichever it came from.
 
+    Receivers' secrets in it are encrypted: give the service the secret key that it had then.
+
     Example: PACELINE_DATABASE_URL=postgresql://... paceline restore paceline-2026-11-21.zip
     """
+    from app.cli.store_access import seal_plain_secrets
     from app.settings import load_settings
     from app.store import migrations
     from app.store.backup import restore as read
@@ -59,9 +67,11 @@ def restore(
 
     settings = load_settings(data_dir=data_dir)
     migrations.migrate(settings.store_url)
-    store = Store(settings.store_url)
+    store = Store(settings.store_url, keys=settings.secret_keys())
     try:
         read(store, file)
     finally:
         store.close()
     typer.echo(f"restored from {file}")
+    for sentence in seal_plain_secrets(settings):
+        typer.echo(sentence)

@@ -20,6 +20,7 @@ from types import FrameType
 import structlog
 
 from app.api.service.demo_switch import DemoSwitch
+from app.cli.store_access import seal_plain_secrets
 from app.errors import StartUpFailed
 from app.ingest.embedded.queue import EmbeddedQueue
 from app.ingest.embedded.server import SET_PARENT_DEATH_SIGNAL, dies_with_parent
@@ -193,6 +194,7 @@ class Supervisor:
             StartUpFailed: something cannot start.
         """
         settings = self._settings
+        settings.check_usable()
         stack.enter_context(data_dir_lock(settings.data_dir))
         check_port_free(settings.host, settings.port)
         self._demo_switch.turn_off()  # nobody waits for a demo of before
@@ -205,6 +207,8 @@ class Supervisor:
             stack.callback(self._queue.stop)
             environment["PACELINE_REDIS_URL"] = self._queue.start()
         migrate(settings.store_url)
+        for sentence in seal_plain_secrets(settings):
+            log.warning("secrets of receivers", said=sentence)
         # The lock makes the name unique, so a restarted consumer gets its shards back at once.
         commands = {"api": ["api"], "consumer": ["consumer", "--name", "embedded"]}
         for name, command in commands.items():
@@ -275,10 +279,10 @@ def remote_access_hint(settings: Settings) -> list[str]:
     return ["From elsewhere: set PACELINE_ALLOWED_HOSTS to the host names of this machine."]
 
 
-def address_lines(settings: Settings, token: str, *, shows_token: bool) -> list[str]:
-    """URL of the page, and the token or, since logs are read by others, where to find it."""
+def address_lines(settings: Settings, token: str, *, is_terminal: bool) -> list[str]:
+    """URL of the page, and the token or, in a log, which others read, the file that has it."""
     url = page_url(settings)
-    if shows_token:
+    if is_terminal:
         return [f"Page:   {url}/#token={token}", f"Token:  {token}"]
     file = settings.token_file
     is_kept = file.exists() and file.read_text().strip() == token

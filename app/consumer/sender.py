@@ -127,6 +127,8 @@ class OutboxSender:
             self.nudge()  # messages may have waited for this one
 
     def _sent(self, delivery: Delivery, receiver: Receiver, now_s: float) -> AttemptResult:
+        if receiver.locked is not None:
+            return AttemptResult(None, receiver.locked)
         try:
             message = _message(delivery, receiver)
             return sending.send(
@@ -349,7 +351,7 @@ def _audit_disabling(
 
 
 def _notify_others(conn: Connection, receiver: Receiver, notice: Notice, now_s: float) -> None:
-    for other in stored_receivers.for_project(conn, notice.project):
+    for other in stored_receivers.without_secrets(conn, notice.project):
         if other.is_enabled and other.endpoint_id != receiver.endpoint_id:
             outbox.add(
                 conn,

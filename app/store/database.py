@@ -40,6 +40,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 import app
 from app.errors import InvalidRequest, StartUpFailed, StoreUnavailable
 from app.store.alerting.tables import alert_groups
+from app.store.sealing import OPTION, SecretKeys
 
 __all__ = ["Connection", "Store", "now_s", "parse_url", "with_longer_limit", "without_time_limits"]
 
@@ -61,15 +62,19 @@ class Store:
     """Connections to one database; every failure to reach it is a `StoreUnavailable`.
 
     The URL is `sqlite:///path` or `postgresql://...`. `lock_wait_s` is how long a write waits for
-    another one: 2 s on PostgreSQL and 5 s on SQLite, where it is not given.
+    another one: 2 s on PostgreSQL and 5 s on SQLite, where it is not given. `keys` open and seal
+    stored secrets; without them these stay locked.
     """
 
-    def __init__(self, url: str, *, lock_wait_s: float | None = None) -> None:
+    def __init__(
+        self, url: str, *, lock_wait_s: float | None = None, keys: SecretKeys | None = None
+    ) -> None:
         parsed = parse_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         make = _sqlite_engine if self.is_sqlite else _postgres_engine
         default_s = _SQLITE_LOCK_S if self.is_sqlite else _PG_LOCK_S
-        self._engine = make(parsed, default_s if lock_wait_s is None else lock_wait_s)
+        made = make(parsed, default_s if lock_wait_s is None else lock_wait_s)
+        self._engine = made.execution_options(**{OPTION: keys or SecretKeys()})
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -100,6 +105,14 @@ class Store:
         """Raises StoreUnavailable when the database does not answer."""
         with self.read() as conn:
             conn.execute(text("SELECT 1"))
+
+    def forget_log(self) -> None:
+        """Empty SQLite's write-ahead log into the file, as far as no reader needs it."""
+        if self.is_sqlite:
+            with _as_store_errors(), self._engine.connect() as conn:
+                raw = conn.connection.driver_connection
+                if raw is not None:
+                    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
     def close(self) -> None:
         """Close all connections."""
@@ -168,7 +181,11 @@ def _as_store_errors() -> Iterator[None]:
 
 def _sqlite_engine(url: URL, lock_wait_s: float) -> Engine:
     engine = create_engine(
-        url, connect_args={"timeout": lock_wait_s}, pool_timeout=_POOL_WAIT_S, max_overflow=40
+        url,
+        connect_args={"timeout": lock_wait_s},
+        pool_timeout=_POOL_WAIT_S,
+        max_overflow=40,
+        hide_parameters=True,  # errors reach the log, and parameters may be personal
     )
 
     @event.listens_for(engine, "connect")
@@ -206,6 +223,7 @@ def _postgres_engine(url: URL, lock_wait_s: float) -> Engine:
     return create_engine(
         url,
         connect_args=connect_args,
+        hide_parameters=True,
         pool_pre_ping=True,
         pool_size=5,
         max_overflow=15,
@@ -263,7 +281,7 @@ def _read_setting(conn: Connection, name: str, *, is_sqlite: bool) -> str:
     return str(conn.exec_driver_sql(statement).scalar_one())
 
 
-_VERSION_TABLE = table("alembic_version", column("version_num"))
+VERSION_TABLE = table("alembic_version", column("version_num"))
 
 
 def is_migrated(url: str) -> bool:
@@ -282,9 +300,9 @@ def is_migrated(url: str) -> bool:
 
 def current_revision(conn: Connection) -> str | None:
     """The newest migration applied to the database; None before the first."""
-    if not inspect(conn).has_table(_VERSION_TABLE.name):
+    if not inspect(conn).has_table(VERSION_TABLE.name):
         return None
-    found: str | None = conn.execute(select(_VERSION_TABLE.c.version_num)).scalar()
+    found: str | None = conn.execute(select(VERSION_TABLE.c.version_num)).scalar()
     return found
 
 

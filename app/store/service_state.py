@@ -1,17 +1,20 @@
 """The service as a whole: its state, and what its processes share: keys and addresses.
 
-A key is created once, by the first process that needs it.
+A key is created once, by the first process that needs it, and stored encrypted.
 """
 
 import secrets
 from dataclasses import dataclass
+from typing import Literal
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, update
 
+from app.errors import SecretsLocked
 from app.store import dead_letters, runs
 from app.store.alerting.tables import outbox
 from app.store.database import insert_new, insert_or_replace
 from app.store.runs import IngestCounts, NotificationCounts
+from app.store.sealing import is_sealed, keys_of
 from app.store.shards import count_live
 from app.store.tables import service_addresses, service_keys, shards
 
@@ -63,22 +66,56 @@ _KEY_BYTES = 32
 
 
 def find_key(conn: Connection, name: str) -> bytes | None:
-    """The key with this name; None if it was never created."""
+    """The key with this name; None if it was never created.
+
+    Raises:
+        SecretsLocked: it cannot be decrypted.
+    """
+    stored = _stored_key(conn, name)
+    if stored is None or not is_sealed(stored):
+        return stored  # in plain: of a release before keys were sealed
+    return keys_of(conn).open(stored.decode(), _place(name))
+
+
+def find_or_make_key(conn: Connection, name: str) -> bytes:
+    """The key with this name, created if missing; concurrent callers get the same key.
+
+    Raises:
+        SecretsLocked: it cannot be decrypted, or encrypted.
+    """
+    known = find_key(conn, name)
+    if known is not None:
+        return known
+    new = keys_of(conn).seal(secrets.token_bytes(_KEY_BYTES), _place(name))
+    insert_new(conn, service_keys, [{"name": name, "key": new.encode()}])
+    made = find_key(conn, name)
+    if made is None:
+        raise AssertionError("the key was just made")
+    return made
+
+
+def reseal_key(conn: Connection, name: str) -> Literal["plain", "sealed"] | None:
+    """Seal the key with the newest secret key; what it was, None if it cannot be decrypted."""
+    stored = _stored_key(conn, name)
+    try:
+        key = find_key(conn, name)
+    except SecretsLocked:
+        return None
+    if key is None or stored is None:
+        return None
+    new = keys_of(conn).seal(key, _place(name)).encode()
+    conn.execute(update(service_keys).where(service_keys.c.name == name).values(key=new))
+    return "sealed" if is_sealed(stored) else "plain"
+
+
+def _stored_key(conn: Connection, name: str) -> bytes | None:
     query = select(service_keys.c.key).where(service_keys.c.name == name)
     found: bytes | None = conn.execute(query).scalar_one_or_none()
     return found
 
 
-def find_or_make_key(conn: Connection, name: str) -> bytes:
-    """The key with this name, created if missing; concurrent callers get the same key."""
-    known = find_key(conn, name)
-    if known is not None:
-        return known
-    insert_new(conn, service_keys, [{"name": name, "key": secrets.token_bytes(_KEY_BYTES)}])
-    made = find_key(conn, name)
-    if made is None:
-        raise AssertionError("the key was just made")
-    return made
+def _place(name: str) -> str:
+    return f"service_keys/{name}"
 
 
 _PAGES = "pages"

@@ -421,6 +421,25 @@ service_addresses = Table(
     Column("url", Text, nullable=False),
 )
 
+# Of signed-in pages: app/store/sessions.py.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("session_id", key_text(32), primary_key=True),
+    Column("digest", key_text(64), nullable=False),  # of the cookie, which is kept nowhere
+    Column("token_id", key_text(32), nullable=False),  # no foreign key: the root token has no row
+    Column("project", key_text(32), nullable=False),
+    Column("user_agent", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("created_s", Real, nullable=False),
+    Column("expires_s", Real, nullable=False),
+    Column("last_used_s", Real),
+    Column("ended_s", Real),
+    Index(None, "project", "created_s"),
+    Index(None, "token_id", "created_s"),
+    Index(None, "expires_s"),
+)
+
 saved_views = Table(
     "saved_views",
     metadata,

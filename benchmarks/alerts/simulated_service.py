@@ -30,6 +30,7 @@ from app.store import runs
 from app.store.alerting import notifications, outbox, receivers
 from app.store.database import Store
 from app.store.migrations import migrate
+from app.store.sealing import new_key, parse_keys
 from app.synth.restarts import SimulatedRun
 from benchmarks.diagnosis.observation import ArrivalHabits, arrivals, observed_run, observed_windows
 
@@ -199,7 +200,7 @@ def simulated_service(
     with tempfile.TemporaryDirectory(prefix="paceline-alerts-") as directory:
         url = f"sqlite:///{Path(directory) / 'alerts.db'}"
         migrate(url)
-        store = Store(url)
+        store = Store(url, keys=parse_keys(new_key(), "this benchmark"))
         try:
             yield SimulatedService(store, rules, silent_after_s, check_every_s)
         finally:

@@ -26,6 +26,7 @@ from app.store.windows import StepRow, WindowRecord, split_by_step
 from app.trace.job import job_key
 from app.trace.window import Trace, Window
 from tests.ingest.memory_queue import MemoryQueue
+from tests.secret_keys import KEYS
 
 TOKEN = "pl_" + "t" * 40
 NOW_S = 1_790_000_000.0
@@ -124,7 +125,7 @@ class Api:
 @contextlib.asynccontextmanager
 async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
     """The API over the database at this URL, started and stopped as a server would."""
-    store, queue, clock, monotonic = Store(url), MemoryQueue(4), Clock(), Clock()
+    store, queue, clock, monotonic = Store(url, keys=KEYS), MemoryQueue(4), Clock(), Clock()
     parts = Connections(
         store=store,
         writer=queue.writer,

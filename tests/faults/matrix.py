@@ -15,6 +15,9 @@ _SILENT_RANKS = "tests/consumer/test_run_cache_silent_ranks.py::"
 _SENDER = "tests/consumer/test_sender.py::"
 _STORMS = "tests/consumer/test_alert_state_storms.py::"
 _NOTIFICATIONS = f"{_HERE}test_notifications.py::"
+_SMTP = "tests/alerts/test_smtp.py::"
+_RESTORE = "tests/store/test_backup_hostile.py::"
+_SECRET_SEARCH = "tests/e2e/test_secret_search.py::"
 _SSRF = "tests/alerts/guard/test_guard_ssrf.py::"
 
 TESTS: dict[int, tuple[str, ...]] = {
@@ -135,6 +138,58 @@ TESTS: dict[int, tuple[str, ...]] = {
     55: (f"{_SENDER}test_row_55_receiver_failing_for_a_day_is_disabled_and_outbox_bounded",),
     56: ("tests/client/test_webhook.py::test_message_replayed_later_is_refused",),
     57: (f"{_SENDER}test_row_57_success_status_of_a_receiver_is_trusted_and_saved",),
+}
+
+# What fails in Paceline itself or is turned against it, by name: such rows have no number.
+OWN_FAULTS: dict[str, tuple[str, ...]] = {
+    "secrets are searched for in database, files, logs, backup and command lines": (
+        f"{_SECRET_SEARCH}test_no_secret_is_in_files_logs_backup_or_command_lines_of_serve",
+        f"{_SECRET_SEARCH}test_no_secret_is_in_files_and_logs_of_separate_processes_on_postgresql",
+        "tests/store/test_resealing.py::test_nothing_plain_stays_in_the_files_of_sqlite",
+    ),
+    "the secret key is missing, wrong or rotated": (
+        "tests/store/test_resealing.py::test_without_a_key_nothing_is_stored",
+        "tests/store/test_resealing.py::test_rows_of_a_key_that_is_not_here_stay_as_they_are",
+        "tests/store/test_resealing.py::test_rotation_moves_every_row_to_the_newest_key",
+        "tests/api/routes/alerts/test_receivers_locked.py::"
+        "test_service_with_another_key_runs_and_says_why_a_receiver_cannot_be_used",
+        f"{_SENDER}test_message_to_a_receiver_with_another_key_fails_with_the_reason",
+    ),
+    "a cookie is used after its session was ended": (
+        "tests/api/routes/test_session.py::test_sign_out_ends_the_session_on_the_server",
+        "tests/api/routes/test_session.py::"
+        "test_ended_session_is_refused_within_five_seconds_by_every_process",
+    ),
+    "settings are misspelt, or such that no consumer can run": (
+        "tests/test_settings.py::test_unknown_variable_is_an_error_with_the_nearest_name",
+        "tests/test_settings.py::test_api_does_not_start_with_settings_that_stop_its_consumer",
+    ),
+    "a restore file is hostile": (
+        f"{_RESTORE}test_bomb_is_refused_before_it_is_unpacked",
+        f"{_RESTORE}test_row_without_an_end_is_refused_at_its_limit",
+        f"{_RESTORE}test_wrong_declared_size_is_refused",
+        f"{_RESTORE}test_members_with_other_names_are_refused_and_nothing_is_unpacked",
+        f"{_RESTORE}test_tables_that_no_backup_has_are_refused",
+        f"{_RESTORE}test_columns_that_the_table_lacks_are_refused",
+        f"{_RESTORE}test_value_of_another_type_is_refused",
+        f"{_RESTORE}test_truncated_file_is_refused",
+        f"{_RESTORE}test_changed_bytes_never_pass_unnoticed_nor_end_in_a_traceback",
+    ),
+    "a backup is of an older release": (
+        f"{_RESTORE}test_backup_of_an_older_release_is_restored_and_its_secrets_are_encrypted",
+    ),
+    "a name server rebinds a receiver's name to loopback": (
+        "tests/alerts/guard/test_guard_rebinding.py::"
+        "test_name_that_rebinds_to_loopback_is_never_followed_there",
+    ),
+    "a name holds SMTP commands": (
+        f"{_SMTP}test_text_of_others_adds_no_header_no_recipient_and_no_second_mail",
+        f"{_SMTP}test_address_with_a_line_end_is_no_receiver",
+        f"{_SMTP}test_sender_with_a_line_end_stops_the_start",
+    ),
+    "receivers hang, reset and redirect while alerts fire": (
+        f"{_SENDER}test_receivers_that_hang_reset_or_redirect_while_alerts_fire_delay_no_other",
+    ),
 }
 
 REASONS: dict[int, str] = {

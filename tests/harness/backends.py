@@ -52,6 +52,11 @@ class PostgresServer(ControlledProcess):
         command += ["-c", "listen_addresses=127.0.0.1", "-p", str(self.port)]
         super().__init__(command, self._directory / "log", environment=environment, user=user)
 
+    @property
+    def directory(self) -> Path:
+        """Where its data and its log are."""
+        return self._directory
+
     def url(self, port: int | None = None) -> str:
         """URL of its database, on its own port or a proxy's."""
         return f"postgresql://{USER}@127.0.0.1:{port or self.port}/postgres"

@@ -24,6 +24,7 @@ from tests.harness.proxy import Proxy
 
 StoreKind = Literal["sqlite", "postgresql"]
 TOKEN = "pl_" + "t" * 43
+SECRET_KEY = "A" * 42 + "I="
 NUM_SHARDS = 4
 SETTINGS = {
     "shards": str(NUM_SHARDS),
@@ -274,6 +275,7 @@ class Stack:
             "database_url": url,
             "data_dir": str(self._directory),
             "token": TOKEN,
+            "secret_key": SECRET_KEY,
         }
         if is_api:
             values["port"] = str(self.api_ports[self.apis.index(name)])

@@ -1,3 +1,4 @@
+import secrets
 import zipfile
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +22,7 @@ from app.store import (
     saved_views,
     scores,
     service_state,
+    sessions,
     shards,
     share_links,
     windows,
@@ -34,6 +36,7 @@ from app.store.fleet import Loss
 from app.store.migrations import migrate
 from app.store.recordings import StepSample
 from app.store.runs import IngestCounts
+from app.store.sessions import SessionRecord
 from app.store.shards import SpoolRow
 from app.store.tables import metadata, projects
 from app.store.tokens import NewToken
@@ -42,6 +45,7 @@ from app.trace import ops
 from app.trace.job import Parallelism, Placement
 from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.postgres import database
+from tests.secret_keys import KEYS
 from tests.store.factories import (
     add_audit_entry,
     add_message,
@@ -57,7 +61,7 @@ from tests.store.factories import (
 )
 from tests.store.test_dead_letters import LETTER
 
-TRANSIENT_TABLES = {"shards", "consumers"}
+TRANSIENT_TABLES = {"shards", "consumers", "sessions"}
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
@@ -120,6 +124,13 @@ def run_without_jobs(store):
         shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0)
         shards.heartbeat(conn, "me", now_s=1.0, lease_s=2.0)
         runs.add_to_total(conn, "fenced_commits", 1)
+        sessions.begin(conn, signed_in())
+
+
+def signed_in():
+    """A session of the root token."""
+    times = {"created_s": 1.0, "expires_s": 2.0, "last_used_s": None, "ended_s": None}
+    return SessionRecord(secrets.token_hex(8), "root", "default", "ü", "::1", **times, digest="d")
 
 
 def content(store):
@@ -142,7 +153,7 @@ def new_store(tmp_path, request):
             url = server.__enter__()
             request.addfinalizer(lambda: server.__exit__(None, None, None))
         migrate(url)
-        stores.append(Store(url))
+        stores.append(Store(url, keys=KEYS))
         return stores[-1]
 
     yield make
@@ -234,14 +245,15 @@ def rewrite(source, target, change):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda name, text: text.replace(NEWEST, b'"0001"'), "of revision 0001"),
+        (lambda name, text: text.replace(NEWEST, b'"9999"'), "of revision 9999"),
+        (lambda name, text: text.replace(NEWEST, b'"0001"'), "names other tables"),
         (lambda name, text: text.replace(b'"format":1', b'"format":2'), "format 2"),
         (lambda name, text: None if "manifest" in name else text, "no whole backup"),
         (lambda name, text: None if "steps" in name else text, "no whole backup"),
         (lambda name, text: b"" if "steps" in name else text, "steps has 0 rows instead of 1"),
         (lambda name, text: text[:-9] if "steps" in name else text, "no whole backup"),
     ],
-    ids=["revision", "format", "manifest", "table", "rows", "cut"],
+    ids=["revision", "other tables", "format", "manifest", "table", "rows", "cut"],
 )
 def test_invalid_backup_file_restores_nothing(new_store, tmp_path, change, reason):
     source, target = new_store("sqlite"), new_store("sqlite")

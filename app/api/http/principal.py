@@ -85,6 +85,8 @@ def needed_scope(method: str, path: str) -> Scope | None:
     match path.split("/")[3:]:
         case ["session"]:
             return None
+        case ["sessions", *_]:
+            return "read"  # one's own may always be ended; the route checks whose it is
         case ["tokens" | "audit", *_]:
             return "admin"
         case ["rules", "check"]:

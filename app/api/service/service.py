@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 from app.alerts.guard.guard import SsrfGuard
 from app.alerts.rule import Rule
@@ -88,12 +87,6 @@ class PublicSettings:
     silent_after_s: float
     session_hours: float
     max_jobs: int
-
-
-def url_origin(url: str) -> str:
-    """Scheme, host and port of a receiver's URL: no secret is in them."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,10 @@ const STATES = {
   resting: ["warning", "Failing"],
   disabled: ["stalled", "Disabled"],
   off: ["not-analysed", "Off"],
+  locked: ["stalled", "Locked"],
 }
 
-const FAILING = new Set(["failing", "resting", "disabled", "unreachable"])
+const FAILING = new Set(["failing", "resting", "disabled", "unreachable", "locked"])
 
 /** Whether notifications to it fail now, as far as that is known. */
 export const isFailing = ({ health }) => FAILING.has(health.state)
@@ -118,6 +119,7 @@ export function healthWords({ health }) {
     const reason = contained(disabled_reason ?? "no reason recorded")
     return `Disabled at ${clock(new Date(disabled_at))}: ${reason}. ${last}`
   }
+  if (state === "locked") return `Nothing can be sent: ${contained(last_detail)}. ${last}`
   if (state === "unreachable") return `Not reached when it was saved: ${contained(last_detail)}. ${last}`
   if (state === "untried") return "No delivery yet: send a test."
   if (state !== "failing" && state !== "resting") return last

@@ -11,7 +11,13 @@ from fastapi import Path
 from pydantic import ConfigDict, Field, StringConstraints, computed_field
 
 from app.alerts.guard.guard import SsrfGuard
-from app.alerts.receiver import SETTINGS_RECEIVER_ID, Format, Receiver
+from app.alerts.receiver import (
+    SETTINGS_RECEIVER_ID,
+    Format,
+    Receiver,
+    public_address,
+    url_origin,
+)
 from app.alerts.rule import Severity
 from app.alerts.sending import KEY_PREFIX, refuse_unusable_receiver
 from app.alerts.smtp import MailServer
@@ -27,13 +33,14 @@ from app.api.http.fields import (
 )
 from app.api.http.principal import Principal
 from app.api.routes.audit import CHANGED_VALUE, changed_fields
-from app.api.service.service import url_origin
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, SecretsLocked
 from app.store.alerting.alerts import MAX_URL
 from app.store.alerting.deliveries import DeliveryCount
 from app.store.alerting.receivers import MAX_HEADERS, MAX_NAME, ReceiverHealth
 
-ReceiverState = Literal["ok", "untried", "unreachable", "failing", "resting", "disabled", "off"]
+ReceiverState = Literal[
+    "ok", "untried", "unreachable", "failing", "resting", "disabled", "off", "locked"
+]
 RECEIVER_PATTERN = "^[0-9a-z_]{1,32}$"
 ReceiverId = Annotated[
     str,
@@ -53,7 +60,7 @@ class ReceiverHealthOut(ResponseModel):
         "`last_detail`; `failing`: the last attempt failed; `resting`: after many failures, one "
         "attempt per minute; "
         "`disabled`: given up, see `disabled_reason`; `off`: `is_enabled` is "
-        "false."
+        "false; `locked`: its encrypted address and secrets cannot be read, see `last_detail`."
     )
     failures: int = Field(description="Number of successive failed attempts.")
     failing_since: datetime | None
@@ -64,7 +71,8 @@ class ReceiverHealthOut(ResponseModel):
     disabled_reason: str | None
     last_ok_at: datetime | None
     last_detail: str | None = Field(
-        description="Result of the last attempt, or of connecting when it was saved; for the "
+        description="Result of the last attempt, or of connecting when it was saved, or why its "
+        "secrets cannot be read; for the "
         "operator's receiver, only shown to "
         "the operator."
     )
@@ -175,11 +183,6 @@ def secret_fields(receiver: Receiver) -> dict[str, Any]:
     return {"header_names": sorted(receiver.headers), "has_secret": bool(receiver.secrets)}
 
 
-def public_address(format_: Format, url: str) -> str:
-    """The part of a receiver's address that is no secret."""
-    return url if format_ == "email" else url_origin(url)
-
-
 def _health_out(receiver: Receiver, known: ReceiverHealth) -> ReceiverHealthOut:
     times: Mapping[str, float | None] = {
         "failing_since": known.failing_since_s,
@@ -191,12 +194,14 @@ def _health_out(receiver: Receiver, known: ReceiverHealth) -> ReceiverHealthOut:
         state=_receiver_state(receiver, known),
         failures=known.failures,
         disabled_reason=known.disabled_reason,
-        last_detail=known.last_detail,
+        last_detail=receiver.locked or known.last_detail,
         **{name: timestamp_or_none(at_s) for name, at_s in times.items()},
     )
 
 
 def _receiver_state(receiver: Receiver, health: ReceiverHealth) -> ReceiverState:
+    if receiver.locked is not None:
+        return "locked"
     if health.disabled_at_s is not None:
         return "disabled"
     if not receiver.is_enabled:
@@ -349,7 +354,13 @@ class ReceiverChange(RequestModel):
     is_enabled: bool | None = None
 
     def applied(self, known: Receiver, guard: SsrfGuard, mail: MailServer | None) -> Receiver:
-        """The receiver with these changes; raises as `ReceiverIn.receiver` does."""
+        """The receiver with these changes; raises as `ReceiverIn.receiver` does.
+
+        Raises:
+            SecretsLocked: its stored secrets cannot be read, so they cannot be kept.
+        """
+        if known.locked is not None:
+            raise SecretsLocked(f"{known.locked}; or delete the receiver and create it anew")
         same = ("name", "url", "headers", "min_severity", "wants_resolved", "is_enabled")
         said = {name: getattr(self, name) for name in same if getattr(self, name) is not None}
         if self.matchers is not None:
