@@ -22,10 +22,20 @@ from app.errors import InvalidRequest
 from app.store.alerting.tables import alert_events, all_tables, delivery_attempts, outbox
 from app.store.columns import is_bytes
 from app.store.database import Store, current_revision, without_time_limits
-from app.store.tables import audit, consumers, dead_letters, projects, shards, totals
+from app.store.tables import (
+    audit,
+    consumers,
+    dead_letters,
+    disk_samples,
+    projects,
+    shards,
+    totals,
+)
 
 _FORMAT = 1
-_TABLES = [table for table in all_tables.sorted_tables if table not in (shards, consumers)]
+# Of these processes and this disk only.
+_LEFT_OUT = (shards, consumers, disk_samples)
+_TABLES = [table for table in all_tables.sorted_tables if table not in _LEFT_OUT]
 _SERIALS = (
     (alert_events, "event_id"),
     (dead_letters, "letter_id"),

@@ -30,6 +30,8 @@ from app.store.alerting import alert_rules, alerts, deliveries, notifications, r
 from app.store.alerting.notifications import LastNotification
 from app.store.backup import backup, restore
 from app.store.database import Store, newest_revision
+from app.store.disk import forecast
+from app.store.disk.usage import DiskUsage
 from app.store.fleet import Loss
 from app.store.migrations import migrate
 from app.store.recordings import StepSample
@@ -57,7 +59,7 @@ from tests.store.factories import (
 )
 from tests.store.test_dead_letters import LETTER
 
-TRANSIENT_TABLES = {"shards", "consumers"}
+TRANSIENT_TABLES = {"shards", "consumers", "disk_samples"}
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
@@ -120,6 +122,7 @@ def run_without_jobs(store):
         shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0)
         shards.heartbeat(conn, "me", now_s=1.0, lease_s=2.0)
         runs.add_to_total(conn, "fenced_commits", 1)
+    forecast.add_sample(store, DiskUsage(1, 1))
 
 
 def content(store):
