@@ -33,12 +33,14 @@ def find_programs() -> Path | None:
 class PostgresServer(ControlledProcess):
     """One database cluster in a directory of its own, on a TCP port of loopback."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(
+        self, programs: Path, parent: Path | None = None, settings: Mapping[str, str] | None = None
+    ) -> None:
         # It refuses to run as root, and a user of its own has to get into the directory.
         user = "postgres" if os.geteuid() == 0 else None
         self.port = free_port()
         self._programs = programs
-        self._directory = Path(tempfile.mkdtemp(prefix="pl-faults-pg-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="pl-faults-pg-", dir=parent))
         if user:
             shutil.chown(self._directory, user)
         data = self._directory / "data"
@@ -50,6 +52,8 @@ class PostgresServer(ControlledProcess):
         )
         command = [str(programs / "postgres"), "-D", str(data), "-k", str(self._directory)]
         command += ["-c", "listen_addresses=127.0.0.1", "-p", str(self.port)]
+        for name, value in (settings or {}).items():
+            command += ["-c", f"{name}={value}"]
         super().__init__(command, self._directory / "log", environment=environment, user=user)
 
     def url(self, port: int | None = None) -> str:

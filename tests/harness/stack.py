@@ -39,6 +39,18 @@ def default_store() -> StoreKind:
     return "postgresql" if find_programs() else "sqlite"
 
 
+def unfinished_jobs(store_url: str) -> set[str] | None:
+    """Ended jobs with steps outside closed windows; None while the store is unavailable."""
+    store = Store(store_url)
+    try:
+        with store.read() as conn:
+            return {job_of(run.job_id) for run in runs.ended_not_closed(conn)}
+    except Unavailable:
+        return None
+    finally:
+        store.close()
+
+
 class Stack:
     """Queue, database, n APIs and n consumers, each a process; and the oracle, without faults.
 
@@ -54,13 +66,16 @@ class Stack:
         num_consumers: int = 1,
         settings: Mapping[str, str] | None = None,
         queue_settings: Mapping[str, str] | None = None,
+        data_on: Path | None = None,  # the directory of queue and PostgreSQL; else `directory`
+        environment: Mapping[str, str] | None = None,  # further variables of APIs and consumers
     ) -> None:
         self._directory = directory
+        self._more_environment = dict(environment or {})
         self._settings = SETTINGS | dict(settings or {})
         self._exit = ExitStack()
         self.store_kind = store
-        self.queue = QueueServer(directory, queue_settings)
-        self.database = _database(store, self._exit)
+        self.queue = QueueServer(data_on or directory, queue_settings)
+        self.database = _database(store, self._exit, data_on)
         self.to_queue = self._proxy(self.queue.port)
         self.from_queue = self._proxy(self.queue.port)
         self.to_database = self._proxy(self.database.port) if self.database else None
@@ -209,14 +224,13 @@ class Stack:
 
     def unfinished(self) -> set[str] | None:
         """Ended jobs with steps outside closed windows; None while the store is unavailable."""
-        store = Store(self.store_url)
-        try:
-            with store.read() as conn:
-                return {job_of(run.job_id) for run in runs.ended_not_closed(conn)}
-        except Unavailable:
-            return None
-        finally:
-            store.close()
+        return unfinished_jobs(self.store_url)
+
+    def revive(self) -> None:
+        """Start what has ended, as a supervisor does; tries again at the next call."""
+        for name, server in self.processes.items():
+            if not server.is_running():
+                self.start(name)
 
     def queue_is_empty(self) -> bool:
         """Whether the consumers have acknowledged every entry."""
@@ -277,15 +291,16 @@ class Stack:
         }
         if is_api:
             values["port"] = str(self.api_ports[self.apis.index(name)])
-        return {**os.environ, **{f"PACELINE_{key.upper()}": value for key, value in values.items()}}
+        ours = {f"PACELINE_{key.upper()}": value for key, value in values.items()}
+        return {**os.environ, **ours, **self._more_environment}
 
 
-def _database(store: StoreKind, stack: ExitStack) -> PostgresServer | None:
+def _database(store: StoreKind, stack: ExitStack, data_on: Path | None) -> PostgresServer | None:
     if store == "sqlite":
         return None
     programs = find_programs()
     if programs is None:
         raise AssertionError("no PostgreSQL server is installed here: use SQLite")
-    server = PostgresServer(programs)
+    server = PostgresServer(programs, data_on)
     stack.callback(server.remove)
     return server
