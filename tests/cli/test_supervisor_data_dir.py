@@ -32,7 +32,5 @@ def test_data_directory_below_a_file_is_refused_with_the_files_name(tmp_path):
 
 
 def test_data_directory_that_cannot_be_made_is_refused_with_the_reason():
-    with pytest.raises(
-        StartUpFailed, match=r"/proc/x cannot be made \(No such"
-    ):
+    with pytest.raises(StartUpFailed, match=r"/proc/x cannot be made \(No such"):
         make_data_dir(Path("/proc/x"))
