@@ -89,11 +89,7 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or not at all."""
-        with (
-            _as_store_errors(self._directory),
-            self._engine.connect() as conn,
-            _for_writing(conn).begin(),
-        ):
+        with self._connect() as conn, _for_writing(conn).begin():
             yield conn
 
     @contextmanager

@@ -170,9 +170,8 @@ class EmbeddedQueue:
         it comes back until there is space. Never raises.
         """
         if self.alive():
-            self._failures = (
-                0 if time.monotonic() > self._started_s + STABLE_AFTER_S else self._failures
-            )
+            if time.monotonic() > self._started_s + STABLE_AFTER_S:
+                self._failures = 0
             return
         if time.monotonic() < self._restart_at_s:
             return
@@ -197,10 +196,8 @@ class EmbeddedQueue:
             log_state: Any = client.info("persistence")
             memory: Any = client.info("memory")
             log_bytes = int(log_state.get("aof_current_size", 0))
-            is_running = bool(log_state.get("aof_rewrite_in_progress"))
-            if is_running or log_bytes < COMPACT_FROM_BYTES + COMPACT_RATIO * _dataset_bytes(
-                memory
-            ):
+            least_bytes = COMPACT_FROM_BYTES + COMPACT_RATIO * _dataset_bytes(memory)
+            if log_state.get("aof_rewrite_in_progress") or log_bytes < least_bytes:
                 return False
             client.bgrewriteaof()
         except redis.RedisError as error:
