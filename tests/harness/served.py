@@ -12,6 +12,9 @@ from tests.harness.oracle import OracleProcess
 from tests.harness.processes import ControlledProcess, NotInTime, free_port, wait_until
 from tests.harness.stack import READY_WITHIN_S, SETTINGS, TOKEN, unfinished_jobs
 
+# It starts its parts one after the other, on a machine that may have other work.
+STARTED_WITHIN_S = 180.0
+
 
 class ServedStack:
     """One `paceline serve`; the same as `Stack` to a `Trial`. Use it from the main thread."""
@@ -37,7 +40,7 @@ class ServedStack:
             self.oracle = self._exit.enter_context(OracleProcess(self._of_oracle))
             self._exit.callback(self._stop)
             self.server.start()
-            self.wait_until_ready()
+            self.wait_until_ready(STARTED_WITHIN_S)
             undo.pop_all()
         return self
 
