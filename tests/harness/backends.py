@@ -34,7 +34,12 @@ class PostgresServer(ControlledProcess):
     """One database cluster in a directory of its own, on a TCP port of loopback."""
 
     def __init__(
-        self, programs: Path, parent: Path | None = None, settings: Mapping[str, str] | None = None
+        self,
+        programs: Path,
+        parent: Path | None = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        wal_segment_mb: int = 16,
     ) -> None:
         # It refuses to run as root, and a user of its own has to get into the directory.
         user = "postgres" if os.geteuid() == 0 else None
@@ -45,7 +50,7 @@ class PostgresServer(ControlledProcess):
             shutil.chown(self._directory, user)
         data = self._directory / "data"
         initdb = [*(str(programs / "initdb"), "-D", str(data), "-U", USER)]
-        initdb += ["-A", "trust", "-E", "UTF8", "--no-locale"]
+        initdb += ["-A", "trust", "-E", "UTF8", "--no-locale", f"--wal-segsize={wal_segment_mb}"]
         environment = {"PATH": os.environ["PATH"], "LANG": "C"}
         subprocess.run(
             initdb, check=True, capture_output=True, user=user, cwd=self._directory, env=environment

@@ -23,8 +23,8 @@ BACK_WITHIN_S = 10.0
 REFUSED_WITHIN_S = 20.0
 HABITS = PushHabits(parts=2, resent=0.1, held_back=0.1, steps_per_s=4.0)
 # Paths that are answered from memory or the database: all have to work without a write.
-PAGES = ("/healthz", "/", "/jobs", "/api/v1/jobs", "/api/v1/alerts", "/metrics")
-LEFT_BYTES = (0, 0, 4096, 30_000, 200_000)
+PAGES = ("/healthz", "/", "/hosts", "/api/v1/jobs", "/api/v1/alerts", "/api/v1/fleet", "/metrics")
+LEFT_BYTES = (0, 0, 4096, 30_000, 100_000)
 
 
 @dataclass

@@ -5,6 +5,7 @@ load ──proxy── api ──proxy── queue ──proxy── consumer �
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,6 +33,7 @@ SETTINGS = {
     "step_deadline_s": "600",
 }
 READY_WITHIN_S = 60.0
+REVIVE_EVERY_S = 0.5
 
 
 def default_store() -> StoreKind:
@@ -71,6 +73,7 @@ class Stack:
     ) -> None:
         self._directory = directory
         self._more_environment = dict(environment or {})
+        self._revive_at_s = 0.0
         self._settings = SETTINGS | dict(settings or {})
         self._exit = ExitStack()
         self.store_kind = store
@@ -227,8 +230,11 @@ class Stack:
         return unfinished_jobs(self.store_url)
 
     def revive(self) -> None:
-        """Start what has ended, as a supervisor does; tries again at the next call."""
-        for name, server in self.processes.items():
+        """Start what has ended, as a supervisor does: each of its parts once in half a second."""
+        if time.monotonic() < self._revive_at_s:
+            return
+        self._revive_at_s = time.monotonic() + REVIVE_EVERY_S
+        for name, server in list(self.processes.items()):
             if not server.is_running():
                 self.start(name)
 
@@ -301,6 +307,10 @@ def _database(store: StoreKind, stack: ExitStack, data_on: Path | None) -> Postg
     programs = find_programs()
     if programs is None:
         raise AssertionError("no PostgreSQL server is installed here: use SQLite")
-    server = PostgresServer(programs, data_on)
+    if data_on is None:
+        server = PostgresServer(programs)
+    else:  # where there is little room, a log of 16 MB segments would have none
+        wal = {"max_wal_size": "4MB", "min_wal_size": "2MB"}
+        server = PostgresServer(programs, data_on, settings=wal, wal_segment_mb=1)
     stack.callback(server.remove)
     return server
