@@ -46,6 +46,7 @@ PacelineError                500
 │   ├── QueueUnavailable
 │   ├── QueueFull
 │   └── StoreUnavailable
+│       └── DiskFull               nothing was stored; goes on by itself when there is space
 ├── LeaseLost                500   another consumer owns the shard now: commit nothing
 └── StartUpFailed            500   a process cannot start; the message says what to change
 """
@@ -442,6 +443,16 @@ class StoreUnavailable(Unavailable):
     """The database does not answer."""
 
     code = "store_unavailable"
+
+
+class DiskFull(StoreUnavailable):
+    """The disk is full: nothing was stored."""
+
+    code = "disk_full"
+    retry_after_s = 5
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; nothing was stored; free space or lower keep_raw_days")
 
 
 class LeaseLost(PacelineError):

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
@@ -45,6 +45,8 @@ from app.settings import Settings, is_loopback
 from app.store import service_state
 from app.store.database import Connection, Store, durability_weaknesses, is_migrated
 from app.store.database import now_s as database_now_s
+from app.store.disk.recorder import start_recording
+from app.store.disk.usage import DiskWatch
 from app.store.retention import RetentionDays
 from app.telemetry import set_up_logging
 
@@ -65,6 +67,7 @@ class Connections:
     announcer: Announcer
     is_migrated: Callable[[], bool]
     close: Callable[[], None]
+    disk: DiskWatch = field(default_factory=DiskWatch)
 
 
 def create_app(
@@ -153,6 +156,7 @@ def _status(
         num_shards=settings.shards,
         lease_s=settings.lease_s,
         allow_lossy=settings.allow_lossy,
+        disk=connections.disk,
         now_s=now_s,
         monotonic=monotonic,
     )
@@ -206,6 +210,7 @@ def run(settings: Settings) -> None:
     stop = threading.Event()
     start_warm_up(stop)  # in a thread: a probe must not wait for it
     start_saving_pages_url(app.state.service, settings.pages_url, stop)
+    start_recording(app.state.service.store, app.state.service.status.disk, stop)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -327,6 +332,7 @@ def _connect(settings: Settings) -> Connections:
         raise StartUpFailed("set PACELINE_REDIS_URL, or run paceline serve, which starts a queue")
     store = Store(settings.store_url, keys=settings.secret_keys())
     announcer = RedisAnnouncer(settings.redis_url)
+    disk = settings.disk_watch()
 
     def close() -> None:
         announcer.close()
@@ -339,11 +345,13 @@ def _connect(settings: Settings) -> Connections:
             settings.shards,
             allow_lossy=settings.allow_lossy,
             wait_replicas=settings.wait_replicas,
+            refuse_batches=disk.refuse_batches,
         ),
         listener=RedisListener(settings.redis_url),
         announcer=announcer,
         is_migrated=_Once(lambda: is_migrated(settings.store_url)),
         close=close,
+        disk=disk,
     )
 
 

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.alerts.rule import Rule
 from app.errors import InvalidRequest, StartUpFailed
 from app.variable_names import PREFIX, check_names
+from app.store.disk.usage import DiskMarks, DiskWatch, sqlite_directory
 
 if TYPE_CHECKING:
     from app.alerts.cordon import CordonHook
@@ -220,6 +221,28 @@ class Settings(BaseSettings):
     keep_results_days: float = Field(
         180.0, ge=1, description="Days for which windows, ended runs and alerts are kept."
     )
+    disk_warn_percent: float = Field(
+        80.0, gt=0, le=100, description="Used part of the disk from which on operators are warned."
+    )
+    disk_raw_percent: float = Field(
+        90.0,
+        gt=0,
+        le=100,
+        description="From here on the operations of closed windows are not stored.",
+    )
+    disk_stop_percent: float = Field(
+        95.0, gt=0, le=100, description="From here on batches are refused, with 503."
+    )
+    disk_ample_gb: float = Field(
+        10.0,
+        ge=0,
+        description="Free space with which operations and batches are stored at any percentage.",
+    )
+    database_disk_gb: float | None = Field(
+        None,
+        gt=0,
+        description="Size of the disk of PostgreSQL, which does not tell it; unset: not watched.",
+    )
     redis_maxmemory_mb: int = Field(
         512, ge=16, description="Memory limit of the embedded event queue in MiB."
     )
@@ -284,6 +307,10 @@ class Settings(BaseSettings):
         if self.secret_key is not None and self.secret_key_file is not None:
             raise ValueError("secret_key and secret_key_file: give one of them")
         self._check_notifying()
+        if not self.disk_warn_percent <= self.disk_raw_percent <= self.disk_stop_percent:
+            raise ValueError(
+                "disk_warn_percent, disk_raw_percent and disk_stop_percent must not decrease"
+            )
         if self.alert_clear_slowdown > self.alert_slowdown:
             raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
         return self
@@ -389,6 +416,31 @@ class Settings(BaseSettings):
     def store_url(self) -> str:
         """URL of the database in use."""
         return self.database_url or f"sqlite:///{self.data_dir / 'paceline.db'}"
+
+    @property
+    def disk_marks(self) -> DiskMarks:
+        """What is stored on a disk that fills."""
+        return DiskMarks(
+            warn=self.disk_warn_percent / 100,
+            raw=self.disk_raw_percent / 100,
+            stop=self.disk_stop_percent / 100,
+            ample_bytes=int(self.disk_ample_gb * 1e9),
+        )
+
+    @property
+    def data_directories(self) -> list[Path]:
+        """Directories on this machine that data is written to: of SQLite and an embedded queue."""
+        of_store = sqlite_directory(self.store_url)
+        is_embedded = (self.redis_url or "unix:").startswith("unix:")
+        found = [of_store] if of_store else []
+        return [*found, self.data_dir] if is_embedded and self.data_dir not in found else found
+
+    def disk_watch(self) -> DiskWatch:
+        """A watch of these directories, and of PostgreSQL's disk if its size is set."""
+        watch = DiskWatch(self.data_directories, self.disk_marks)
+        if self.database_disk_gb is not None:
+            watch.database_disk_bytes = int(self.database_disk_gb * 1e9)
+        return watch
 
     def default_rules(self) -> list[Rule]:
         """The alert rules of projects without rules of their own.
@@ -552,7 +604,7 @@ def _complaint(item: Mapping[str, Any]) -> str:
 
 def _kept_text(path: Path, make: Callable[[], str]) -> str:
     """The text in the file, which only its owner can read; made first if there is no file."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_data_dir(path.parent)
     if path.exists():
         return path.read_text().strip()
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
@@ -568,3 +620,24 @@ def _kept_text(path: Path, make: Callable[[], str]) -> str:
     finally:
         unfinished.unlink()
     return text
+
+
+def make_data_dir(directory: Path) -> None:
+    """Make the data directory where it is not there yet.
+
+    Raises:
+        StartUpFailed: it cannot be one; the message says why.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except (FileExistsError, NotADirectoryError):
+        file = next(each for each in (directory, *directory.parents) if each.is_file())
+        raise StartUpFailed(
+            f"{file} is a file, not a directory: choose another directory with --data-dir or "
+            f"{PREFIX}DATA_DIR"
+        ) from None
+    except OSError as error:
+        raise StartUpFailed(
+            f"the data directory {directory} cannot be made ({error.strerror}): choose another "
+            f"with --data-dir or {PREFIX}DATA_DIR"
+        ) from None

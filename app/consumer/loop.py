@@ -16,7 +16,7 @@ import structlog
 
 from app.consumer.context import ConsumerContext
 from app.consumer.shard import ShardWork
-from app.errors import LeaseLost, Unavailable
+from app.errors import DiskFull, LeaseLost, Unavailable
 from app.ingest.queue import Entry
 from app.ingest.wire.body import EXTENSIONS
 from app.store import runs, shards
@@ -60,7 +60,12 @@ class Consumer:
         self._leave()
 
     def turn(self, stop: threading.Event) -> None:
-        """One round: leases, entries, tick."""
+        """One round: leases, entries, tick.
+
+        Raises:
+            DiskFull: nothing could be written; no entry was read, which the queue would log, too.
+        """
+        self._context.disk.refuse_writes()
         now_s = self._context.monotonic()
         if now_s >= self._next_lease_s:
             self.leases.refresh()
@@ -237,6 +242,7 @@ def stop_watchdog() -> None:
 
 _RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)
 _MAX_DELAY_S = 5.0
+_DISK_DELAY_S = 2.0  # asking costs nothing, and everything waits for the answer
 
 
 class Backoff:
@@ -253,5 +259,7 @@ class Backoff:
     def wait(self, error: Unavailable) -> None:
         """Log the error, and wait until the next attempt is due."""
         delay_s = next(self._delays_s)
+        if isinstance(error, DiskFull):
+            delay_s = min(delay_s, _DISK_DELAY_S)
         log.warning("waiting", reason=str(error), retry_in_s=delay_s)
         self._stop.wait(delay_s)

@@ -32,6 +32,7 @@ from app.settings import Settings
 from app.store import resealing
 from app.store.alerting import receivers
 from app.store.database import Store, durability_weaknesses, is_migrated, now_s
+from app.store.disk.recorder import DiskRecorder
 from app.store.retention import RetentionDays
 from app.telemetry import set_up_logging
 
@@ -56,6 +57,8 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         _start_notifying(stack, settings, context, stop)
         keep = RetentionDays(settings.keep_raw_days, settings.keep_results_days)
         _start_thread(stack, "janitor", Janitor(context.store, keep).run, stop)
+        recorder = DiskRecorder(context.store, context.disk)
+        _start_thread(stack, "disk", recorder.run, stop)
         _start_thread(
             stack,
             "heartbeat",
@@ -185,4 +188,5 @@ def _open_context(settings: Settings, stack: ExitStack) -> ConsumerContext:
         monotonic=time.monotonic,
         unix_time=time.time,
         database_time=now_s,
+        disk=settings.disk_watch(),
     )

@@ -23,7 +23,7 @@ from app.consumer.commit import RunTurn, ShardLease, Turn, TurnCommitter, Window
 from app.consumer.context import ConsumerContext
 from app.consumer.run_cache import JobStateUnreadable, RunCache, RunKey, SilentRanks, silence_facts
 from app.errors import PacelineError, Unavailable
-from app.ingest.assembly.assembler import SpooledBatch, WindowRevision
+from app.ingest.assembly.assembler import RunAssembler, SpooledBatch, WindowRevision
 from app.ingest.queue import Entry, entry_order, shard_of
 from app.ingest.wire import codec
 from app.ingest.wire.body import decompressed_size
@@ -129,7 +129,7 @@ class ShardWork:
         if turn.runs:
             turn.alerts += self._alerts.load(turn.job_id)
         for each in list(turn.runs.values()):
-            settle = each.run.assembler.settle
+            settle = self._assembler(each).settle
             changes = settle(self._context.monotonic(), tells_open=not self._more_waits)
             self._observe(turn, each, changes)
 
@@ -180,13 +180,18 @@ class ShardWork:
     ) -> None:
         for key in due:
             each = turn.of(self._runs.get(key))
-            self._observe(turn, each, each.run.assembler.settle(now_s))
+            self._observe(turn, each, self._assembler(each).settle(now_s))
         for ended in over:
             each = turn.of(self._runs.get((ended.job_id, ended.epoch)))
             each.is_closed = True
-            self._observe(turn, each, each.run.assembler.finish(now_s, final_state_of(ended)))
+            self._observe(turn, each, self._assembler(each).finish(now_s, final_state_of(ended)))
             if not ended.is_superseded:
                 turn.alerts += self._alerts.ended(ended.job_id, ended.epoch)
+
+    def _assembler(self, each: RunTurn) -> RunAssembler:
+        """The run's assembler, told whether there is room for the operations of its windows."""
+        each.run.assembler.keeps_ops = self._context.disk.stores_operations
+        return each.run.assembler
 
     def _apply_rules(self, job_id: str, turn: Turn) -> None:
         turn.alerts += self._alerts.apply_rules(job_id)

@@ -46,11 +46,21 @@ from app.store.columns import JsonText, PackedJson, is_bytes
 from app.store.database import VERSION_TABLE, Store, current_revision, without_time_limits
 from app.store.migrations import downgrade_within, known_revisions, upgrade_within
 from app.store.sealing import keys_of
-from app.store.tables import audit, consumers, dead_letters, projects, sessions, shards, totals
+from app.store.tables import (
+    audit,
+    consumers,
+    dead_letters,
+    disk_samples,
+    projects,
+    sessions,
+    shards,
+    totals,
+)
 
 _FORMAT = 1
-_LIVE_TABLES = (shards, consumers, sessions)
-_TABLES = [table for table in all_tables.sorted_tables if table not in _LIVE_TABLES]
+# Of these processes, their sessions and this disk only.
+_LEFT_OUT = (shards, consumers, sessions, disk_samples)
+_TABLES = [table for table in all_tables.sorted_tables if table not in _LEFT_OUT]
 _SERIALS = (
     (alert_events, "event_id"),
     (dead_letters, "letter_id"),
@@ -206,7 +216,7 @@ def _tables_of(conn: Connection, manifest: BackupManifest) -> Iterator[list[Tabl
     for table in _ROWS_OF_A_NEW_DATABASE:  # a migration may have made them again
         if table.name in then.tables:
             conn.execute(delete(then.tables[table.name]))
-    names = {table.name for table in (*_LIVE_TABLES, VERSION_TABLE)}
+    names = {table.name for table in (*_LEFT_OUT, VERSION_TABLE)}
     tables = [table for table in then.sorted_tables if table.name not in names]
     for table in tables:
         _with_our_types(table)

@@ -38,9 +38,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 import app
-from app.errors import InvalidRequest, StartUpFailed, StoreUnavailable
+from app.errors import DiskFull, InvalidRequest, StartUpFailed, StoreUnavailable
 from app.store.alerting.tables import alert_groups
 from app.store.sealing import OPTION, SecretKeys
+from app.store.disk.usage import FULL_BELOW_BYTES, free_bytes, full_sentence, sqlite_directory
 
 __all__ = ["Connection", "Store", "now_s", "parse_url", "with_longer_limit", "without_time_limits"]
 
@@ -52,6 +53,10 @@ _PG_IDLE_IN_TRANSACTION_S = 10
 _SQLITE_LOCK_S = 5  # longer: there, every write waits for every other
 # The server ended a transaction that was idle, or took, too long: the driver calls that internal.
 _PG_TRANSACTION_ENDED = ("25P03", "25P04")
+_PG_DISK_FULL = "53100"
+_SQLITE_FULL = 13
+# What SQLite says, too, where it cannot make or extend a file beside the database.
+_SQLITE_NO_FILE = (10, 14)  # SQLITE_IOERR, SQLITE_CANTOPEN
 # A consumer cut off from the server is noticed in 5.6 s, on both sides, instead of in minutes.
 _KEEPALIVES = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
 _TCP_USER_TIMEOUT_MS = 5000
@@ -71,6 +76,7 @@ class Store:
     ) -> None:
         parsed = parse_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._directory = sqlite_directory(url)
         make = _sqlite_engine if self.is_sqlite else _postgres_engine
         default_s = _SQLITE_LOCK_S if self.is_sqlite else _PG_LOCK_S
         made = make(parsed, default_s if lock_wait_s is None else lock_wait_s)
@@ -79,7 +85,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database, and changes nothing."""
-        with _as_store_errors(), self._engine.connect() as conn:
+        with self._connect() as conn:
             options = {} if self.is_sqlite else {"postgresql_readonly": True}
             with conn.execution_options(**options).begin() as transaction:
                 yield conn
@@ -88,18 +94,23 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or not at all."""
-        with _as_store_errors(), self._engine.connect() as conn, _for_writing(conn).begin():
+        with self._connect() as conn, _for_writing(conn).begin():
             yield conn
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """A read-only transaction in which all statements see the same snapshot."""
-        with _as_store_errors(), self._engine.connect() as conn:
+        with self._connect() as conn:
             if not self.is_sqlite:
                 conn = conn.execution_options(isolation_level="REPEATABLE READ")
             with conn.begin() as transaction:
                 yield conn
                 transaction.rollback()
+
+    @contextmanager
+    def _connect(self) -> Iterator[Connection]:
+        with _as_store_errors(self._directory), self._engine.connect() as conn:
+            yield conn
 
     def check(self) -> None:
         """Raises StoreUnavailable when the database does not answer."""
@@ -167,16 +178,31 @@ def _for_writing(conn: Connection) -> Connection:
 
 
 @contextmanager
-def _as_store_errors() -> Iterator[None]:
+def _as_store_errors(directory: Path | None) -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
+        if full := _full_disk(error, directory):
+            raise full from error
         raise StoreUnavailable("the database does not answer in time") from error
     except DBAPIError as error:
         ended = getattr(error.orig, "sqlstate", None) in _PG_TRANSACTION_ENDED
         if not (ended or error.connection_invalidated):
             raise
         raise StoreUnavailable("the connection to the database was lost") from error
+
+
+def _full_disk(error: Exception, directory: Path | None) -> DiskFull | None:
+    """What to say of an error that a full disk explains."""
+    cause = getattr(error, "orig", None)
+    if directory is None:
+        is_full = getattr(cause, "sqlstate", None) == _PG_DISK_FULL
+        return DiskFull("the disk of the database is full") if is_full else None
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    left_bytes = free_bytes(directory)
+    if code == _SQLITE_FULL or (code in _SQLITE_NO_FILE and left_bytes < FULL_BELOW_BYTES):
+        return DiskFull(full_sentence(left_bytes))
+    return None
 
 
 def _sqlite_engine(url: URL, lock_wait_s: float) -> Engine:

@@ -34,6 +34,7 @@ shards, consumers                which background process works on what
 totals                           counts of the whole service
 service_keys                     secrets that its processes share
 service_addresses                where its pages are served
+disk_samples                     how full the disk was, for the days left
 
 A `job_id` is "project/job" in every table, so no key of one project can name what is another's.
 """
@@ -526,4 +527,12 @@ share_links = Table(
     Column("page", PackedBytes),  # null once the link is revoked
     Index(None, "digest", unique=True),
     Index(None, "project", "created_s", "share_id"),
+)
+
+# One row every ten minutes of the last week: app/store/disk/forecast.py.
+disk_samples = Table(
+    "disk_samples",
+    metadata,
+    Column("at_s", Real, primary_key=True),
+    Column("used_bytes", BigInteger, nullable=False),
 )

@@ -2,9 +2,9 @@
 
 import { isPaletteKey, openPalette } from "./components/command-palette.js"
 import { beginDefinitions } from "./components/definition.js"
-import { connectionBar, lossyBar, panelFailed } from "./components/notices.js"
+import { connectionBar, diskBar, lossyBar, panelFailed } from "./components/notices.js"
 import { topBar } from "./components/top-bar.js"
-import { getSession, isSignedIn, signIn, whatMayBeLost } from "./lib/api.js"
+import { getSession, isSignedIn, signIn } from "./lib/api.js"
 import { announce, patch } from "./lib/dom.js"
 import { connection, onConnection, start as startLive } from "./lib/events.js"
 import { ago, clock, counted, stepRange, whole } from "./lib/formatting.js"
@@ -90,8 +90,8 @@ function drawConnection() {
 }
 
 async function drawLossy() {
-  const sentences = signedIn ? await whatMayBeLost().catch(() => null) : []
-  if (sentences) patch(lossy, lossyBar(sentences))
+  const session = signedIn ? await getSession().catch(() => null) : {}
+  if (session) patch(lossy, diskBar(session.disk), lossyBar(session.lossy ?? []))
 }
 
 function liveMark() {

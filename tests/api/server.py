@@ -21,6 +21,7 @@ from app.main import Connections, create_app
 from app.settings import Settings
 from app.store import tokens, windows
 from app.store.database import Store, is_migrated
+from app.store.disk.usage import DiskWatch
 from app.store.tokens import SCOPES, NewToken, Scope
 from app.store.windows import StepRow, WindowRecord, split_by_step
 from app.trace.job import job_key
@@ -123,8 +124,11 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
-    """The API over the database at this URL, started and stopped as a server would."""
+async def running(url: str, *, disk: DiskWatch | None = None, **changes: Any) -> AsyncIterator[Api]:
+    """The API over the database at this URL, started and stopped as a server would.
+
+    Without `disk` it knows of no disk, whatever the machine's is like.
+    """
     store, queue, clock, monotonic = Store(url, keys=KEYS), MemoryQueue(4), Clock(), Clock()
     parts = Connections(
         store=store,
@@ -133,6 +137,7 @@ async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
         announcer=queue.announcer,
         is_migrated=lambda: is_migrated(url),
         close=store.close,
+        disk=disk or DiskWatch(),
     )
     settings = Settings(token=TOKEN, **changes)
     app = create_app(

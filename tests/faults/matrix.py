@@ -7,6 +7,8 @@ _HERE = "tests/faults/"
 _PROCESSES = f"{_HERE}test_processes.py::"
 _QUEUE = f"{_HERE}test_queue.py::"
 _DATABASE = f"{_HERE}test_database.py::"
+_FULL_DISK = f"{_HERE}test_full_disk.py::"
+_QUEUE_TLS = "tests/ingest/redis/test_queue_tls.py::"
 _DATA = f"{_HERE}test_data.py::"
 _STORE_FAULTS = "tests/store/test_database_faults.py::"
 _QUEUE_FAULTS = "tests/ingest/redis/test_queue_faults.py::"
@@ -39,14 +41,20 @@ TESTS: dict[int, tuple[str, ...]] = {
     ),
     8: (f"{_QUEUE}test_row_08_wiped_queue_is_used_as_new_and_nothing_is_spurious",),
     9: (f"{_QUEUE}test_row_09_full_queue_refuses_batches_and_is_still_drained",),
-    10: (f"{_QUEUE}test_row_10_queue_with_a_full_disk_loses_nothing",),
+    10: (
+        f"{_QUEUE}test_row_10_queue_with_a_full_disk_loses_nothing",
+        f"{_FULL_DISK}test_row_10_served_on_a_full_disk_goes_on_and_loses_nothing",
+    ),
     11: (f"{_QUEUE}test_row_11_hanging_queue_refuses_batches_and_the_api_stays_healthy",),
     12: (f"{_QUEUE_FAULTS}test_failover_loses_no_batch_acknowledged_by_a_replica",),
     13: (f"{_QUEUE_FAULTS}test_no_command_touches_the_keys_of_two_shards",),
     14: (f"{_DATABASE}test_row_14_batches_accepted_without_a_database_are_analysed_later",),
     15: (f"{_DATABASE}test_row_15_commit_with_a_lost_answer_has_one_effect",),
     16: (f"{_DATABASE}test_row_16_killed_database_backend_loses_nothing",),
-    17: (f"{_STORE_FAULTS}test_row_17_full_disk_is_unavailable_and_loses_no_committed_row",),
+    17: (
+        f"{_STORE_FAULTS}test_row_17_full_disk_is_unavailable_and_loses_no_committed_row",
+        f"{_FULL_DISK}test_row_17_postgresql_on_a_full_disk_goes_on_and_loses_nothing",
+    ),
     18: (
         f"{_DATABASE}test_row_18_commits_wait_for_a_locked_table_and_lose_nothing",
         f"{_STORE_FAULTS}test_row_18_idle_transaction_is_ended_and_releases_its_locks",
@@ -56,7 +64,10 @@ TESTS: dict[int, tuple[str, ...]] = {
         f"{_PROCESSES}test_row_20_power_cut_of_every_process_loses_nothing",
         f"{_PROCESSES}test_row_20_consumer_waits_for_a_backend_that_starts_later",
     ),
-    21: (f"{_SILENT_RANKS}test_set_clock_makes_no_rank_silent_and_closes_no_window",),
+    21: (
+        f"{_SILENT_RANKS}test_set_clock_makes_no_rank_silent_and_closes_no_window",
+        f"{_HERE}test_clock_jumps.py::test_row_21_clock_that_jumps_loses_nothing_and_alerts_nobody",
+    ),
     22: (f"{_PROCESSES}test_row_22_api_out_of_file_descriptors_recovers_and_loses_nothing",),
     23: (
         f"{_ASSEMBLER}test_runaway_worker_hits_the_open_step_limit",
@@ -138,6 +149,20 @@ TESTS: dict[int, tuple[str, ...]] = {
     55: (f"{_SENDER}test_row_55_receiver_failing_for_a_day_is_disabled_and_outbox_bounded",),
     56: ("tests/client/test_webhook.py::test_message_replayed_later_is_refused",),
     57: (f"{_SENDER}test_row_57_success_status_of_a_receiver_is_trusted_and_saved",),
+    # Beyond reliability.md: a disk that fills, a data directory that is none, and who may connect.
+    58: (
+        "tests/consumer/test_disk.py::"
+        "test_windows_are_stored_without_operations_from_the_second_mark_on",
+        "tests/consumer/test_disk.py::test_nothing_is_read_while_nothing_can_be_written",
+        "tests/store/disk/test_usage.py::test_operations_stop_before_batches",
+    ),
+    59: ("tests/cli/test_supervisor_data_dir.py::test_file_as_data_directory_is_refused",),
+    60: ("tests/test_deployment.py::test_queue_of_compose_takes_batches_only_with_its_password",),
+    61: (
+        f"{_QUEUE_TLS}test_batches_pass_over_tls_to_a_server_that_is_vouched_for",
+        f"{_QUEUE_TLS}test_no_batch_goes_to_a_server_that_nobody_vouches_for",
+        "tests/store/test_database_tls.py::test_server_that_nobody_vouches_for_is_refused",
+    ),
 }
 
 # What fails in Paceline itself or is turned against it, by name: such rows have no number.

@@ -32,6 +32,8 @@ from app.store.alerting import alert_rules, alerts, deliveries, notifications, r
 from app.store.alerting.notifications import LastNotification
 from app.store.backup import backup, restore
 from app.store.database import Store, newest_revision
+from app.store.disk import forecast
+from app.store.disk.usage import DiskUsage
 from app.store.fleet import Loss
 from app.store.migrations import migrate
 from app.store.recordings import StepSample
@@ -61,7 +63,7 @@ from tests.store.factories import (
 )
 from tests.store.test_dead_letters import LETTER
 
-TRANSIENT_TABLES = {"shards", "consumers", "sessions"}
+TRANSIENT_TABLES = {"shards", "consumers", "sessions", "disk_samples"}
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
@@ -125,6 +127,7 @@ def run_without_jobs(store):
         shards.heartbeat(conn, "me", now_s=1.0, lease_s=2.0)
         runs.add_to_total(conn, "fenced_commits", 1)
         sessions.begin(conn, signed_in())
+    forecast.add_sample(store, DiskUsage(1, 1))
 
 
 def signed_in():

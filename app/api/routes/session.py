@@ -43,13 +43,15 @@ class PriceOut(ResponseModel):
 class SessionOut(ResponseModel):
     """Whether the caller is signed in; if so, with the scopes of the session's token.
 
-    `lossy` lists what a crash could lose, if the operator allows such a setup. `price` is null if
-    the operator has set none.
+    `lossy` lists what a crash could lose, if the operator allows such a setup. `disk` says how full
+    it is, to callers with the scope admin, once it is nearly full. `price` is null if the operator
+    has set none.
     """
 
     authenticated: bool
     scopes: tuple[Scope, ...] = ()
     lossy: tuple[str, ...] = ()
+    disk: str | None = None
     price: PriceOut | None = None
 
 
@@ -110,9 +112,11 @@ async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
         caller = await service.auth.caller(request.scope)
     except Unauthorised:
         return SessionOut(authenticated=False)
+    sentence = service.status.disk.sentence() if "admin" in caller.scopes else None
     return SessionOut(
         authenticated=True,
         scopes=tuple(scope for scope in SCOPES if scope in caller.scopes),
+        **({} if sentence is None else {"disk": sentence}),
         lossy=await service.loss_warnings.sentences(),
         price=None if service.gpu_price is None else PriceOut(**asdict(service.gpu_price)),
     )

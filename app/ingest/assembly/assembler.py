@@ -111,7 +111,8 @@ class WindowRules:
 class WindowRevision:
     """A window as it is now, to be saved in place of its earlier revision.
 
-    `ops` is there once the window is closed: all its operations, packed by `trace_codec`.
+    `ops` is there once the window is closed: all its operations, packed by `trace_codec`; not
+    where `RunAssembler.keeps_ops` is false.
     """
 
     window: Window
@@ -176,6 +177,9 @@ class RunAssembler:
         self.longest_span_s: float | None = None
         self.is_dirty = False  # whether something was settled since the last `dump`
         self.turn = 0  # the last one that the restored state knew of
+        # Whether the caller stores operations of windows that close from now on. Without them a
+        # closed window is final, since none can be revised.
+        self.keeps_ops = True
 
     @classmethod
     def restore(
@@ -412,16 +416,16 @@ class RunAssembler:
         self.is_dirty = True
         groups = self._groups.table(window.steps_with_groups)
         self._groups.remove_through(self.closed_through)
-        change = WindowRevision(
-            window.revised(state, self._tracker, groups), pack_window(window.table, groups)
-        )
-        self._closed.add(
-            window.settled,
-            state,
-            window.revision,
-            now_s,
-            group_revisions=MAX_GROUP_REVISIONS if self._groups.were_seen else 0,
-        )
+        ops = pack_window(window.table, groups) if self.keeps_ops else None
+        change = WindowRevision(window.revised(state, self._tracker, groups), ops)
+        if self.keeps_ops:
+            self._closed.add(
+                window.settled,
+                state,
+                window.revision,
+                now_s,
+                group_revisions=MAX_GROUP_REVISIONS if self._groups.were_seen else 0,
+            )
         self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)
         return change
 

@@ -349,6 +349,7 @@ class RedisWriter(QueueWriter):
             primaries = await self._nodes.primaries()
             seconds, microseconds = await primaries[0].time()
             memory: list[Any] = [await node.info("memory") for node in primaries]
+            logs: list[Any] = [await node.info("persistence") for node in primaries]
         now_s = seconds + 1e-6 * microseconds
         limits = [int(node["maxmemory"]) for node in memory]
         return Lag(
@@ -358,6 +359,7 @@ class RedisWriter(QueueWriter):
             ),
             memory_bytes=sum(int(node["used_memory"]) for node in memory),
             memory_limit_bytes=sum(limits) if all(limits) else None,
+            log_bytes=sum(int(node.get("aof_current_size", 0)) for node in logs),
         )
 
     async def _waiting(self, key: str) -> tuple[int, bytes | None]:

@@ -21,6 +21,7 @@ from typing_extensions import override
 from app.api.http.auth import header
 from app.api.http.principal import ROOT, Principal
 from app.api.routes.dependencies import ServiceDep, only_refusals
+from app.api.routes.fleet.disk_metrics import DiskSamples
 from app.api.routes.fleet.fleet_jobs import FleetJob, fleet_jobs
 from app.api.routes.fleet.job_metrics import FleetSamples, JobSamples, slowest_workers
 from app.api.service.service import Service
@@ -110,6 +111,9 @@ def _queue_samples(lag: Lag) -> Iterator[Metric]:
     yield _gauge("queue_full_shards", full, len(lag.full))
     if lag.memory_bytes is not None:
         yield _gauge("queue_memory_bytes", "Memory that the queue uses.", lag.memory_bytes)
+    if lag.log_bytes is not None:
+        logs = "Bytes of the queue's logs on disk."
+        yield _gauge("queue_disk_bytes", logs, lag.log_bytes)
     if lag.memory_limit_bytes is not None:
         limit = "Memory that the queue may use."
         yield _gauge("queue_memory_limit_bytes", limit, lag.memory_limit_bytes)
@@ -158,13 +162,16 @@ async def get_metrics(request: Request, service: ServiceDep) -> Response:
     """
     caller = await _optional_caller(request, service)
     watch = service.status
-    state, lag, lines = await asyncio.gather(
+    state, lag, lines, sizes, forecast = await asyncio.gather(
         _or_none(service, "store", watch.state.get()),
         _or_none(service, "queue", watch.lag.get()),
         _or_none(service, "jobs", watch.jobs.get()),
+        _or_none(service, "tables", watch.table_sizes.get()),
+        _or_none(service, "disk", watch.disk_forecast.get()),
     )
     text = generate_latest(service.metrics.registry)
     text += generate_latest(ServiceSamples(state, lag, watch.num_shards, watch.allow_lossy))
+    text += generate_latest(DiskSamples(sizes, forecast, watch.disk.level))
     if state is not None and lines is not None:
         is_watched = state.live_consumers > 0
         making = run_in_threadpool(_job_text, service, caller, lines, is_watched)
