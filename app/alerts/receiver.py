@@ -15,10 +15,15 @@ Format = Literal[
     "slack",
     "cloudevents",
     "email",
+    "healthchecks",
 ]
 FORMAT_NAMES: tuple[Format, ...] = get_args(Format)
 # Receivers that keep one incident for all alerts of a rule on a job: the last message counts.
 FORMATS_WITH_ONE_INCIDENT: frozenset[Format] = frozenset({"pagerduty"})
+# Receivers of these formats can be a dead-man's switch; the last one can be nothing else.
+HEARTBEAT_FORMATS: frozenset[Format] = frozenset(
+    {"standard", "cloudevents", "alertmanager", "alertmanager-push", "healthchecks"}
+)
 # The receiver of the environment variables: it serves every project, and the API cannot change it.
 SETTINGS_RECEIVER_ID = "settings"
 
@@ -30,7 +35,8 @@ class Receiver:
     `secrets` sign what is sent, the newest first; for PagerDuty the first is the routing key, for
     pushes to an Alertmanager a bearer token. After a rotation the older one signs, too, until
     `old_secret_until_s` (Unix). It gets alerts of `min_severity` and more that
-    match all `matchers`, and their resolution if `wants_resolved`.
+    match all `matchers`, and their resolution if `wants_resolved`. With `heartbeat_every_s` it is
+    a dead-man's switch: it gets heartbeats while the service works, and no alerts.
     """
 
     endpoint_id: str
@@ -45,6 +51,7 @@ class Receiver:
     wants_resolved: bool = True
     is_enabled: bool = True
     old_secret_until_s: float | None = None
+    heartbeat_every_s: float | None = None
 
     def secrets_at(self, now_s: float) -> Sequence[str]:
         """The secrets valid at this moment, the newest first."""
