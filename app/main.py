@@ -47,6 +47,7 @@ from app.store.database import Connection, Store, durability_weaknesses, is_migr
 from app.store.database import now_s as database_now_s
 from app.store.retention import RetentionDays
 from app.telemetry import set_up_logging
+from app.watch.start import start_watching
 
 log = structlog.get_logger()
 
@@ -205,6 +206,7 @@ def run(settings: Settings) -> None:
     stop = threading.Event()
     start_warm_up(stop)  # in a thread: a probe must not wait for it
     start_saving_pages_url(app.state.service, settings.pages_url, stop)
+    start_watching(app.state.service, settings, stop)
     config = uvicorn.Config(
         app,
         host=settings.host,

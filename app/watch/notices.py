@@ -28,6 +28,11 @@ class ServiceNews:
     sentence: str
     sub: str
 
+    @property
+    def outage_id(self) -> str:
+        """Id of the notice that told of this outage."""
+        return f"service-down-{self.part}-{self.began_s:.3f}"
+
     def notice(self, base_url: str | None, project: str) -> Notice:
         """The notice; the same outage has one id, so that a receiver gets each news once."""
         return Notice(

@@ -17,7 +17,7 @@ from app.consumer.context import NotifyContext
 from app.consumer.sender import OutboxSender
 from app.errors import Unavailable
 from app.store import service_watches
-from app.store.alerting import deliveries, receivers
+from app.store.alerting import deliveries, outbox, receivers
 from app.store.database import Connection
 from app.store.service_watches import Watch
 from app.watch import notices
@@ -125,6 +125,8 @@ class ServiceWatch:
         with self._context.store.write() as conn:
             if not service_watches.end_outage(conn, news.part):
                 return
+            # Who could not be told yet need not hear of an outage that is over.
+            outbox.drop_notice(conn, news.outage_id, now_s=news.at_s)
             number = self._put(conn, news)
         log.info("service works again", part=news.part, messages=number)
 

@@ -156,6 +156,13 @@ def claim(
     return [Delivery(*row[1:]) for row in sorted(claimed, key=lambda row: row.seq)]
 
 
+def drop_notice(conn: Connection, notice_id: str, *, now_s: float) -> None:
+    """Drop what is left of a notice that is no longer true; what a sender is at, is sent."""
+    mine = (outbox.c.notice_id == notice_id, outbox.c.state == "due", _is_idle(now_s))
+    dropped = update(outbox).where(*mine).values(state="outdated", done_s=now_s)
+    runs.count_deliveries(conn, "outdated", conn.execute(dropped).rowcount)
+
+
 def mark_delivered(conn: Connection, delivery: Delivery, *, now_s: float) -> None:
     """Mark as delivered; earlier failed messages to the receiver are retried soon."""
     mine = _update_claimed(delivery).values(state="delivered", detail=None, done_s=now_s)
