@@ -154,6 +154,7 @@ def _status(
         num_shards=settings.shards,
         lease_s=settings.lease_s,
         allow_lossy=settings.allow_lossy,
+        data_dir=settings.data_dir if settings.database_url is None else None,
         now_s=now_s,
         monotonic=monotonic,
     )
@@ -177,6 +178,9 @@ def _public_settings(settings: Settings) -> PublicSettings:
         silent_after_s=settings.silent_after_s,
         session_hours=settings.session_hours,
         max_jobs=settings.limit_jobs,
+        consumers_dead_after_s=settings.consumers_dead_after_s or None,
+        canary_every_s=settings.canary_every_s or None,
+        canary_missing_after_s=settings.canary_missing_after_s,
     )
 
 

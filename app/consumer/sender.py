@@ -50,9 +50,7 @@ MAX_AT_ONCE = 160
 class OutboxSender:
     """Delivers messages; any number of senders share one outbox. Close it when done."""
 
-    def __init__(
-        self, context: NotifyContext, kinds: frozenset[NoticeKind] | None = None
-    ) -> None:
+    def __init__(self, context: NotifyContext, kinds: frozenset[NoticeKind] | None = None) -> None:
         """With `kinds`, it delivers messages of these only."""
         self._context = context
         self._kinds = kinds

@@ -41,7 +41,6 @@ class Watch:
         """Seconds for which it is not known to have worked, while it was watched."""
         return max(0.0, now_s - max(self.since_s, self.ok_s or 0.0))
 
-
     def is_checked_since(self, at_s: float) -> bool:
         """Whether the last check, or the end of the last round, was after this time."""
         return self.checked_s is not None and self.checked_s > at_s

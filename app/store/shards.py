@@ -104,9 +104,7 @@ def heartbeat(
     if has_turned:
         values["last_turn_s"] = now_s
     statement = insert_or_update(conn, consumers).values(owner=owner, **values)
-    conn.execute(
-        statement.on_conflict_do_update(index_elements=[consumers.c.owner], set_=values)
-    )
+    conn.execute(statement.on_conflict_do_update(index_elements=[consumers.c.owner], set_=values))
     conn.execute(delete(consumers).where(consumers.c.lease_until_s < now_s - _FORGET_AFTER_S))
 
 

@@ -1,7 +1,7 @@
 """The canary: a small job with a known straggler, pushed through the whole service every round.
 
-A round takes the way of any training: HTTP, the queue, a consumer, the diagnosis, the stored window,
-and HTTP again to read it. It is found if the result names the right cause and the right worker.
+A round takes the way of any training: HTTP, the queue, a consumer, the diagnosis, the stored
+window, and HTTP again to read it. It is found if the result names the right cause and worker.
 Rounds take turns over the shards, so that each part of the queue is tried. The jobs belong to a
 project of their own, which no token of a user reaches: no page, figure, alert or quota of users has
 them, and retention removes them after an hour.
@@ -236,9 +236,7 @@ def _result(transport: Transport, job_id: str, epoch: int) -> Mapping[str, Any] 
     closed = [
         each
         for each in windows
-        if each["epoch"] == epoch
-        and each["state"] != "open"
-        and each["last_step"] == NUM_STEPS - 1
+        if each["epoch"] == epoch and each["state"] != "open" and each["last_step"] == NUM_STEPS - 1
     ]
     if not closed:
         return None

@@ -114,9 +114,7 @@ class ServiceWatch:
 
     def _begin(self, news: ServiceNews, detail: str | None) -> None:
         with self._context.store.write() as conn:
-            if not service_watches.begin_outage(
-                conn, news.part, now_s=news.at_s, detail=detail
-            ):
+            if not service_watches.begin_outage(conn, news.part, now_s=news.at_s, detail=detail):
                 return
             number = self._put(conn, news)
         log.error("service does not work", part=news.part, said=news.sentence, messages=number)

@@ -213,9 +213,7 @@ def push_url(url: str) -> str:
     return urlunsplit(parts._replace(path=path))
 
 
-def _pushed_alert(
-    notice: Notice, alert: LabelledAlert, heartbeat_every_s: float
-) -> dict[str, Any]:
+def _pushed_alert(notice: Notice, alert: LabelledAlert, heartbeat_every_s: float) -> dict[str, Any]:
     pushed = {
         "labels": dict(alert.labels),
         "annotations": dict(alert.annotations),

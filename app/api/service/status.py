@@ -6,8 +6,10 @@ could lose, where that is allowed.
 """
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -28,6 +30,14 @@ STATE_TTL_S = 1.0
 JOBS_TTL_S = 5.0
 
 AnswerT = TypeVar("AnswerT")
+
+
+class DiskSpace(NamedTuple):
+    """The disk that the database is on; `days_left` at the present pace, None if not known."""
+
+    free_bytes: int
+    used_share: float
+    days_left: float | None
 
 
 class SharedQuery(Generic[AnswerT]):
@@ -72,10 +82,13 @@ class ServiceStatus:
         num_shards: int,
         lease_s: float,
         allow_lossy: bool,
+        data_dir: Path | None,
         now_s: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
+        """`data_dir` has the database; None where that is on another machine."""
         self._store = store
+        self._data_dir = data_dir
         self._is_migrated = is_migrated
         self._now_s = now_s
         self.num_shards = num_shards
@@ -94,6 +107,7 @@ class ServiceStatus:
 
         self.state = of_store(self._read, STATE_TTL_S)
         self.jobs = of_store(self._read_jobs, JOBS_TTL_S)
+        self.disk_forecast = of_store(self._read_disk, STATE_TTL_S)
         self.checked_state = of_store(self._check_and_read, 0.0)
         self.lag = SharedQuery(writer.lag, fresh_s=STATE_TTL_S, late=no_queue, monotonic=monotonic)
         self.queue = SharedQuery(writer.check, fresh_s=0.0, late=no_queue, monotonic=monotonic)
@@ -112,6 +126,15 @@ class ServiceStatus:
             return service_state.read(
                 conn, num_shards=self.num_shards, lease_s=self.lease_s, now_s=self._now_s()
             )
+
+    def _read_disk(self) -> DiskSpace | None:
+        if self._data_dir is None:
+            return None
+        try:
+            found = shutil.disk_usage(self._data_dir)
+        except OSError:
+            return None
+        return DiskSpace(found.free, found.used / (found.used + found.free), None)
 
     def _read_jobs(self) -> list[FleetLine]:
         with self._store.read() as conn:

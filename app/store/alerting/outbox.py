@@ -126,9 +126,7 @@ def add(
     return delivery_id
 
 
-def has_due(
-    conn: Connection, *, now_s: float, kinds: Collection[NoticeKind] | None = None
-) -> bool:
+def has_due(conn: Connection, *, now_s: float, kinds: Collection[NoticeKind] | None = None) -> bool:
     """Whether there may be something to claim, of these kinds; works in a read transaction."""
     due = select(outbox).where(_is_claimable(now_s), _is_of(kinds))
     return bool(conn.scalar(select(due.exists())))
