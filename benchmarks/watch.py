@@ -174,10 +174,7 @@ def _broken(watched: WatchedStack) -> Iterator[tuple[str, dict[str, Any]]]:
             },
         )
         wait_until(
-            lambda: all(
-                (each := watched.watch(part)) is None or each.told_s is None
-                for part in ("consumers", "canary")
-            ),
+            watched.is_quiet,
             "people are told that it works",
             120,
         )

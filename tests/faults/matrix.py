@@ -15,6 +15,8 @@ _SILENT_RANKS = "tests/consumer/test_run_cache_silent_ranks.py::"
 _SENDER = "tests/consumer/test_sender.py::"
 _STORMS = "tests/consumer/test_alert_state_storms.py::"
 _NOTIFICATIONS = f"{_HERE}test_notifications.py::"
+_WATCH = f"{_HERE}test_watch.py::"
+_SERVICE_WATCH = "tests/watch/test_service_watch.py::"
 _SSRF = "tests/alerts/guard/test_guard_ssrf.py::"
 
 TESTS: dict[int, tuple[str, ...]] = {
@@ -135,6 +137,23 @@ TESTS: dict[int, tuple[str, ...]] = {
     55: (f"{_SENDER}test_row_55_receiver_failing_for_a_day_is_disabled_and_outbox_bounded",),
     56: ("tests/client/test_webhook.py::test_message_replayed_later_is_refused",),
     57: (f"{_SENDER}test_row_57_success_status_of_a_receiver_is_trusted_and_saved",),
+    81: (  # every consumer dead
+        f"{_WATCH}test_row_81_killed_consumers_are_told_once_and_told_when_they_are_back",
+        f"{_SERVICE_WATCH}test_dead_consumers_are_told_once_by_two_processes_and_once_when_they_are_back",
+        f"{_SERVICE_WATCH}test_told_within_30_s_after_the_limit",
+    ),
+    82: (  # consumers frozen, or alive without turning
+        f"{_WATCH}test_row_82_frozen_consumers_make_the_canary_missing",
+        f"{_SERVICE_WATCH}test_heartbeats_of_a_consumer_that_does_not_turn_are_no_work",
+    ),
+    83: (  # detectors that find nothing
+        f"{_WATCH}test_row_83_blind_detectors_make_the_canary_missing",
+        f"{_SERVICE_WATCH}test_missing_canary_is_told_with_its_reason_and_found_again",
+    ),
+    84: (  # the whole service dead: heartbeats stay away
+        f"{_SERVICE_WATCH}test_heartbeats_stay_away_while_no_consumer_turns",
+        f"{_SERVICE_WATCH}test_the_api_writes_heartbeats_and_does_not_send_them",
+    ),
 }
 
 REASONS: dict[int, str] = {

@@ -9,10 +9,11 @@ from tests.faults.matrix import REASONS, TESTS
 
 ROOT = Path(__file__).parents[2]
 NUM_ROWS = 57
+WATCH_ROWS = range(81, 85)  # of the service's own watch; 58 to 76 are security's
 
 
 def test_every_row_has_either_tests_or_a_reason():
-    assert sorted([*TESTS, *REASONS]) == list(range(1, NUM_ROWS + 1))
+    assert sorted([*TESTS, *REASONS]) == [*range(1, NUM_ROWS + 1), *WATCH_ROWS]
 
 
 @pytest.mark.parametrize("test_id", sorted({each for tests in TESTS.values() for each in tests}))

@@ -84,6 +84,11 @@ class WatchedStack:
         """Seconds until it is so."""
         return wait_until(is_so, what, within_s)
 
+    def is_quiet(self) -> bool:
+        """Whether people were told of the end of every outage."""
+        found = (self.watch("consumers"), self.watch("canary"))
+        return all(each is None or each.told_s is None for each in found)
+
     def canary_state(self) -> str:
         """As the status page says."""
         state: str = self.stack.get("/status")["canary"]["state"]
@@ -112,13 +117,7 @@ def watched_stack(directory: Path, store: StoreKind) -> Iterator[WatchedStack]:
             watched.wait_for(
                 "the canary is found", lambda: watched.canary_state() == "found", 400.0
             )
-            watched.wait_for(
-                "no outage is left of the start",
-                lambda: all(
-                    (each := watched.watch(name)) is None or each.told_s is None
-                    for name in ("consumers", "canary")
-                ),
-            )
+            watched.wait_for("no outage is left of the start", watched.is_quiet)
             yield watched
 
 

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 from app.alerts.notice import Message, Notice, NoticeKind
 from app.alerts.receiver import Receiver
 
-# What is put behind the check's address, by the kind of notice.
+# What is put behind the check's address, by the kind of notice. Others are not sent to checks.
 PING_PATHS: Mapping[NoticeKind, str] = {"heartbeat": "", "service-down": "/fail", "test": "/log"}
+_CHANGES_NOTHING = "/log"
 
 
 def render_healthchecks(notice: Notice, receiver: Receiver) -> Message:
@@ -24,4 +25,5 @@ def ping_url(url: str, kind: NoticeKind) -> str:
     """Where the ping of this kind goes, of the check at this address."""
     parts = urlsplit(url)
     # What stands behind the path, such as ?create=1, stays there.
-    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + PING_PATHS[kind]))
+    behind = PING_PATHS.get(kind, _CHANGES_NOTHING)
+    return urlunsplit(parts._replace(path=parts.path.rstrip("/") + behind))
