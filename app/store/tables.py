@@ -379,7 +379,7 @@ consumers = Table(
     Column("last_turn_s", Real),  # when it last finished a turn with shards; null: not yet
 )
 
-# What people are told of when it stops working: app/store/service_watches.py.
+# What people are told of when it stops working: app/store/alerting/service_watches.py.
 service_watches = Table(
     "service_watches",
     metadata,

@@ -23,7 +23,8 @@ from paceline_client.sending.transport import Transport, Unreachable, job_path
 from app import formatting
 from app.errors import Unavailable
 from app.ingest.queue import shard_of
-from app.store import projects, runs, service_watches
+from app.store import projects, runs
+from app.store.alerting import service_watches
 from app.store.database import Connection, Store
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob

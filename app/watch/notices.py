@@ -8,8 +8,8 @@ from app.alerts.formats.registry import format_takes, render_notice
 from app.alerts.notice import Notice, NoticeKind
 from app.alerts.receiver import Receiver
 from app.store.alerting import outbox, receivers
+from app.store.alerting.service_watches import WatchName
 from app.store.database import Connection
-from app.store.service_watches import WatchName
 from app.trace.job import DEFAULT_PROJECT
 
 # Messages that the API process sends by itself, since consumers may be dead.

@@ -16,10 +16,9 @@ import structlog
 from app.consumer.context import NotifyContext
 from app.consumer.sender import OutboxSender
 from app.errors import Unavailable
-from app.store import service_watches
-from app.store.alerting import deliveries, outbox, receivers
+from app.store.alerting import deliveries, outbox, receivers, service_watches
+from app.store.alerting.service_watches import Watch
 from app.store.database import Connection
-from app.store.service_watches import Watch
 from app.watch import notices
 from app.watch.notices import SERVICE_KINDS, ServiceNews
 

@@ -14,9 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app.diagnosis import diagnose
-from app.store import service_watches
+from app.store.alerting import service_watches
+from app.store.alerting.service_watches import Watch, WatchName
 from app.store.database import Store
-from app.store.service_watches import Watch, WatchName
 from tests.alerts.http_receiver import Receiver, receiver
 from tests.harness.http_client import HttpClient
 from tests.harness.processes import wait_until

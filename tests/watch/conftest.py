@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from app.store import service_watches, shards
+from app.store import shards
+from app.store.alerting import service_watches
 from app.store.migrations import migrate
 from app.watch.service_watch import ServiceWatch, WatchLimits
 from tests.alerts.http_receiver import receiver

@@ -20,8 +20,8 @@ from app.errors import PacelineError
 from app.ingest.queue import Lag
 from app.store.alerting import receivers
 from app.store.alerting.receivers import ReceiverHealth
+from app.store.alerting.service_watches import Watch
 from app.store.service_state import ServiceState
-from app.store.service_watches import Watch
 
 CanaryState = Literal["off", "waiting", "found", "missing"]
 ServiceHealth = Literal["ok", "degraded", "down"]

@@ -3,7 +3,8 @@
 import pytest
 
 from app.errors import StoreUnavailable
-from app.store import service_watches, shards
+from app.store import shards
+from app.store.alerting import service_watches
 from tests.api.alerting import add_receiver
 from tests.api.server import NOW_S, running
 
