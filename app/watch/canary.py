@@ -132,7 +132,7 @@ class Canary:
         with self._store.read() as conn:
             known = service_watches.read(conn).get("canary")
             now_s = self._database_time(conn)
-            if known is not None and known.is_checked_since(now_s - self._every_s):
+            if known is not None and not known.is_due(now_s, self._every_s):
                 return None
         with self._store.write() as conn:
             now_s = self._database_time(conn)

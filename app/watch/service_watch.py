@@ -75,6 +75,8 @@ class ServiceWatch:
             now_s = self._context.database_time(conn)
             works = service_watches.note_consumers(conn, now_s=now_s)
             canary = service_watches.read(conn).get("canary")
+            if canary is not None and self._limits.canary_missing_after_s is None:
+                service_watches.forget(conn, "canary")
         self._tell_of_consumers(works, now_s)
         is_found = self._tell_of_canary(canary, works, now_s)
         if is_found and works.told_s is None and _is_turning(works, now_s):
@@ -87,12 +89,12 @@ class ServiceWatch:
 
     def _tell_of_consumers(self, works: Watch, now_s: float) -> None:
         limit_s = self._limits.consumers_dead_after_s
-        if limit_s is None:
-            return
         down_s = works.down_s(now_s)
-        if works.told_s is None and down_s >= limit_s:
+        if works.told_s is None:
+            if limit_s is None or down_s < limit_s:
+                return
             self._begin(notices.consumers_down(now_s, down_s), None)
-        elif works.told_s is not None and _is_turning(works, now_s, after_s=works.told_s):
+        elif _is_turning(works, now_s, after_s=works.told_s):
             self._end(notices.consumers_up(works.told_s, now_s))
 
     def _tell_of_canary(self, canary: Watch | None, works: Watch, now_s: float) -> bool:

@@ -124,6 +124,8 @@ def test_canary_that_is_off_is_never_missed(make_service, hook):
     service.end_round()
     service.watch(CANARY_LIMIT_S + 60)
     assert service.said() == []
+    # Its age would grow for ever.
+    assert service.notifier.rows("service_watches", "name") == [("consumers",)]
 
 
 @pytest.fixture

@@ -190,7 +190,8 @@ def _summary(
     if consumers is not None and consumers.told_at is not None:
         return "down", "No consumer finishes a turn: batches wait, nothing is analysed."
     if canary is not None and canary.state == "missing":
-        return "degraded", f"The canary was not found: {canary.detail}."
+        reason = canary.detail or "no round of it has ended in time"
+        return "degraded", f"The canary was not found: {reason}."
     if failed:
         return "degraded", f"Something needs a look: {failed[0]}."
     found = "" if canary is None or canary.age_s is None else _found_words(canary.age_s)
@@ -241,7 +242,7 @@ def _canary(state: ServiceState, settings: PublicSettings) -> CanaryOut:
     watch = state.watches.get("canary") if every_s is not None else None
     found_s = None if watch is None else watch.ok_s
     return CanaryOut(
-        state=_canary_state(watch, every_s),
+        state=_canary_state(watch, settings, state.at_s),
         every_s=every_s,
         found_at=timestamp_or_none(found_s),
         age_s=None if found_s is None else max(0.0, state.at_s - found_s),
@@ -252,12 +253,16 @@ def _canary(state: ServiceState, settings: PublicSettings) -> CanaryOut:
     )
 
 
-def _canary_state(watch: Watch | None, every_s: float | None) -> CanaryState:
-    if every_s is None:
+def _canary_state(watch: Watch | None, settings: PublicSettings, now_s: float) -> CanaryState:
+    if settings.canary_every_s is None:
         return "off"
-    if watch is None or (watch.ok_s is None and watch.detail is None):
+    if watch is None:
         return "waiting"
-    return "found" if watch.detail is None and watch.told_s is None else "missing"
+    # Rounds may have ceased altogether: then nothing says what is wrong.
+    is_late = watch.down_s(now_s) >= settings.canary_missing_after_s
+    if watch.detail is not None or watch.told_s is not None or is_late:
+        return "missing"
+    return "waiting" if watch.ok_s is None else "found"
 
 
 def _heartbeats(service: Service, project: str) -> list[HeartbeatOut]:

@@ -7,7 +7,7 @@ people of an outage, of its end, and which does the next round of the canary.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sqlalchemy import Connection, func, or_, select, update
+from sqlalchemy import Connection, delete, func, or_, select, update
 
 from app.store.columns import clipped_or_none
 from app.store.database import insert_new
@@ -41,9 +41,9 @@ class Watch:
         """Seconds for which it is not known to have worked, while it was watched."""
         return max(0.0, now_s - max(self.since_s, self.ok_s or 0.0))
 
-    def is_checked_since(self, at_s: float) -> bool:
-        """Whether the last check, or the end of the last round, was after this time."""
-        return self.checked_s is not None and self.checked_s > at_s
+    def is_due(self, now_s: float, every_s: float) -> bool:
+        """Whether the last round ended so long ago, or ahead of now, by a clock since set back."""
+        return self.checked_s is None or not now_s - every_s < self.checked_s <= now_s
 
 
 _COLUMNS = tuple(service_watches.c[name] for name in Watch.__slots__)
@@ -82,6 +82,11 @@ def end_outage(conn: Connection, name: WatchName) -> bool:
     """Note that it works again; False if another process has noted that."""
     mine = (service_watches.c.name == name, service_watches.c.told_s.is_not(None))
     return bool(conn.execute(update(service_watches).where(*mine).values(told_s=None)).rowcount)
+
+
+def forget(conn: Connection, name: WatchName) -> None:
+    """Forget what is no longer watched: it would look older and older."""
+    conn.execute(delete(service_watches).where(service_watches.c.name == name))
 
 
 def claim_round(conn: Connection, *, now_s: float, every_s: float, lease_s: float) -> int | None:

@@ -83,6 +83,11 @@ async def test_missing_canary_degrades_with_its_reason(watched_api):
     assert "its window is stored, but has no finding" in found["sentence"]
 
 
+async def test_canary_whose_rounds_have_ceased_is_missing(watched_api):
+    end_round(watched_api, at_s=NOW_S - 1000)
+    assert (await status(watched_api))["canary"]["state"] == "missing"
+
+
 async def test_canary_is_off_by_default_on_a_server_of_its_own(api):
     canary = (await status(api))["canary"]
     assert (canary["state"], canary["every_s"], canary["found_at"]) == ("off", None, None)
