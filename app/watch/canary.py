@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
-from paceline_client.recording.wire import CONTENT_TYPE, Worker, batch_of, encode
+from paceline_client.recording.wire import CONTENT_TYPE, Op, Worker, batch_of, encode
 from paceline_client.sending.registration import Refused, register_with
 from paceline_client.sending.transport import Transport, Unreachable, job_path
 
@@ -214,17 +214,18 @@ def _push(transport: Transport, job_id: str) -> int:
     return registered.epoch
 
 
-def _ops(
-    record: RecordedSteps, rows: slice, later_ns: int
-) -> list[tuple[int, str, int, int, int, int, int, dict[str, int] | None]]:
+def _ops(record: RecordedSteps, rows: slice, later_ns: int) -> list[Op]:
+    """A worker's operations as its recorder would send them, `later_ns` after the simulation."""
     names = record.job.op_types
     columns = (
         record.step, record.optype, record.start_ns + later_ns, record.duration_ns,
         record.seq_id, record.mc, record.mb_id,
     )  # fmt: skip
     return [
-        (step, names.name(code), *numbers, None)
-        for step, code, *numbers in zip(*(each[rows].tolist() for each in columns), strict=True)
+        (step, names.name(code), start_ns, duration_ns, seq_id, mc, mb_id, None)
+        for step, code, start_ns, duration_ns, seq_id, mc, mb_id in zip(
+            *(each[rows].tolist() for each in columns), strict=True
+        )
     ]
 
 
