@@ -49,6 +49,7 @@ from app.store.disk.recorder import start_recording
 from app.store.disk.usage import DiskWatch
 from app.store.retention import RetentionDays
 from app.telemetry import set_up_logging
+from app.watch.start import start_watching
 
 log = structlog.get_logger()
 
@@ -180,6 +181,9 @@ def _public_settings(settings: Settings) -> PublicSettings:
         silent_after_s=settings.silent_after_s,
         session_hours=settings.session_hours,
         max_jobs=settings.limit_jobs,
+        consumers_dead_after_s=settings.consumers_dead_after_s or None,
+        canary_every_s=settings.canary_every_s or None,
+        canary_missing_after_s=settings.canary_missing_after_s,
     )
 
 
@@ -211,6 +215,7 @@ def run(settings: Settings) -> None:
     start_warm_up(stop)  # in a thread: a probe must not wait for it
     start_saving_pages_url(app.state.service, settings.pages_url, stop)
     start_recording(app.state.service.store, app.state.service.status.disk, stop)
+    start_watching(app.state.service, settings, stop)
     config = uvicorn.Config(
         app,
         host=settings.host,

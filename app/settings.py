@@ -15,8 +15,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.alerts.rule import Rule
 from app.errors import InvalidRequest, StartUpFailed
-from app.variable_names import PREFIX, check_names
 from app.store.disk.usage import DiskMarks, DiskWatch, sqlite_directory
+from app.variable_names import PREFIX, check_names
 
 if TYPE_CHECKING:
     from app.alerts.cordon import CordonHook
@@ -215,6 +215,23 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds that a run has for its first complete step until it is silent.",
     )
+    consumers_dead_after_s: float = Field(
+        300.0,
+        ge=0,
+        description="Seconds without a working consumer after which the API tells all receivers; "
+        "0: never.",
+    )
+    canary_every_s: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds between rounds of the canary job, 10 or more; 0: none. "
+        "`paceline serve` runs one every 120 s unless this is set.",
+    )
+    canary_missing_after_s: float = Field(
+        600.0,
+        gt=0,
+        description="Seconds without a found canary after which the API tells all receivers.",
+    )
     keep_raw_days: float = Field(
         14.0, ge=1, description="Days for which the operations of closed windows are kept."
     )
@@ -311,6 +328,10 @@ class Settings(BaseSettings):
             raise ValueError(
                 "disk_warn_percent, disk_raw_percent and disk_stop_percent must not decrease"
             )
+        if 0 < self.canary_every_s < 10:
+            raise ValueError("canary_every_s: want 10 s or more between rounds, or 0 for none")
+        if self.canary_missing_after_s < 2 * self.canary_every_s:
+            raise ValueError("canary_missing_after_s: want two rounds (canary_every_s) or more")
         if self.alert_clear_slowdown > self.alert_slowdown:
             raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
         return self

@@ -78,6 +78,7 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
     "What breaks it": {
         "faults": Benchmark("faults:faults", "kill everything at random: is every 2xx kept?"),
         "disk-full": Benchmark("disk_full:disk_full", "fill the disk: is every 2xx kept?"),
+        "watch": Benchmark("watch:watch", "kill every consumer, break parts: is anybody told?"),
         "fuzz": Benchmark("fuzz:fuzz", "wrong bytes of every kind, and wrong files"),
         "fuzz-spans": Benchmark("fuzz:fuzz_spans", "wrong OTLP bodies"),
         "schema": Benchmark("schema.command:schema", "does the API keep to /openapi.json?"),

@@ -16,10 +16,15 @@ Format = Literal[
     "slack",
     "cloudevents",
     "email",
+    "healthchecks",
 ]
 FORMAT_NAMES: tuple[Format, ...] = get_args(Format)
 # Receivers that keep one incident for all alerts of a rule on a job: the last message counts.
 FORMATS_WITH_ONE_INCIDENT: frozenset[Format] = frozenset({"pagerduty"})
+# Receivers of these formats can be a dead-man's switch; the last one can be nothing else.
+HEARTBEAT_FORMATS: frozenset[Format] = frozenset(
+    {"standard", "cloudevents", "alertmanager", "alertmanager-push", "healthchecks"}
+)
 # The receiver of the environment variables: it serves every project, and the API cannot change it.
 SETTINGS_RECEIVER_ID = "settings"
 
@@ -32,7 +37,9 @@ class Receiver:
     pushes to an Alertmanager a bearer token. After a rotation the older one signs, too, until
     `old_secret_until_s` (Unix). It gets alerts of `min_severity` and more that
     match all `matchers`, and their resolution if `wants_resolved`. `locked` says why its stored
-    secrets cannot be read; then `url` is only its public address, and nothing can be sent.
+    secrets cannot be read; then `url` is only its public address, and nothing can be sent. With
+    `heartbeat_every_s` it is a dead-man's switch: it gets heartbeats while the service works, and
+    no alerts.
     """
 
     endpoint_id: str
@@ -48,6 +55,7 @@ class Receiver:
     is_enabled: bool = True
     old_secret_until_s: float | None = None
     locked: str | None = None
+    heartbeat_every_s: float | None = None
 
     def secrets_at(self, now_s: float) -> Sequence[str]:
         """The secrets valid at this moment, the newest first."""

@@ -40,6 +40,7 @@ from app.api.routes import (
     session,
     settings,
     share_links,
+    status,
     tokens,
 )
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
@@ -110,6 +111,7 @@ ROUTERS = (
     tokens.router,
     share_links.router,
     settings.router,
+    status.router,
     demo.router,
 )
 

@@ -44,7 +44,9 @@ def serve(
         allow_lossy=allow_lossy or None,
     )
     settings = settings.with_token().with_secret_key()
-    settings = settings.model_copy(update={"demo_switch": settings.data_dir / "demo-is-on"})
+    settings = settings.model_copy(
+        update={"demo_switch": settings.data_dir / "demo-is-on", **_canary_change(settings)}
+    )
     stop = StopSignal()
     with ExitStack() as stack:
         everything = Supervisor(settings, stop)
@@ -84,6 +86,15 @@ def demo(
         heading = "What to look at; first figures come after about 3 s, the first fault after 30 s:"
         _print_address(settings, *notes, heading, *to_see)
         everything.keep_running()
+
+
+_CANARY_EVERY_S = 120.0
+
+
+def _canary_change(settings: "Settings") -> dict[str, object]:
+    """The canary is on where everything runs on one machine, unless that was set."""
+    is_set = "canary_every_s" in settings.model_fields_set
+    return {} if is_set else {"canary_every_s": _CANARY_EVERY_S}
 
 
 # A stall is there to be seen: not only after the minutes that real jobs get.

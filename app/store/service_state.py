@@ -4,6 +4,7 @@ A key is created once, by the first process that needs it, and stored encrypted.
 """
 
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,8 @@ from sqlalchemy import Connection, func, select, update
 
 from app.errors import SecretsLocked
 from app.store import dead_letters, runs
+from app.store.alerting import service_watches
+from app.store.alerting.service_watches import ConsumerLine, Watch, WatchName
 from app.store.alerting.tables import outbox
 from app.store.database import insert_new, insert_or_replace
 from app.store.runs import IngestCounts, NotificationCounts
@@ -25,7 +28,8 @@ class ServiceState:
 
     `unheld_shards` are those whose lease was released, never taken, or lapsed longer than a lease
     ago. `outbox_oldest_s` is the age in seconds of the oldest due message, None if
-    there is none.
+    there is none. `consumers` are those of the last hour; `watches` say what people were told of.
+    `at_s` is when this was read.
     """
 
     counts: IngestCounts
@@ -36,6 +40,9 @@ class ServiceState:
     notifications: NotificationCounts
     live_consumers: int
     unheld_shards: tuple[int, ...]
+    consumers: Sequence[ConsumerLine]
+    watches: Mapping[WatchName, Watch]
+    at_s: float
 
 
 def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> ServiceState:
@@ -51,6 +58,9 @@ def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> 
         notifications=runs.notification_counts(conn),
         live_consumers=count_live(conn, now_s=now_s),
         unheld_shards=_unheld_shards(conn, num_shards, now_s - lease_s),
+        consumers=service_watches.consumer_lines(conn, now_s=now_s),
+        watches=service_watches.read(conn),
+        at_s=now_s,
     )
 
 

@@ -35,6 +35,7 @@ totals                           counts of the whole service
 service_keys                     secrets that its processes share
 service_addresses                where its pages are served
 disk_samples                     how full the disk was, for the days left
+service_watches                  whether its parts work, and whether people were told
 
 A `job_id` is "project/job" in every table, so no key of one project can name what is another's.
 """
@@ -376,6 +377,22 @@ consumers = Table(
     Column("lease_until_s", Real, nullable=False),
     # Extensions of the wire format that it reads (app.ingest.wire.body); null: an older version.
     Column("knows", JsonText),
+    Column("last_turn_s", Real),  # when it last finished a turn with shards; null: not yet
+)
+
+# What people are told of when it stops working: app/store/alerting/service_watches.py.
+service_watches = Table(
+    "service_watches",
+    metadata,
+    Column("name", key_text(32), primary_key=True),  # consumers, canary
+    Column("ok_s", Real),  # when it last worked; null: not since the first start
+    Column("since_s", Real, nullable=False),  # since when an outage counts, if it is later
+    Column("checked_s", Real),  # the last check, or the end of the last round
+    Column("lease_until_s", Real, nullable=False),  # of the process that is at a round
+    Column("told_s", Real),  # when people were told of this outage; null: there is none
+    Column("took_s", Real),  # the last good round
+    Column("rounds", BigInteger, nullable=False),
+    Column("detail", Text),  # what the last check found wrong; null: nothing
 )
 
 dead_letters = Table(

@@ -201,6 +201,7 @@ GUARDED = {
     "start_demo": Operation("POST", "/api/v1/demo", "admin", elsewhere=409),
     "stop_demo": Operation("DELETE", "/api/v1/demo", "admin", elsewhere=200),
     "get_settings": Operation("GET", "/api/v1/settings", "read", elsewhere=200),
+    "get_status": Operation("GET", "/api/v1/status", "read", elsewhere=200),
     "set_retention": Operation(
         "PUT",
         "/api/v1/settings/retention",

@@ -20,6 +20,8 @@ _NOTIFICATIONS = f"{_HERE}test_notifications.py::"
 _SMTP = "tests/alerts/test_smtp.py::"
 _RESTORE = "tests/store/test_backup_hostile.py::"
 _SECRET_SEARCH = "tests/e2e/test_secret_search.py::"
+_WATCH = f"{_HERE}test_watch.py::"
+_SERVICE_WATCH = "tests/watch/test_service_watch.py::"
 _SSRF = "tests/alerts/guard/test_guard_ssrf.py::"
 
 TESTS: dict[int, tuple[str, ...]] = {
@@ -149,20 +151,6 @@ TESTS: dict[int, tuple[str, ...]] = {
     55: (f"{_SENDER}test_row_55_receiver_failing_for_a_day_is_disabled_and_outbox_bounded",),
     56: ("tests/client/test_webhook.py::test_message_replayed_later_is_refused",),
     57: (f"{_SENDER}test_row_57_success_status_of_a_receiver_is_trusted_and_saved",),
-    # Beyond reliability.md: a disk that fills, a data directory that is none, and who may connect.
-    58: (
-        "tests/consumer/test_disk.py::"
-        "test_windows_are_stored_without_operations_from_the_second_mark_on",
-        "tests/consumer/test_disk.py::test_nothing_is_read_while_nothing_can_be_written",
-        "tests/store/disk/test_usage.py::test_operations_stop_before_batches",
-    ),
-    59: ("tests/cli/test_supervisor_data_dir.py::test_file_as_data_directory_is_refused",),
-    60: ("tests/test_deployment.py::test_queue_of_compose_takes_batches_only_with_its_password",),
-    61: (
-        f"{_QUEUE_TLS}test_batches_pass_over_tls_to_a_server_that_is_vouched_for",
-        f"{_QUEUE_TLS}test_no_batch_goes_to_a_server_that_nobody_vouches_for",
-        "tests/store/test_database_tls.py::test_server_that_nobody_vouches_for_is_refused",
-    ),
 }
 
 # What fails in Paceline itself or is turned against it, by name: such rows have no number.
@@ -214,6 +202,40 @@ OWN_FAULTS: dict[str, tuple[str, ...]] = {
     ),
     "receivers hang, reset and redirect while alerts fire": (
         f"{_SENDER}test_receivers_that_hang_reset_or_redirect_while_alerts_fire_delay_no_other",
+    ),
+    "a disk fills": (
+        "tests/consumer/test_disk.py::"
+        "test_windows_are_stored_without_operations_from_the_second_mark_on",
+        "tests/consumer/test_disk.py::test_nothing_is_read_while_nothing_can_be_written",
+        "tests/store/disk/test_usage.py::test_operations_stop_before_batches",
+    ),
+    "the data directory is a file": (
+        "tests/cli/test_supervisor_data_dir.py::test_file_as_data_directory_is_refused",
+    ),
+    "the queue of docker compose is asked without its password": (
+        "tests/test_deployment.py::test_queue_of_compose_takes_batches_only_with_its_password",
+    ),
+    "a server over TLS that nobody vouches for": (
+        f"{_QUEUE_TLS}test_batches_pass_over_tls_to_a_server_that_is_vouched_for",
+        f"{_QUEUE_TLS}test_no_batch_goes_to_a_server_that_nobody_vouches_for",
+        "tests/store/test_database_tls.py::test_server_that_nobody_vouches_for_is_refused",
+    ),
+    "every consumer is dead": (
+        f"{_WATCH}test_killed_consumers_are_told_once_and_told_when_they_are_back",
+        f"{_SERVICE_WATCH}test_dead_consumers_are_told_once_by_two_processes_and_once_when_they_are_back",
+        f"{_SERVICE_WATCH}test_told_within_30_s_after_the_limit",
+    ),
+    "consumers are frozen, or alive without turning": (
+        f"{_WATCH}test_frozen_consumers_make_the_canary_missing",
+        f"{_SERVICE_WATCH}test_heartbeats_of_a_consumer_that_does_not_turn_are_no_work",
+    ),
+    "detectors find nothing": (
+        f"{_WATCH}test_blind_detectors_make_the_canary_missing",
+        f"{_SERVICE_WATCH}test_missing_canary_is_told_with_its_reason_and_found_again",
+    ),
+    "the whole service is dead: heartbeats stay away": (
+        f"{_SERVICE_WATCH}test_heartbeats_stay_away_while_no_consumer_turns",
+        f"{_SERVICE_WATCH}test_the_api_writes_heartbeats_and_does_not_send_them",
     ),
 }
 

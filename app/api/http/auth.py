@@ -19,7 +19,7 @@ from starlette.types import Scope
 
 from app.api.http.credential_cache import MAX_CREDENTIALS, CredentialCache
 from app.api.http.limits import FailureLimit
-from app.api.http.principal import ROOT, ROOT_ID, Principal, principal_of_token
+from app.api.http.principal import CANARY, ROOT, ROOT_ID, Principal, principal_of_token
 from app.errors import Forbidden, Unauthorised
 from app.store import sessions, tokens
 from app.store.database import Store
@@ -85,6 +85,8 @@ class Authenticator:
     ) -> None:
         self._root_digest = hashlib.sha256(root_token.encode()).digest()
         self._cookie_key = hmac.digest(root_token.encode(), b"paceline session v3", "sha256")
+        self.canary_token = f"pl_canary_{secrets.token_urlsafe(32)}"
+        self._canary_digest = hashlib.sha256(self.canary_token.encode()).digest()
         self._store = store
         clocks = {"monotonic": monotonic, "now_s": now_s}
         self._tokens: CredentialCache[TokenRecord] = CredentialCache(
@@ -164,6 +166,8 @@ class Authenticator:
         digest = hashlib.sha256(claimed.encode(errors="replace")).digest()
         if hmac.compare_digest(digest, self._root_digest):
             return ROOT, float("inf")
+        if hmac.compare_digest(digest, self._canary_digest):
+            return CANARY, float("inf")
         text = tokens.parse_token(claimed)
         record = None if text is None else await self._tokens.find(text.token_id)
         if text is None or record is None:

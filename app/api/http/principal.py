@@ -8,7 +8,7 @@ from starlette.types import Scope as RequestScope
 
 from app.errors import Forbidden, JobNotFound
 from app.store.tokens import SCOPES, Scope, TokenRecord
-from app.trace.job import DEFAULT_PROJECT, is_job_name, job_key
+from app.trace.job import CANARY_PROJECT, DEFAULT_PROJECT, is_job_name, job_key
 
 ROOT_ID = "root"  # shorter than any token's id
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
@@ -66,6 +66,8 @@ class Principal:
 
 
 ROOT = Principal(DEFAULT_PROJECT, frozenset(SCOPES), None, ROOT_ID, "root token")
+# This process itself, for its canary jobs; the token is made at the start and stored nowhere.
+CANARY = Principal(CANARY_PROJECT, frozenset(("ingest", "read")), None, "canary", "canary")
 
 
 def principal_of_token(record: TokenRecord) -> Principal:

@@ -73,7 +73,8 @@ class PublicSettings:
 
     `rules` apply to projects without rules of their own. `pages_url` is the address of the pages,
     for links in messages: `public` where the operator has set it, else where this process listens,
-    which other machines may reach (`host`) or not (`loopback`).
+    which other machines may reach (`host`) or not (`loopback`). Without `canary_every_s` there is
+    no canary; without `consumers_dead_after_s` nobody is told that consumers are dead.
     """
 
     rules: Sequence[Rule]
@@ -87,6 +88,9 @@ class PublicSettings:
     silent_after_s: float
     session_hours: float
     max_jobs: int
+    consumers_dead_after_s: float | None
+    canary_every_s: float | None
+    canary_missing_after_s: float
 
 
 @dataclass(frozen=True, slots=True)

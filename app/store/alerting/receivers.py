@@ -119,9 +119,53 @@ def without_secrets(conn: Connection, project: str) -> list[Receiver]:
 
     `url` is the public part of the address.
     """
-    query = select(*_PUBLIC_COLUMNS, endpoints.c.sealed).where(_is_visible_to(project))
+    return _public_receivers(conn, _is_visible_to(project))
+
+
+def of_alerts(conn: Connection, project: str) -> list[Receiver]:
+    """As `without_secrets`, without those that get heartbeats only."""
+    return _public_receivers(
+        conn, _is_visible_to(project) & endpoints.c.heartbeat_every_s.is_(None)
+    )
+
+
+def _public_receivers(conn: Connection, condition: Any) -> list[Receiver]:
+    query = select(*_PUBLIC_COLUMNS, endpoints.c.sealed).where(condition)
     rows = conn.execute(query.order_by(endpoints.c.endpoint_id))
     return [_public_receiver(conn, row) for row in rows]
+
+
+def all_enabled(conn: Connection) -> list[Receiver]:
+    """The enabled receivers of all projects with their secrets, those of heartbeats included."""
+    query = select(*_COLUMNS).where(endpoints.c.is_enabled)
+    rows = conn.execute(query.order_by(endpoints.c.endpoint_id))
+    return [_receiver_of(conn, row) for row in rows]
+
+
+def has_due_heartbeats(conn: Connection, *, now_s: float) -> bool:
+    """Whether a receiver's next heartbeat is due; works in a read transaction."""
+    return bool(conn.scalar(select(select(endpoints).where(_is_heartbeat_due(now_s)).exists())))
+
+
+def claim_heartbeats(conn: Connection, *, now_s: float) -> list[Receiver]:
+    """The enabled receivers whose next heartbeat is due; it counts as written from now on."""
+    claim = update_rows(endpoints).where(_is_heartbeat_due(now_s)).values(heartbeat_at_s=now_s)
+    claimed = conn.execute(claim.returning(endpoints.c.endpoint_id)).scalars().all()
+    return list(of_ids(conn, claimed).values())
+
+
+def heartbeats_of(conn: Connection, project: str) -> dict[str, float | None]:
+    """When the last heartbeat to each dead-man's switch of a project was written, by id."""
+    query = select(endpoints.c.endpoint_id, endpoints.c.heartbeat_at_s)
+    query = query.where(_is_visible_to(project), endpoints.c.heartbeat_every_s.is_not(None))
+    return {row.endpoint_id: row.heartbeat_at_s for row in conn.execute(query)}
+
+
+def _is_heartbeat_due(now_s: float) -> Any:
+    every_s, at_s = endpoints.c.heartbeat_every_s, endpoints.c.heartbeat_at_s
+    # A time ahead of now was set by a clock that has been set back.
+    is_due = or_(at_s.is_(None), at_s <= now_s - every_s, at_s > now_s)
+    return endpoints.c.is_enabled & every_s.is_not(None) & is_due
 
 
 def of_ids(conn: Connection, endpoint_ids: Sequence[str]) -> dict[str, Receiver]:

@@ -162,6 +162,9 @@ endpoints = Table(
     Column("sealed", Text),
     Column("old_secret_until_s", Real),
     Column("anew_at_s", Real),  # since when it wants what it wants, where that is known
+    # Of a dead-man's switch, which gets heartbeats and no alerts: how often, and the last one.
+    Column("heartbeat_every_s", Real),
+    Column("heartbeat_at_s", Real),
     # Health: failures in a row and since when, no attempt before `probe_at_s`, and when and why it
     # was disabled.
     Column("failures", Integer, nullable=False),

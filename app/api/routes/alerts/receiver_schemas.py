@@ -109,6 +109,10 @@ class ReceiverOut(ResponseModel):
     min_severity: Severity
     wants_resolved: bool
     is_enabled: bool
+    heartbeat_every_s: float | None = Field(
+        description="Of a dead-man's switch: seconds between its heartbeats; it gets no alerts. "
+        "null: a receiver of alerts."
+    )
     health: ReceiverHealthOut
     deliveries: DeliveryCountsOut
 
@@ -152,6 +156,16 @@ class RotatedSecretOut(ResponseModel):
     )
 
 
+_SHOWN_FIELDS = (
+    "name",
+    "format",
+    "min_severity",
+    "wants_resolved",
+    "is_enabled",
+    "heartbeat_every_s",
+)
+
+
 def is_address_hidden(endpoint_id: str, caller: Principal) -> bool:
     """Whether the address is hidden: that of the settings, from all but the operator."""
     return endpoint_id == SETTINGS_RECEIVER_ID and not caller.is_operator
@@ -166,9 +180,8 @@ def receiver_fields(
     """The fields of `ReceiverOut`, as the caller may see them."""
     hidden = is_address_hidden(receiver.endpoint_id, caller)
     known = health or ReceiverHealth()
-    same = ("name", "format", "min_severity", "wants_resolved", "is_enabled")
     return {
-        **{name: getattr(receiver, name) for name in same},
+        **{name: getattr(receiver, name) for name in _SHOWN_FIELDS},
         "receiver_id": receiver.endpoint_id,
         "address": None if hidden else public_address(receiver.format, receiver.url),
         "is_of_settings": receiver.endpoint_id == SETTINGS_RECEIVER_ID,
@@ -191,7 +204,7 @@ def _health_out(receiver: Receiver, known: ReceiverHealth) -> ReceiverHealthOut:
         "last_ok_at": known.last_ok_s,
     }
     return ReceiverHealthOut(
-        state=_receiver_state(receiver, known),
+        state=receiver_state(receiver, known),
         failures=known.failures,
         disabled_reason=known.disabled_reason,
         last_detail=receiver.locked or known.last_detail,
@@ -199,7 +212,8 @@ def _health_out(receiver: Receiver, known: ReceiverHealth) -> ReceiverHealthOut:
     )
 
 
-def _receiver_state(receiver: Receiver, health: ReceiverHealth) -> ReceiverState:
+def receiver_state(receiver: Receiver, health: ReceiverHealth) -> ReceiverState:
+    """The state of a receiver in a word."""
     if receiver.locked is not None:
         return "locked"
     if health.disabled_at_s is not None:
@@ -227,9 +241,8 @@ _SECRET_FIELDS = ("url", "secrets", "headers")
 
 def receiver_audit(receiver: Receiver) -> dict[str, Any]:
     """A receiver for the audit: only the host of its address and the names of its headers."""
-    same = ("name", "format", "min_severity", "wants_resolved", "is_enabled")
     return {
-        **{name: getattr(receiver, name) for name in same},
+        **{name: getattr(receiver, name) for name in _SHOWN_FIELDS},
         "address": public_address(receiver.format, receiver.url),
         "matchers": [each.model_dump(mode="json") for each in matchers_out(receiver.matchers)],
         "header_names": sorted(receiver.headers),
@@ -275,6 +288,7 @@ Headers = Annotated[
         "values are never shown.",
     ),
 ]
+HeartbeatInterval = Annotated[float, Field(ge=10, le=86_400, allow_inf_nan=False)]
 Secret = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]*$")]
 
 
@@ -304,6 +318,12 @@ class ReceiverIn(RequestModel):
     min_severity: Severity = "info"
     wants_resolved: bool = True
     is_enabled: bool = True
+    heartbeat_every_s: HeartbeatInterval | None = Field(
+        None,
+        description="Make it a dead-man's switch: it gets a heartbeat every so many seconds while "
+        "the service works, and no alerts. Required for format `healthchecks`; not for formats "
+        "for people.",
+    )
 
     def receiver(self, project: str, guard: SsrfGuard, mail: MailServer | None) -> Receiver:
         """The receiver for the store, with a signing secret if its format signs.
@@ -331,6 +351,7 @@ class ReceiverIn(RequestModel):
                 min_severity=self.min_severity,
                 wants_resolved=self.wants_resolved,
                 is_enabled=self.is_enabled,
+                heartbeat_every_s=self.heartbeat_every_s,
             ),
             guard,
             mail,
@@ -352,6 +373,9 @@ class ReceiverChange(RequestModel):
     min_severity: Severity | None = None
     wants_resolved: bool | None = None
     is_enabled: bool | None = None
+    heartbeat_every_s: HeartbeatInterval | None = Field(
+        None, description="New interval; only of a receiver that gets heartbeats."
+    )
 
     def applied(self, known: Receiver, guard: SsrfGuard, mail: MailServer | None) -> Receiver:
         """The receiver with these changes; raises as `ReceiverIn.receiver` does.
@@ -368,6 +392,12 @@ class ReceiverChange(RequestModel):
         if self.secret is not None:
             _check_takes_secret(known.format)
             said["secrets"] = [self.secret]
+        if self.heartbeat_every_s is not None:
+            if known.heartbeat_every_s is None:
+                raise InvalidRequest(
+                    "heartbeat_every_s: this receiver gets alerts; create another for heartbeats"
+                )
+            said["heartbeat_every_s"] = self.heartbeat_every_s
         self._check_elsewhere(known)
         return _checked_receiver(replace(known, **said), guard, mail)
 

@@ -43,6 +43,8 @@ _TOTALS = {
     "fenced_commits": "Commits refused because another consumer owned the shard.",
     "ops_replayed": "Operations of dead letters that were put back into the queue.",
     "entries_lost": "Entries that the queue had acknowledged and no longer held.",
+    "canary_found": "Rounds of the canary that found its straggler.",
+    "canary_missed": "Rounds of the canary that did not.",
 }
 _COUNTER_NAME = re.compile(r"[a-z][a-z_]*")
 
@@ -84,6 +86,28 @@ def _store_samples(state: ServiceState) -> Iterator[Metric]:
     yield _gauge("consumers_alive", "Consumers whose lease holds.", state.live_consumers)
     unheld = len(state.unheld_shards)
     yield _gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
+    yield from _watch_samples(state)
+
+
+def _watch_samples(state: ServiceState) -> Iterator[Metric]:
+    """Ages since the service is known to have worked; none of what never has."""
+    consumers, canary = state.watches.get("consumers"), state.watches.get("canary")
+    turned_s = [each.last_turn_s for each in state.consumers if each.last_turn_s is not None]
+    if turned_s:
+        age_s = max(0.0, state.at_s - max(turned_s))
+        yield _gauge("consumer_turn_age_seconds", "Since a consumer last finished a turn.", age_s)
+    if canary is not None and canary.ok_s is not None:
+        age_s = max(0.0, state.at_s - canary.ok_s)
+        yield _gauge("canary_age_seconds", "Since the canary was last found.", age_s)
+        if canary.took_s is not None:
+            took = "From the start of the last good round of the canary until it was found."
+            yield _gauge("canary_took_seconds", took, canary.took_s)
+    told = "1 for each part of the service that receivers were told is down."
+    family = GaugeMetricFamily("paceline_service_down", told, labels=["part"])
+    for watch in (consumers, canary):
+        if watch is not None:
+            family.add_metric([watch.name], watch.told_s is not None)
+    yield family
 
 
 def _notification_samples(counts: NotificationCounts) -> Iterator[Metric]:

@@ -33,7 +33,7 @@ from app.store.database import Connection
 from app.store.jobs import JobRecord, Lifecycle
 from app.store.runs import IngestCounts, RecorderDrops, Registration
 from app.trace import ops
-from app.trace.job import MAX_STAGES, Parallelism, job_of
+from app.trace.job import CANARY_PROJECT, MAX_STAGES, Parallelism, job_of, project_of
 from app.trace.ops import MAX_USER_TYPES, OpTypes
 
 TypeName = Annotated[
@@ -420,9 +420,9 @@ def register_job(
     registration = job.registration(job_of(job_id))
     with service.store.write() as conn:
         now_s = service.now_s()
-        registered = runs.register(
-            conn, job_id, registration, now_s=now_s, max_active_jobs=service.max_jobs
-        )
+        # The service's own check counts in no quota.
+        most = None if project_of(job_id) == CANARY_PROJECT else service.max_jobs
+        registered = runs.register(conn, job_id, registration, now_s=now_s, max_active_jobs=most)
         if registered.created:
             end_silences_with_run(conn, service, job_id)
         # Leases use the database's clock, which may differ from this machine's.
