@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -172,7 +173,7 @@ async def get_status(service: ServiceDep, caller: CallerDep) -> StatusOut:
         outbox=None
         if state is None
         else OutboxOut(due=state.outbox_due, oldest_s=state.outbox_oldest_s),
-        disk=None if disk is None else DiskOut(**disk._asdict()),
+        disk=None if disk is None else DiskOut(**asdict(disk)),
     )
 
 
