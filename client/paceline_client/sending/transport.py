@@ -123,10 +123,16 @@ class Transport:
     def __init__(self, url: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
         self._token = token
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
         self._used_s = 0.0
         self._aborted = False
+
+    @property
+    def address(self) -> str:
+        """The server's URL, without user and password."""
+        scheme, at, rest = self._url.partition("://")
+        return f"{scheme}{at}{rest.rpartition('@')[2]}" if at else scheme
 
     def request(
         self,
@@ -170,7 +176,7 @@ class Transport:
 
     def _reset_timeout(self, connection: http.client.HTTPConnection) -> None:
         """Restore the socket's timeout, which reading the last answer has reduced."""
-        connection.timeout = LAST_TIMEOUT_S if self._aborted else self._timeout_s
+        connection.timeout = LAST_TIMEOUT_S if self._aborted else self.timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(connection.timeout)
 
@@ -191,7 +197,7 @@ class Transport:
         if self._connection is None:
             secure = parts.scheme == "https"
             kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-            self._connection = kind(parts.hostname, parts.port, timeout=self._timeout_s)
+            self._connection = kind(parts.hostname, parts.port, timeout=self.timeout_s)
             self._connection.response_class = _Response
         return self._connection, parts.path.rstrip("/")
 
