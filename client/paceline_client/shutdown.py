@@ -50,9 +50,7 @@ def untrack(recorder: Closable) -> None:
     _live.discard(recorder)
 
 
-def close_all(
-    recorders: Iterable[Closable], timeout_s: float, *, at_exit: bool = False
-) -> None:
+def close_all(recorders: Iterable[Closable], timeout_s: float, *, at_exit: bool = False) -> None:
     """Close all recorders, delivering as much as possible within the timeout.
 
     `at_exit`: the process is ending, by a status that is not known yet.

@@ -4,19 +4,21 @@ A process that is killed cannot say so. This one is started once per training pr
 `process_end.py`, as a script, and waits in the kernel: it uses no CPU time. It learns of the end
 from a socket and from the process itself, sends one request per recorder, and ends.
 
-Lines from the socket are JSON objects about the recorder `id`: `watch` (where to report, and the fields
-of the report), `end` (how the recorder ended) or `forget`. Any other text is what `faulthandler`
-writes when the training process receives SIGTERM.
+Lines from the socket are JSON objects about the recorder `id`: `watch` (where to report, and the
+fields of the report), `end` (how the recorder ended) or `forget`. Any other text is what
+`faulthandler` writes when the training process receives SIGTERM.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 REPORT_WITHIN_S = 30.0  # then the server stays untold
@@ -121,7 +123,7 @@ class Watcher:
 
 def deliver(watched: dict[str, Any], end: Report, within_s: float) -> bool:
     """Send one report, with retries; whether the server has answered it."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    root = str(Path(__file__).resolve().parents[2])
     if root not in sys.path:
         sys.path.insert(0, root)
     from paceline_client.sending.transport import Transport, Unreachable
@@ -148,7 +150,7 @@ def deliver(watched: dict[str, Any], end: Report, within_s: float) -> bool:
 def elastic_error() -> Report:
     """The exception that torchrun's `record` has written to its error file; empty without."""
     try:
-        with open(os.environ[ERROR_FILE], "rb") as file:
+        with Path(os.environ[ERROR_FILE]).open("rb") as file:
             told = json.loads(file.read(MAX_ERROR_FILE_BYTES))["message"]
         text = told if isinstance(told, str) else told["message"]
         kind, _, rest = str(text).partition(": ")
@@ -163,8 +165,7 @@ def _end_of(pid: int) -> Report:
     """How the process ended, if its parent has not asked for it yet: then only the kernel knew."""
     for _ in range(20):
         try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         except OSError:
             break
         if fields[0] == b"Z":
@@ -198,31 +199,26 @@ def _is_alive(pid: int) -> bool:
     except OSError:
         return True
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] != b"Z"
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
-        return not os.path.isdir("/proc/self")
+        return not Path("/proc/self").is_dir()
 
 
 def _write(data: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):  # nobody waits for it
         os.write(0, data)
-    except OSError:  # nobody waits for it
-        pass
 
 
 def _close_inherited() -> None:
     """Close what the training process has left open for its children: sockets, files, devices."""
     try:
-        descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+        descriptors = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
     except OSError:
         descriptors = list(range(3, 256))
     for descriptor in descriptors:
         if descriptor > 2:
-            try:
+            with contextlib.suppress(OSError):  # that of the listing itself
                 os.close(descriptor)
-            except OSError:
-                pass
 
 
 if __name__ == "__main__":

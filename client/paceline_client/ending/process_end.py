@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import exit_watcher
@@ -184,7 +185,7 @@ class Reporter:
 
 def _can_start() -> bool:
     """Whether this is a plain Python whose program can run a script."""
-    name = os.path.basename(sys.executable or "")
+    name = Path(sys.executable or "").name
     is_python = name.startswith(("python", "pypy")) and not getattr(sys, "frozen", False)
     return is_python and hasattr(os, "posix_spawn") and hasattr(os, "fork")
 
@@ -195,7 +196,7 @@ def _spawn(theirs: int) -> int:
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
         (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
     ]
-    script = os.path.abspath(exit_watcher.__file__)
+    script = str(Path(exit_watcher.__file__).resolve())
     command = [sys.executable, "-I", "-S", "-B", script, str(os.getpid())]
     # Not subprocess: a process that another thread forks meanwhile would make it hang.
     spawn: Any = os.posix_spawn
@@ -208,7 +209,7 @@ def _spawn(theirs: int) -> int:
 def _is_caught(number: int) -> bool:
     """Whether the kernel knows a handler of the signal; False where that cannot be read."""
     try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        with Path("/proc/self/status").open(encoding="ascii", errors="replace") as file:
             masks = [line.split()[1] for line in file if line.startswith("SigCgt:")]
         return bool(int(masks[0], 16) >> (number - 1) & 1)
     except (OSError, IndexError, ValueError):

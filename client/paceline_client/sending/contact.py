@@ -1,4 +1,4 @@
-"""Says once, early, that the server does not answer, and what to do; and once that it does again."""
+"""Says once, early, that the server does not answer and what to do; and once that it does again."""
 
 from __future__ import annotations
 
@@ -49,9 +49,8 @@ class FirstContact:
         self._failures += 1
         self._reason = reason
         failing_s = self._clock() - self._since_s
-        if self._is_first and (failing_s >= SAY_AFTER_S or self._failures >= SAY_AFTER_FAILURES):
-            self._say()
-        elif failing_s >= SPEAK_LATE_S:
+        is_enough = failing_s >= SAY_AFTER_S or self._failures >= SAY_AFTER_FAILURES
+        if failing_s >= SPEAK_LATE_S or (self._is_first and is_enough):
             self._say()
 
     def ended(self) -> None:
@@ -64,8 +63,8 @@ class FirstContact:
             return
         self._said = True
         log.warning(
-            "paceline: %s cannot be used (%s). Training goes on; operations are kept while there is "
-            "room, and sent once it answers. Is PACELINE_URL right, and the server up? %s",
+            "paceline: %s cannot be used (%s). Training goes on; operations are kept while there "
+            "is room, and sent once it answers. Is PACELINE_URL right, and the server up? %s",
             self._address,
             self._reason,
             CHECK,
