@@ -77,6 +77,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
     },
     "What breaks it": {
         "faults": Benchmark("faults:faults", "kill everything at random: is every 2xx kept?"),
+        "unharmed": Benchmark(
+            "unharmed.command:unharmed", "trainings under faults, with Paceline and without"
+        ),
         "fuzz": Benchmark("fuzz:fuzz", "wrong bytes of every kind, and wrong files"),
         "fuzz-spans": Benchmark("fuzz:fuzz_spans", "wrong OTLP bodies"),
         "schema": Benchmark("schema.command:schema", "does the API keep to /openapi.json?"),

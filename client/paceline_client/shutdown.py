@@ -31,6 +31,9 @@ class Closable(Protocol):
     def wait_closed(self, timeout_s: float) -> None:
         """Wait for the sender's thread to end."""
 
+    def stop_recording(self) -> None:
+        """Record nothing more, but send what there is."""
+
     def turn_off(self) -> None:
         """Record nothing, as in a child process."""
 
@@ -43,6 +46,12 @@ def track(recorder: Closable) -> None:
     """Keep a recorder that sends alive until it is closed."""
     _live.add(recorder)
     _close_at_end_of_worker()
+
+
+def stop_recording() -> None:
+    """Have all recorders of the process record nothing more."""
+    for recorder in list(_live):
+        recorder.stop_recording()
 
 
 def untrack(recorder: Closable) -> None:

@@ -105,8 +105,8 @@ def start(
     on its host, by default from `LOCAL_RANK` and the like.
 
     The server learns how this process ends: by `close`, at its end, by an exception, by SIGTERM, or
-    killed. The job has ended once the recorders of all workers are closed, unless `ends_job` is
-    False: then only failures are reported.
+    killed (`PACELINE_EXIT_REPORTS=0` turns that off). The job has ended once the recorders of all
+    workers are closed, unless `ends_job` is False: then only failures are reported.
 
     `op_types` describes operation types beyond the built-in ones, as in `register`. Operations of
     an unregistered type are refused one by one, and counted in `dropped`.
@@ -193,9 +193,10 @@ def start(
         report = {"rank": worker.rank, "dp_rank": worker.dp_rank, "stage": worker.stage}
         watched: dict[str, Any] = {"url": url, "token": token, "path": job_path(job, "/exits")}
         watched["ends_job"] = ends_job and not is_alone
-        sender.on_registered = lambda epoch: reporter.watch(
-            id(recorder), {**watched, "report": {**report, "epoch": epoch, "host": worker.host}}
-        )
+        if os.environ.get("PACELINE_EXIT_REPORTS", "1") != "0":
+            sender.on_registered = lambda epoch: reporter.watch(
+                id(recorder), {**watched, "report": {**report, "epoch": epoch, "host": worker.host}}
+            )
         sender.start()
         return recorder
     except Exception as error:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.matrix import REASONS, TESTS
+from tests.faults.matrix import OF_TRAININGS, REASONS, TESTS
 
 ROOT = Path(__file__).parents[2]
 NUM_ROWS = 57
@@ -15,7 +15,10 @@ def test_every_row_has_either_tests_or_a_reason():
     assert sorted([*TESTS, *REASONS]) == list(range(1, NUM_ROWS + 1))
 
 
-@pytest.mark.parametrize("test_id", sorted({each for tests in TESTS.values() for each in tests}))
+_NAMED = {each for tests in [*TESTS.values(), *OF_TRAININGS.values()] for each in tests}
+
+
+@pytest.mark.parametrize("test_id", sorted(_NAMED))
 def test_named_test_exists(test_id):
     path, _, name = test_id.partition("::")
     tree = ast.parse((ROOT / path).read_text())
