@@ -117,6 +117,9 @@ class ShardWork:
         )
         if self._runs.has_listened:
             self._end_quiet_runs()
+            self._committer.run_turns(
+                {each: partial(self._put_away, each) for each in self._alerts.jobs_put_away()}
+            )
         self._runs.evict_stalled(self._alerts.is_pending_by_clock)
         self._alerts.evict_all_but(self._runs.jobs)
 
@@ -229,6 +232,9 @@ class ShardWork:
 
     def _apply_rules(self, job_id: str, turn: Turn) -> None:
         turn.alerts += self._alerts.apply_rules(job_id)
+
+    def _put_away(self, job_id: str, turn: Turn) -> None:
+        turn.alerts += self._alerts.put_away(job_id)
 
     def _save_silent_ranks(self, silent: Mapping[RunKey, SilentRanks], turn: Turn) -> None:
         """Save changes of the silent ranks; alerts are evaluated for the newest run."""

@@ -85,13 +85,15 @@ def judge(
     exits: Sequence[RankExit],
     num_workers: int,
     *,
+    pp_size: int = 1,
     is_quiet: bool,
     seen: Collection[tuple[Worker, str | None]] = (),
 ) -> JobEnd | None:
     """How the job has ended by these reports; None while it may go on.
 
     `is_quiet`: nothing more has come for a while. `seen` are workers that have sent data, with
-    their hosts: one of them that does not report was lost.
+    their hosts: one of them that does not report was lost. So was the only one that does not,
+    where others have failed since a peer had gone.
     """
     workers = {each.worker for each in exits}
     if not exits or not (is_quiet or len(workers) >= num_workers):
@@ -103,12 +105,15 @@ def judge(
     killed = [each for each in bad if each.outcome == "killed"]
     if own or killed:
         return JobEnd("crashed", bad[0].at_s, (own or killed)[0], num_reported=len(exits))
-    lost = sorted((worker, host) for worker, host in seen if worker not in workers)
+    failed = [each for each in bad if each.outcome == "failed"]
+    lost = sorted((worker, host or "") for worker, host in seen if worker not in workers)
+    if not lost and failed and len(workers) == num_workers - 1:
+        everyone = {divmod(number, pp_size) for number in range(num_workers)}
+        lost = [(worker, "") for worker in everyone - workers]
     if lost:
         worker, host = lost[0]
-        gone = RankExit(-1, *worker, host, "killed", bad[0].at_s)
+        gone = RankExit(-1, *worker, host or None, "killed", bad[0].at_s)
         return JobEnd("crashed", bad[0].at_s, gone, is_lost=True, num_reported=len(exits))
-    failed = [each for each in bad if each.outcome == "failed"]
     if failed:
         return JobEnd("crashed", bad[0].at_s, failed[0], num_reported=len(exits))
     return JobEnd("preempted", bad[0].at_s, bad[0], num_reported=len(bad))

@@ -49,7 +49,7 @@ class Case:
 
 
 def plain_cases() -> list[Case]:
-    """Every fault at every place beside every server; half of the trainings close their recorder."""
+    """Every fault at every place beside every server; half of them close their recorder."""
     endings = [Ending(), *(Ending(*each) for each in itertools.product(FAULTS, PLACES))]
     pairs = itertools.product(endings, SERVERS)
     return [Case(ending, server, at % 2 == 0) for at, (ending, server) in enumerate(pairs)]
@@ -173,15 +173,8 @@ def _answering(kind: type[_Works]) -> Iterator[str]:
 def _full_disk(path: Path) -> Iterator[Path | None]:
     """A tiny disk without room; None where it may not be mounted."""
     path.mkdir()
-    mount = [
-        shutil.which("mount") or "mount",
-        "-t",
-        "tmpfs",
-        "-o",
-        "size=64k",
-        "paceline-full",
-        str(path),
-    ]
+    program = shutil.which("mount") or "mount"
+    mount = [program, "-t", "tmpfs", "-o", "size=64k", "paceline-full", str(path)]
     if subprocess.run(mount, check=False, capture_output=True).returncode:
         yield None
         return

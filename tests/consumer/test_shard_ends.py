@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.store import jobs
 from app.store.database import Store
 from app.store.ending import exits
 from app.store.ending.exits import GOES_ON_AFTER_S, QUIET_S
@@ -76,6 +77,17 @@ def test_the_next_run_resolves_the_alert_once_it_sends(busy):
     twin.turns(consumer, num_turns=12)
     assert alerts(twin) == [("crashed", "firing")]  # it may crash again before it sends
     twin.push("job", HEALTHY, 0, epoch=2)
+    twin.turns(consumer, num_turns=12)
+    assert alerts(twin) == [("crashed", "firing"), ("crashed", "resolved")]
+
+
+def test_the_alert_ends_when_the_job_is_archived(busy):
+    twin, consumer = busy
+    for rank in range(4):
+        report(twin, rank, "killed")
+    twin.turns(consumer, num_turns=8)
+    with Store.write(twin.store) as conn:
+        assert jobs.archive(conn, "job", now_s=twin.context.unix_time())
     twin.turns(consumer, num_turns=12)
     assert alerts(twin) == [("crashed", "firing"), ("crashed", "resolved")]
 

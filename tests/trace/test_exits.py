@@ -53,6 +53,9 @@ def test_a_worker_that_sent_data_and_said_nothing_was_lost():
     assert end_sentence(end.as_json()) == (
         "n2 (dp 2, stage 0) was lost without a word, and the other ranks ended after it"
     )
+    # Also without data, where the others' exceptions speak of a peer that is gone.
+    found = judge([PEER, replace(PEER, rank=1, dp_rank=1)], 3, is_quiet=True)
+    assert (found.is_lost, found.cause.worker, found.cause.host) == (True, (2, 0), None)
     # One that never sent anything may not be recorded at all.
     assert verdict(TERMINATED[:2], is_quiet=True, seen=seen[:2]) == ("preempted", 0)
 

@@ -396,6 +396,12 @@ class JobAlerts:
         )
         return [change for key in keys for change in self._end(key, JOB_ENDED, now_s)]
 
+    def put_away(self, now_s: float) -> list[AlertChange]:
+        """The job was archived or deleted: nothing of it fires any more."""
+        return [
+            change for key in sorted(self._states) for change in self._end(key, JOB_ENDED, now_s)
+        ]
+
     def _take(self, rules: Sequence[Rule]) -> None:
         job = job_of(self._job_id)
         self._rules = {
