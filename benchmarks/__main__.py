@@ -79,6 +79,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "faults": Benchmark("faults:faults", "kill everything at random: is every 2xx kept?"),
         "disk-full": Benchmark("disk_full:disk_full", "fill the disk: is every 2xx kept?"),
         "watch": Benchmark("watch:watch", "kill every consumer, break parts: is anybody told?"),
+        "unharmed": Benchmark(
+            "unharmed.command:unharmed", "trainings under faults, with Paceline and without"
+        ),
         "fuzz": Benchmark("fuzz:fuzz", "wrong bytes of every kind, and wrong files"),
         "fuzz-spans": Benchmark("fuzz:fuzz_spans", "wrong OTLP bodies"),
         "schema": Benchmark("schema.command:schema", "does the API keep to /openapi.json?"),

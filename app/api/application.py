@@ -47,6 +47,7 @@ from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
 from app.api.routes.fleet import fleet, hosts, metrics, saved_views
 from app.api.routes.jobs import (
     annotations,
+    exits,
     fixes,
     jobs,
     lifecycle,
@@ -81,6 +82,7 @@ ROUTERS = (
     search.router,
     hosts.router,
     jobs.router,
+    exits.router,
     lifecycle.router,
     recording.router,
     fixes.router,

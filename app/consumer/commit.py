@@ -27,6 +27,7 @@ from app.store import runs as stored_runs
 from app.store.alerting import alerts, notifications
 from app.store.database import Connection, with_longer_limit
 from app.store.dead_letters import DeadLetter
+from app.store.ending import exits
 from app.store.shards import SpoolRow
 from app.store.windows import StepRow, WindowRecord, split_by_step
 
@@ -175,6 +176,7 @@ class RunTurn:
     taken: list[SpooledBatch] = field(default_factory=list)
     spooled_through: int = -1  # the last step in `taken`
     newest_step: int | None = None
+    received_s: float = 0.0  # Unix time of the newest batch in `taken`
     is_closed: bool = False
     has_state: bool = False  # whether the assembler's state is saved
     has_history: bool = False  # whether a window has closed
@@ -275,8 +277,8 @@ def _save_run(conn: Connection, context: ConsumerContext, each: RunTurn) -> None
     if each.is_closed:
         stored_runs.mark_closed(conn, *run.key)
         _judge_whole_run(conn, run)
-    elif each.taken:
-        stored_runs.reopen(conn, *run.key)
+    elif each.taken and stored_runs.reopen(conn, *run.key):
+        exits.goes_on(conn, *run.key, received_s=each.received_s)
 
 
 def _judge_whole_run(conn: Connection, run: LoadedRun) -> None:

@@ -326,6 +326,7 @@ class RunCache:
         self._next_listen_s = 0.0
         self._newest: str | None = None  # of the queue, when we last looked
         self._was_behind = False
+        self.has_listened = False  # just now, and the queue held nothing old
 
     def to_load(self) -> list[RunKey]:
         """Runs of this shard to load at the start: those with an open window, watched, or stalled.
@@ -400,11 +401,13 @@ class RunCache:
     def silent_ranks(self) -> dict[str, dict[RunKey, SilentRanks]]:
         """Silent ranks by job and run; empty unless a check is due, or while the queue lags."""
         now_s = self._context.monotonic()
-        if now_s < self._next_listen_s or not self._runs:
+        self.has_listened = False
+        if now_s < self._next_listen_s:
             return {}
         self._next_listen_s = now_s + CHECK_SILENCE_EVERY_S
-        if self._falls_behind():
+        if self._runs and self._falls_behind():
             return {}
+        self.has_listened = True
         found: dict[str, dict[RunKey, SilentRanks]] = defaultdict(dict)
         self._note_only_scored()
         for key, run in self._runs.items():

@@ -45,6 +45,7 @@ from app.store.windows import (
     recent_summary,
     step_starts,
 )
+from app.trace.exits import EndedAs
 
 SHOWN_WINDOWS = 48
 
@@ -77,6 +78,8 @@ class FleetLine(NamedTuple):
     silent_workers: Sequence[int] | None
     silent_since_s: float | None
     stalled_since_s: float | None
+    ended_as: EndedAs | None
+    end_cause: dict[str, Any] | None
     latest: WindowSummary | None
     brief: dict[str, Any] | None
 
@@ -96,7 +99,7 @@ class RecentWindow(NamedTuple):
 
 _RUN_FIELDS = FleetLine._fields[:-2]  # all but the window and its brief
 _JSON_FIELDS = tuple(
-    _RUN_FIELDS.index(name) for name in ("labels", "silent_ranks", "silent_workers")
+    _RUN_FIELDS.index(name) for name in ("labels", "silent_ranks", "silent_workers", "end_cause")
 )
 _LABELS = _RUN_FIELDS.index("labels")
 # Most texts are the same at the next request: they need not be decoded again.

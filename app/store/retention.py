@@ -57,6 +57,7 @@ from app.store.tables import (
     ingest_counts,
     jobs,
     projects,
+    rank_exits,
     run_hosts,
     runs,
     score_reports,
@@ -426,7 +427,7 @@ def _remove_runs(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     # The job stays, so that no later run of it reuses an epoch.
     for row in rows:
         stored_runs.remove(conn, row.job_id, row.epoch)
-        for table in (steps, hosts, run_hosts, drops, histories, cursors, runs):
+        for table in (steps, hosts, run_hosts, drops, rank_exits, histories, cursors, runs):
             same_run = (table.c[name] == row._mapping[name] for name in _RUN_KEY)
             conn.execute(delete(table).where(*same_run))
 

@@ -13,6 +13,7 @@ jobs ─< runs ─< windows          analysed windows, one row each, replaced by
              ─< histories        figures of a run's earlier windows
              ─< run_hosts        hosts of a run, for queries by host
              ─< drops            operations that the recorders of a run dropped
+             ─< rank_exits       how the processes of its ranks ended
 windows ─< window_briefs         the part of a window shown in the fleet
         ─< window_losses         GPU time lost in it, by cause, operation type and host
 jobs ─< saved_questions          saved what-if questions
@@ -158,6 +159,12 @@ runs = Table(
     Column("silent_workers", JsonText),
     Column("silent_since_s", Real),
     Column("stalled_since_s", Real),
+    # By the ranks' own reports (`rank_exits`): the newest one's time and their number; and if the
+    # run has ended by them, how ("finished", "crashed", "preempted") and by which rank.
+    Column("exit_reported_s", Real),
+    Column("num_exits", Integer),
+    Column("ended_as", Text),
+    Column("end_cause", JsonText),
     UniqueConstraint("job_id", "run_key"),
 )
 # Queried every second by every consumer; closed runs are not in it.
@@ -344,6 +351,23 @@ drops = Table(
     Column("num_workers", BigInteger, nullable=False),
     Column("worst", JsonText, nullable=False),
     Column("by_rank", PackedJson, nullable=False),
+)
+
+# How the process of each rank ended, as it or its watcher has reported: app/trace/exits.py.
+rank_exits = Table(
+    "rank_exits",
+    metadata,
+    *_run_key(),
+    Column("rank", BigInteger, primary_key=True, autoincrement=False),
+    Column("dp_rank", BigInteger, nullable=False),
+    Column("stage", BigInteger, nullable=False),
+    Column("host", Text),
+    Column("outcome", Text, nullable=False),
+    Column("at_s", Real, nullable=False),
+    Column("error_type", Text),
+    Column("message", Text),
+    Column("signal", Integer),
+    Column("exit_code", Integer),
 )
 
 # Which steps a job is to record: its last few plans, ascending by version: app/store/recordings.py.

@@ -57,6 +57,7 @@ A_SILENCE = {
     "ends_at": "2026-09-21T15:13:20Z",
     "comment": "a test",
 }
+AN_EXIT = {"epoch": 1, "rank": 0, "dp_rank": 0, "stage": 0, "outcome": "finished"}
 AN_ENDPOINT = {"name": "a", "url": "https://hooks.example.com/"}
 SIDES = "a=llm-70b:latest&b=llm-70b:latest"
 
@@ -87,6 +88,7 @@ GUARDED = {
     "get_host": Operation("GET", "/api/v1/hosts/host-a", "read"),
     "register_job": Operation("PUT", "/api/v1/jobs/llm-70b", "ingest", JOB, elsewhere=201),
     "end_job": Operation("POST", "/api/v1/jobs/llm-70b/end", "ingest"),
+    "report_exit": Operation("POST", "/api/v1/jobs/llm-70b/exits", "ingest", AN_EXIT),
     "edit_job": Operation("PATCH", "/api/v1/jobs/llm-70b", "write", {"labels": {"owner": "a"}}),
     "archive_job": Operation("POST", "/api/v1/jobs/llm-70b/archive", "write"),
     "unarchive_job": Operation("POST", "/api/v1/jobs/llm-70b/unarchive", "write"),

@@ -20,6 +20,8 @@ _NOTIFICATIONS = f"{_HERE}test_notifications.py::"
 _SMTP = "tests/alerts/test_smtp.py::"
 _RESTORE = "tests/store/test_backup_hostile.py::"
 _SECRET_SEARCH = "tests/e2e/test_secret_search.py::"
+_ENDS = "tests/client/ending/test_process_end.py::"
+_EXITS = "tests/api/routes/jobs/test_exits.py::"
 _WATCH = f"{_HERE}test_watch.py::"
 _SERVICE_WATCH = "tests/watch/test_service_watch.py::"
 _SSRF = "tests/alerts/guard/test_guard_ssrf.py::"
@@ -236,6 +238,32 @@ OWN_FAULTS: dict[str, tuple[str, ...]] = {
     "the whole service is dead: heartbeats stay away": (
         f"{_SERVICE_WATCH}test_heartbeats_stay_away_while_no_consumer_turns",
         f"{_SERVICE_WATCH}test_the_api_writes_heartbeats_and_does_not_send_them",
+    ),
+    "server away, frozen, refusing or answering nonsense as a training ends": (
+        "tests/client/test_recorder.py::test_end_job_warns_once_and_returns_whatever_happens",
+        "tests/torch/test_unharmed.py::test_no_fault_changes_exit_status_or_losses",
+    ),
+    "server never there": (
+        "tests/client/sending/test_contact.py::"
+        "test_rank_0_warns_once_within_seconds_and_says_what_to_do",
+    ),
+    "training killed": (
+        f"{_ENDS}test_a_killed_process_is_reported_by_its_watcher",
+        "tests/consumer/test_shard_ends.py::"
+        "test_a_job_of_which_one_rank_was_killed_and_nothing_more_comes_has_crashed",
+    ),
+    "training crashed": (
+        f"{_ENDS}test_an_end_is_reported_once_and_has_its_own_exit_status",
+        f"{_EXITS}test_a_crash_is_told_with_rank_host_and_exception_everywhere",
+    ),
+    "training preempted": (
+        "tests/trace/test_exits.py::"
+        "test_a_job_whose_ranks_were_all_asked_to_end_was_preempted_from_the_first_on",
+        f"{_ENDS}test_a_handler_of_the_training_still_decides_what_sigterm_does",
+    ),
+    "training forks": (f"{_ENDS}test_children_of_the_training_report_nothing_and_die_of_sigterm",),
+    "recorder's own code raises": (
+        "tests/client/test_guard.py::test_an_error_of_its_own_ends_recording_with_one_warning",
     ),
 }
 

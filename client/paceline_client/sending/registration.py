@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from .transport import Answer, Transport, job_path
+from .contact import advice_on
+from .transport import TIMEOUT_S, Answer, Transport, Unreachable, job_path
+
+END_WITHIN_S = 5.0
+
+log = logging.getLogger("paceline_client")
 
 
 class Refused(Exception):
@@ -61,19 +68,53 @@ def register(
     return register_with(Transport(url, token), job, request).epoch
 
 
-def end_job(url: str, token: str, job: str) -> None:
-    """Report that the job has ended, so that it does not count as silent.
+def end_job(url: str, token: str, job: str, timeout_s: float = END_WITHIN_S) -> bool:
+    """Report that the job has ended; whether the server has noted it.
+
+    Closing the recorders of all workers does the same: this is for scripts without a recorder, or
+    for a job that is to end before its processes do. Never raises, and returns within the timeout:
+    a training that is done must not fail because nobody could be told. Why is logged once.
+    """
+    until_s, delay_s, reason = time.monotonic() + timeout_s, 0.2, "no attempt was made"
+    try:
+        while (left_s := until_s - time.monotonic()) > 0:
+            try:
+                request_end(url, token, job, timeout_s=left_s)
+            except Unreachable as error:
+                reason = str(error)
+            except Refused as refused:
+                reason = str(refused)
+                if not refused.answer.retryable:
+                    reason += f". {advice_on(refused.answer.status)}"
+                    break
+            else:
+                return True
+            time.sleep(max(0.0, min(delay_s, until_s - time.monotonic())))
+            delay_s *= 2
+    except Exception as error:  # an address that is none
+        reason = str(error)
+    log.warning(
+        "paceline: the end of job %r could not be reported: %s. It shows as stalled in a few "
+        "minutes; end it on its page, or with POST /api/v1/jobs/JOB/end",
+        job,
+        reason,
+    )
+    return False
+
+
+def request_end(url: str, token: str, job: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    """One request to end the job.
 
     Raises:
         Unreachable: no answer.
         Refused: the server refused the request.
     """
-    transport = Transport(url, token)
+    transport = Transport(url, token, timeout_s)
     try:
         answer = transport.request("POST", job_path(job, "/end"), b"", "application/json")
     finally:
         transport.close()
-    if not answer.ok:
+    if not answer.ok or answer.json().get("job_id") is None:
         raise Refused(answer)
 
 

@@ -133,11 +133,17 @@ class Transport:
     ) -> None:
         self._url = url
         self._token = token
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._tls = tls
         self._connection: http.client.HTTPConnection | None = None
         self._used_s = 0.0
         self._aborted = False
+
+    @property
+    def address(self) -> str:
+        """The server's URL, without user and password."""
+        scheme, at, rest = self._url.partition("://")
+        return f"{scheme}{at}{rest.rpartition('@')[2]}" if at else scheme
 
     def request(
         self,
@@ -181,7 +187,7 @@ class Transport:
 
     def _reset_timeout(self, connection: http.client.HTTPConnection) -> None:
         """Restore the socket's timeout, which reading the last answer has reduced."""
-        connection.timeout = LAST_TIMEOUT_S if self._aborted else self._timeout_s
+        connection.timeout = LAST_TIMEOUT_S if self._aborted else self.timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(connection.timeout)
 
@@ -200,7 +206,7 @@ class Transport:
         if time.monotonic() - self._used_s > MAX_IDLE_S:
             self.close()
         if self._connection is None:
-            host, port, timeout_s = parts.hostname, parts.port, self._timeout_s
+            host, port, timeout_s = parts.hostname, parts.port, self.timeout_s
             self._connection = (
                 http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls)
                 if parts.scheme == "https"

@@ -24,6 +24,7 @@ from app.api.routes.dependencies import ServiceDep, only_refusals
 from app.api.routes.fleet.disk_metrics import DiskSamples
 from app.api.routes.fleet.fleet_jobs import FleetJob, fleet_jobs
 from app.api.routes.fleet.job_metrics import FleetSamples, JobSamples, slowest_workers
+from app.api.service.job_state import ENDED_STATES
 from app.api.service.service import Service
 from app.errors import PacelineError
 from app.ingest.queue import Lag
@@ -225,7 +226,7 @@ def _job_text(
 
 
 def _named_jobs(service: Service, caller: Principal, known: list[FleetJob]) -> JobSamples:
-    running = [each for each in known if each.state != "finished"]
+    running = [each for each in known if each.state not in ENDED_STATES]
     if caller != ROOT:
         running = [each for each in running if project_of(each.line.job_id) == caller.project]
     running.sort(key=lambda each: (-(each.lost_per_hour or 0.0), each.line.job_id))

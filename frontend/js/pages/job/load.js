@@ -1,6 +1,7 @@
 /** Which windows and steps the address names, and everything above the panels that the page requests for them. */
 
 import { hasStaleFigures } from "../../components/missing-data.js"
+import { isOver } from "../../components/state-icon.js"
 import { readAddress } from "../../lib/address.js"
 import { getJson, getJsonOrNull } from "../../lib/api.js"
 import { about, counted, isKnown, stepRange, whole } from "../../lib/formatting.js"
@@ -55,7 +56,7 @@ export function meanStep({ result }) {
 export function timeLeft({ job, result }) {
   const times = result?.step_time_s?.recorded ?? []
   const missing = job.window_steps - times.length
-  if (!times.length || missing <= 0 || hasStaleFigures(job) || job.state === "finished") return ""
+  if (!times.length || missing <= 0 || hasStaleFigures(job) || isOver(job)) return ""
   const left_s = missing * meanStep({ result })
   const past_s = (Date.now() - new Date(job.last_data_at)) / 1000
   return past_s > left_s ? "" : `, about ${about(left_s)} more`
