@@ -24,6 +24,7 @@ PacelineError                500
 │   ├── EpochSuperseded            a newer run of the job has registered
 │   └── JobRunning                 only a finished job can be archived or deleted
 ├── TooLarge                 413
+│   └── TooCostly                  an answer that takes longer to compute than it may
 ├── UnsupportedMedia         415
 ├── WrongHost                421
 ├── InvalidRequest           422   decodable, and wrong
@@ -31,12 +32,14 @@ PacelineError                500
 │   ├── InvalidRules               alert rules, with a line for each thing that is wrong
 │   └── InvalidTrace               a trace that no step can be replayed from
 ├── TooManyRequests          429   try again after `retry_after_s`
+│   ├── NoPlace                    too many of the project's requests are worked on
 │   ├── TestLimit                  tests and replays of a project, in ten minutes
 │   ├── RequestLimit               of a project, in a second
 │   ├── ByteLimit                  bytes of a project, in a second
 │   ├── JobLimit                   of a project, active or registered within a day
 │   ├── RunLimit                   of a job, in an hour
 │   └── StreamLimit                of a project, open at the same time
+├── CallerGone               499   it hung up: nobody reads this answer
 ├── NotInstalled             501   an optional package is missing
 ├── Unavailable              503   try again after `retry_after_s`
 │   ├── JobBeingRemoved            a deleted job's data is being removed
@@ -283,6 +286,17 @@ class TooLarge(PacelineError):
     code = "too_large"
 
 
+class TooCostly(TooLarge):
+    """The answer takes longer to compute than one caller may make the service compute."""
+
+    code = "too_costly"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"this takes more than {seconds:g} s to compute: ask for fewer steps, workers or windows"
+        )
+
+
 class UnsupportedMedia(PacelineError):
     """A content type, encoding or wire version that is not known here."""
 
@@ -338,6 +352,12 @@ class TooManyRequests(PacelineError):
         self.retry_after_s = retry_after_s
 
 
+class NoPlace(TooManyRequests):
+    """As many requests as may be worked on at the same time are; none ended in time."""
+
+    code = "limit_places"
+
+
 class RequestLimit(TooManyRequests):
     """A project asks more often than it may."""
 
@@ -372,6 +392,16 @@ class StreamLimit(TooManyRequests):
     """A project has as many open event streams as it may have."""
 
     code = "limit_sse"
+
+
+class CallerGone(PacelineError):
+    """The caller hung up: the computation ends, and nobody reads this."""
+
+    status = 499
+    code = "caller_gone"
+
+    def __init__(self) -> None:
+        super().__init__("the caller has gone")
 
 
 class NotInstalled(PacelineError):
