@@ -20,6 +20,7 @@ PacelineError                500
 │   ├── ViewNotFound
 │   └── WindowNotFound
 ├── TooSlow                  408   the body did not arrive in time
+├── CallerGone               408   it hung up: nobody reads this
 ├── Conflict                 409
 │   ├── EpochSuperseded            a newer run of the job has registered
 │   └── JobRunning                 only a finished job can be archived or deleted
@@ -39,7 +40,6 @@ PacelineError                500
 │   ├── JobLimit                   of a project, active or registered within a day
 │   ├── RunLimit                   of a job, in an hour
 │   └── StreamLimit                of a project, open at the same time
-├── CallerGone               499   it hung up: nobody reads this answer
 ├── NotInstalled             501   an optional package is missing
 ├── Unavailable              503   try again after `retry_after_s`
 │   ├── JobBeingRemoved            a deleted job's data is being removed
@@ -293,7 +293,7 @@ class TooCostly(TooLarge):
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"this takes more than {seconds:g} s to compute: ask for fewer steps, workers or windows"
+            f"this takes more than {seconds:g} s to compute: ask for fewer steps or windows at once"
         )
 
 
@@ -397,7 +397,7 @@ class StreamLimit(TooManyRequests):
 class CallerGone(PacelineError):
     """The caller hung up: the computation ends, and nobody reads this."""
 
-    status = 499
+    status = 408
     code = "caller_gone"
 
     def __init__(self) -> None:

@@ -40,6 +40,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 import app
 from app.errors import InvalidRequest, StartUpFailed, StoreUnavailable
 from app.store.alerting.tables import alert_groups
+from app.work_budget import checkpoint
 
 __all__ = ["Connection", "Store", "now_s", "parse_url", "with_longer_limit", "without_time_limits"]
 
@@ -70,6 +71,7 @@ class Store:
         make = _sqlite_engine if self.is_sqlite else _postgres_engine
         default_s = _SQLITE_LOCK_S if self.is_sqlite else _PG_LOCK_S
         self._engine = make(parsed, default_s if lock_wait_s is None else lock_wait_s)
+        event.listen(self._engine, "before_cursor_execute", _check_work_budget)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -151,6 +153,12 @@ def with_longer_limit(conn: Connection) -> None:
 
 def _for_writing(conn: Connection) -> Connection:
     return conn.execution_options(immediate=True)
+
+
+def _check_work_budget(conn: Connection, *_statement: Any) -> None:
+    # What has begun to be written is written whole, even if its caller has gone.
+    if not conn.get_execution_options().get("immediate", False):
+        checkpoint()
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.http.auth import SAFE_METHODS
-from app.api.http.in_flight import MAX_PROJECT_SHARE, Kind, kind_of
+from app.api.http.in_flight import MAX_PROJECT_SHARE
 from app.api.http.principal import OPS_PATH, TRACES_PATH, project_of_request
+from app.api.http.request_kinds import kind_of
 from app.errors import (
     BadRequest,
     ByteLimit,
@@ -163,7 +164,7 @@ Sender = tuple[str | None, bool]  # a project, and whether the request is a push
 
 def sender_of(scope: Scope) -> Sender:
     """Whose allowances a request uses: those of the project's pushes, or of its people."""
-    return project_of_request(scope), kind_of(scope) is not Kind.PERSON
+    return project_of_request(scope), kind_of(scope).is_push
 
 
 def _subtract(counted: Counter[Sender], sender: Sender, number: int) -> None:

@@ -123,9 +123,9 @@ def _content(text: str) -> Any:
     for event in yaml_events(text, max_depth=_MAX_DEPTH):
         if isinstance(event, yaml.AliasEvent):  # merged again and again
             return None
-        if isinstance(event, yaml.ScalarEvent) and event.implicit[0]:
-            if len(event.value) > _MAX_PLAIN_CHARS:
-                return None
+        is_plain = isinstance(event, yaml.ScalarEvent) and event.implicit[0]
+        if is_plain and len(event.value) > _MAX_PLAIN_CHARS:
+            return None
     return None if len(text) > _MAX_BYTES else yaml.load(text, Loader=LOADER)  # noqa: S506, safe
 
 
