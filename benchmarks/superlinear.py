@@ -6,7 +6,8 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,13 +29,11 @@ from tests.harness.fuzz.hostile_requests import (
     InProcessApi,
     requests_of,
 )
-from tests.harness.fuzz.input_families import JSON, MAX_EXPONENT, TEXTS, YAML, Family, Growth
+from tests.harness.fuzz.input_families import JSON, NUM_REPEATS, TEXTS, YAML, Growth, reader_growth
 
-MAX_BLOCKED_S = 0.05
 _MAX_BODY_BYTES = 256 << 10  # of people's requests
 _MAX_PUSH_BYTES = 2 << 20
 _MAX_FILE_BYTES = 1 << 20
-_AGAIN = 3  # measurements of what looks wrong: another process may have been in the way
 _PUSHES = ("push_ops", "push_spans", "add_scores")
 
 
@@ -49,12 +48,14 @@ def superlinear(
 
     Example: python -m benchmarks superlinear --only check_rules
     """
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     began_s = time.perf_counter()
-    found = asyncio.run(_of_api(only))
-    if files:
-        found |= {name: growth for name, growth in _of_files() if only in name}
-    wrong = {name: _shown(each) for name, each in found.items() if _is_wrong(each)}
+    with _without_log():
+        found = asyncio.run(_of_api(only))
+        for name, measure in _of_files() if files else ():
+            if only in name:
+                found[name] = measure()
+                _tell(name, found[name])
+    wrong = {name: _shown(each) for name, each in found.items() if each.is_wrong}
     slowest = max((each.costs_s[-1] for each in found.values()), default=0.0)
     blocked = max((each.blocked_s for each in found.values()), default=0.0)
     seconds = round(time.perf_counter() - began_s, 1)
@@ -64,8 +65,21 @@ def superlinear(
         raise typer.Exit(1)
 
 
-def _is_wrong(growth: Growth) -> bool:
-    return growth.exponent > MAX_EXPONENT or growth.blocked_s > MAX_BLOCKED_S
+@contextmanager
+def _without_log() -> Iterator[None]:
+    """Each hostile request would have a line of its own."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _tell(name: str, growth: Growth) -> None:
+    """What is wrong, as soon as it is found."""
+    if growth.is_wrong:
+        typer.echo(json.dumps({name: _shown(growth)}), err=True)
 
 
 def _shown(growth: Growth) -> dict[str, Any]:
@@ -88,14 +102,15 @@ async def _of_api(only: str) -> dict[str, Growth]:
                     continue
                 api.monotonic.now_s += 1000.0  # rates are of no interest here
                 found[request.name] = await _measured(asked, request)
+                _tell(request.name, found[request.name])
             return found
 
 
 async def _measured(api: InProcessApi, request: HostileRequest) -> Growth:
     size = _largest_bytes(request) // 5
     found = await api.growth(request, size)
-    for _ in range(_AGAIN):
-        if not _is_wrong(found):
+    for _ in range(NUM_REPEATS):
+        if not found.is_wrong:
             break
         found = found.cheapest(await api.growth(request, size))
     return found
@@ -109,26 +124,37 @@ def _largest_bytes(request: HostileRequest) -> int:
     return min(largest, Settings(token=TOKEN).max_body_bytes)
 
 
-def _of_files() -> Iterator[tuple[str, Growth]]:
+def _of_files() -> Iterator[tuple[str, Callable[[], Growth]]]:
     for family, text in YAML.items():
-        yield f"rules file: {family}", _growth(_read_rules, text, MAX_RULES_BYTES)
+        yield (
+            f"rules file: {family}",
+            partial(reader_growth, _read_rules, text, MAX_RULES_BYTES // 5),
+        )
     with tempfile.TemporaryDirectory(prefix="paceline-superlinear-") as folder:
         path = Path(folder) / "meta-a.yaml"
 
         def read_meta(text: str) -> None:
             path.write_text(text, encoding="utf-8")
-            meta.load(path)
+            with suppress(PacelineError):
+                meta.load(path)
 
         for family, text in YAML.items():
-            yield f"meta file: {family}", _growth(read_meta, text, _MAX_FILE_BYTES)
+            yield (
+                f"meta file: {family}",
+                partial(reader_growth, read_meta, text, _MAX_FILE_BYTES // 5),
+            )
         for name in (*FORMATS, *SCORE_FORMATS):
             for family, text in (*JSON.items(), *TEXTS.items()):
                 read = _file_reader(name, Path(folder))
-                yield f"{name} file: {family}", _growth(read, text, _MAX_FILE_BYTES)
+                yield (
+                    f"{name} file: {family}",
+                    partial(reader_growth, read, text, _MAX_FILE_BYTES // 5),
+                )
 
 
 def _read_rules(text: str) -> None:
-    parse_rules(text)
+    with suppress(PacelineError):
+        parse_rules(text)
 
 
 def _file_reader(name: str, folder: Path) -> Callable[[str], None]:
@@ -139,31 +165,7 @@ def _file_reader(name: str, folder: Path) -> Callable[[str], None]:
     def read(text: str) -> None:
         for path in paths:
             path.write_text(text, encoding="utf-8")
-        opened = chosen.opened(paths, ImportOptions())
-        try:
+        with suppress(PacelineError), closing(chosen.opened(paths, ImportOptions())) as opened:
             opened.describe()
-        finally:
-            opened.close()
 
     return read
-
-
-def _growth(read: Callable[[str], None], family: Family, largest_bytes: int) -> Growth:
-    found = _growth_once(read, family, largest_bytes)
-    for _ in range(_AGAIN):
-        if not _is_wrong(found):
-            break
-        found = found.cheapest(_growth_once(read, family, largest_bytes))
-    return found
-
-
-def _growth_once(read: Callable[[str], None], family: Family, largest_bytes: int) -> Growth:
-    costs_s = []
-    for part in (5, 2.5, 1.25):
-        text = family(int(largest_bytes / part))
-        began_s = time.process_time()
-        with suppress(PacelineError):
-            read(text)
-        costs_s.append(time.process_time() - began_s)
-    first_s, second_s, third_s = costs_s
-    return Growth((first_s, second_s, third_s))

@@ -15,6 +15,8 @@ _SILENT_RANKS = "tests/consumer/test_run_cache_silent_ranks.py::"
 _SENDER = "tests/consumer/test_sender.py::"
 _STORMS = "tests/consumer/test_alert_state_storms.py::"
 _NOTIFICATIONS = f"{_HERE}test_notifications.py::"
+_FUZZ = "tests/fuzz/test_superlinear.py::"
+_PLACES = "tests/api/http/test_work_places.py::"
 _SSRF = "tests/alerts/guard/test_guard_ssrf.py::"
 
 TESTS: dict[int, tuple[str, ...]] = {
@@ -135,6 +137,14 @@ TESTS: dict[int, tuple[str, ...]] = {
     55: (f"{_SENDER}test_row_55_receiver_failing_for_a_day_is_disabled_and_outbox_bounded",),
     56: ("tests/client/test_webhook.py::test_message_replayed_later_is_refused",),
     57: (f"{_SENDER}test_row_57_success_status_of_a_receiver_is_trusted_and_saved",),
+    58: (
+        f"{_FUZZ}test_row_58_nested_brackets_are_found_with_a_parser_that_follows_them",
+        f"{_FUZZ}test_row_58_rules_take_time_in_proportion_to_their_size",
+        f"{_FUZZ}test_row_58_meta_files_take_time_in_proportion_to_their_size",
+        f"{_FUZZ}test_row_58_hostile_bodies_hold_up_no_other_request",
+        f"{_PLACES}test_questions_on_all_places_keep_no_page_and_no_push_waiting",
+        f"{_PLACES}test_work_in_a_thread_ends_when_its_caller_hangs_up_and_frees_its_place",
+    ),
 }
 
 REASONS: dict[int, str] = {

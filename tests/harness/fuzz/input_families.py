@@ -7,6 +7,7 @@ times.
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ Family = Callable[[int], str]
 # Below this many seconds at the largest size, growth is that of the clock's noise.
 MIN_COST_S = 0.02
 MAX_EXPONENT = 1.2
+MAX_BLOCKED_S = 0.05
+NUM_REPEATS = 3  # of what looks wrong: another process may have been in the way
 
 
 def repeated(unit: str, before: str = "", after: str = "") -> Family:
@@ -135,6 +138,11 @@ class Growth:
         """Of the size; 0 where the cost is too small to tell."""
         return growth_exponent(self.costs_s)
 
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the cost grows faster than the size, or the event loop was held up."""
+        return self.exponent > MAX_EXPONENT or self.blocked_s > MAX_BLOCKED_S
+
     def cheapest(self, other: "Growth") -> "Growth":
         """The lower of each figure: what another process took meanwhile is no cost."""
         first, second, third = (
@@ -152,3 +160,25 @@ def growth_exponent(costs_s: tuple[float, float, float]) -> float:
     if third_s < MIN_COST_S or second_s <= first_s or third_s <= second_s:
         return 0.0
     return math.log2((third_s - second_s) / (second_s - first_s))
+
+
+def reader_growth(read: Callable[[str], None], family: Family, size: int) -> Growth:
+    """Figures of a reader of texts of `size`, twice and four times as many bytes."""
+    found = _growth_once(read, family, size)
+    for _ in range(NUM_REPEATS):
+        if not found.is_wrong:
+            break
+        found = found.cheapest(_growth_once(read, family, size))
+    return found
+
+
+def _growth_once(read: Callable[[str], None], family: Family, size: int) -> Growth:
+    def cost_s(text: str) -> float:
+        began_s = time.process_time()
+        read(text)
+        return time.process_time() - began_s
+
+    third_s = cost_s(family(4 * size))
+    if third_s < MIN_COST_S:
+        return Growth((0.0, 0.0, third_s))
+    return Growth((cost_s(family(size)), cost_s(family(2 * size)), third_s))
