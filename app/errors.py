@@ -21,11 +21,13 @@ PacelineError                500
 │   ├── ViewNotFound
 │   └── WindowNotFound
 ├── TooSlow                  408   the body did not arrive in time
+├── CallerGone               408   it hung up: nobody reads this
 ├── Conflict                 409
 │   ├── EpochSuperseded            a newer run of the job has registered
 │   ├── JobRunning                 only a finished job can be archived or deleted
 │   └── SecretsLocked              the key that stored secrets need is not here
 ├── TooLarge                 413
+│   └── TooCostly                  an answer that takes longer to compute than it may
 ├── UnsupportedMedia         415
 ├── WrongHost                421
 ├── InvalidRequest           422   decodable, and wrong
@@ -33,6 +35,7 @@ PacelineError                500
 │   ├── InvalidRules               alert rules, with a line for each thing that is wrong
 │   └── InvalidTrace               a trace that no step can be replayed from
 ├── TooManyRequests          429   try again after `retry_after_s`
+│   ├── NoPlace                    too many of the project's requests are worked on
 │   ├── TestLimit                  tests and replays of a project, in ten minutes
 │   ├── RequestLimit               of a project, in a second
 │   ├── ByteLimit                  bytes of a project, in a second
@@ -301,6 +304,17 @@ class TooLarge(PacelineError):
     code = "too_large"
 
 
+class TooCostly(TooLarge):
+    """The answer takes longer to compute than one caller may make the service compute."""
+
+    code = "too_costly"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"this takes more than {seconds:g} s to compute: ask for fewer steps or windows at once"
+        )
+
+
 class UnsupportedMedia(PacelineError):
     """A content type, encoding or wire version that is not known here."""
 
@@ -356,6 +370,12 @@ class TooManyRequests(PacelineError):
         self.retry_after_s = retry_after_s
 
 
+class NoPlace(TooManyRequests):
+    """As many requests as may be worked on at the same time are; none ended in time."""
+
+    code = "limit_places"
+
+
 class RequestLimit(TooManyRequests):
     """A project asks more often than it may."""
 
@@ -390,6 +410,16 @@ class StreamLimit(TooManyRequests):
     """A project has as many open event streams as it may have."""
 
     code = "limit_sse"
+
+
+class CallerGone(PacelineError):
+    """The caller hung up: the computation ends, and nobody reads this."""
+
+    status = 408
+    code = "caller_gone"
+
+    def __init__(self) -> None:
+        super().__init__("the caller has gone")
 
 
 class NotInstalled(PacelineError):

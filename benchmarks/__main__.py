@@ -54,6 +54,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "page-under-load": Benchmark(
             "service.page_load:page_under_load", "pages' requests while a job pushes flat out"
         ),
+        "hostile": Benchmark(
+            "service.hostile:hostile", "pushes and probes while a read token does its worst"
+        ),
         "client": Benchmark("recording.client:client", "what recording costs a training"),
         "torch": Benchmark("recording.training:torch", "the same in a real one, on the CPU"),
     },
@@ -84,6 +87,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         ),
         "fuzz": Benchmark("fuzz:fuzz", "wrong bytes of every kind, and wrong files"),
         "fuzz-spans": Benchmark("fuzz:fuzz_spans", "wrong OTLP bodies"),
+        "superlinear": Benchmark(
+            "superlinear:superlinear", "does CPU grow with the size of every input, and no faster?"
+        ),
         "schema": Benchmark("schema.command:schema", "does the API keep to /openapi.json?"),
     },
 }

@@ -42,6 +42,7 @@ from app.errors import DiskFull, InvalidRequest, StartUpFailed, StoreUnavailable
 from app.store.alerting.tables import alert_groups
 from app.store.disk.usage import FULL_BELOW_BYTES, free_bytes, full_sentence, sqlite_directory
 from app.store.sealing import OPTION, SecretKeys
+from app.work_budget import checkpoint
 
 __all__ = ["Connection", "Store", "now_s", "parse_url", "with_longer_limit", "without_time_limits"]
 
@@ -80,6 +81,7 @@ class Store:
         make = _sqlite_engine if self.is_sqlite else _postgres_engine
         default_s = _SQLITE_LOCK_S if self.is_sqlite else _PG_LOCK_S
         made = make(parsed, default_s if lock_wait_s is None else lock_wait_s)
+        event.listen(made, "before_cursor_execute", _check_work_budget)
         self._engine = made.execution_options(**{OPTION: keys or SecretKeys()})
 
     @contextmanager
@@ -175,6 +177,12 @@ def with_longer_limit(conn: Connection) -> None:
 
 def _for_writing(conn: Connection) -> Connection:
     return conn.execution_options(immediate=True)
+
+
+def _check_work_budget(conn: Connection, *_statement: Any) -> None:
+    # What has begun to be written is written whole, even if its caller has gone.
+    if not conn.get_execution_options().get("immediate", False):
+        checkpoint()
 
 
 @contextmanager

@@ -24,6 +24,8 @@ _ENDS = "tests/client/ending/test_process_end.py::"
 _EXITS = "tests/api/routes/jobs/test_exits.py::"
 _WATCH = f"{_HERE}test_watch.py::"
 _SERVICE_WATCH = "tests/watch/test_service_watch.py::"
+_FUZZ = "tests/fuzz/test_superlinear.py::"
+_PLACES = "tests/api/http/test_work_places.py::"
 _SSRF = "tests/alerts/guard/test_guard_ssrf.py::"
 
 TESTS: dict[int, tuple[str, ...]] = {
@@ -264,6 +266,14 @@ OWN_FAULTS: dict[str, tuple[str, ...]] = {
     "training forks": (f"{_ENDS}test_children_of_the_training_report_nothing_and_die_of_sigterm",),
     "recorder's own code raises": (
         "tests/client/test_guard.py::test_an_error_of_its_own_ends_recording_with_one_warning",
+    ),
+    "a request asks for more time than it may have": (
+        f"{_FUZZ}test_nested_brackets_are_found_with_a_parser_that_follows_them",
+        f"{_FUZZ}test_rules_take_time_in_proportion_to_their_size",
+        f"{_FUZZ}test_meta_files_take_time_in_proportion_to_their_size",
+        f"{_FUZZ}test_hostile_bodies_hold_up_no_other_request",
+        f"{_PLACES}test_questions_on_all_places_keep_no_page_and_no_push_waiting",
+        f"{_PLACES}test_work_in_a_thread_ends_when_its_caller_hangs_up_and_frees_its_place",
     ),
 }
 

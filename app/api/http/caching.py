@@ -14,6 +14,7 @@ from typing import Generic, NamedTuple, TypeVar
 from cachetools import LRUCache
 
 from app.errors import StoreUnavailable
+from app.work_budget import within
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -191,7 +192,8 @@ class LookupCache(Generic[K, V]):
         return entry if entry is not None and now_s < entry.until_s else None
 
     def _begin(self, key: K) -> _Lookup[V]:
-        task = asyncio.ensure_future(self._read(key))
+        with within(None):  # the lookup is for all callers: it does not end with the first one
+            task = asyncio.ensure_future(self._read(key))
         lookup = _Lookup(task, self._monotonic() + self._fresh_s)
         with self._lock:
             self._lookups[key] = lookup

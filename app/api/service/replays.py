@@ -8,7 +8,6 @@ import threading
 from typing import Any, NamedTuple
 
 from app.api.http.caching import ComputeCache
-from app.api.http.limits import ConcurrencyLimit
 from app.engine.questions.answer import Questions
 from app.engine.replays import WindowReplay, prepare
 from app.engine.timeline.selection import slowest_step
@@ -166,38 +165,15 @@ MAX_REPLAY_BYTES = 1 << 30
 # A trace's columns, three matrices of times, and the graph.
 BYTES_PER_OP = 80
 
-# A caller that waits for a build holds one of the 40 threads of the process.
-MAX_BUILD_WAITERS = 8
-# Work on a large job's replay takes up to 100 MB and one or two cores.
-MAX_CONCURRENT_WORK = 4
-# Each keeps a core busy and delays other answers.
-MAX_DOWNLOADS = 2
-
-TOO_MANY_REPLAYS = "too many others ask for recorded operations now: ask again in a moment"
-_TOO_MANY_DOWNLOADS = "others download timelines now: ask again in a moment"
-
 
 class ReplayCache:
-    """LRU cache of the replays of stored windows; thread-safe.
+    """LRU cache of the replays of stored windows; thread-safe."""
 
-    Hold a slot of `work_limit` for computations on a replay, and of `download_limit` for a file
-    that is written while it is sent.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        max_bytes: int = MAX_REPLAY_BYTES,
-        max_waiting: int = MAX_BUILD_WAITERS,
-    ) -> None:
+    def __init__(self, store: Store, *, max_bytes: int = MAX_REPLAY_BYTES) -> None:
         self._store = store
         self._cache = ComputeCache[WindowKey, Questions](max_size=max_bytes, size_of=_size_bytes)
         # One build at a time: a large window takes gigabytes meanwhile.
         self._building = threading.Lock()
-        self._waiting = ConcurrencyLimit(max_waiting, TOO_MANY_REPLAYS)
-        self.work_limit = ConcurrencyLimit(MAX_CONCURRENT_WORK, TOO_MANY_REPLAYS)
-        self.download_limit = ConcurrencyLimit(MAX_DOWNLOADS, _TOO_MANY_DOWNLOADS)
 
     def get(self, job_id: str, window_id: str) -> WindowReplay:
         """The replay of a closed window; `latest` is the newest closed one of the current run.
@@ -206,7 +182,6 @@ class ReplayCache:
             JobNotFound: the job never registered.
             WindowNotFound: it has no such window.
             Conflict: the window is still open, or none of its steps can be replayed.
-            Unavailable: too many wait for a window already.
         """
         return self.questions(job_id, window_id).replay
 
@@ -217,7 +192,7 @@ class ReplayCache:
         return self._cache.find(key) or self._build(key)
 
     def _build(self, key: WindowKey) -> Questions:
-        with self._waiting.slot(), self._building:
+        with self._building:
             return self._cache.get(key, lambda: Questions(prepare(load_window(self._store, key))))
 
 
@@ -240,7 +215,6 @@ class StepViewCache:
             max_size=max_bytes, size_of=lambda view: view.size_bytes
         )
         self._playing = threading.Lock()
-        self._waiting = ConcurrencyLimit(MAX_BUILD_WAITERS, TOO_MANY_REPLAYS)
 
     def get(
         self, job_id: str, window_id: str, step: int | None, dp_rank: int | None
@@ -253,7 +227,6 @@ class StepViewCache:
             JobNotFound, WindowNotFound: there is no such job or window.
             Conflict: the window is open, or its operations have been deleted.
             InvalidRequest: it has no such step or dp rank.
-            Unavailable: too many ask for recorded operations.
         """
         replay = self._replays.get(job_id, window_id)
         shown = slowest_step(replay) if step is None else step
@@ -262,10 +235,5 @@ class StepViewCache:
         return replay, view.of(dp_rank)
 
     def _play(self, key: _StepKey, replay: WindowReplay, step: int) -> StepView:
-        def play() -> StepView:
-            # Callers that wait for the same step hold no slot of the work limit.
-            with self._replays.work_limit.slot():
-                return step_view(replay, step)
-
-        with self._waiting.slot(), self._playing:
-            return self._cache.get(key, play)
+        with self._playing:
+            return self._cache.get(key, lambda: step_view(replay, step))

@@ -6,7 +6,10 @@
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
+
+from anyio import CapacityLimiter
 
 from app.alerts.guard.guard import SsrfGuard
 from app.alerts.rule import Rule
@@ -132,6 +135,8 @@ class Service:
     results: ResultCache = field(default_factory=ResultCache)
     answers: ComputeCache[Hashable, Any] = field(default_factory=cost_aware_cache)
     test_sends: ConcurrencyLimit = field(default_factory=test_send_limit)
+    # /metrics has no place of its own, and its text of 1,000 jobs takes a while.
+    metrics_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
     span_buffer: SpanBuffer = field(default_factory=SpanBuffer)
     span_bodies: OtlpBodyReader = field(default_factory=OtlpBodyReader)
     span_refusals: SpanRefusalLog = field(default_factory=SpanRefusalLog)

@@ -440,6 +440,16 @@ def test_batch_of_an_unknown_worker_is_late():
     assert change.window.trace.num_ops == num_rows(0)
 
 
+def test_rank_that_claims_another_place_changes_nothing_of_it():
+    run = assembler()
+    first = step_batches(0)
+    feed(run, first)
+    thief, robbed = first[0].rank, first[-1]
+    claim = replace(robbed, rank=thief, batch_seq=robbed.batch_seq + 1, host="thief")
+    assert run.add(claim, 0.0)[:4] == ("stranger", [], claim.columns.num_ops, -1)
+    assert "thief" not in run.tracker.hosts().values()
+
+
 def test_step_of_1024_workers_has_all_operations():
     job = Job.of("large", Parallelism(dp_size=64, pp_size=16))
     run = assembler(job=job, window_steps=8)

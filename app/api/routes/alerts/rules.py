@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -174,12 +175,12 @@ async def rules_text(request: HttpRequest) -> str:
             raise BadRequest("the text is not valid UTF-8") from None
     if media != bodies.JSON_TYPE:
         raise UnsupportedMedia(f"send {YAML_TYPE} or {bodies.JSON_TYPE}")
-    return _as_yaml(bodies.read_json(body, media))
+    return await run_in_threadpool(_as_yaml, body, media)
 
 
-def _as_yaml(given: object) -> str:
+def _as_yaml(body: bytes, media: str) -> str:
     try:
-        known = RulesIn.model_validate(given)
+        known = RulesIn.model_validate(bodies.read_json(body, media))
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise RequestValidationError(

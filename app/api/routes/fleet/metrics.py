@@ -7,14 +7,15 @@ import asyncio
 import re
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import structlog
+from anyio import to_thread
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 from typing_extensions import override
 
@@ -199,7 +200,8 @@ async def get_metrics(request: Request, service: ServiceDep) -> Response:
     text += generate_latest(DiskSamples(sizes, forecast, watch.disk.level))
     if state is not None and lines is not None:
         is_watched = state.live_consumers > 0
-        making = run_in_threadpool(_job_text, service, caller, lines, is_watched)
+        work = partial(_job_text, service, caller, lines, is_watched)
+        making = to_thread.run_sync(work, limiter=service.metrics_threads)
         text += await _or_none(service, "jobs", making) or b""
     return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 

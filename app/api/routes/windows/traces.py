@@ -56,7 +56,6 @@ def get_window_trace(job_id: JobKey, window: WindowId, service: ServiceDep) -> R
     name = f"{job_of(job_id)}-{key.window_id}"
     return Download(
         _zipped(service.store, key, registration, name),
-        service.replays.download_limit,
         name=f"{name}.zip",
         media_type=ZIP,
     )

@@ -61,7 +61,6 @@ def shown_result(
         WindowNotFound: it has no such window.
         InvalidRequest: the range or the steps are not valid.
         Conflict: steps of a window whose operations are not stored.
-        Unavailable: too many ask for steps or for several windows now.
     """
     if steps is not None:
         result = _result_of_steps(service, job_id, window, steps, per_step=per_step)
@@ -110,8 +109,7 @@ def _result_of_steps(
     numbers = parse_step_ranges(named, whole.steps)
 
     def analyse() -> Result:
-        with service.replays.work_limit.slot():
-            return analysed(whole.only(numbers), History())[1]
+        return analysed(whole.only(numbers), History())[1]
 
     result = service.results.get_or_compute((job_id, whole.id, whole.revision, numbers), analyse)
     return result if per_step else split_by_step(result)[0]
@@ -131,7 +129,7 @@ def _result_of_range(
         span = windows.window_range(conn, job_id, first, last)
 
     def read() -> Result:
-        with service.results.range_limit.slot(), service.store.read() as conn:
+        with service.store.read() as conn:
             return read_range(conn, job_id, span, per_step=per_step, since_step=since_step)
 
     key = (job_id, named, span.num_windows, span.revisions, per_step, since_step)
