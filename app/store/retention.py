@@ -5,7 +5,7 @@ alerts, due messages, unsettled dead letters. Rows are removed in small batches,
 transaction of its own. SQLite reuses freed pages and PostgreSQL freed space; files do not shrink.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -29,6 +29,7 @@ from sqlalchemy import (
     update,
 )
 
+from app.engine.step_counts import Resolution
 from app.errors import LeaseLost, NotFound
 from app.store import runs as stored_runs
 from app.store.alerting.tables import (
@@ -67,6 +68,7 @@ from app.store.tables import (
     window_losses,
     windows,
 )
+from app.store.thinning import ThinnedWindows, ThinningDays, count_due, thin
 from app.trace.job import project_of
 
 
@@ -154,8 +156,12 @@ def set_project_days(
         raise NotFound(f"no project {project!r}: it is created with its first token")
 
 
-def sweep(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
+def sweep(
+    store: Store, default: RetentionDays, thinning: ThinningDays | None = None
+) -> Iterator[RemovedRows]:
     """Remove expired rows, one batch per iteration; no transaction is open in between.
+
+    With `thinning` old windows are thinned, too, once the expired ones are gone.
 
     Raises:
         LeaseLost: another process is sweeping.
@@ -165,6 +171,9 @@ def sweep(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
     for project, kind, before_s in _tasks(store, default):
         while number := _remove_batch(store, project, kind, before_s):
             yield RemovedRows(project, kind.name, number)
+    if thinning is not None:
+        for thinned in thin(store, thinning, _lock_sweep):
+            yield _thinned_rows(thinned)
 
 
 def remove_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
@@ -180,7 +189,21 @@ def remove_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
         _forget_deletion(store, job_id)
 
 
-def count_old(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
+# What `RemovedRows.kind` says of windows that were thinned.
+_THINNED_KINDS: Mapping[Resolution, str] = {
+    "window": "windows' figures by step",
+    "hour": "windows, joined by the hour,",
+    "day": "windows, joined by the day,",
+}
+
+
+def _thinned_rows(thinned: ThinnedWindows) -> RemovedRows:
+    return RemovedRows(thinned.project, _THINNED_KINDS[thinned.resolution], thinned.number)
+
+
+def count_old(
+    store: Store, default: RetentionDays, thinning: ThinningDays | None = None
+) -> Iterator[RemovedRows]:
     """What `sweep` would remove now; runs may expire once their windows are removed."""
     yield from _count_of_deleted_jobs(store)
     for project, kind, before_s in _tasks(store, default):
@@ -189,6 +212,8 @@ def count_old(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
             number = conn.execute(select(func.count()).select_from(old)).scalar_one()
         if number:
             yield RemovedRows(project, kind.name, number)
+    if thinning is not None:
+        yield from map(_thinned_rows, count_due(store, thinning))
 
 
 def _tasks(store: Store, default: RetentionDays) -> Iterator[tuple[str, ExpiringRows, float]]:

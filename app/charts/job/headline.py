@@ -11,6 +11,7 @@ from app import formatting
 from app.charts.job.waits import remarks
 from app.diagnosis.sentence import sentence_case
 from app.engine.metrics import MAX_DISCREPANCY
+from app.engine.step_counts import num_steps
 
 JobState = Literal[
     "healthy",
@@ -118,7 +119,7 @@ def missing_ranks_sentence(result: Mapping[str, Any]) -> str:
     if not workers or any(each.get("cause") == _SILENT for each in found):
         return ""
     are = "is" if len(workers) == 1 else "are"
-    most, of = max(each["num_steps"] for each in workers), len(result["steps"])
+    most, of = max(each["num_steps"] for each in workers), num_steps(result)
     steps = f"all {formatting.plural(of, 'step')}" if most >= of else f"{most} of {of} steps"
     up_to = "up to " if len({each["num_steps"] for each in workers}) > 1 else ""
     ranks = formatting.ranks([each["rank"] for each in workers])
