@@ -11,7 +11,7 @@ from app import formatting
 from app.charts.job.waits import remarks
 from app.diagnosis.sentence import sentence_case
 from app.engine.metrics import MAX_DISCREPANCY
-from app.engine.step_counts import num_steps
+from app.engine.step_counts import Resolution, num_steps, resolution_of
 
 JobState = Literal[
     "healthy",
@@ -82,7 +82,21 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         case _:
             text = _running(state, known, seen)
     sentence, sub = _with_missing_ranks(state, text, known)
-    return Headline(state, sentence, f"{sub} {_first_figures(state, known, seen)}".strip())
+    added = f"{_first_figures(state, known, seen)} {thinned_words(known)}".strip()
+    return Headline(state, sentence, f"{sub} {added}".strip())
+
+
+_KEPT_WORDS: Mapping[Resolution, str] = {
+    "step": "",
+    "window": "Figures by step are no longer stored of all these steps.",
+    "hour": "Old windows are stored by the hour: causes and figures are of whole hours.",
+    "day": "Old windows are stored by the day: causes and figures are of whole days.",
+}
+
+
+def thinned_words(result: Mapping[str, Any] | None) -> str:
+    """What is no longer stored of old steps; "" where nothing is missing."""
+    return "" if result is None else _KEPT_WORDS[resolution_of(result)]
 
 
 def _first_figures(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> str:
