@@ -10,7 +10,7 @@ from app.cli.options import DataDir
 if TYPE_CHECKING:
     from app.settings import Settings
     from app.store.retention import RetentionDays
-    from app.store.thinning import ThinningDays
+    from app.store.shrinking.thinning import ThinningDays
 
 app = typer.Typer(no_args_is_help=True, help="How long operations and results are kept.")
 
@@ -68,7 +68,7 @@ def compact(data_dir: DataDir = None) -> None:
     Example: paceline retention compact
     """
     from app.cli.store_access import open_store
-    from app.store.file_size import rewrite_file
+    from app.store.shrinking.file_size import rewrite_file
 
     with open_store(data_dir) as (store, _):
         before_bytes, after_bytes = rewrite_file(store)
@@ -103,7 +103,7 @@ def _default_keep(settings: "Settings") -> "RetentionDays":
 
 
 def _thinning(settings: "Settings") -> "ThinningDays":
-    from app.store.thinning import ThinningDays
+    from app.store.shrinking.thinning import ThinningDays
 
     return ThinningDays(
         settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days

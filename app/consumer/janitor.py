@@ -13,9 +13,9 @@ import structlog
 from app.errors import LeaseLost, Unavailable
 from app.store import retention
 from app.store.database import Store
-from app.store.file_size import give_back_free_pages
 from app.store.retention import RetentionDays
-from app.store.thinning import ThinningDays
+from app.store.shrinking.file_size import give_back_free_pages
+from app.store.shrinking.thinning import ThinningDays
 
 log = structlog.get_logger()
 

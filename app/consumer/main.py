@@ -32,7 +32,7 @@ from app.settings import Settings
 from app.store.alerting import receivers
 from app.store.database import Store, durability_weaknesses, is_migrated, now_s
 from app.store.retention import RetentionDays
-from app.store.thinning import ThinningDays
+from app.store.shrinking.thinning import ThinningDays
 from app.telemetry import set_up_logging
 
 log = structlog.get_logger()

@@ -46,6 +46,7 @@ from app.store.columns import PackedJson, is_bytes
 from app.store.database import Store, now_s, rows_of_group
 from app.store.jobs import RESTORABLE_FOR_S
 from app.store.projects import owns
+from app.store.shrinking.thinning import ThinnedWindows, ThinningDays, count_due, thin
 from app.store.tables import (
     annotations,
     audit,
@@ -68,7 +69,6 @@ from app.store.tables import (
     window_losses,
     windows,
 )
-from app.store.thinning import ThinnedWindows, ThinningDays, count_due, thin
 from app.trace.job import project_of
 
 

@@ -27,10 +27,10 @@ from app.monitor import observe
 from app.settings import Settings
 from app.store import fleet, hosts, retention, runs, windows
 from app.store.database import Connection, Store, parse_url
-from app.store.file_size import give_back_free_pages
 from app.store.retention import RetentionDays
 from app.store.runs import Registration
-from app.store.thinning import ThinningDays
+from app.store.shrinking.file_size import give_back_free_pages
+from app.store.shrinking.thinning import ThinningDays
 from app.store.windows import StepRow, WindowRecord, split_by_step
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault

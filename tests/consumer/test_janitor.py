@@ -9,7 +9,7 @@ from app.store import windows
 from app.store.database import Store
 from app.store.migrations import migrate
 from app.store.retention import RetentionDays
-from app.store.thinning import ThinningDays
+from app.store.shrinking.thinning import ThinningDays
 from tests.store.factories import register, window
 
 JOB = "default/job"

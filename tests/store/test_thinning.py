@@ -10,11 +10,12 @@ from app.diagnosis.job_history import History
 from app.engine.step_counts import num_steps, resolution_of, total_s
 from app.errors import LeaseLost, WindowNotFound
 from app.monitor import observe
-from app.store import fleet, joint_windows, retention, thinning, windows
+from app.store import fleet, joint_windows, retention, windows
 from app.store import tables as at
 from app.store.alerting import alerts
 from app.store.retention import RetentionDays
-from app.store.thinning import ThinningDays
+from app.store.shrinking import thinning
+from app.store.shrinking.thinning import ThinningDays
 from app.store.windows import StepRow, split_by_step
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
@@ -104,8 +105,9 @@ def sums(store):
     with store.read() as conn:
         losses = at.window_losses.c
         totals = conn.execute(
-            select(losses.kind, losses.name, func.sum(losses.gpu_s), func.sum(losses.gpu_s_recorded))
-            .group_by(losses.kind, losses.name).order_by(losses.kind, losses.name)
+            select(
+                losses.kind, losses.name, func.sum(losses.gpu_s), func.sum(losses.gpu_s_recorded)
+            ).group_by(losses.kind, losses.name)
         ).all()  # fmt: skip
         span = joint_windows.whole_run(conn, JOB, 1)
         times = windows.step_time_sums(conn, JOB, since=(1, 0))
