@@ -298,8 +298,8 @@ steps = Table(
     Column("window_id", Text, nullable=False),
     Column("skipped_reason", Text),
     Column("started_s", Real),  # Unix time by the workers' clocks; null: not known
-    # Of rows that retention has thinned to means over several steps (app/store/shrinking/thinning.py): the
-    # last of these, and how many have figures; null: one step.
+    # Of means over several steps (app/store/shrinking/thinning.py): the last of these,
+    # and how many have figures; null: one step.
     Column("last_step", BigInteger),
     Column("num_steps", BigInteger),
 )

@@ -227,7 +227,7 @@ def test_operations_are_kept_of_the_slowest_window_of_an_hour(store, results):
 
 def test_operations_are_kept_of_the_window_that_an_alert_links_to(store, results):
     fill(store, results, days=5)
-    linked = event(JOB, at_s=1.0)
+    linked = event(JOB, at_s=hour_ago(5))
     with store.write() as conn:
         alerts.add_event(conn, replace(linked, detail=replace(linked.detail, window_id="1-8")))
     thin(store)
@@ -292,8 +292,10 @@ def test_another_process_that_sweeps_is_not_disturbed(store, results):
 
 def test_times_inside_thinned_steps_are_found(store, results):
     fill(store, results, days=5)
-    thin(store)
-    inside_s = hour_ago(5) + 1.5  # the second step of the first window
-    with store.read() as conn:
-        found = windows.windows_between(conn, JOB, 1, from_s=inside_s, to_s=inside_s + 0.1)
-    assert found == (0, 0)
+    thin(store, replace(AGES, windows_days=9.0))
+    took_s = sum(results[0]["step_time_s"]["recorded"])
+    for share, expected in ((0.9, (0, 0)), (1.1, None)):
+        from_s = hour_ago(5) + share * took_s
+        with store.read() as conn:
+            found = windows.windows_between(conn, JOB, 1, from_s=from_s, to_s=from_s + 0.01)
+        assert found == expected

@@ -15,7 +15,19 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import structlog
-from sqlalchemy import Connection, Row, and_, delete, func, not_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Table,
+    and_,
+    delete,
+    func,
+    not_,
+    select,
+    tuple_,
+    update,
+)
 
 from app.diagnosis.recent_steps import RECENT_WINDOWS
 from app.diagnosis.thinned_result import MAX_VALUES, recorded_part, thinned_result, thinned_steps
@@ -137,12 +149,17 @@ def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWi
                     # Its steps stay: a result that cannot be read must not stop the others.
                     log.exception("steps not thinned", job=row.job_id, first_step=row.first_step)
                 by_project[project_of(row.job_id)] += 1
-            key = tuple_(of.job_id, of.epoch, of.first_step)
-            these = key.in_([tuple(row)[:3] for row in rows])
-            conn.execute(update(windows).where(these).values(per_step=None))
+            keys = [tuple(row)[:3] for row in rows]
+            conn.execute(update(windows).where(_is_one_of(windows, keys)).values(per_step=None))
+            # Only that of the newest window is ever read.
+            conn.execute(delete(window_briefs).where(_is_one_of(window_briefs, keys)))
         yield from (ThinnedWindows(each, "window", n) for each, n in by_project.items())
         if not rows:
             return
+
+
+def _is_one_of(table: Table, keys: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
+    return tuple_(table.c.job_id, table.c.epoch, table.c.first_step).in_(keys)
 
 
 def _within_batch_bytes(rows: Sequence[Row[Any]]) -> list[Row[Any]]:

@@ -113,7 +113,11 @@ export function beforeOnset({ since_onset, bins }) {
 }
 
 /** What is left of old windows; docs/operations.md. */
-const KEPT_WORDS = { window: "old: no figures by step", hour: "old: figures by the hour", day: "old: figures by the day" }
+const KEPT_WORDS = {
+  window: "old: no figures by step",
+  hour: "old: figures by the hour",
+  day: "old: figures by the day",
+}
 
 /** Short lines: which steps are shown, when they started, and how many of them are recorded. */
 export function shownWords({ result, steps, job, left, isSinceOnset = false }) {
