@@ -137,6 +137,7 @@ def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWi
     query = select(of.job_id, of.epoch, of.first_step, of.last_step, of.result,
                    size_bytes.label("size_bytes"))  # fmt: skip
     query = query.where(*_has_old_steps(before_s)).order_by(of.updated_s).limit(_BATCH_ROWS)
+    query = query.with_for_update(of=windows, skip_locked=True)  # no row changes meanwhile
     while True:
         with store.write() as conn:
             lock(conn)
