@@ -2,12 +2,12 @@
 
 Rows that a consumer may still need never expire: open windows, unclosed runs, pending and firing
 alerts, due messages, unsettled dead letters. Rows are removed in small batches, each in a
-transaction of its own. SQLite reuses freed pages and PostgreSQL freed space; files do not shrink.
+transaction of its own. PostgreSQL reuses freed space; a SQLite file shrinks afterwards
+(app/store/shrinking/file_size.py). Old windows are thinned (app/store/shrinking/thinning.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import (
@@ -46,7 +46,13 @@ from app.store.columns import PackedJson, is_bytes
 from app.store.database import Store, now_s, rows_of_group
 from app.store.jobs import RESTORABLE_FOR_S
 from app.store.projects import owns
-from app.store.shrinking.thinning import ThinnedWindows, ThinningDays, count_due, thin
+from app.store.shrinking.thinning import (
+    ThinnedWindows,
+    ThinningDays,
+    count_due,
+    thin,
+    within_batch_bytes,
+)
 from app.store.tables import (
     annotations,
     audit,
@@ -233,17 +239,11 @@ def _remove_batch(store: Store, project: str, kind: ExpiringRows, before_s: floa
         _lock_sweep(conn)
         # Locked, so that no row changes before its removal.
         old = kind.find(project, before_s).limit(_BATCH_ROWS)
-        rows = _within_batch_bytes(conn.execute(old.with_for_update(skip_locked=True)).all())
+        found = conn.execute(old.with_for_update(skip_locked=True)).all()
+        rows = within_batch_bytes(found, _BATCH_BYTES)
         if rows:
             kind.remove(conn, rows)
     return len(rows)
-
-
-def _within_batch_bytes(rows: Sequence[Row[Any]]) -> list[Row[Any]]:
-    """The first rows, at least one, up to a sum of bytes."""
-    sizes = accumulate(row._mapping.get("size_bytes", 0) for row in rows)
-    return [row for at, (row, sum_) in enumerate(zip(rows, sizes, strict=True))
-            if at == 0 or sum_ <= _BATCH_BYTES]  # fmt: skip
 
 
 def _count_of_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
@@ -283,7 +283,7 @@ def _remove_batch_of_job(store: Store, job_id: str) -> int:
             size_bytes = sum(sizes, literal(0)).label("size_bytes")
             some: Select[Any] = select(*key, size_bytes).where(table.c.job_id == job_id)
             some = some.limit(_BATCH_ROWS_OF_DELETED)
-            rows = _within_batch_bytes(conn.execute(some).all())
+            rows = within_batch_bytes(conn.execute(some).all(), _BATCH_BYTES)
             if not rows:
                 continue
             _before_removal(conn, table, rows)

@@ -11,7 +11,7 @@ Each change is a small transaction; what it is computed from is read before, out
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import structlog
@@ -141,7 +141,7 @@ def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWi
     while True:
         with store.write() as conn:
             lock(conn)
-            rows = _within_batch_bytes(conn.execute(query).all())
+            rows = within_batch_bytes(conn.execute(query).all(), _BATCH_BYTES)
             by_project: dict[str, int] = defaultdict(int)
             for row in rows:
                 try:
@@ -163,15 +163,11 @@ def _is_one_of(table: Table, keys: Sequence[tuple[Any, ...]]) -> ColumnElement[b
     return tuple_(table.c.job_id, table.c.epoch, table.c.first_step).in_(keys)
 
 
-def _within_batch_bytes(rows: Sequence[Row[Any]]) -> list[Row[Any]]:
-    """The first rows, at least one, up to a sum of bytes."""
-    kept, size_bytes = [], 0
-    for row in rows:
-        size_bytes += row.size_bytes
-        if kept and size_bytes > _BATCH_BYTES:
-            break
-        kept.append(row)
-    return kept
+def within_batch_bytes(rows: Sequence[Row[Any]], max_bytes: int) -> list[Row[Any]]:
+    """The first rows, at least one, whose `size_bytes` add up to so many bytes at most."""
+    sizes = accumulate(row._mapping.get("size_bytes", 0) for row in rows)
+    return [row for at, (row, sum_) in enumerate(zip(rows, sizes, strict=True))
+            if at == 0 or sum_ <= max_bytes]  # fmt: skip
 
 
 def _replace_steps(conn: Connection, window: Any, result: Mapping[str, Any], *,
