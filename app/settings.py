@@ -260,6 +260,18 @@ class Settings(BaseSettings):
         gt=0,
         description="Size of the disk of PostgreSQL, which does not tell it; unset: not watched.",
     )
+    thin_steps_days: float = Field(
+        2.0, ge=0.25, description="Days for which figures by step are kept, then means a window."
+    )
+    thin_windows_days: float = Field(
+        3.0,
+        ge=0.25,
+        description="Days for which each window is kept, then one an hour with the figures of all "
+        "and the operations of one.",
+    )
+    thin_hours_days: float = Field(
+        30.0, ge=1, description="Days for which hours are kept, then one window a day."
+    )
     redis_maxmemory_mb: int = Field(
         512, ge=16, description="Memory limit of the embedded event queue in MiB."
     )
@@ -334,6 +346,10 @@ class Settings(BaseSettings):
             raise ValueError("canary_missing_after_s: want two rounds (canary_every_s) or more")
         if self.alert_clear_slowdown > self.alert_slowdown:
             raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
+        if not self.thin_steps_days <= self.thin_windows_days <= self.thin_hours_days:
+            raise ValueError(
+                "thin_steps_days, thin_windows_days, thin_hours_days: none may be above the next"
+            )
         return self
 
     def _check_notifying(self) -> None:

@@ -43,6 +43,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
     "How fast": {
         "analyze": Benchmark("analysis:analyze", "load, analysis, one simulation, a question"),
         "growth": Benchmark("analysis:growth", "time of an analysis, by size of the job"),
+        "storage": Benchmark(
+            "service.storage:storage", "GB of 40 jobs after 30 days; pages of old jobs"
+        ),
         "first": Benchmark("analysis:first", "`paceline analyze` as a process of its own"),
         "arrivals": Benchmark("arrivals", "how long arrivals take on jobs of thousands of ranks"),
         "import": Benchmark("importing:importing", "memory and time of a large foreign file"),

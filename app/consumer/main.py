@@ -34,6 +34,7 @@ from app.store.alerting import receivers
 from app.store.database import Store, durability_weaknesses, is_migrated, now_s
 from app.store.disk.recorder import DiskRecorder
 from app.store.retention import RetentionDays
+from app.store.shrinking.thinning import ThinningDays
 from app.telemetry import set_up_logging
 
 log = structlog.get_logger()
@@ -56,7 +57,10 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         consumer = Consumer(context, name)
         _start_notifying(stack, settings, context, stop)
         keep = RetentionDays(settings.keep_raw_days, settings.keep_results_days)
-        _start_thread(stack, "janitor", Janitor(context.store, keep).run, stop)
+        thinning = ThinningDays(
+            settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days
+        )
+        _start_thread(stack, "janitor", Janitor(context.store, keep, thinning).run, stop)
         recorder = DiskRecorder(context.store, context.disk)
         _start_thread(stack, "disk", recorder.run, stop)
         _start_thread(

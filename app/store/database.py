@@ -114,6 +114,12 @@ class Store:
         with _as_store_errors(self._directory), self._engine.connect() as conn:
             yield conn
 
+    @contextmanager
+    def outside_transactions(self) -> Iterator[Connection]:
+        """On SQLite: each statement is a transaction of its own, as VACUUM has to be."""
+        with self._connect() as conn:
+            yield conn.execution_options(outside_transactions=True)
+
     def check(self) -> None:
         """Raises StoreUnavailable when the database does not answer."""
         with self.read() as conn:
@@ -122,7 +128,7 @@ class Store:
     def forget_log(self) -> None:
         """Empty SQLite's write-ahead log into the file, as far as no reader needs it."""
         if self.is_sqlite:
-            with _as_store_errors(), self._engine.connect() as conn:
+            with self._connect() as conn:
                 raw = conn.connection.driver_connection
                 if raw is not None:
                     raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
@@ -226,11 +232,19 @@ def _sqlite_engine(url: URL, lock_wait_s: float) -> Engine:
     def set_up(connection: Any, _record: Any) -> None:
         # The driver must not begin transactions by itself: it does so too late for a snapshot.
         connection.isolation_level = None
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        # First: it takes effect in a new file only, before anything is written.
+        for pragma in (
+            "auto_vacuum=INCREMENTAL",
+            "journal_mode=WAL",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+        ):
             connection.execute(f"PRAGMA {pragma}").close()
 
     @event.listens_for(engine, "begin")
     def begin(conn: Connection) -> None:
+        if conn.get_execution_options().get("outside_transactions", False):
+            return
         # A transaction that reads first and then writes would fail at once, without waiting,
         # if another one wrote in between.
         immediate = conn.get_execution_options().get("immediate", False)

@@ -29,7 +29,9 @@ from sqlalchemy import (
 from app import formatting
 from app.diagnosis.clock_times import result_ended_s
 from app.diagnosis.combine_causes import leading
+from app.engine import step_counts
 from app.engine.metrics import loss_shares
+from app.engine.step_counts import total_s
 from app.store.alerting.tables import alert_events, alerts
 from app.store.columns import JsonText
 from app.store.database import insert_or_replace
@@ -225,17 +227,17 @@ def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | No
     """
     if result["slowdown"] is None:
         return None
-    recorded_s: Sequence[float] = result["step_time_s"]["recorded"]
+    recorded_s, num_steps = total_s(result, "recorded"), step_counts.num_steps(result)
     findings = result["findings"]
     return {
         "slowdown": result["slowdown"],
         "verdict": result["fidelity"]["verdict"],
         "first_step": result["steps"][0],
         "last_step": result["steps"][-1],
-        "num_steps": len(result["steps"]),
+        "num_steps": num_steps,
         "gpu_hours_lost": result["gpu_hours_lost"],
-        "gpu_hours": sum(recorded_s) * num_gpus / 3600,
-        "step_s": sum(recorded_s) / len(recorded_s),
+        "gpu_hours": recorded_s * num_gpus / 3600,
+        "step_s": recorded_s / num_steps,
         "discrepancy": result["fidelity"]["discrepancy"],
         "ended_s": result_ended_s(result),
         "clock_residual_ms": result.get("clocks", {}).get("residual_ms"),
@@ -315,7 +317,7 @@ def losses_of(result: Mapping[str, Any], *, num_gpus: int) -> list[Loss]:
     """
     if result["slowdown"] is None or result["fidelity"]["verdict"] != "ok":
         return []
-    recorded = sum(result["step_time_s"]["recorded"]) * num_gpus
+    recorded = total_s(result, "recorded") * num_gpus
     lost = max(0.0, 3600 * result["gpu_hours_lost"])
     findings = result["findings"] or []
     return [

@@ -2,12 +2,12 @@
 
 Rows that a consumer may still need never expire: open windows, unclosed runs, pending and firing
 alerts, due messages, unsettled dead letters. Rows are removed in small batches, each in a
-transaction of its own. SQLite reuses freed pages and PostgreSQL freed space; files do not shrink.
+transaction of its own. PostgreSQL reuses freed space; a SQLite file shrinks afterwards
+(app/store/shrinking/file_size.py). Old windows are thinned (app/store/shrinking/thinning.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import (
@@ -29,6 +29,7 @@ from sqlalchemy import (
     update,
 )
 
+from app.engine.step_counts import Resolution
 from app.errors import LeaseLost, NotFound
 from app.store import runs as stored_runs
 from app.store.alerting.tables import (
@@ -45,6 +46,13 @@ from app.store.columns import PackedJson, is_bytes
 from app.store.database import Store, now_s, rows_of_group
 from app.store.jobs import RESTORABLE_FOR_S
 from app.store.projects import owns
+from app.store.shrinking.thinning import (
+    ThinnedWindows,
+    ThinningDays,
+    count_due,
+    thin,
+    within_batch_bytes,
+)
 from app.store.tables import (
     annotations,
     audit,
@@ -155,8 +163,12 @@ def set_project_days(
         raise NotFound(f"no project {project!r}: it is created with its first token")
 
 
-def sweep(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
+def sweep(
+    store: Store, default: RetentionDays, thinning: ThinningDays | None = None
+) -> Iterator[RemovedRows]:
     """Remove expired rows, one batch per iteration; no transaction is open in between.
+
+    With `thinning` old windows are thinned, too, once the expired ones are gone.
 
     Raises:
         LeaseLost: another process is sweeping.
@@ -166,6 +178,9 @@ def sweep(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
     for project, kind, before_s in _tasks(store, default):
         while number := _remove_batch(store, project, kind, before_s):
             yield RemovedRows(project, kind.name, number)
+    if thinning is not None:
+        for thinned in thin(store, thinning, _lock_sweep):
+            yield _thinned_rows(thinned)
 
 
 def remove_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
@@ -181,7 +196,21 @@ def remove_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
         _forget_deletion(store, job_id)
 
 
-def count_old(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
+# What `RemovedRows.kind` says of windows that were thinned.
+_THINNED_KINDS: Mapping[Resolution, str] = {
+    "window": "windows' figures by step",
+    "hour": "windows, joined by the hour,",
+    "day": "windows, joined by the day,",
+}
+
+
+def _thinned_rows(thinned: ThinnedWindows) -> RemovedRows:
+    return RemovedRows(thinned.project, _THINNED_KINDS[thinned.resolution], thinned.number)
+
+
+def count_old(
+    store: Store, default: RetentionDays, thinning: ThinningDays | None = None
+) -> Iterator[RemovedRows]:
     """What `sweep` would remove now; runs may expire once their windows are removed."""
     yield from _count_of_deleted_jobs(store)
     for project, kind, before_s in _tasks(store, default):
@@ -190,6 +219,8 @@ def count_old(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
             number = conn.execute(select(func.count()).select_from(old)).scalar_one()
         if number:
             yield RemovedRows(project, kind.name, number)
+    if thinning is not None:
+        yield from map(_thinned_rows, count_due(store, thinning))
 
 
 def _tasks(store: Store, default: RetentionDays) -> Iterator[tuple[str, ExpiringRows, float]]:
@@ -209,17 +240,11 @@ def _remove_batch(store: Store, project: str, kind: ExpiringRows, before_s: floa
         _lock_sweep(conn)
         # Locked, so that no row changes before its removal.
         old = kind.find(project, before_s).limit(_BATCH_ROWS)
-        rows = _within_batch_bytes(conn.execute(old.with_for_update(skip_locked=True)).all())
+        found = conn.execute(old.with_for_update(skip_locked=True)).all()
+        rows = within_batch_bytes(found, _BATCH_BYTES)
         if rows:
             kind.remove(conn, rows)
     return len(rows)
-
-
-def _within_batch_bytes(rows: Sequence[Row[Any]]) -> list[Row[Any]]:
-    """The first rows, at least one, up to a sum of bytes."""
-    sizes = accumulate(row._mapping.get("size_bytes", 0) for row in rows)
-    return [row for at, (row, sum_) in enumerate(zip(rows, sizes, strict=True))
-            if at == 0 or sum_ <= _BATCH_BYTES]  # fmt: skip
 
 
 def _count_of_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
@@ -259,7 +284,7 @@ def _remove_batch_of_job(store: Store, job_id: str) -> int:
             size_bytes = sum(sizes, literal(0)).label("size_bytes")
             some: Select[Any] = select(*key, size_bytes).where(table.c.job_id == job_id)
             some = some.limit(_BATCH_ROWS_OF_DELETED)
-            rows = _within_batch_bytes(conn.execute(some).all())
+            rows = within_batch_bytes(conn.execute(some).all(), _BATCH_BYTES)
             if not rows:
                 continue
             _before_removal(conn, table, rows)

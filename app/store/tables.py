@@ -5,7 +5,7 @@ Those of alerts, receivers and messages: app/store/alerting/tables.py.
 projects ─< tokens               who may do what
 projects ─< jobs
 jobs ─< runs ─< windows          analysed windows, one row each, replaced by newer revisions
-             ─< steps            one row per training step
+             ─< steps            one row per training step; of old steps one for several
              ─< spool            batches taken from the queue, window still open
              ─< cursors          state of a run's assembler
              ─< ingest_counts    every operation taken, by what became of it
@@ -192,6 +192,12 @@ windows = Table(
     ),  # packed by app.ingest.assembly.windows; null once retention took it
 )
 Index("ix_windows_updated", windows.c.updated_s)
+# For thinning: which windows have figures by step, and how old those of a run are.
+Index("ix_windows_with_per_step", windows.c.updated_s,
+      sqlite_where=windows.c.per_step.is_not(None),
+      postgresql_where=windows.c.per_step.is_not(None))  # fmt: skip
+Index("ix_windows_age", windows.c.job_id, windows.c.epoch, windows.c.first_step,
+      windows.c.updated_s)  # fmt: skip
 Index("ix_windows_with_trace", windows.c.updated_s,
       sqlite_where=windows.c.trace.is_not(None),
       postgresql_where=windows.c.trace.is_not(None))  # fmt: skip
@@ -301,6 +307,10 @@ steps = Table(
     Column("window_id", Text, nullable=False),
     Column("skipped_reason", Text),
     Column("started_s", Real),  # Unix time by the workers' clocks; null: not known
+    # Of means over several steps (app/store/shrinking/thinning.py): the last of these,
+    # and how many have figures; null: one step.
+    Column("last_step", BigInteger),
+    Column("num_steps", BigInteger),
 )
 
 # Batches of one run in one turn of a consumer. After a crash, open windows are rebuilt from them.

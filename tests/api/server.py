@@ -200,12 +200,12 @@ def recorded_record(window: Window) -> WindowRecord:
         verdict="low" if report.is_low_fidelity else "ok",
         per_step=per_step,
         result=result,
-        trace=None if window.state == "open" else pack_window(_op_table(window.trace)),
+        trace=None if window.state == "open" else pack_window(op_table(window.trace)),
         updated_s=NOW_S,
     )
 
 
-def _op_table(trace: Trace) -> OpTable:
+def op_table(trace: Trace) -> OpTable:
     """The operations as workers send them, in Unix time."""
     order = np.lexsort((trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step))
     rows = trace.select(order)

@@ -120,12 +120,14 @@ def _decoded_window(
     job: Job,
     names: dict[hosts.WorkerKey, str],
 ) -> Window:
+    result = (result.get("thinned") or {}).get("recorded") or result
     header = result["window"]
     lacking = _completed_steps(result)
     completed = {each.step for each in lacking}
     steps = tuple(step for step in result["steps"] if step not in completed)
     skipped = [SkippedStep(each["step"], each["reason"]) for each in result["skipped_steps"]]
-    epoch, first_step = (int(number) for number in key.window_id.split("-"))
+    # Of windows that became one, only the operations of the one in `recorded` are stored.
+    epoch, first_step = (int(number) for number in header["id"].split("-"))
     origin_ns, groups = stored.ops.origins_ns(steps), stored.groups
     return Window(
         job=job,

@@ -11,6 +11,7 @@ from app import formatting
 from app.charts.job.waits import remarks
 from app.diagnosis.sentence import sentence_case
 from app.engine.metrics import MAX_DISCREPANCY
+from app.engine.step_counts import Resolution, num_steps, resolution_of
 
 JobState = Literal[
     "healthy",
@@ -87,7 +88,21 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         case _:
             text = _running(state, known, seen)
     sentence, sub = _with_missing_ranks(state, text, known)
-    return Headline(state, sentence, f"{sub} {_first_figures(state, known, seen)}".strip())
+    added = f"{_first_figures(state, known, seen)} {thinned_words(known)}".strip()
+    return Headline(state, sentence, f"{sub} {added}".strip())
+
+
+_KEPT_WORDS: Mapping[Resolution, str] = {
+    "step": "",
+    "window": "Figures by step are no longer stored of all these steps.",
+    "hour": "Old windows are stored by the hour: causes and figures are of whole hours.",
+    "day": "Old windows are stored by the day: causes and figures are of whole days.",
+}
+
+
+def thinned_words(result: Mapping[str, Any] | None) -> str:
+    """What is no longer stored of old steps; "" where nothing is missing."""
+    return "" if result is None else _KEPT_WORDS[resolution_of(result)]
 
 
 def _first_figures(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> str:
@@ -124,7 +139,7 @@ def missing_ranks_sentence(result: Mapping[str, Any]) -> str:
     if not workers or any(each.get("cause") == _SILENT for each in found):
         return ""
     are = "is" if len(workers) == 1 else "are"
-    most, of = max(each["num_steps"] for each in workers), len(result["steps"])
+    most, of = max(each["num_steps"] for each in workers), num_steps(result)
     steps = f"all {formatting.plural(of, 'step')}" if most >= of else f"{most} of {of} steps"
     up_to = "up to " if len({each["num_steps"] for each in workers}) > 1 else ""
     ranks = formatting.ranks([each["rank"] for each in workers])

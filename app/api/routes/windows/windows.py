@@ -329,6 +329,11 @@ class StepOut(ResponseModel):
     started_at: datetime | None = Field(
         description="When the step started, by the workers' clocks; null where not known."
     )
+    last_step: int = Field(
+        description="The last step that the times are means of; the step itself while it is stored "
+        "by itself (PACELINE_THIN_STEPS_DAYS)."
+    )
+    num_steps: int = Field(description="How many steps with figures the times are means of.")
 
     @classmethod
     def of(cls, row: StepRow) -> "StepOut":
@@ -343,6 +348,8 @@ class StepOut(ResponseModel):
             window=row.window_id,
             skipped_reason=row.skipped_reason,
             started_at=timestamp_or_none(row.started_s),
+            last_step=row.step if row.last_step is None else row.last_step,
+            num_steps=1 if row.num_steps is None else row.num_steps,
         )
 
 
@@ -366,7 +373,10 @@ def list_steps(
     last: StepNumber = None,
     limit: Limit = 200,
 ) -> StepsOut:
-    """The last `limit` steps between `first` and `last`; default epoch: the current one."""
+    """The last `limit` steps between `first` and `last`; default epoch: the current one.
+
+    Of old steps, one item has the means over several.
+    """
     with service.store.read() as conn:
         rows = windows.step_series(conn, job_id, epoch=epoch, first=first, last=last, limit=limit)
     return StepsOut(items=[StepOut.of(row) for row in rows])

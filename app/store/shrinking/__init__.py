@@ -1,0 +1,1 @@
+"""What keeps the database small: old windows thinned, free pages given back."""
