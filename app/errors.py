@@ -41,9 +41,11 @@ PacelineError                500
 ├── Unavailable              503   try again after `retry_after_s`
 │   ├── JobBeingRemoved            a deleted job's data is being removed
 │   ├── NoConsumer                 no consumer is alive to send it
+│   ├── ObjectStorageUnavailable   a bucket does not answer, or refuses
 │   ├── QueueUnavailable
 │   ├── QueueFull
 │   └── StoreUnavailable
+├── OperationsDamaged        500   stored operations are not what was stored
 ├── LeaseLost                500   another consumer owns the shard now: commit nothing
 └── StartUpFailed            500   a process cannot start; the message says what to change
 """
@@ -425,6 +427,18 @@ class StoreUnavailable(Unavailable):
     """The database does not answer."""
 
     code = "store_unavailable"
+
+
+class ObjectStorageUnavailable(Unavailable):
+    """The bucket of operations does not answer, or refuses."""
+
+    code = "object_storage_unavailable"
+
+
+class OperationsDamaged(PacelineError):
+    """A window's stored operations are not what was stored."""
+
+    code = "operations_damaged"
 
 
 class LeaseLost(PacelineError):

@@ -17,6 +17,7 @@ from app.errors import StartUpFailed
 
 if TYPE_CHECKING:
     from app.alerts.smtp import MailServer
+    from app.store.objects.bucket import Bucket
 
 PREFIX = "PACELINE_"
 _LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
@@ -205,6 +206,37 @@ class Settings(BaseSettings):
     keep_results_days: float = Field(
         180.0, ge=1, description="Days for which windows, ended runs and alerts are kept."
     )
+    s3_bucket: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$",
+        description="Bucket of an S3-compatible object storage that operations of closed windows "
+        "move to; unset: they stay in the database.",
+    )
+    s3_endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s@]+$",
+        description="Address of the object storage; unset: Amazon's of s3_region.",
+    )
+    s3_region: str = Field("us-east-1", min_length=1, description="Region of the bucket.")
+    s3_prefix: str = Field(
+        "paceline",
+        pattern=r"^[A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)*$",
+        description="What the names of all objects begin with; give each Paceline its own.",
+    )
+    s3_access_key: str | None = Field(
+        None,
+        description="Access key of the object storage; unset: AWS_ACCESS_KEY_ID, or the role of "
+        "the machine.",
+    )
+    s3_secret_key: SecretStr | None = Field(None, description="Secret of s3_access_key.")
+    s3_secret_key_file: Path | None = Field(
+        None, description="File with the secret of s3_access_key, in place of s3_secret_key."
+    )
+    s3_after_h: float = Field(
+        1.0,
+        ge=0,
+        description="Hours after which operations move; at least twice revise_for_s.",
+    )
     redis_maxmemory_mb: int = Field(
         512, ge=16, description="Memory limit of the embedded event queue in MiB."
     )
@@ -268,6 +300,11 @@ class Settings(BaseSettings):
             )
         if self.alert_clear_slowdown > self.alert_slowdown:
             raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
+        if self.s3_secret_key is not None and self.s3_secret_key_file is not None:
+            raise ValueError("s3_secret_key and s3_secret_key_file: give one of them")
+        has_secret = self.s3_secret_key is not None or self.s3_secret_key_file is not None
+        if has_secret != (self.s3_access_key is not None):
+            raise ValueError("s3_access_key and s3_secret_key (or _file): give both or neither")
         return self
 
     @property
@@ -320,6 +357,38 @@ class Settings(BaseSettings):
             return None
         url = self.smtp_url.get_secret_value()
         return parse_mail_server(url, self.smtp_from, self.smtp_domains)
+
+    def bucket(self) -> "Bucket | None":
+        """The bucket of operations; None if not set.
+
+        Raises:
+            StartUpFailed: a setting of it cannot be used.
+            NotInstalled: the package for it is missing.
+        """
+        from app.store.objects.bucket import BucketAddress, S3Bucket
+
+        if self.s3_bucket is None:
+            return None
+        return S3Bucket(
+            BucketAddress(
+                bucket=self.s3_bucket,
+                prefix=self.s3_prefix,
+                endpoint=self.s3_endpoint,
+                region=self.s3_region,
+                access_key=self.s3_access_key,
+                secret_key=self._s3_secret(),
+            )
+        )
+
+    def _s3_secret(self) -> str | None:
+        if self.s3_secret_key is not None:
+            return self.s3_secret_key.get_secret_value()
+        if self.s3_secret_key_file is None:
+            return None
+        try:
+            return self.s3_secret_key_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartUpFailed(f"{PREFIX}S3_SECRET_KEY_FILE cannot be read: {error}") from error
 
     @property
     def token_file(self) -> Path:

@@ -20,6 +20,7 @@ from app.consumer.loop import (
     restart_watchdog,
     stop_watchdog,
 )
+from app.consumer.mover import Mover
 from app.consumer.sender import OutboxSender
 from app.diagnosis.warm_up import start_warm_up
 from app.engine.memory import keep_freed_memory
@@ -55,6 +56,10 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         _start_notifying(stack, settings, context, stop)
         keep = RetentionDays(settings.keep_raw_days, settings.keep_results_days)
         _start_thread(stack, "janitor", Janitor(context.store, keep).run, stop)
+        if context.bucket is not None:
+            after_s = max(settings.s3_after_h * 3600, 2 * settings.revise_for_s)
+            mover = Mover(context.store, context.bucket, after_s=after_s)
+            _start_thread(stack, "mover", mover.run, stop)
         _start_thread(
             stack,
             "heartbeat",
@@ -177,4 +182,5 @@ def _open_context(settings: Settings, stack: ExitStack) -> ConsumerContext:
         monotonic=time.monotonic,
         unix_time=time.time,
         database_time=now_s,
+        bucket=settings.bucket(),
     )

@@ -8,7 +8,7 @@ from app.alerts.rules.defaults import default_rules
 from app.api.service.replays import WindowKey, load_window
 from app.diagnosis.job_history import History
 from app.ingest.assembly.assembler import unpack_spool
-from app.ingest.assembly.windows import unpack_window
+from app.ingest.assembly.window_codec import unpack_window
 from app.monitor import analysed
 from app.store import windows
 from app.trace.window import Window

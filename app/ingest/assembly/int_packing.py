@@ -71,7 +71,9 @@ def _pack(values: Ints) -> tuple[Any, ...]:
     if not width:
         return (0,)
     narrow = zigzag.astype(f"<u{_width_held(width)}")
-    planes = np.ascontiguousarray(narrow.view(np.uint8).reshape(values.size, narrow.itemsize)[:, :width].T)
+    planes = np.ascontiguousarray(
+        narrow.view(np.uint8).reshape(values.size, narrow.itemsize)[:, :width].T
+    )
     if values.size < _MIN_PLANE_ROWS:
         return (width, zstandard.compress(planes.data, _LEVEL))
     return (width, *(zstandard.compress(plane.data, _LEVEL) for plane in planes))

@@ -30,9 +30,8 @@ _MIN_SEGMENTS = 8
 _SAMPLE_SEGMENTS = 24
 _MAX_LAG = 6  # how many places before a place its predecessor is looked for
 _NUM_CLASSES = 16
-_HASH_FACTORS = np.array(
-    [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93], np.uint64
-)
+_CHUNK_ROWS = 1 << 16  # of one template at a time, which fit into the CPU's cache
+_HASH_FACTOR = np.int64(-7046029254386353131)  # odd, with bits everywhere
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +103,13 @@ class _Layout:
     def firsts_of(self, template: int) -> Ints:
         """The first row of each segment of a template."""
         return self.firsts[self.template_of == template]
+
+    def chunks(self, template: int, firsts: Ints) -> Iterator[tuple[slice, Ints]]:
+        """Some segments at a time of those of a template that begin at `firsts`."""
+        size = max(1, _CHUNK_ROWS // int(self.lengths[template]))
+        for at in range(0, firsts.size, size):
+            part = slice(at, at + size)
+            yield part, firsts[part]
 
     def expanded(self, segments: Ints) -> tuple[Ints, Ints, Ints]:
         """For all rows of these segments: number within it, first place, first row."""
@@ -285,7 +291,7 @@ def _decode_part(
         raise DamagedRows(f"{num_segments} segments are stored for {max_rows} rows")
     sizes = unpack_ints(part["sizes"], num_segments)
     template_of = unpack_ints(part["template_of"], num_segments)
-    are_few = 1 <= sizes.min() and sizes.max() <= max_rows and sizes.sum() <= max_rows
+    are_few = sizes.min() >= 1 and sizes.max() <= max_rows and sizes.sum() <= max_rows
     if not are_few or template_of.min() < 0 or template_of.max() >= num_segments:
         raise DamagedRows("stored segments have more rows than there are")
     layout = _Layout.of(sizes, template_of)
@@ -313,19 +319,15 @@ def _decode_part(
     )
 
 
-def _templates(
-    shape: Mapping[str, NDArray[Any]], firsts: Ints, sizes: Ints
-) -> tuple[Ints, Ints]:
+def _templates(shape: Mapping[str, NDArray[Any]], firsts: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     """The template of each segment, and an example segment of each template."""
-    within = np.arange(int(sizes.sum())) - np.repeat(firsts, sizes)
-    hashes = within.view(np.uint64) * _HASH_FACTORS[0]
-    for number, values in enumerate(shape.values()):
-        hashes ^= values.astype(np.int64).view(np.uint64) + _HASH_FACTORS[number % 4]
-        hashes *= _HASH_FACTORS[(number + 1) % 4]
-        hashes ^= hashes >> np.uint64(29)
-    hashes *= _HASH_FACTORS[3]
-    hashes ^= hashes >> np.uint64(32)
-    of_segments = np.add.reduceat(hashes, firsts) ^ sizes.view(np.uint64)
+    hashes = np.arange(int(sizes.sum())) - np.repeat(firsts, sizes)  # the place
+    for values in shape.values():
+        hashes *= _HASH_FACTOR
+        hashes += values
+    hashes ^= hashes >> 29  # so that places cannot be exchanged
+    hashes *= _HASH_FACTOR
+    of_segments = np.add.reduceat(hashes, firsts) ^ sizes
     _, examples, template_of = np.unique(of_segments, return_index=True, return_inverse=True)
     example_rows = np.repeat(firsts[examples[template_of]] - firsts, sizes)
     example_rows += np.arange(example_rows.size)
@@ -349,18 +351,19 @@ def _encode_regular(
     order = np.argsort(_medians(start[rows] - start[rows].min(axis=0)), kind="stable")
     _choose(predictors, places, start[rows[order]], end[rows[order]])
     predictors.order[places] = order
-    rows = firsts + order[:, None]
-    starts, ends = start[rows], end[rows]
     before = np.arange(order.size) - predictors.lag[places]
     after_end = predictors.after_end[places] != 0
-    durations = ends - starts
-    durations -= predictors.duration[places, None]
-    residues.write(predictors.duration_class[places], durations)
-    gaps = starts.copy()
-    gaps[after_end] -= ends[before[after_end]]
-    gaps[~after_end] -= starts[before[~after_end]]
-    gaps -= predictors.start_offset[places, None]
-    residues.write(predictors.start_class[places][1:], gaps[1:])
+    after_start = ~after_end
+    for _, part in layout.chunks(template, firsts):
+        rows = part[:, None] + order
+        starts, ends = np.ascontiguousarray(start[rows].T), np.ascontiguousarray(end[rows].T)
+        gaps = starts - predictors.start_offset[places, None]
+        gaps[after_end] -= ends[before[after_end]]
+        gaps[after_start] -= starts[before[after_start]]
+        ends -= starts
+        ends -= predictors.duration[places, None]
+        residues.write(predictors.duration_class[places], ends)
+        residues.write(predictors.start_class[places][1:], gaps[1:])
 
 
 def _choose(predictors: _Predictors, places: slice, starts: Ints, ends: Ints) -> None:
@@ -412,20 +415,24 @@ def _decode_regular(
     end: Ints,
 ) -> None:
     places, firsts = layout.places(template), layout.firsts_of(template)
-    ends = residues.read(predictors.duration_class[places], firsts.size)
-    ends += predictors.duration[places, None]
-    starts = np.empty_like(ends)
-    starts[1:] = residues.read(predictors.start_class[places][1:], firsts.size)
-    starts += predictors.start_offset[places, None]
-    starts[0] = base[layout.template_of == template]
-    ends[0] += starts[0]
-    sources = zip(predictors.lag[places].tolist(), predictors.after_end[places].tolist(), strict=True)
-    for place, (lag, after_end) in enumerate(sources):
-        if place:
-            starts[place] += (ends if after_end else starts)[place - lag]
-            ends[place] += starts[place]
-    rows = firsts + predictors.order[places, None]
-    start[rows], end[rows] = starts, ends
+    bases = base[layout.template_of == template]
+    for at, part in layout.chunks(template, firsts):
+        ends = residues.read(predictors.duration_class[places], part.size)
+        ends += predictors.duration[places, None]
+        starts = np.empty_like(ends)
+        starts[1:] = residues.read(predictors.start_class[places][1:], part.size)
+        starts += predictors.start_offset[places, None]
+        starts[0] = bases[at]
+        ends[0] += starts[0]
+        sources = zip(
+            predictors.lag[places].tolist(), predictors.after_end[places].tolist(), strict=True
+        )
+        for place, (lag, after_end) in enumerate(sources):
+            if place:
+                starts[place] += (ends if after_end else starts)[place - lag]
+                ends[place] += starts[place]
+        rows = part[:, None] + predictors.order[places]
+        start[rows], end[rows] = starts.T, ends.T
 
 
 def _encode_rare(

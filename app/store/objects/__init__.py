@@ -1,0 +1,1 @@
+"""Where are operations that have left the database? `bucket.py` speaks S3; begin with `moves.py`."""
