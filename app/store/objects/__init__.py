@@ -1,1 +1,1 @@
-"""Where are operations that have left the database? `bucket.py` speaks S3; begin with `moves.py`."""
+"""Where are operations that have left the database? Begin with `moves.py`; `bucket.py` is S3."""
