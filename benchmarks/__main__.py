@@ -44,6 +44,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "analyze": Benchmark("analysis:analyze", "load, analysis, one simulation, a question"),
         "growth": Benchmark("analysis:growth", "time of an analysis, by size of the job"),
         "first": Benchmark("analysis:first", "`paceline analyze` as a process of its own"),
+        "operations": Benchmark(
+            "operations:operations", "bytes of stored operations, how fast they are encoded"
+        ),
         "arrivals": Benchmark("arrivals", "how long arrivals take on jobs of thousands of ranks"),
         "import": Benchmark("importing:importing", "memory and time of a large foreign file"),
         "ingest": Benchmark("service.ingest:ingest", "batches to durable in the queue"),

@@ -22,7 +22,7 @@ from app.store.objects.bucket import BucketAddress, S3Bucket
 from app.store.retention import RetentionDays
 from app.store.tables import window_objects, window_remainders
 from app.store.tables import windows as windows_table
-from tests.store.factories import register, registration, window
+from tests.store.factories import register, window
 
 JOB = "default/job"
 DAY_S = 86_400.0
@@ -64,8 +64,7 @@ def objects(s3, bucket):
 @pytest.fixture
 def store(url):
     store = Store(url)
-    with store.write() as conn:
-        register(conn, JOB, registration())
+    register(store, JOB)
     yield store
     store.close()
 

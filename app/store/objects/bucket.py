@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from app.errors import NotInstalled, ObjectStorageUnavailable, StartUpFailed
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig, S3Store
+    from obstore.store import ClientConfig, RetryConfig, S3Config, S3Store
 
 _CONNECT = timedelta(seconds=3)
 _REQUEST = timedelta(seconds=20)
@@ -113,18 +113,18 @@ def _open(address: BucketAddress) -> "S3Store":
     retries: RetryConfig = {"max_retries": _RETRIES, "retry_timeout": _RETRY_FOR}
     if address.endpoint is not None and address.endpoint.startswith("http://"):
         client["allow_http"] = True
-    given = {
-        "endpoint": address.endpoint,
-        "access_key_id": address.access_key,
-        "secret_access_key": address.secret_key,
-    }
+    config: S3Config = {"region": address.region}
+    if address.endpoint is not None:
+        config["endpoint"] = address.endpoint
+    if address.access_key is not None and address.secret_key is not None:
+        config["access_key_id"] = address.access_key
+        config["secret_access_key"] = address.secret_key
     return S3Store(
         address.bucket,
         prefix=address.prefix or None,
-        region=address.region,
+        config=config,
         client_options=client,
         retry_config=retries,
-        **{name: value for name, value in given.items() if value is not None},
     )
 
 

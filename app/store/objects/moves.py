@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, or_, select, update
 
 from app.errors import Conflict
 from app.store import windows as stored_windows
@@ -125,14 +125,6 @@ def delete_some(store: Store, bucket: Bucket) -> int:
             for row in rows:
                 conn.execute(delete(window_objects).where(*_same_object(row)))
     return len(rows)
-
-
-def num_moved(conn: Connection) -> tuple[int, int]:
-    """How many windows' operations are in the bucket, and their bytes."""
-    sizes = func.coalesce(func.sum(window_objects.c.size_bytes), 0)
-    query = select(func.count(), sizes).where(window_objects.c.is_stored)
-    number, size_bytes = conn.execute(query).one()
-    return number, int(size_bytes)
 
 
 def _due(at_s: float, after_s: float) -> Select[Any]:
