@@ -4,6 +4,7 @@ Stored bytes may come from a backup that anybody wrote, so decoding holds no mor
 expects.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,9 @@ _LEVEL = 1
 # Bytes of one weight have a table of frequencies of their own; it does not pay for few.
 _MIN_PLANE_ROWS = 2048
 _SAMPLE_ROWS = 1 << 16
+_FEW_ROWS = 256
 _MAX_WIDTH = 8
+_OF_THREAD = threading.local()
 
 # [whether they are differences, bytes of each, compressed bytes]
 PackedInts = list[Any]
@@ -30,12 +33,16 @@ class DamagedRows(ValueError):
 
 def pack_ints(values: Ints) -> PackedInts:
     """The values, or their differences if these take less room."""
-    sample = values[:_SAMPLE_ROWS]
-    direct, steps = _pack(sample), _pack(_differences(sample))
-    is_steps = _num_bytes(steps) < _num_bytes(direct)
-    if sample.size == values.size:
-        return [is_steps, *(steps if is_steps else direct)]
-    return [is_steps, *_pack(_differences(values) if is_steps else values)]
+    steps = _differences(values)
+    if values.size <= _FEW_ROWS:  # to try both would take longer than all else
+        is_steps = _width(_zigzag(steps)) < _width(_zigzag(values))
+        return [is_steps, *_pack(steps if is_steps else values)]
+    sample = slice(0, _SAMPLE_ROWS)
+    packed = [_pack(values[sample]), _pack(steps[sample])]
+    is_steps = _num_bytes(packed[1]) < _num_bytes(packed[0])
+    if values.size <= _SAMPLE_ROWS:
+        return [is_steps, *packed[is_steps]]
+    return [is_steps, *_pack(steps if is_steps else values)]
 
 
 def pack_residues(values: Ints) -> PackedInts:
@@ -65,9 +72,8 @@ def unpack_ints(packed: PackedInts, size: int) -> Ints:
 
 
 def _pack(values: Ints) -> tuple[Any, ...]:
-    zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
-    most = int(zigzag.max()) if zigzag.size else 0
-    width = (most.bit_length() + 7) // 8
+    zigzag = _zigzag(values)
+    width = _width(zigzag)
     if not width:
         return (0,)
     narrow = zigzag.astype(f"<u{_width_held(width)}")
@@ -75,8 +81,26 @@ def _pack(values: Ints) -> tuple[Any, ...]:
         narrow.view(np.uint8).reshape(values.size, narrow.itemsize)[:, :width].T
     )
     if values.size < _MIN_PLANE_ROWS:
-        return (width, zstandard.compress(planes.data, _LEVEL))
-    return (width, *(zstandard.compress(plane.data, _LEVEL) for plane in planes))
+        return (width, _zstd().compress(planes.data))
+    return (width, *(_zstd().compress(plane.data) for plane in planes))
+
+
+def _zigzag(values: Ints) -> NDArray[np.uint64]:
+    """Small numbers of either sign as small ones without."""
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def _width(zigzag: NDArray[np.uint64]) -> int:
+    """Bytes that the largest one takes."""
+    return (int(zigzag.max()).bit_length() + 7) // 8 if zigzag.size else 0
+
+
+def _zstd() -> zstandard.ZstdCompressor:
+    """This thread's compressor: to make one takes longer than to compress a short column."""
+    found: zstandard.ZstdCompressor | None = getattr(_OF_THREAD, "compressor", None)
+    if found is None:
+        found = _OF_THREAD.compressor = zstandard.ZstdCompressor(level=_LEVEL)
+    return found
 
 
 def _width_held(width: int) -> int:

@@ -64,7 +64,8 @@ class S3Bucket:
                 "object storage needs a further package: pip install 'paceline[s3]'"
             ) from None
         self._address = address
-        self._errors = exceptions
+        # Some of the library's errors are Python's own: of a missing file, or a refused one.
+        self._failures = (exceptions.BaseError, OSError)
         try:
             self._store = _open(address)
         except (exceptions.BaseError, ValueError) as error:
@@ -78,25 +79,25 @@ class S3Bucket:
         try:
             # As one request, whatever its size: parts that a crash leaves behind are paid for.
             self._store.put(name, data, use_multipart=False)
-        except self._errors.BaseError as error:
+        except self._failures as error:
             raise self._unavailable("store", error) from error
 
     def get(self, name: str) -> bytes | None:
         """The object; None if there is none of this name."""
         try:
             return bytes(self._store.get(name).bytes())
-        except (self._errors.NotFoundError, FileNotFoundError):
+        except FileNotFoundError:
             return None
-        except self._errors.BaseError as error:
+        except self._failures as error:
             raise self._unavailable("read", error) from error
 
     def delete(self, names: Sequence[str]) -> None:
         """Delete those of the objects that are there."""
         try:
             self._store.delete(list(names))
-        except (self._errors.NotFoundError, FileNotFoundError):
+        except FileNotFoundError:
             return
-        except self._errors.BaseError as error:
+        except self._failures as error:
             raise self._unavailable("delete", error) from error
 
     def _unavailable(self, what: str, error: Exception) -> ObjectStorageUnavailable:
