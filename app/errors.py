@@ -46,10 +46,12 @@ PacelineError                500
 ├── Unavailable              503   try again after `retry_after_s`
 │   ├── JobBeingRemoved            a deleted job's data is being removed
 │   ├── NoConsumer                 no consumer is alive to send it
+│   ├── ObjectStorageUnavailable   a bucket does not answer, or refuses
 │   ├── QueueUnavailable
 │   ├── QueueFull
 │   └── StoreUnavailable
 │       └── DiskFull               nothing was stored; goes on by itself when there is space
+├── OperationsDamaged        500   stored operations are not what was stored
 ├── LeaseLost                500   another consumer owns the shard now: commit nothing
 └── StartUpFailed            500   a process cannot start; the message says what to change
 """
@@ -483,6 +485,18 @@ class DiskFull(StoreUnavailable):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}; nothing was stored; free space or lower keep_raw_days")
+
+
+class ObjectStorageUnavailable(Unavailable):
+    """The bucket of operations does not answer, or refuses."""
+
+    code = "object_storage_unavailable"
+
+
+class OperationsDamaged(PacelineError):
+    """A window's stored operations are not what was stored."""
+
+    code = "operations_damaged"
 
 
 class LeaseLost(PacelineError):

@@ -96,7 +96,7 @@ def create_app(
         now_s=now_s,
         monotonic=monotonic,
     )
-    replays = ReplayCache(connections.store)
+    replays = ReplayCache(connections.store, settings.bucket())
     service = Service(
         store=connections.store,
         writer=connections.writer,

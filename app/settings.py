@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from app.alerts.receiver import Receiver
     from app.alerts.sending import Transport
     from app.alerts.smtp import MailServer
+    from app.store.objects.bucket import Bucket
     from app.store.sealing import SecretKeys
 
 _LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
@@ -272,6 +273,37 @@ class Settings(BaseSettings):
     thin_hours_days: float = Field(
         30.0, ge=1, description="Days for which hours are kept, then one window a day."
     )
+    s3_bucket: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$",
+        description="Bucket of an S3-compatible object storage that operations of closed windows "
+        "move to; unset: they stay in the database.",
+    )
+    s3_endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s@]+$",
+        description="Address of the object storage; unset: Amazon's of s3_region.",
+    )
+    s3_region: str = Field("us-east-1", min_length=1, description="Region of the bucket.")
+    s3_prefix: str = Field(
+        "paceline",
+        pattern=r"^[A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)*$",
+        description="What the names of all objects begin with; give each Paceline its own.",
+    )
+    s3_access_key: str | None = Field(
+        None,
+        description="Access key of the object storage; unset: AWS_ACCESS_KEY_ID, or the role of "
+        "the machine.",
+    )
+    s3_secret_key: SecretStr | None = Field(None, description="Secret of s3_access_key.")
+    s3_secret_key_file: Path | None = Field(
+        None, description="File with the secret of s3_access_key, in place of s3_secret_key."
+    )
+    s3_after_h: float = Field(
+        1.0,
+        ge=0,
+        description="Hours after which operations move; at least twice revise_for_s.",
+    )
     redis_maxmemory_mb: int = Field(
         512, ge=16, description="Memory limit of the embedded event queue in MiB."
     )
@@ -350,6 +382,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 "thin_steps_days, thin_windows_days, thin_hours_days: none may be above the next"
             )
+        if self.s3_secret_key is not None and self.s3_secret_key_file is not None:
+            raise ValueError("s3_secret_key and s3_secret_key_file: give one of them")
+        has_secret = self.s3_secret_key is not None or self.s3_secret_key_file is not None
+        if has_secret != (self.s3_access_key is not None):
+            raise ValueError("s3_access_key and s3_secret_key (or _file): give both or neither")
         return self
 
     def _check_notifying(self) -> None:
@@ -537,6 +574,38 @@ class Settings(BaseSettings):
     def kept_key_file(self) -> Path:
         """File of the generated secret key: beside the database, and in no backup."""
         return self.data_dir / "secret.key"
+
+    def bucket(self) -> "Bucket | None":
+        """The bucket of operations; None if not set.
+
+        Raises:
+            StartUpFailed: a setting of it cannot be used.
+            NotInstalled: the package for it is missing.
+        """
+        from app.store.objects.bucket import BucketAddress, S3Bucket
+
+        if self.s3_bucket is None:
+            return None
+        return S3Bucket(
+            BucketAddress(
+                bucket=self.s3_bucket,
+                prefix=self.s3_prefix,
+                endpoint=self.s3_endpoint,
+                region=self.s3_region,
+                access_key=self.s3_access_key,
+                secret_key=self._s3_secret(),
+            )
+        )
+
+    def _s3_secret(self) -> str | None:
+        if self.s3_secret_key is not None:
+            return self.s3_secret_key.get_secret_value()
+        if self.s3_secret_key_file is None:
+            return None
+        try:
+            return self.s3_secret_key_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartUpFailed(f"{PREFIX}S3_SECRET_KEY_FILE cannot be read: {error}") from error
 
     @property
     def token_file(self) -> Path:

@@ -47,6 +47,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
             "service.storage:storage", "GB of 40 jobs after 30 days; pages of old jobs"
         ),
         "first": Benchmark("analysis:first", "`paceline analyze` as a process of its own"),
+        "operations": Benchmark(
+            "operations:operations", "bytes of stored operations, how fast they are encoded"
+        ),
         "arrivals": Benchmark("arrivals", "how long arrivals take on jobs of thousands of ranks"),
         "import": Benchmark("importing:importing", "memory and time of a large foreign file"),
         "ingest": Benchmark("service.ingest:ingest", "batches to durable in the queue"),

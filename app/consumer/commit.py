@@ -121,6 +121,7 @@ def _window_record(outcome: WindowOutcome, now_s: float) -> WindowRecord:
     window, report = outcome.change.window, outcome.observation.report
     result, per_step = split_by_step(outcome.observation.result)
     settled = [*window.steps, *(skipped.step for skipped in window.skipped)]
+    packed = outcome.change.ops
     return WindowRecord(
         epoch=window.epoch,
         first_step=window.first_step,
@@ -133,7 +134,8 @@ def _window_record(outcome: WindowOutcome, now_s: float) -> WindowRecord:
         verdict=outcome.observation.verdict,
         per_step=per_step,
         result=result,
-        trace=outcome.change.ops,
+        trace=packed and packed.rounded,
+        remainders=packed and packed.remainders,
         updated_s=now_s,
     )
 
@@ -304,6 +306,7 @@ def _save_assembler(conn: Connection, each: RunTurn) -> None:
     run.counts = replace(run.counts, lost_batches=run.assembler.tracker.num_lost)
     shards.save_assembler(conn, *run.key, run.assembler.dump(run.turn))
     shards.forget_spooled(conn, *run.key, through_step=run.assembler.closed_through)
+    windows.forget_remainders(conn, *run.key, before_step=run.assembler.first_revisable)
     if run.assembler.tracker.has_new_drops:
         stored_runs.save_drops(conn, *run.key, run.assembler.tracker.drops())
     if run.assembler.tracker.has_new_hosts:

@@ -17,6 +17,7 @@ from app.ingest.queue import Announcer, QueueReader
 from app.store import service_state
 from app.store.database import Connection, Store, now_s
 from app.store.disk.usage import DiskWatch
+from app.store.objects.bucket import Bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class ConsumerContext:
     `default_rules` are for projects without alert rules of their own. The dispatcher looks at an
     alert group `group_wait_s` after an alert began or ceased to fire. A rank without batches for
     `silent_after_s` is silent; before a run's first complete step, `start_within_s` if longer.
+    `bucket` has the operations that left the database; None where none do.
     """
 
     store: Store
@@ -45,6 +47,7 @@ class ConsumerContext:
     unix_time: Callable[[], float]
     database_time: Callable[[Connection], float]
     disk: DiskWatch = field(default_factory=DiskWatch)
+    bucket: Bucket | None = None
     process: str = field(default_factory=lambda: uuid4().hex)
 
 

@@ -20,6 +20,7 @@ from app.consumer.loop import (
     restart_watchdog,
     stop_watchdog,
 )
+from app.consumer.mover import Mover
 from app.consumer.sender import OutboxSender
 from app.diagnosis.warm_up import start_warm_up
 from app.engine.memory import keep_freed_memory
@@ -63,6 +64,10 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         _start_thread(stack, "janitor", Janitor(context.store, keep, thinning).run, stop)
         recorder = DiskRecorder(context.store, context.disk)
         _start_thread(stack, "disk", recorder.run, stop)
+        if context.bucket is not None:
+            after_s = max(settings.s3_after_h * 3600, 2 * settings.revise_for_s)
+            mover = Mover(context.store, context.bucket, after_s=after_s)
+            _start_thread(stack, "mover", mover.run, stop)
         _start_thread(
             stack,
             "heartbeat",
@@ -193,4 +198,5 @@ def _open_context(settings: Settings, stack: ExitStack) -> ConsumerContext:
         unix_time=time.time,
         database_time=now_s,
         disk=settings.disk_watch(),
+        bucket=settings.bucket(),
     )

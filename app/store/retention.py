@@ -6,6 +6,7 @@ transaction of its own. PostgreSQL reuses freed space; a SQLite file shrinks aft
 (app/store/shrinking/file_size.py). Old windows are thinned (app/store/shrinking/thinning.py).
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,8 @@ from app.store.tables import (
     steps,
     window_briefs,
     window_losses,
+    window_objects,
+    window_remainders,
     windows,
 )
 from app.trace.job import project_of
@@ -84,13 +87,15 @@ class ExpiringRows:
     """One kind of rows that expire.
 
     `find` selects the keys of a project's rows from before a Unix time, for large rows with their
-    `size_bytes`; `remove` deletes them.
+    `size_bytes`; `remove` deletes them. They are kept for `max_days` even where results are kept
+    for longer.
     """
 
     name: str
     find: Callable[[str, float], Select[Any]]
     remove: Callable[[Connection, Sequence[Row[Any]]], None]
     is_raw: bool = False
+    max_days: float = math.inf
 
 
 _DAY_S = 86_400.0
@@ -103,7 +108,8 @@ _BATCH_ROWS_OF_DELETED = 1000
 _TABLES_OF_JOBS = tuple(
     table
     for table in reversed(all_tables.sorted_tables)
-    if "job_id" in table.c and table is not jobs
+    # Rows of objects go after their objects: app/store/objects/moves.py.
+    if "job_id" in table.c and table not in (jobs, window_objects)
 )
 # An arbitrary number that no other lock uses; the same in every Paceline.
 ADVISORY_LOCK = 7_263_554_619
@@ -229,7 +235,7 @@ def _tasks(store: Store, default: RetentionDays) -> Iterator[tuple[str, Expiring
         found = policies(conn, default)
     for policy in found:
         for kind in _EXPIRING_ROWS:
-            days = policy.days.results_days
+            days = min(policy.days.results_days, kind.max_days)
             if kind.is_raw:  # before their windows, which then are small
                 days = min(days, policy.days.raw_days)
             yield policy.project, kind, today_s - days * _DAY_S
@@ -426,6 +432,33 @@ def _remove_operations(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     conn.execute(update(windows).where(of_these).values(trace=None))
 
 
+def _old_objects(project: str, before_s: float) -> Select[Any]:
+    of = window_objects.c
+    query = select(of.job_id, of.epoch, of.first_step, of.revision)
+    query = query.where(of.updated_s < before_s, ~of.is_removed, owns(project, of.job_id))
+    return query.order_by(of.updated_s)
+
+
+def _remove_objects(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    """Nobody reads them any more; a consumer deletes the objects, then the rows."""
+    key = tuple_(*(window_objects.c[name] for name in (*_RUN_KEY, "first_step", "revision")))
+    these = key.in_([tuple(row) for row in rows])
+    conn.execute(update(window_objects).where(these).values(is_removed=True))
+
+
+def _old_remainders(project: str, before_s: float) -> Select[Any]:
+    of = window_remainders.c
+    size_bytes = func.length(of.remainders).label("size_bytes")
+    query = select(of.job_id, of.epoch, of.first_step, size_bytes).where(of.stored_s < before_s)
+    return query.where(owns(project, of.job_id)).order_by(of.stored_s)
+
+
+def _remove_remainders(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    key = tuple_(*(window_remainders.c[column.name] for column in _WINDOW_KEY))
+    of_these = key.in_([tuple(row)[:3] for row in rows])
+    conn.execute(delete(window_remainders).where(of_these))
+
+
 def _remove_windows(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     names = (*_RUN_KEY, "first_step", "last_step")
     keys = [{f"of_{name}": row._mapping[name] for name in names} for row in rows]
@@ -502,6 +535,9 @@ def _old_share_links(project: str, before_s: float) -> Select[Any]:
 # In this order: a run expires when its windows have been removed.
 _EXPIRING_ROWS = (
     ExpiringRows("operations of windows", _old_operations, _remove_operations, is_raw=True),
+    ExpiringRows("operations in object storage", _old_objects, _remove_objects, is_raw=True),
+    # Late operations come within minutes: what is older was left behind when its run closed.
+    ExpiringRows("exact times", _old_remainders, _remove_remainders, max_days=1.0),
     ExpiringRows("windows", _old_windows, _remove_windows),
     ExpiringRows("runs", _old_runs, _remove_runs),
     ExpiringRows("scores", _old_scores, _remove_scores),

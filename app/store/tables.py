@@ -16,6 +16,8 @@ jobs ─< runs ─< windows          analysed windows, one row each, replaced by
              ─< rank_exits       how the processes of its ranks ended
 windows ─< window_briefs         the part of a window shown in the fleet
         ─< window_losses         GPU time lost in it, by cause, operation type and host
+        ─< window_objects        its operations where they are in object storage
+        ─< window_remainders     what rounding took from its times, while it may be revised
 jobs ─< saved_questions          saved what-if questions
      ─< fixes                    predicted fixes, and what they achieved
      ── recordings               which steps the job is to record, from when on
@@ -187,9 +189,8 @@ windows = Table(
     # Large columns last: reading the others skips their pages.
     Column("result", PackedJson, nullable=False),
     Column("per_step", PackedJson),
-    Column(
-        "trace", LargeBinary
-    ),  # packed by app.ingest.assembly.windows; null once retention took it
+    # Packed by app.ingest.assembly.window_codec; null once retention took it.
+    Column("trace", LargeBinary),
 )
 Index("ix_windows_updated", windows.c.updated_s)
 # For thinning: which windows have figures by step, and how old those of a run are.
@@ -205,6 +206,36 @@ Index("ix_windows_with_trace", windows.c.updated_s,
 Index("ix_windows_with_figures", windows.c.job_id, windows.c.epoch, windows.c.first_step,
       sqlite_where=windows.c.slowdown.is_not(None),
       postgresql_where=windows.c.slowdown.is_not(None))  # fmt: skip
+
+# What rounding took from the times of `windows.trace`, while late operations may still revise the
+# window: its results come from unrounded times. For minutes; retention removes forgotten ones.
+window_remainders = Table(
+    "window_remainders",
+    metadata,
+    Column("job_id", key_text(128), primary_key=True),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    Column("stored_s", Real, nullable=False),
+    Column("remainders", LargeBinary, nullable=False),
+)
+
+# Operations of windows that moved into object storage, or are about to: app/store/objects/moves.py.
+# Not bound to `windows`: an object outlives the row of its window until it is deleted.
+window_objects = Table(
+    "window_objects",
+    metadata,
+    Column("job_id", key_text(128), primary_key=True),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("updated_s", Real, nullable=False),  # that of the window
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("claimed_s", Real, nullable=False),  # when a process began to move it
+    Column("is_stored", Boolean, nullable=False),  # whether the window's own copy is gone
+    Column("is_removed", Boolean, nullable=False),  # past retention: the object is to be deleted
+    Index(None, "updated_s"),
+)
 
 # The part of a fleet line about a window with figures, open or closed: app/store/fleet.py.
 # Not a column of `windows`: SQLite would have to read past the large ones to find it.

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Select,
     and_,
     case,
+    delete,
     func,
     or_,
     select,
@@ -30,7 +31,7 @@ from app.errors import InvalidRequest, WindowNotFound
 from app.store.columns import PackedBytes
 from app.store.database import Int64, from_cursor, insert, insert_or_replace, split_page, to_cursor
 from app.store.runs import current_epoch
-from app.store.tables import jobs, runs, steps, windows
+from app.store.tables import jobs, runs, steps, window_remainders, windows
 from app.trace.window import WindowState
 
 Verdict = Literal["ok", "low"]
@@ -116,7 +117,8 @@ class WindowRecord:
     """One revision of a window, to be saved.
 
     `result` is the JSON object of docs/glossary.md, without its figures by step, which are in
-    `per_step` (`split_by_step`); `trace` are the raw operations, for closed windows only.
+    `per_step` (`split_by_step`); `trace` are the raw operations, for closed windows only, and
+    `remainders` what rounding took from their times, for those that may be revised.
     """
 
     epoch: int
@@ -132,6 +134,7 @@ class WindowRecord:
     per_step: dict[str, Any] | None
     trace: bytes | None
     updated_s: float
+    remainders: bytes | None = None
 
 
 _ARRIVALS = "arrivals"
@@ -164,7 +167,8 @@ def join_by_step(result: Mapping[str, Any], by_step: Mapping[str, Any] | None) -
 
 def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
     """Save a revision over older ones; False if the same or a newer one is stored."""
-    values = {"job_id": job_id} | {name: getattr(record, name) for name in record.__slots__}
+    names = (name for name in record.__slots__ if name != "remainders")
+    values = {"job_id": job_id} | {name: getattr(record, name) for name in names}
     statement = insert(conn, windows).values(values)
     new = statement.excluded
     key = {column.name for column in _WINDOW_KEY}
@@ -174,7 +178,12 @@ def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
         where=new.revision > windows.c.revision,
     )
     saved = conn.execute(statement.returning(windows.c.revision))
-    return saved.one_or_none() is not None
+    is_new = saved.one_or_none() is not None
+    if is_new and record.remainders is not None:
+        row = {name: values[name] for name in ("job_id", "epoch", "first_step")}
+        row |= {"remainders": record.remainders, "stored_s": record.updated_s}
+        insert_or_replace(conn, window_remainders, [row])
+    return is_new
 
 
 def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False) -> dict[str, Any]:
@@ -271,6 +280,23 @@ def trace(conn: Connection, job_id: str, window_id: str) -> bytes | None:
     """The raw operations of a closed window, None of an open one; raises as `get` does."""
     kept: bytes | None = _find(conn, job_id, window_id, windows.c.trace)["trace"]
     return kept
+
+
+def remainders(conn: Connection, job_id: str, epoch: int, first_step: int) -> bytes | None:
+    """What rounding took from the times of a window that may be revised; None if not kept."""
+    of = window_remainders.c
+    query = select(of.remainders).where(of.job_id == job_id, of.epoch == epoch)
+    kept: bytes | None = conn.execute(query.where(of.first_step == first_step)).scalar()
+    return kept
+
+
+def forget_remainders(
+    conn: Connection, job_id: str, epoch: int, *, before_step: int | None
+) -> None:
+    """Forget those of a run's windows before this first step; of all of them if it is None."""
+    of = window_remainders.c
+    statement = delete(window_remainders).where(of.job_id == job_id, of.epoch == epoch)
+    conn.execute(statement if before_step is None else statement.where(of.first_step < before_step))
 
 
 def page(

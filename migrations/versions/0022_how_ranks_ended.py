@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.types import TypeEngine
 
 revision = "0022"
-down_revision = "0014"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 

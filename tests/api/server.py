@@ -15,7 +15,7 @@ from typing_extensions import override
 from app.alerts.guard.guard import Reply, SsrfGuard
 from app.engine.report import analyse, report_as_json
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.windows import pack_window
+from app.ingest.assembly.window_codec import pack_window
 from app.ingest.wire.codec import BINARY_TYPE
 from app.main import Connections, create_app
 from app.settings import Settings

@@ -17,7 +17,7 @@ from app.ingest.assembly.assembler import (
     unpack_spool,
 )
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.windows import pack_window, unpack_window
+from app.ingest.assembly.window_codec import pack_window, unpack_window
 from app.ingest.wire import codec
 from app.store import dead_letters, hosts, jobs, runs, shards, tokens, windows
 from app.store.alerting import alerts, outbox
@@ -141,7 +141,7 @@ def test_open_window_survives_the_upgrade(upgraded):
     assert change.window.revision == 5
     # Step 1 has the operations of ranks that sent it in time only.
     assert change.ops is not None
-    assert unpack_window(change.ops).ops.of_step(1).rank.tolist() == [0, 1]
+    assert unpack_window(*change.ops).ops.of_step(1).rank.tolist() == [0, 1]
 
 
 def test_open_window_without_further_steps_closes_with_a_newer_revision(upgraded):

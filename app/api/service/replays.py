@@ -12,10 +12,14 @@ from app.engine.questions.answer import Questions
 from app.engine.replays import WindowReplay, prepare
 from app.engine.timeline.selection import slowest_step
 from app.engine.timeline.step_view import StepView, step_view
-from app.errors import Conflict
-from app.ingest.assembly.windows import StoredWindow, partial_steps, unpack_window
+from app.errors import Conflict, OperationsDamaged
+from app.ingest.assembly.int_packing import DamagedRows
+from app.ingest.assembly.window_codec import StoredWindow, unpack_window
+from app.ingest.assembly.windows import partial_steps
 from app.store import hosts, jobs, windows
 from app.store.database import Connection, Store
+from app.store.objects import moves
+from app.store.objects.bucket import Bucket
 from app.store.windows import WindowSummary
 from app.trace.job import Job, job_of
 from app.trace.window import SkippedStep, Window
@@ -91,26 +95,35 @@ def _why_not_replayable(window_id: str, result: dict[str, Any]) -> str:
     return f"window {window_id} has no step whose operations can be replayed{reason}"
 
 
-def load_window(store: Store, key: WindowKey) -> Window:
-    """The window as it was analysed, with its operations.
+def load_window(store: Store, key: WindowKey, bucket: Bucket | None = None) -> Window:
+    """The window as it was analysed, with its operations; their times as they are stored, rounded.
 
     Raises:
         Conflict: no step can be replayed, or the operations have been deleted.
+        ObjectStorageUnavailable: the operations are in a bucket that does not answer.
+        OperationsDamaged: what is stored is not what was stored.
     """
     with store.snapshot() as conn:
         result = windows.get(conn, key.job_id, key.window_id)
-        blob = windows.trace(conn, key.job_id, key.window_id)
+        found = moves.find(conn, key.job_id, key.window_id)
         epoch = result["window"]["epoch"]
         registration = jobs.registration(conn, key.job_id, epoch)
         names = hosts.load(conn, key.job_id, epoch)
     if not result["steps"]:
         raise Conflict(_why_not_replayable(key.window_id, result))
+    blob = moves.fetch(bucket, found)
     if blob is None:
         raise Conflict(
             f"the operations of window {key.window_id} have been deleted "
             "(PACELINE_KEEP_RAW_DAYS, or the project's setting): only its result is left"
         )
-    return _decoded_window(key, result, unpack_window(blob), registration.job, names)
+    try:
+        stored = unpack_window(blob)
+    except DamagedRows as error:
+        raise OperationsDamaged(
+            f"the operations of window {key.window_id} cannot be read, only its result: {error}"
+        ) from error
+    return _decoded_window(key, result, stored, registration.job, names)
 
 
 def _decoded_window(
@@ -171,8 +184,11 @@ BYTES_PER_OP = 80
 class ReplayCache:
     """LRU cache of the replays of stored windows; thread-safe."""
 
-    def __init__(self, store: Store, *, max_bytes: int = MAX_REPLAY_BYTES) -> None:
+    def __init__(
+        self, store: Store, bucket: Bucket | None = None, *, max_bytes: int = MAX_REPLAY_BYTES
+    ) -> None:
         self._store = store
+        self._bucket = bucket
         self._cache = ComputeCache[WindowKey, Questions](max_size=max_bytes, size_of=_size_bytes)
         # One build at a time: a large window takes gigabytes meanwhile.
         self._building = threading.Lock()
@@ -195,7 +211,11 @@ class ReplayCache:
 
     def _build(self, key: WindowKey) -> Questions:
         with self._building:
-            return self._cache.get(key, lambda: Questions(prepare(load_window(self._store, key))))
+            return self._cache.get(key, lambda: Questions(prepare(self.load(key))))
+
+    def load(self, key: WindowKey) -> Window:
+        """The window itself, not kept here; raises as `load_window` does."""
+        return load_window(self._store, key, self._bucket)
 
 
 def _size_bytes(questions: Questions) -> int:

@@ -28,13 +28,13 @@ from app.ingest.assembly.steps import (
     restore_settled_step,
     settle_step,
 )
+from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.assembly.windows import (
     MAX_GROUP_REVISIONS,
     ClosedWindow,
     ClosedWindows,
     OpenWindow,
     RecallOps,
-    pack_window,
 )
 from app.ingest.batch import OpBatch
 from app.trace.job import Job, Placement
@@ -111,12 +111,12 @@ class WindowRules:
 class WindowRevision:
     """A window as it is now, to be saved in place of its earlier revision.
 
-    `ops` is there once the window is closed: all its operations, packed by `trace_codec`; not
-    where `RunAssembler.keeps_ops` is false.
+    `ops` is there once the window is closed: all its operations; not where
+    `RunAssembler.keeps_ops` is false.
     """
 
     window: Window
-    ops: bytes | None = None
+    ops: PackedWindow | None = None
 
 
 class AddedBatch(NamedTuple):
@@ -220,6 +220,11 @@ class RunAssembler:
         run._window.has_news = state.revision < len(state.settled)
         run.is_dirty = False
         return run
+
+    @property
+    def first_revisable(self) -> int | None:
+        """The first step of the oldest closed window that late operations may still change."""
+        return min((each.first_step for each in self._closed.kept), default=None)
 
     def dump(self, turn: int) -> bytes:
         """State that the batches of open windows do not hold; to be saved whenever it `is_dirty`.
@@ -363,7 +368,7 @@ class RunAssembler:
         return [
             WindowRevision(
                 each.window.revised(each.state, self._tracker, each.groups),
-                pack_window(each.window.table, each.groups),
+                each.window.packed(each.groups, takes_groups=each.takes_groups),
             )
             for each in revised
         ]
@@ -416,7 +421,8 @@ class RunAssembler:
         self.is_dirty = True
         groups = self._groups.table(window.steps_with_groups)
         self._groups.remove_through(self.closed_through)
-        ops = pack_window(window.table, groups) if self.keeps_ops else None
+        takes_groups = self._groups.were_seen
+        ops = window.packed(groups, takes_groups=takes_groups) if self.keeps_ops else None
         change = WindowRevision(window.revised(state, self._tracker, groups), ops)
         if self.keeps_ops:
             self._closed.add(
@@ -424,7 +430,7 @@ class RunAssembler:
                 state,
                 window.revision,
                 now_s,
-                group_revisions=MAX_GROUP_REVISIONS if self._groups.were_seen else 0,
+                group_revisions=MAX_GROUP_REVISIONS if takes_groups else 0,
             )
         self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)
         return change

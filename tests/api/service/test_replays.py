@@ -20,6 +20,7 @@ from tests.engine.clocks.shifted_windows import recorded as shown
 pytestmark = pytest.mark.anyio
 
 JOB = "default/llm-70b"
+ROUNDING_S = 20e-6  # of stored times, each by up to 1 us, along a step's chain
 
 
 @pytest.fixture
@@ -60,8 +61,8 @@ async def test_replay_uses_the_clock_of_the_analysis(api):
     assert replay.window.hosts == window.hosts
     assert replay.clocks.offset_s == pytest.approx(analysed.clocks.offset_s)
     assert max(replay.clocks.offset_s.values()) > 0.09
-    assert replay.simulated_s == pytest.approx(analysed.simulated_s, rel=1e-9)
-    assert replay.recorded_s == pytest.approx(analysed.recorded_s, rel=1e-9)
+    assert replay.simulated_s == pytest.approx(analysed.simulated_s, abs=ROUNDING_S)
+    assert replay.recorded_s == pytest.approx(analysed.recorded_s, abs=ROUNDING_S)
 
 
 async def test_latest_is_the_newest_closed_window_of_the_current_run(api):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.ingest.assembly.windows import unpack_window
+from app.ingest.assembly.window_codec import unpack_window
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
 from tests.ingest.factories import (
@@ -352,7 +352,7 @@ def test_optional_columns_are_stored():
     run.add(rich, 0.0)
     [change] = run.finish(0.0, "complete")
     assert change.ops is not None
-    table = unpack_window(change.ops).ops
+    table = unpack_window(*change.ops).ops
     assert table.tokens is not None
     assert table.tokens.tolist() == [-1, 4096]
     assert table.bytes is None
