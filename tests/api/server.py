@@ -134,7 +134,7 @@ async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
         is_migrated=lambda: is_migrated(url),
         close=store.close,
     )
-    settings = Settings(token=TOKEN, **changes)
+    settings = Settings(**{"token": TOKEN} | changes)
     app = create_app(
         settings,
         parts,
