@@ -40,7 +40,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 import app
 from app.errors import InvalidRequest, StartUpFailed, StoreUnavailable
 from app.store.alerting.tables import alert_groups
-from app.store.sealing import OPTION, SecretKeys
+from app.store.credentials.sealing import OPTION, SecretKeys
 
 __all__ = ["Connection", "Store", "now_s", "parse_url", "with_longer_limit", "without_time_limits"]
 

@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Table, func, not_, or_, select
 from app.store import service_state
 from app.store.alerting import receivers
 from app.store.alerting.tables import endpoints
+from app.store.credentials.sealing import is_sealed, keys_of, sealing_key
 from app.store.database import Store
-from app.store.sealing import is_sealed, keys_of, sealing_key
 from app.store.tables import service_keys
 
 _ROWS_AT_ONCE = 50
