@@ -2,8 +2,8 @@
 
 URL, secrets and headers are encrypted together in the column `sealed`, which lists do not open;
 `url` has the public part of the address. Rows of releases before that have them in plain, without
-`sealed`, until app/store/credentials/resealing.py has sealed them. The number of receivers is limited, since
-each gets the alerts of all jobs of its project.
+`sealed`, until app/store/credentials/resealing.py has sealed them. The number of receivers is
+limited, since each gets the alerts of all jobs of its project.
 """
 
 from collections.abc import Sequence
