@@ -116,8 +116,7 @@ def _all_sealed(conn: Connection) -> Iterator[str | None]:
 
 def _batch(conn: Connection, table: Table, after: str) -> Iterator[str]:
     """The keys of the next rows that are not sealed with the newest key, locked."""
-    newest = keys_of(conn).newest_id
-    prefix = f"v1.{newest}."
+    prefix = f"v1.{keys_of(conn).required_id()}."
     (key,) = table.primary_key.columns
     if table is endpoints:
         is_old = or_(endpoints.c.sealed.is_(None), not_(endpoints.c.sealed.startswith(prefix)))
