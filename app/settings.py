@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from app.alerts.receiver import Receiver
     from app.alerts.sending import Transport
     from app.alerts.smtp import MailServer
+    from app.store.credentials.sealing import SecretKeys
     from app.store.objects.bucket import Bucket
-    from app.store.sealing import SecretKeys
 
 _LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
 
@@ -556,7 +556,7 @@ class Settings(BaseSettings):
             StartUpFailed: one is no key, or the file cannot be read.
         """
         # Imports a library of ciphers and SQLAlchemy, which most commands do not need.
-        from app.store.sealing import SecretKeys, parse_keys
+        from app.store.credentials.sealing import SecretKeys, parse_keys
 
         if self.secret_key is not None:
             return parse_keys(self.secret_key.get_secret_value(), _variable("secret_key"))
@@ -628,7 +628,7 @@ class Settings(BaseSettings):
         """These settings with a secret key: the given ones, else one kept in the data directory."""
         if self.secret_key is not None or self.secret_key_file is not None:
             return self
-        from app.store.sealing import new_key
+        from app.store.credentials.sealing import new_key
 
         _kept_text(self.kept_key_file, new_key)
         return self.model_copy(update={"secret_key_file": self.kept_key_file})

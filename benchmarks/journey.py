@@ -45,9 +45,9 @@ from app.main import Connections, create_app
 from app.settings import Settings
 from app.store import runs, windows
 from app.store.alerting import receivers
+from app.store.credentials.sealing import new_key, parse_keys
 from app.store.database import Store, is_migrated
 from app.store.migrations import migrate
-from app.store.sealing import new_key, parse_keys
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism

@@ -1,6 +1,6 @@
 """A secret key for tests, as the environment gives it and as a Store takes it."""
 
-from app.store.sealing import parse_keys
+from app.store.credentials.sealing import parse_keys
 from tests.harness.stack import SECRET_KEY
 
 KEY = SECRET_KEY

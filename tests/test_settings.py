@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from app.errors import StartUpFailed
 from app.main import create_app, run
 from app.settings import Settings, is_loopback, load_settings, new_token
-from app.store.sealing import new_key
+from app.store.credentials.sealing import new_key
 from app.variable_names import check_names
 from tests.alerts.notices import SECRET
 from tests.settings_table import settings_rows

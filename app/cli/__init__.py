@@ -26,7 +26,6 @@ from app.cli import (
     replay,
     retention,
     rules,
-    secrets,
     timeline,
     token,
     what_if,
@@ -139,7 +138,7 @@ app.command("annotate", rich_help_panel=_MOVE)(annotate.annotate)
 app.command("watch-kubernetes", rich_help_panel=_MOVE)(kubernetes.watch_kubernetes)
 app.command("simulate", rich_help_panel=_MOVE)(simulate)
 app.add_typer(token.app, name="token", rich_help_panel=_ADMINISTER)
-app.add_typer(secrets.app, name="secrets", rich_help_panel=_ADMINISTER)
+app.add_typer(data.secrets_app, name="secrets", rich_help_panel=_ADMINISTER)
 app.add_typer(rules.app, name="rules", rich_help_panel=_ADMINISTER)
 app.command("migrate", rich_help_panel=_ADMINISTER)(data.migrate)
 app.command("backup", rich_help_panel=_ADMINISTER)(data.backup)

@@ -54,7 +54,7 @@ def seal_plain_secrets(settings: Settings) -> list[str]:
     Raises:
         StoreUnavailable: the database does not answer.
     """
-    from app.store import resealing
+    from app.store.credentials import resealing
 
     keys = settings.secret_keys()
     store = Store(settings.store_url, keys=keys)

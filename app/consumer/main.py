@@ -30,8 +30,8 @@ from app.ingest.redis.events import RedisAnnouncer
 from app.ingest.redis.queue import RedisReader
 from app.ingest.redis.server_checks import refuse_weaknesses
 from app.settings import Settings
-from app.store import resealing
 from app.store.alerting import receivers
+from app.store.credentials import resealing
 from app.store.database import Store, durability_weaknesses, is_migrated, now_s
 from app.store.disk.recorder import DiskRecorder
 from app.store.retention import RetentionDays

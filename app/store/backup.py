@@ -40,12 +40,12 @@ from sqlalchemy import (
 from sqlalchemy.exc import StatementError
 
 from app.errors import InvalidRequest
-from app.store import resealing
 from app.store.alerting.tables import alert_events, all_tables, delivery_attempts, outbox
 from app.store.columns import JsonText, PackedJson, is_bytes
+from app.store.credentials import resealing
+from app.store.credentials.sealing import keys_of
 from app.store.database import VERSION_TABLE, Store, current_revision, without_time_limits
 from app.store.migrations import downgrade_within, known_revisions, upgrade_within
-from app.store.sealing import keys_of
 from app.store.tables import (
     audit,
     consumers,

@@ -40,8 +40,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 import app
 from app.errors import DiskFull, InvalidRequest, StartUpFailed, StoreUnavailable
 from app.store.alerting.tables import alert_groups
+from app.store.credentials.sealing import OPTION, SecretKeys
 from app.store.disk.usage import FULL_BELOW_BYTES, free_bytes, full_sentence, sqlite_directory
-from app.store.sealing import OPTION, SecretKeys
 from app.work_budget import checkpoint
 
 __all__ = ["Connection", "Store", "now_s", "parse_url", "with_longer_limit", "without_time_limits"]

@@ -15,9 +15,9 @@ from app.store import dead_letters, runs
 from app.store.alerting import service_watches
 from app.store.alerting.service_watches import ConsumerLine, Watch, WatchName
 from app.store.alerting.tables import outbox
+from app.store.credentials.sealing import is_sealed, keys_of
 from app.store.database import insert_new, insert_or_replace
 from app.store.runs import IngestCounts, NotificationCounts
-from app.store.sealing import is_sealed, keys_of
 from app.store.shards import count_live
 from app.store.tables import service_addresses, service_keys, shards
 

@@ -504,7 +504,7 @@ service_addresses = Table(
     Column("url", Text, nullable=False),
 )
 
-# Of signed-in pages: app/store/sessions.py.
+# Of signed-in pages: app/store/credentials/sessions.py.
 sessions = Table(
     "sessions",
     metadata,

@@ -28,9 +28,9 @@ from app.ingest.batch import OpBatch
 from app.settings import Settings
 from app.store import runs
 from app.store.alerting import notifications, outbox, receivers
+from app.store.credentials.sealing import new_key, parse_keys
 from app.store.database import Store
 from app.store.migrations import migrate
-from app.store.sealing import new_key, parse_keys
 from app.synth.restarts import SimulatedRun
 from benchmarks.diagnosis.observation import ArrivalHabits, arrivals, observed_run, observed_windows
 

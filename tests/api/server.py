@@ -139,7 +139,7 @@ async def running(url: str, *, disk: DiskWatch | None = None, **changes: Any) ->
         close=store.close,
         disk=disk or DiskWatch(),
     )
-    settings = Settings(token=TOKEN, **changes)
+    settings = Settings(**{"token": TOKEN} | changes)
     app = create_app(
         settings,
         parts,

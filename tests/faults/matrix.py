@@ -162,12 +162,12 @@ OWN_FAULTS: dict[str, tuple[str, ...]] = {
     "secrets are searched for in database, files, logs, backup and command lines": (
         f"{_SECRET_SEARCH}test_no_secret_is_in_files_logs_backup_or_command_lines_of_serve",
         f"{_SECRET_SEARCH}test_no_secret_is_in_files_and_logs_of_separate_processes_on_postgresql",
-        "tests/store/test_resealing.py::test_nothing_plain_stays_in_the_files_of_sqlite",
+        "tests/store/credentials/test_resealing.py::test_nothing_plain_stays_in_the_files_of_sqlite",
     ),
     "the secret key is missing, wrong or rotated": (
-        "tests/store/test_resealing.py::test_without_a_key_nothing_is_stored",
-        "tests/store/test_resealing.py::test_rows_of_a_key_that_is_not_here_stay_as_they_are",
-        "tests/store/test_resealing.py::test_rotation_moves_every_row_to_the_newest_key",
+        "tests/store/credentials/test_resealing.py::test_without_a_key_nothing_is_stored",
+        "tests/store/credentials/test_resealing.py::test_rows_of_a_key_that_is_not_here_stay_as_they_are",
+        "tests/store/credentials/test_resealing.py::test_rotation_moves_every_row_to_the_newest_key",
         "tests/api/routes/alerts/test_receivers_locked.py::"
         "test_service_with_another_key_runs_and_says_why_a_receiver_cannot_be_used",
         f"{_SENDER}test_message_to_a_receiver_with_another_key_fails_with_the_reason",

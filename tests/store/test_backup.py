@@ -22,7 +22,6 @@ from app.store import (
     saved_views,
     scores,
     service_state,
-    sessions,
     shards,
     share_links,
     windows,
@@ -31,6 +30,8 @@ from app.store import tokens as tokens_of_projects
 from app.store.alerting import alert_rules, alerts, deliveries, notifications, receivers, silences
 from app.store.alerting.notifications import LastNotification
 from app.store.backup import backup, restore
+from app.store.credentials import sessions
+from app.store.credentials.sessions import SessionRecord
 from app.store.database import Store, newest_revision
 from app.store.disk import forecast
 from app.store.disk.usage import DiskUsage
@@ -38,7 +39,6 @@ from app.store.fleet import Loss
 from app.store.migrations import migrate
 from app.store.recordings import StepSample
 from app.store.runs import IngestCounts
-from app.store.sessions import SessionRecord
 from app.store.shards import SpoolRow
 from app.store.tables import metadata, projects
 from app.store.tokens import NewToken

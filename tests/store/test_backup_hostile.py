@@ -11,12 +11,12 @@ from app.errors import InvalidRequest
 from app.store import backup as backups
 from app.store.alerting import receivers
 from app.store.backup import backup, restore
+from app.store.credentials.sealing import SecretKeys, key_id
 from app.store.database import Store
 from app.store.migrations import downgrade, migrate
-from app.store.sealing import SecretKeys, key_id
 from tests.secret_keys import KEYS
+from tests.store.credentials.test_resealing import HOOK, SECRET
 from tests.store.factories import register, webhook_receiver
-from tests.store.test_resealing import HOOK, SECRET
 
 MANIFEST = "manifest.json"
 JOBS = "tables/jobs.jsonl"

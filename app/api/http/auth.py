@@ -21,9 +21,10 @@ from app.api.http.credential_cache import MAX_CREDENTIALS, CredentialCache
 from app.api.http.limits import FailureLimit
 from app.api.http.principal import CANARY, ROOT, ROOT_ID, Principal, principal_of_token
 from app.errors import Forbidden, Unauthorised
-from app.store import sessions, tokens
+from app.store import tokens
+from app.store.credentials import sessions
+from app.store.credentials.sessions import SessionRecord
 from app.store.database import Store
-from app.store.sessions import SessionRecord
 from app.store.tokens import TokenRecord
 
 COOKIE = "paceline_session"

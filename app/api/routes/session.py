@@ -19,9 +19,10 @@ from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
 from app.api.service.service import Service
 from app.errors import SessionNotFound, Unauthorised
-from app.store import sessions, tokens
+from app.store import tokens
+from app.store.credentials import sessions
+from app.store.credentials.sessions import SessionRecord
 from app.store.database import Connection
-from app.store.sessions import SessionRecord
 from app.store.tokens import SCOPES, Scope
 
 router = APIRouter(tags=["session"])

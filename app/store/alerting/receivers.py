@@ -2,8 +2,8 @@
 
 URL, secrets and headers are encrypted together in the column `sealed`, which lists do not open;
 `url` has the public part of the address. Rows of releases before that have them in plain, without
-`sealed`, until app/store/resealing.py has sealed them. The number of receivers is limited, since
-each gets the alerts of all jobs of its project.
+`sealed`, until app/store/credentials/resealing.py has sealed them. The number of receivers is
+limited, since each gets the alerts of all jobs of its project.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_json, ma
 from app.store.alerting.deliveries import MAX_DETAIL
 from app.store.alerting.tables import endpoints
 from app.store.columns import checked_text, clipped
+from app.store.credentials.sealing import keys_of
 from app.store.database import insert
-from app.store.sealing import keys_of
 
 
 @dataclass(frozen=True, slots=True)

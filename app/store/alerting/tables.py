@@ -158,7 +158,7 @@ endpoints = Table(
     Column("is_enabled", Boolean, nullable=False),
     # In plain, of older releases: signing secrets, and headers, which may hold a password.
     Column("secrets", JsonText, nullable=False),
-    # URL, secrets and headers, encrypted: app/store/sealing.py. Null: not sealed yet.
+    # URL, secrets and headers, encrypted: app/store/credentials/sealing.py. Null: not sealed yet.
     Column("sealed", Text),
     Column("old_secret_until_s", Real),
     Column("anew_at_s", Real),  # since when it wants what it wants, where that is known

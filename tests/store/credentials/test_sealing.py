@@ -3,7 +3,7 @@ import base64
 import pytest
 
 from app.errors import SecretsLocked, StartUpFailed
-from app.store.sealing import SecretKeys, key_id, new_key, parse_keys
+from app.store.credentials.sealing import SecretKeys, key_id, new_key, parse_keys
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
 PLACE = "endpoints/hook"

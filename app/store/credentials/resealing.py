@@ -13,8 +13,8 @@ from sqlalchemy import Connection, Table, func, not_, or_, select
 from app.store import service_state
 from app.store.alerting import receivers
 from app.store.alerting.tables import endpoints
+from app.store.credentials.sealing import is_sealed, keys_of, sealing_key
 from app.store.database import Store
-from app.store.sealing import is_sealed, keys_of, sealing_key
 from app.store.tables import service_keys
 
 _ROWS_AT_ONCE = 50
@@ -116,8 +116,7 @@ def _all_sealed(conn: Connection) -> Iterator[str | None]:
 
 def _batch(conn: Connection, table: Table, after: str) -> Iterator[str]:
     """The keys of the next rows that are not sealed with the newest key, locked."""
-    newest = keys_of(conn).newest_id
-    prefix = f"v1.{newest}."
+    prefix = f"v1.{keys_of(conn).required_id()}."
     (key,) = table.primary_key.columns
     if table is endpoints:
         is_old = or_(endpoints.c.sealed.is_(None), not_(endpoints.c.sealed.startswith(prefix)))

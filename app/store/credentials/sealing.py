@@ -55,11 +55,20 @@ class SecretKeys:
         Raises:
             SecretsLocked: there is no key.
         """
+        newest_id = self.required_id()
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        sealed = self._ciphers[newest_id].encrypt(nonce, plain, place.encode())
+        return f"{_VERSION}.{newest_id}.{base64.urlsafe_b64encode(nonce + sealed).decode()}"
+
+    def required_id(self) -> str:
+        """The id of the newest key.
+
+        Raises:
+            SecretsLocked: there is no key.
+        """
         if self.newest_id is None:
             raise SecretsLocked(f"secrets cannot be stored, as there is no key: {_HOW_TO_SET}")
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = self._ciphers[self.newest_id].encrypt(nonce, plain, place.encode())
-        return f"{_VERSION}.{self.newest_id}.{base64.urlsafe_b64encode(nonce + sealed).decode()}"
+        return self.newest_id
 
     def open(self, sealed: str, place: str) -> bytes:
         """What was sealed.

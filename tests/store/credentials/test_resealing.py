@@ -5,10 +5,11 @@ import pytest
 from sqlalchemy import text
 
 from app.errors import SecretsLocked
-from app.store import resealing, service_state
+from app.store import service_state
 from app.store.alerting import receivers
+from app.store.credentials import resealing
+from app.store.credentials.sealing import SecretKeys, key_id
 from app.store.database import Store
-from app.store.sealing import SecretKeys, key_id
 from tests.store.factories import webhook_receiver
 
 OLD, NEW = bytes(range(32)), bytes(range(32, 64))
