@@ -19,6 +19,8 @@ def test_the_first_page_makes_a_token_and_loads_the_demo_and_the_fleet_stops_it(
     page = open_page(server.link).page
     page.get_by_role("button", name="Make a token").click()
     expect(page.locator("code", has_text="PACELINE_TOKEN=pl_").first).to_be_visible()
+    # The example shows the beginning of a token before there is one.
+    wait_until(lambda: server.get("/tokens")["items"], "the token is made")
     [token] = server.get("/tokens")["items"]
     assert token["scopes"] == ["ingest"]
     page.get_by_role("button", name="Load the demo").click()

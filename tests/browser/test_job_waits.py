@@ -43,6 +43,7 @@ def test_the_heatmap_of_waits_shows_the_rank_that_others_wait_for(server, open_p
     expect(evidence).to_contain_text("of its collectives")
     keep(page, f"waits-{theme}")
     # Pointing at a step says how long the others waited there, and for whom.
+    card.locator(".plot").scroll_into_view_if_needed()
     box = card.locator(".plot").bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 16)
     expect(card.locator(".hoverlayer")).to_contain_text("rank 2")
