@@ -64,7 +64,7 @@ def _has_dbstat(conn: Connection) -> bool:
 def _counted(conn: Connection) -> dict[str, int]:
     rows = conn.exec_driver_sql(
         "SELECT m.tbl_name, sum(s.pgsize) FROM dbstat s JOIN sqlite_schema m ON m.name = s.name "
-        "WHERE s.aggregate GROUP BY m.tbl_name"
+        "WHERE s.aggregate = TRUE GROUP BY m.tbl_name"
     )
     found: dict[str, int] = dict(rows.tuples().all())
     return {name: int(found[name]) for name in metadata.tables if name in found}
