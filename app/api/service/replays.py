@@ -108,8 +108,9 @@ def load_window(store: Store, key: WindowKey) -> Window:
         raise Conflict(_why_not_replayable(key.window_id, result))
     if blob is None:
         raise Conflict(
-            f"the operations of window {key.window_id} have been deleted "
-            "(PACELINE_KEEP_RAW_DAYS, or the project's setting): only its result is left"
+            f"the operations of window {key.window_id} have been deleted (PACELINE_KEEP_RAW_DAYS, "
+            "or the project's setting), or were not stored since the disk was nearly full: only "
+            "its result is left"
         )
     return _decoded_window(key, result, unpack_window(blob), registration.job, names)
 
