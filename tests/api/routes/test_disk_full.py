@@ -9,6 +9,7 @@ from app.store.tables import disk_samples
 from tests.api.server import running
 
 GB = 10**9
+REFUSED = ": batches are refused until there is space"
 
 
 def watch_at(used_gb):
@@ -56,7 +57,7 @@ async def test_metrics_have_bytes_by_table_and_days_left_once_measured(url):
     async with running(url, disk=watch_at(40)) as api:
         text = (await api.client.get("/metrics")).text
     assert 'paceline_table_bytes{table="windows"}' in text
-    assert "paceline_disk_free_bytes 6e+010" in text
+    assert "paceline_disk_free_bytes 6e+10" in text
     assert "paceline_disk_days_left" not in text
 
 
