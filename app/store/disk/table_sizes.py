@@ -48,7 +48,9 @@ def _postgres(conn: Connection) -> TableSizes:
              "WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(:names)"),
         {"names": names},
     )  # fmt: skip
-    return TableSizes(conn.execute(of_database).scalar_one(), dict(rows.tuples().all()))
+    return TableSizes(
+        conn.execute(of_database).scalar_one(), {name: int(number) for name, number in rows}
+    )
 
 
 def _pragma(conn: Connection, name: str) -> int:
@@ -65,8 +67,8 @@ def _counted(conn: Connection) -> dict[str, int]:
         "SELECT m.tbl_name, sum(s.pgsize) FROM dbstat s JOIN sqlite_schema m ON m.name = s.name "
         "WHERE s.aggregate = TRUE GROUP BY m.tbl_name"
     )
-    found: dict[str, int] = dict(rows.tuples().all())
-    return {name: int(found[name]) for name in metadata.tables if name in found}
+    found = {name: int(number) for name, number in rows}
+    return {name: found[name] for name in metadata.tables if name in found}
 
 
 def _estimated(conn: Connection, used_bytes: int) -> dict[str, int]:
@@ -74,7 +76,7 @@ def _estimated(conn: Connection, used_bytes: int) -> dict[str, int]:
     weights = {name: _rows_weight(conn, name) for name in metadata.tables}
     trees = "SELECT tbl_name, count(*) FROM sqlite_schema WHERE rootpage > 0 GROUP BY tbl_name"
     page_bytes = _pragma(conn, "page_size")
-    least = {name: count * page_bytes for name, count in conn.exec_driver_sql(trees).tuples()}
+    least = {name: count * page_bytes for name, count in conn.exec_driver_sql(trees)}
     rest_bytes, total = max(0, used_bytes - sum(least.values())), sum(weights.values()) or 1
     return {name: least.get(name, 0) + rest_bytes * each // total for name, each in weights.items()}
 
