@@ -1,5 +1,8 @@
 """A disk that fills, as callers of the API see it: pushes, readiness, metrics, the session."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from app.errors import DiskFull
@@ -12,10 +15,18 @@ GB = 10**9
 REFUSED = ": batches are refused until there is space"
 
 
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(empty_database, tmp_path):
+    return f"sqlite:///{shutil.copy(empty_database, tmp_path / 'twin.db')}"
+
+
 def watch_at(used_gb):
     """A watch of a disk of 100 GB, with so much used."""
     usage = DiskUsage(int(used_gb * GB), int((100 - used_gb) * GB))
-    return DiskWatch(["/data"], DiskMarks(ample_bytes=50 * GB), measure=lambda _: usage)
+    return DiskWatch([Path("/data")], DiskMarks(ample_bytes=50 * GB), measure=lambda _: usage)
 
 
 @pytest.mark.parametrize(
