@@ -39,9 +39,11 @@ def stack(clock_file, tmp_path):
 
 
 def shown_ahead_s(stack, job):
-    """How far the server's times are ahead of ours, by its job's last data."""
-    last = stack.get(f"/jobs/{job}")["last_data_at"]
-    return datetime.fromisoformat(last).timestamp() - time.time()
+    """How far the consumer's clock is ahead of ours, by the job's newest window; 0 without one."""
+    newest = stack.get(f"/jobs/{job}/windows?limit=1")["items"]
+    if not newest:
+        return 0.0
+    return datetime.fromisoformat(newest[0]["updated_at"]).timestamp() - time.time()
 
 
 def test_row_21_clock_that_jumps_loses_nothing_and_alerts_nobody(stack, clock_file):

@@ -1,5 +1,7 @@
 """Rounds in which a disk is filled under load and freed again, and what was seen meanwhile."""
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -66,12 +68,16 @@ def on_small_disk(
         return
     if find_programs() is None:
         raise NotInTime("no PostgreSQL server is installed here")
+    # Where the user postgres may go, too.
+    parent = Path(tempfile.mkdtemp(prefix="pl-disk-"))
+    parent.chmod(0o755)
     with (
-        small_disk(directory / "disk", 256 << 20) as disk,
+        small_disk(parent / "disk", 256 << 20) as disk,
         Stack(directory, store="postgresql", data_on=disk.path) as stack,
     ):
         disk.resize(ROOM_BYTES)
         yield stack, disk
+    shutil.rmtree(parent, ignore_errors=True)
 
 
 def run_rounds(

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -13,16 +15,15 @@ from tests.harness.certificates import make_certificate
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
+def certificate():
+    # Where the server may go, which does not run as root and reads no key that others may read.
+    folder = Path(tempfile.mkdtemp(prefix="pl-tls-"))
+    folder.chmod(0o755)
     made = make_certificate(folder / "known")
     if os.geteuid() == 0:
-        # The server does not run as root, and refuses a key that others may read.
         shutil.chown(made.key, "postgres")
-        for path in (made.key.parent, *folder.parents, folder):
-            if path.stat().st_uid == 0 and str(path).startswith("/tmp/"):
-                path.chmod(0o755)
-    return made
+    yield made
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")

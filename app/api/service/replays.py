@@ -114,8 +114,9 @@ def load_window(store: Store, key: WindowKey, bucket: Bucket | None = None) -> W
     blob = moves.fetch(bucket, found)
     if blob is None:
         raise Conflict(
-            f"the operations of window {key.window_id} have been deleted "
-            "(PACELINE_KEEP_RAW_DAYS, or the project's setting): only its result is left"
+            f"the operations of window {key.window_id} have been deleted (PACELINE_KEEP_RAW_DAYS, "
+            "or the project's setting), or were not stored since the disk was nearly full: only "
+            "its result is left"
         )
     try:
         stored = unpack_window(blob)

@@ -352,6 +352,7 @@ class RedisWriter(QueueWriter):
             logs: list[Any] = [await node.info("persistence") for node in primaries]
         now_s = seconds + 1e-6 * microseconds
         limits = [int(node["maxmemory"]) for node in memory]
+        sizes = [node.get("aof_current_size") for node in logs]
         return Lag(
             entries=tuple(count for count, _ in waiting),
             oldest_s=tuple(
@@ -359,7 +360,7 @@ class RedisWriter(QueueWriter):
             ),
             memory_bytes=sum(int(node["used_memory"]) for node in memory),
             memory_limit_bytes=sum(limits) if all(limits) else None,
-            log_bytes=sum(int(node.get("aof_current_size", 0)) for node in logs),
+            log_bytes=None if None in sizes else sum(map(int, sizes)),
         )
 
     async def _waiting(self, key: str) -> tuple[int, bytes | None]:

@@ -4,7 +4,6 @@ PostgreSQL knows them. Small SQLite files are counted page by page; large ones a
 the newest rows, since counting would read all of the file.
 """
 
-from collections import Counter
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select, text
@@ -49,7 +48,9 @@ def _postgres(conn: Connection) -> TableSizes:
              "WHERE relnamespace = current_schema()::regnamespace AND relname = ANY(:names)"),
         {"names": names},
     )  # fmt: skip
-    return TableSizes(conn.execute(of_database).scalar_one(), dict(rows.tuples().all()))
+    return TableSizes(
+        conn.execute(of_database).scalar_one(), {name: int(number) for name, number in rows}
+    )
 
 
 def _pragma(conn: Connection, name: str) -> int:
@@ -64,22 +65,28 @@ def _has_dbstat(conn: Connection) -> bool:
 def _counted(conn: Connection) -> dict[str, int]:
     rows = conn.exec_driver_sql(
         "SELECT m.tbl_name, sum(s.pgsize) FROM dbstat s JOIN sqlite_schema m ON m.name = s.name "
-        "WHERE s.aggregate GROUP BY m.tbl_name"
+        "WHERE s.aggregate = TRUE GROUP BY m.tbl_name"
     )
-    found: dict[str, int] = dict(rows.tuples().all())
-    return {name: int(found[name]) for name in metadata.tables if name in found}
+    found = {name: int(number) for name, number in rows}
+    return {name: found[name] for name in metadata.tables if name in found}
 
 
 def _estimated(conn: Connection, used_bytes: int) -> dict[str, int]:
-    """Shares of the bytes by rows times the mean size of the newest ones."""
-    weights: Counter[str] = Counter()
-    for name, table in metadata.tables.items():
-        size = " + ".join(f'coalesce(length("{column.name}"), 1)' for column in table.c)
-        rows, mean = conn.exec_driver_sql(
-            f'SELECT coalesce((SELECT max(rowid) - min(rowid) + 1 FROM "{name}"), 0), '  # noqa: S608
-            f'coalesce((SELECT avg(size) FROM (SELECT {size} AS size FROM "{name}" '
-            f"ORDER BY rowid DESC LIMIT {SAMPLED_ROWS})), 0)"
-        ).one()
-        weights[name] = int(rows * (mean + 8 * len(table.c)))
-    total = weights.total()
-    return {name: used_bytes * each // total if total else 0 for name, each in weights.items()}
+    """A page for each table and index; the rest by rows times the mean size of the newest ones."""
+    weights = {name: _rows_weight(conn, name) for name in metadata.tables}
+    trees = "SELECT tbl_name, count(*) FROM sqlite_schema WHERE rootpage > 0 GROUP BY tbl_name"
+    page_bytes = _pragma(conn, "page_size")
+    least = {name: count * page_bytes for name, count in conn.exec_driver_sql(trees)}
+    rest_bytes, total = max(0, used_bytes - sum(least.values())), sum(weights.values()) or 1
+    return {name: least.get(name, 0) + rest_bytes * each // total for name, each in weights.items()}
+
+
+def _rows_weight(conn: Connection, name: str) -> int:
+    columns = metadata.tables[name].c
+    size = " + ".join(f'coalesce(length("{column.name}"), 1)' for column in columns)
+    rows, mean = conn.exec_driver_sql(
+        f'SELECT coalesce((SELECT max(rowid) - min(rowid) + 1 FROM "{name}"), 0), '  # noqa: S608
+        f'coalesce((SELECT avg(size) FROM (SELECT {size} AS size FROM "{name}" '
+        f"ORDER BY rowid DESC LIMIT {SAMPLED_ROWS})), 0)"
+    ).one()
+    return int(rows * (mean + 8 * len(columns)))

@@ -1,5 +1,8 @@
 """A disk that fills, as callers of the API see it: pushes, readiness, metrics, the session."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from app.errors import DiskFull
@@ -9,30 +12,26 @@ from app.store.tables import disk_samples
 from tests.api.server import running
 
 GB = 10**9
+REFUSED = ": batches are refused until there is space"
+
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def url(empty_database, tmp_path):
+    return f"sqlite:///{shutil.copy(empty_database, tmp_path / 'twin.db')}"
 
 
 def watch_at(used_gb):
     """A watch of a disk of 100 GB, with so much used."""
     usage = DiskUsage(int(used_gb * GB), int((100 - used_gb) * GB))
-    return DiskWatch(["/data"], DiskMarks(ample_bytes=50 * GB), measure=lambda _: usage)
+    return DiskWatch([Path("/data")], DiskMarks(ample_bytes=50 * GB), measure=lambda _: usage)
 
 
-@pytest.fixture
-async def api_at(url):
-    """A function that gives the API over a disk that is so full."""
-    contexts = []
-
-    async def make(used_gb):
-        contexts.append(running(url, disk=watch_at(used_gb)))
-        return await contexts[-1].__aenter__()
-
-    yield make
-    for context in contexts:
-        await context.__aexit__(None, None, None)
-
-
-async def test_readiness_names_a_disk_that_fills_and_refuses_at_the_last_mark(api_at):
-    for used_gb, status, sentence in [
+@pytest.mark.parametrize(
+    ("used_gb", "status", "sentence"),
+    [
         (50, 200, "the disk has room"),
         (85, 200, "the disk is 85 % full, with 15 GB free"),
         (
@@ -40,20 +39,23 @@ async def test_readiness_names_a_disk_that_fills_and_refuses_at_the_last_mark(ap
             503,
             "the disk is 97 % full, with 3 GB free: batches are refused until there is space",
         ),
-    ]:
-        answer = await (await api_at(used_gb)).client.get("/readyz")
-        assert answer.json()["checks"]["disk"] == {"ok": used_gb == 50, "sentence": sentence}
-        if used_gb == 97:
-            assert answer.status_code == status
-            assert f"disk: {sentence}" in answer.json()["detail"]
+    ],
+)
+async def test_readiness_names_a_disk_that_fills(url, used_gb, status, sentence):
+    async with running(url, disk=watch_at(used_gb)) as api:
+        answer = await api.client.get("/readyz")
+    assert answer.status_code == status
+    assert answer.json()["checks"]["disk"] == {"ok": used_gb == 50, "sentence": sentence}
+    if status == 503:
+        assert f"disk: {sentence}" in answer.json()["detail"]
 
 
-async def test_only_operators_are_told_on_the_pages(api_at):
-    api = await api_at(91)
-    _, text = api.token("read")
+async def test_only_operators_are_told_on_the_pages(url):
     told = {}
-    for name, client in {"operator": api.client, "reader": api.client_with(text)}.items():
-        told[name] = (await client.get("/api/v1/session")).json().get("disk")
+    async with running(url, disk=watch_at(91)) as api:
+        _, text = api.token("read")
+        for name, client in {"operator": api.client, "reader": api.client_with(text)}.items():
+            told[name] = (await client.get("/api/v1/session")).json().get("disk")
     assert told == {
         "operator": (
             "the disk is 91 % full, with 9 GB free: the operations of new windows are not stored"
@@ -62,27 +64,22 @@ async def test_only_operators_are_told_on_the_pages(api_at):
     }
 
 
-async def test_metrics_have_bytes_by_table_and_days_left_once_measured(api_at):
-    api = await api_at(40)
-    text = (await api.client.get("/metrics")).text
+async def test_metrics_have_bytes_by_table_and_days_left_once_measured(url):
+    async with running(url, disk=watch_at(40)) as api:
+        text = (await api.client.get("/metrics")).text
     assert 'paceline_table_bytes{table="windows"}' in text
-    assert "paceline_disk_free_bytes 6e+010" in text.replace("e+10", "e+010")
+    assert "paceline_disk_free_bytes 6e+10" in text
     assert "paceline_disk_days_left" not in text
 
 
-async def test_metrics_say_days_left_by_the_growth_that_was_saved(api_at):
-    api = await api_at(40)
-    with api.store.write() as conn:
-        # 1 GB in 2 hours, so that 60 GB last 5 days.
-        rows = [
-            {"at_s": n * SAMPLE_EVERY_S, "used_bytes": 39 * GB + n * GB // 12} for n in range(13)
-        ]
-        conn.execute(disk_samples.insert(), rows)
-    line = next(
-        line
-        for line in (await api.client.get("/metrics")).text.splitlines()
-        if line.startswith("paceline_disk_days_left")
-    )
+async def test_metrics_say_days_left_by_the_growth_that_was_saved(url):
+    # 1 GB in 2 hours, so that 60 GB last 5 days.
+    rows = [{"at_s": n * SAMPLE_EVERY_S, "used_bytes": 39 * GB + n * GB // 12} for n in range(13)]
+    async with running(url, disk=watch_at(40)) as api:
+        with api.store.write() as conn:
+            conn.execute(disk_samples.insert(), rows)
+        lines = (await api.client.get("/metrics")).text.splitlines()
+    [line] = [line for line in lines if line.startswith("paceline_disk_days_left ")]
     assert float(line.split()[1]) == pytest.approx(5.0)
 
 

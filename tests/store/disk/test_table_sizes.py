@@ -9,10 +9,10 @@ from app.store.disk.table_sizes import read_table_sizes
 from tests.store.factories import register, window
 
 
-def fill(store, count=60):
+def fill(store):
     register(store)
     with store.write() as conn:
-        for number in range(count):
+        for number in range(300):
             record = window(first_step=8 * number, slowdown=1.5)
             windows.save(conn, "job", record)
 
@@ -27,7 +27,7 @@ def test_table_with_the_most_rows_is_the_largest(store):
 
 def test_estimate_of_a_large_file_is_close_to_the_count(migrated_file, tmp_path, monkeypatch):
     store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'large.db')}")
-    fill(store, 300)
+    fill(store)
     counted = read_table_sizes(store).tables["windows"]
     monkeypatch.setattr(table_sizes, "COUNTED_UP_TO_BYTES", 0)
     sizes = read_table_sizes(store)
