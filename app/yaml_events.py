@@ -40,7 +40,8 @@ def yaml_events(text: str, *, max_depth: int) -> Iterator[Any]:
         line = text.count("\n", 0, directive.start()) + 1
         raise YamlRefused(line, "a directive: leave lines out that begin with %")
     depth = 0
-    for event in yaml.parse(text, Loader=LOADER):
+    events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
+    for event in events:
         checkpoint()
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
