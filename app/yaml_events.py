@@ -27,11 +27,15 @@ class YamlRefused(Exception):
         self.words = words
 
 
+MAX_EVENTS = 60_000  # 200 alert rules that each inhibit 200 have 46,000
+
+
 def yaml_events(text: str, *, max_depth: int) -> Iterator[Any]:
     """The parser's events of a text with at most `max_depth` lists and mappings in each other.
 
     Raises:
-        YamlRefused: it is nested more deeply, or has a directive (%TAG, %YAML).
+        YamlRefused: it is nested more deeply, has more than `MAX_EVENTS` values, lists and
+            mappings, or has a directive (%TAG, %YAML).
         yaml.YAMLError, UnicodeEncodeError: it is no YAML.
         CallerGone, TooCostly: nobody waits for it, or it takes too long.
     """
@@ -40,8 +44,11 @@ def yaml_events(text: str, *, max_depth: int) -> Iterator[Any]:
         line = text.count("\n", 0, directive.start()) + 1
         raise YamlRefused(line, "a directive: leave lines out that begin with %")
     depth = 0
-    for event in yaml.parse(text, Loader=LOADER):
+    events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
+    for number, event in enumerate(events):
         checkpoint()
+        if number > MAX_EVENTS:
+            raise YamlRefused(event.start_mark.line + 1, f"more than {MAX_EVENTS:,} values")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > max_depth:

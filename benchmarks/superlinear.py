@@ -15,8 +15,8 @@ import structlog
 import typer
 
 from app.alerts.rules.rule_text import MAX_RULES_BYTES, parse_rules
+from app.api.http.bodies import max_body_bytes
 from app.errors import PacelineError
-from app.settings import Settings
 from app.store.migrations import migrate
 from app.trace.readers.importing import ImportOptions
 from app.trace.readers.published import meta
@@ -29,12 +29,18 @@ from tests.harness.fuzz.hostile_requests import (
     InProcessApi,
     requests_of,
 )
-from tests.harness.fuzz.input_families import JSON, NUM_REPEATS, TEXTS, YAML, Growth, reader_growth
+from tests.harness.fuzz.input_families import (
+    JSON,
+    NUM_REPEATS,
+    TEXTS,
+    YAML,
+    Growth,
+    collector_of_a_server,
+    reader_growth,
+)
 
-_MAX_BODY_BYTES = 256 << 10  # of people's requests
-_MAX_PUSH_BYTES = 2 << 20
+_MAX_PUSH_BYTES = 2 << 20  # larger ones take as long for each byte
 _MAX_FILE_BYTES = 1 << 20
-_PUSHES = ("push_ops", "push_spans", "add_scores")
 
 
 def superlinear(
@@ -49,7 +55,7 @@ def superlinear(
     Example: python -m benchmarks superlinear --only check_rules
     """
     began_s = time.perf_counter()
-    with _without_log():
+    with _without_log(), collector_of_a_server():
         found = asyncio.run(_of_api(only))
         for name, measure in _of_files() if files else ():
             if only in name:
@@ -119,9 +125,7 @@ async def _measured(api: InProcessApi, request: HostileRequest) -> Growth:
 def _largest_bytes(request: HostileRequest) -> int:
     if request.parameter is not None:
         return MAX_QUERY_BYTES
-    is_push = request.name.startswith(_PUSHES)
-    largest = _MAX_PUSH_BYTES if is_push else _MAX_BODY_BYTES
-    return min(largest, Settings(token=TOKEN).max_body_bytes)
+    return min(max_body_bytes(request.scope(TOKEN, 0)[0]), _MAX_PUSH_BYTES)
 
 
 def _of_files() -> Iterator[tuple[str, Callable[[], Growth]]]:

@@ -53,7 +53,7 @@ _REFUSAL_TEXTS = {
     503: "Queue or store do not answer or are full: try again after Retry-After seconds.",
 }
 # Methods that may have a body, which is checked before the route is called.
-BODY_REFUSALS = (400, 408, 415)
+BODY_REFUSALS = (400, 408, 413, 415)
 _COMMON_REFUSALS = (401, 403, 413, 421, 422, 429, 500, 503)
 
 Responses = dict[int | str, dict[str, Any]]

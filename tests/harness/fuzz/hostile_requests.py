@@ -128,7 +128,7 @@ class InProcessApi:
         """Figures of a request whose part is `size`, twice and four times as large."""
         third_s, blocked_s = await self._answer(request, 4 * size)
         if third_s < MIN_COST_S:
-            return Growth((0.0, 0.0, third_s), blocked_s)
+            return Growth((third_s / 4, third_s / 2, third_s), blocked_s)
         first_s, _ = await self._answer(request, size)
         second_s, _ = await self._answer(request, 2 * size)
         return Growth((first_s, second_s, third_s), blocked_s)

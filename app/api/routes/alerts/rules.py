@@ -19,6 +19,7 @@ from app.alerts.rule import On, Rule, Severity
 from app.alerts.rules import rule_text
 from app.alerts.rules.rule_text import MAX_RULES, MAX_RULES_BYTES
 from app.api.http import bodies
+from app.api.http.errors import MAX_FIELDS
 from app.api.http.fields import Label, RequestModel, ResponseModel, Text
 from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
@@ -184,7 +185,7 @@ def _as_yaml(body: bytes, media: str) -> str:
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise RequestValidationError(
-            [{**each, "loc": ("body", *each["loc"])} for each in found]
+            [{**each, "loc": ("body", *each["loc"])} for each in found[:MAX_FIELDS]]
         ) from error
     return rule_text.dump_rules([rule.rule() for rule in known.rules])
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http import bodies
+from app.api.http.errors import MAX_FIELDS
 from app.api.http.fields import (
     Cursor,
     Limit,
@@ -95,7 +96,7 @@ def _checked(body: bytes, content_type: str, model: type[_Body]) -> _Body:
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         raise RequestValidationError(
-            [{**each, "loc": ("body", *each["loc"])} for each in found]
+            [{**each, "loc": ("body", *each["loc"])} for each in found[:MAX_FIELDS]]
         ) from error
 
 
