@@ -109,8 +109,10 @@ class Sender:
             self._last_round()
         except Exception as error:
             self._warn(f"stopped: {error!r}")
-        finally:
+        try:
             self._end()
+        except Exception as error:  # a thread's uncaught error would be printed beside training's
+            self._warn(f"stopped: {error!r}")
 
     def _last_round(self) -> None:
         """After the close: one attempt per batch, until one fails."""

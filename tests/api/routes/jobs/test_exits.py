@@ -55,7 +55,7 @@ async def test_a_crash_is_told_with_rank_host_and_exception_everywhere(api):
         (await api.client.get(f"{PATH}/headline")).json()["sentence"],
         (await api.client.get("/api/v1/fleet")).json()["items"][0]["silence"],
     ):
-        assert "n2, rank 2 (dp 1, stage 0) raised ValueError: <img src=x" in sentence
+        assert "n2, rank 2 (dp 1, stage 0) raised ValueError: \u2068<img src=x" in sentence
         assert len(sentence) < 400
         assert "\u202e" not in sentence
     fleet = (await api.client.get("/api/v1/fleet?state=crashed")).json()
