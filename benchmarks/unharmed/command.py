@@ -147,7 +147,7 @@ def _torchrun(environment: Mapping[str, str], log: Path) -> int:
     with log.open("wb") as file:
         ended = subprocess.run(
             [*command, str(SCRIPT)],
-            env=_environment() | environment,
+            env={**_environment(), **environment},
             stdout=file,
             stderr=file,
             check=False,

@@ -124,7 +124,8 @@ def _fault(plan: dict[str, Any], place: str, recorder: Any) -> None:
         case "fork":
             _in_child()
         case "workers":
-            loader = torch.utils.data.DataLoader(torch.arange(4), num_workers=2)
+            numbers: Any = torch.arange(4)
+            loader: Any = torch.utils.data.DataLoader(numbers, num_workers=2)
             if sum(int(each) for each in loader) != 6:
                 raise RuntimeError("the workers gave other data")
         case "subprocess":

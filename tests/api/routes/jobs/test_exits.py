@@ -3,7 +3,7 @@
 import pytest
 
 from app.store.ending.exits import QUIET_S, decide, quiet_since_exits
-from tests.api.server import JOB, KEY
+from tests.api.server import KEY
 
 pytestmark = pytest.mark.anyio
 
@@ -18,8 +18,7 @@ async def report(api, number, outcome="finished", **about):
 
 
 async def register(api):
-    sizes = {**JOB["parallelism"], "dp_size": 2, "pp_size": 2, "tp_size": 1}
-    await api.register(parallelism=sizes)
+    await api.register(parallelism={"dp_size": 2, "pp_size": 2})
 
 
 async def job_of(api):
