@@ -1,5 +1,6 @@
 """Runs trainings with Paceline and without, under faults, and compares exit status and losses."""
 
+import itertools
 import json
 import os
 import random
@@ -9,8 +10,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -91,21 +92,30 @@ class Runner:
         self._addresses = addresses
         self._local = threading.local()
         self._zygotes: list[Zygote] = []
-        self._numbers = iter(range(1_000_000))
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._begun: set[Ending] = set()
+        self._expected: dict[Ending, Future[Result]] = {}
 
-    def expected(self, endings: Iterable[Ending], num_workers: int) -> dict[Ending, Result]:
-        """How trainings end without Paceline."""
-        unique = sorted(set(endings), key=lambda each: (each.is_torchrun, each.fault, each.place))
-        with ThreadPoolExecutor(num_workers) as pool:
-            found = pool.map(lambda ending: self._run(ending, None, closes=False)[0], unique)
-            return dict(zip(unique, found, strict=True))
-
-    def compare(self, case: Case, expected: Mapping[Ending, Result]) -> Comparison:
-        """One training beside its server."""
+    def compare(self, case: Case) -> Comparison:
+        """One training beside its server, and the same ending without Paceline."""
+        expected = self._expected_of(case.ending)
         began_s = time.monotonic()
         address = self._addresses[case.server]
         found, output = self._run(case.ending, address, closes=case.closes)
-        return Comparison(case, found, expected[case.ending], output, time.monotonic() - began_s)
+        return Comparison(case, found, expected, output, time.monotonic() - began_s)
+
+    def _expected_of(self, ending: Ending) -> Result:
+        with self._lock:
+            expected = self._expected.setdefault(ending, Future())
+            is_mine = ending not in self._begun
+            self._begun.add(ending)
+        if is_mine:
+            try:
+                expected.set_result(self._run(ending, None, closes=False)[0])
+            except BaseException as error:
+                expected.set_exception(error)
+        return expected.result()
 
     def close(self) -> None:
         """End the zygotes."""
@@ -163,16 +173,22 @@ def _environment() -> dict[str, str]:
 
 
 def compared(
-    cases: Sequence[Case], directory: Path, *, num_workers: int = 3
+    cases: Sequence[Case],
+    directory: Path,
+    *,
+    num_workers: int = 3,
+    on_found: Callable[[Comparison], None] = lambda _: None,
 ) -> tuple[list[Comparison], list[str]]:
     """Run the cases; the comparisons, and the servers that cannot be had on this machine."""
     with servers(directory) as addresses:
         runner = Runner(directory, addresses)
         try:
             usable = [each for each in cases if each.server in addresses]
-            expected = runner.expected((each.ending for each in usable), num_workers)
             with ThreadPoolExecutor(num_workers) as pool:
-                found = list(pool.map(lambda case: runner.compare(case, expected), usable))
+                found = []
+                for each in pool.map(runner.compare, usable):
+                    found.append(each)
+                    on_found(each)
         finally:
             runner.close()
     return found, sorted({each.server for each in cases} - addresses.keys())
@@ -198,11 +214,10 @@ def unharmed(
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="unharmed-") as directory:
         cases = chosen(runs, torchrun, seed)
-        found, missing = compared(cases, Path(directory), num_workers=workers)
+        found, missing = compared(
+            cases, Path(directory), num_workers=workers, on_found=_print_comparison
+        )
     differing = [each for each in found if not each.is_equal]
-    for each in differing:
-        print(f"DIFFERS: {each.case.name}: {_words(each.found)} instead of {_words(each.expected)}")
-        print("  " + "\n  ".join(each.output.splitlines()[-12:]))
     if missing:
         print(f"left out, not to be had here: {', '.join(missing)}")
     under = sum(each.case.ending.is_torchrun for each in found)
@@ -213,6 +228,14 @@ def unharmed(
         f"{longest.took_s:.1f} s ({longest.case.name})"
     )
     raise typer.Exit(1 if differing else 0)
+
+
+def _print_comparison(each: Comparison) -> None:
+    verdict = "equal" if each.is_equal else "DIFFERS"
+    print(f"{verdict}: {each.case.name}: {_words(each.found)}, {each.took_s:.1f} s", flush=True)
+    if not each.is_equal:
+        print(f"  without Paceline: {_words(each.expected)}")
+        print("  " + "\n  ".join(each.output.splitlines()[-12:]), flush=True)
 
 
 def _words(result: Result) -> str:
