@@ -1,9 +1,11 @@
 """Runs trainings with Paceline and without, under faults, and compares exit status and losses."""
 
+import contextlib
 import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,7 +32,7 @@ from benchmarks.unharmed.training import PLAN
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("training.py")
-WITHIN_S = 300.0
+WITHIN_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +157,19 @@ def _torchrun(environment: Mapping[str, str], log: Path) -> int:
     command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"]
     with log.open("wb") as file:
-        ended = subprocess.run(
+        process = subprocess.Popen(
             [*command, str(SCRIPT)],
             env={**_environment(), **environment},
             stdout=file,
             stderr=file,
-            check=False,
-            timeout=WITHIN_S,
+            start_new_session=True,  # so that its workers end with it
         )
-    return ended.returncode
+        try:
+            return process.wait(WITHIN_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _environment() -> dict[str, str]:
