@@ -138,14 +138,14 @@ def end_sentence(cause: Mapping[str, Any]) -> str:
         case "failed":
             return f"{who} {_failure(cause)}"
         case "terminated":
-            number = formatting.plural(cause["num_reported"], "rank")
+            ranks = formatting.plural(cause["num_reported"], "rank")
             how = "by hand" if cause.get("signal") == Signals.SIGINT else (
                 "as by preemption, a time limit or a cancelled job"
             )  # fmt: skip
-            return f"{number} got {_signal_name(cause.get('signal'))}, {how}"
+            return f"{ranks} got {_signal_name(cause.get('signal'))}, {how}"
     if cause.get("is_lost"):
         return f"{who} was lost without a word, and the other ranks ended after it"
-    number = cause.get("signal")
+    number: int | None = cause.get("signal")
     if number is None:
         return f"{who} ended without a word: killed, out of memory, or by an error in native code"
     hint = " (perhaps out of memory)" if number == Signals.SIGKILL else ""

@@ -1,16 +1,19 @@
 """Runs trainings with Paceline and without, under faults, and compares exit status and losses."""
 
+import contextlib
+import itertools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +32,7 @@ from benchmarks.unharmed.training import PLAN
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("training.py")
-WITHIN_S = 300.0
+WITHIN_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +94,30 @@ class Runner:
         self._addresses = addresses
         self._local = threading.local()
         self._zygotes: list[Zygote] = []
-        self._numbers = iter(range(1_000_000))
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._begun: set[Ending] = set()
+        self._expected: dict[Ending, Future[Result]] = {}
 
-    def expected(self, endings: Iterable[Ending], num_workers: int) -> dict[Ending, Result]:
-        """How trainings end without Paceline."""
-        unique = sorted(set(endings), key=lambda each: (each.is_torchrun, each.fault, each.place))
-        with ThreadPoolExecutor(num_workers) as pool:
-            found = pool.map(lambda ending: self._run(ending, None, closes=False)[0], unique)
-            return dict(zip(unique, found, strict=True))
-
-    def compare(self, case: Case, expected: Mapping[Ending, Result]) -> Comparison:
-        """One training beside its server."""
+    def compare(self, case: Case) -> Comparison:
+        """One training beside its server, and the same ending without Paceline."""
+        expected = self._expected_of(case.ending)
         began_s = time.monotonic()
         address = self._addresses[case.server]
         found, output = self._run(case.ending, address, closes=case.closes)
-        return Comparison(case, found, expected[case.ending], output, time.monotonic() - began_s)
+        return Comparison(case, found, expected, output, time.monotonic() - began_s)
+
+    def _expected_of(self, ending: Ending) -> Result:
+        with self._lock:
+            expected = self._expected.setdefault(ending, Future())
+            is_mine = ending not in self._begun
+            self._begun.add(ending)
+        if is_mine:
+            try:
+                expected.set_result(self._run(ending, None, closes=False)[0])
+            except BaseException as error:
+                expected.set_exception(error)
+        return expected.result()
 
     def close(self) -> None:
         """End the zygotes."""
@@ -145,15 +157,19 @@ def _torchrun(environment: Mapping[str, str], log: Path) -> int:
     command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1"]
     with log.open("wb") as file:
-        ended = subprocess.run(
+        process = subprocess.Popen(
             [*command, str(SCRIPT)],
-            env=_environment() | environment,
+            env={**_environment(), **environment},
             stdout=file,
             stderr=file,
-            check=False,
-            timeout=WITHIN_S,
+            start_new_session=True,  # so that its workers end with it
         )
-    return ended.returncode
+        try:
+            return process.wait(WITHIN_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _environment() -> dict[str, str]:
@@ -163,16 +179,22 @@ def _environment() -> dict[str, str]:
 
 
 def compared(
-    cases: Sequence[Case], directory: Path, *, num_workers: int = 3
+    cases: Sequence[Case],
+    directory: Path,
+    *,
+    num_workers: int = 3,
+    on_found: Callable[[Comparison], None] = lambda _: None,
 ) -> tuple[list[Comparison], list[str]]:
     """Run the cases; the comparisons, and the servers that cannot be had on this machine."""
     with servers(directory) as addresses:
         runner = Runner(directory, addresses)
         try:
             usable = [each for each in cases if each.server in addresses]
-            expected = runner.expected((each.ending for each in usable), num_workers)
             with ThreadPoolExecutor(num_workers) as pool:
-                found = list(pool.map(lambda case: runner.compare(case, expected), usable))
+                found = []
+                for each in pool.map(runner.compare, usable):
+                    found.append(each)
+                    on_found(each)
         finally:
             runner.close()
     return found, sorted({each.server for each in cases} - addresses.keys())
@@ -198,11 +220,10 @@ def unharmed(
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="unharmed-") as directory:
         cases = chosen(runs, torchrun, seed)
-        found, missing = compared(cases, Path(directory), num_workers=workers)
+        found, missing = compared(
+            cases, Path(directory), num_workers=workers, on_found=_print_comparison
+        )
     differing = [each for each in found if not each.is_equal]
-    for each in differing:
-        print(f"DIFFERS: {each.case.name}: {_words(each.found)} instead of {_words(each.expected)}")
-        print("  " + "\n  ".join(each.output.splitlines()[-12:]))
     if missing:
         print(f"left out, not to be had here: {', '.join(missing)}")
     under = sum(each.case.ending.is_torchrun for each in found)
@@ -213,6 +234,14 @@ def unharmed(
         f"{longest.took_s:.1f} s ({longest.case.name})"
     )
     raise typer.Exit(1 if differing else 0)
+
+
+def _print_comparison(each: Comparison) -> None:
+    verdict = "equal" if each.is_equal else "DIFFERS"
+    print(f"{verdict}: {each.case.name}: {_words(each.found)}, {each.took_s:.1f} s", flush=True)
+    if not each.is_equal:
+        print(f"  without Paceline: {_words(each.expected)}")
+        print("  " + "\n  ".join(each.output.splitlines()[-12:]), flush=True)
 
 
 def _words(result: Result) -> str:

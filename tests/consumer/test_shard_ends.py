@@ -1,7 +1,10 @@
 """Runs end by the reports of their ranks: closed, told by one alert, and taken back by data."""
 
+from dataclasses import replace
+
 import pytest
 
+from app.alerts.rules.defaults import default_rules
 from app.store import jobs
 from app.store.database import Store
 from app.store.ending import exits
@@ -12,7 +15,8 @@ from tests.consumer.jobs import HEALTHY, SIZES
 
 @pytest.fixture
 def busy(twin):
-    """A twin whose job has sent two steps, and its consumer."""
+    """A twin with the default rules whose job has sent two steps, and its consumer."""
+    twin.context = replace(twin.context, default_rules=default_rules())
     twin.register("job", SIZES)
     consumer = twin.consumer()
     twin.push("job", HEALTHY, 0, 1)
@@ -94,6 +98,7 @@ def test_the_alert_ends_when_the_job_is_archived(busy):
 
 def test_data_long_after_the_end_takes_it_back(busy):
     twin, consumer = busy
+    twin.queue.clock_s = twin.unix_clock  # as a real queue's
     for rank in range(4):
         report(twin, rank, "killed")
     twin.turns(consumer, num_turns=8)

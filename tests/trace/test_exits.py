@@ -1,6 +1,7 @@
 """How a job has ended by the reports of its ranks, by hand-made reports."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,13 @@ TERMINATED = [rank_exit(rank, "terminated", rank, signal=15) for rank in range(3
 def verdict(exits, *, is_quiet=False, seen=()):
     end = judge(exits, 3, is_quiet=is_quiet, seen=seen)
     return end and (end.ended_as, end.cause and end.cause.rank)
+
+
+def end_of(exits, num_workers=3, *, is_quiet=True, seen=()) -> Any:
+    """As `judge`, where it must have found an end."""
+    end = judge(exits, num_workers, is_quiet=is_quiet, seen=seen)
+    assert end is not None
+    return end
 
 
 def test_a_job_has_finished_once_all_workers_have_in_any_order():
@@ -48,20 +56,20 @@ def test_the_cause_of_a_crash_is_no_rank_that_fell_over_another(exits, cause):
 
 def test_a_worker_that_sent_data_and_said_nothing_was_lost():
     seen = [((rank, 0), f"n{rank}") for rank in range(3)]
-    end = judge(TERMINATED[:2], 3, is_quiet=True, seen=seen)
+    end = end_of(TERMINATED[:2], seen=seen)
     assert (end.ended_as, end.is_lost, end.cause.worker) == ("crashed", True, (2, 0))
     assert end_sentence(end.as_json()) == (
         "n2 (dp 2, stage 0) was lost without a word, and the other ranks ended after it"
     )
     # Also without data, where the others' exceptions speak of a peer that is gone.
-    found = judge([PEER, replace(PEER, rank=1, dp_rank=1)], 3, is_quiet=True)
+    found = end_of([PEER, replace(PEER, rank=1, dp_rank=1)])
     assert (found.is_lost, found.cause.worker, found.cause.host) == (True, (2, 0), None)
     # One that never sent anything may not be recorded at all.
     assert verdict(TERMINATED[:2], is_quiet=True, seen=seen[:2]) == ("preempted", 0)
 
 
 def test_a_job_whose_ranks_were_all_asked_to_end_was_preempted_from_the_first_on():
-    end = judge(TERMINATED, 3, is_quiet=False)
+    end = end_of(TERMINATED, is_quiet=False)
     assert (end.ended_as, end.at_s, end.num_reported) == ("preempted", 100.0, 3)
 
 
@@ -86,12 +94,12 @@ def test_a_job_whose_ranks_were_all_asked_to_end_was_preempted_from_the_first_on
     ],
 )
 def test_sentence_names_who_and_what(cause, sentence):
-    found = judge([cause], 1, is_quiet=True)
+    found = end_of([cause], 1)
     plain = end_sentence(found.as_json()).translate({0x2068: None, 0x2069: None})
     assert plain == sentence
 
 
 def test_preemption_in_words():
-    assert end_sentence(judge(TERMINATED, 3, is_quiet=False).as_json()) == (
+    assert end_sentence(end_of(TERMINATED).as_json()) == (
         "3 ranks got SIGTERM, as by preemption, a time limit or a cancelled job"
     )

@@ -60,7 +60,7 @@ def decide(conn: Connection, job_id: str, epoch: int, *, is_quiet: bool) -> bool
     if run is None or (run.ended_s is not None and run.ended_as is None):
         return False
     of_run = (rank_exits.c.job_id == job_id, rank_exits.c.epoch == epoch)
-    exits = exits_of(row._mapping for row in conn.execute(select(rank_exits).where(*of_run)))
+    exits = exits_of(dict(row._mapping) for row in conn.execute(select(rank_exits).where(*of_run)))
     seen = [(worker, host) for worker, host in hosts.load(conn, job_id, epoch).items()]
     num_workers = run.dp_size * run.pp_size
     end = judge(exits, num_workers, pp_size=run.pp_size, is_quiet=is_quiet, seen=seen)

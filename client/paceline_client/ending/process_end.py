@@ -35,7 +35,7 @@ class Ended(NamedTuple):
     @property
     def is_clean(self) -> bool:
         """Whether nothing went wrong."""
-        return self.fields["outcome"] == "finished"
+        return bool(self.fields["outcome"] == "finished")
 
 
 FINISHED = Ended({"outcome": "finished"})

@@ -99,7 +99,7 @@ class Sender:
         try:
             self._outbox.open()
             if self._registered is not None:
-                self.on_registered(self._registered.epoch)
+                self._tell_registered(self._registered.epoch)
             while self._over is None and not self._buffer.closed:
                 self._collect()
                 if self._is_due():
@@ -109,8 +109,10 @@ class Sender:
             self._last_round()
         except Exception as error:
             self._warn(f"stopped: {error!r}")
-        finally:
+        try:
             self._end()
+        except Exception as error:  # a thread's uncaught error would be printed beside training's
+            self._warn(f"stopped: {error!r}")
 
     def _last_round(self) -> None:
         """After the close: one attempt per batch, until one fails."""
@@ -254,11 +256,17 @@ class Sender:
             self._transport.timeout_s = TIMEOUT_S
         self._attempts.succeeded()
         self._contact.succeeded()
-        self.on_registered(self._registered.epoch)
+        self._tell_registered(self._registered.epoch)
         if self._registered.is_new:
             self._outbox.next_seq = 0
             self._plans.forget()
         self._plans.update(self._registered.answer)
+
+    def _tell_registered(self, epoch: int) -> None:
+        try:
+            self.on_registered(epoch)
+        except Exception:  # how the process ends stays untold; its operations are sent all the same
+            log.debug("paceline: the end of this process will not be reported", exc_info=True)
 
     def _body_of(self, batch: Batch, registered: Registered) -> bytes | None:
         if self._body is None:

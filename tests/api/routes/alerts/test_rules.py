@@ -133,7 +133,7 @@ async def test_rules_can_be_reset_to_the_defaults(api):
     assert (await api.client.get(PATH)).json() == found
     entries = (await api.client.get("/api/v1/audit?object_kind=rules")).json()["items"]
     assert [entry["action"] for entry in entries] == ["rules.reset", "rules.replace"]
-    usual = ["slowdown", "cause", "step-time", "stalled", "silent-worker", "fix-outcome"]
+    usual = ["slowdown", "cause", "step-time", "stalled", "silent-worker", "crashed", "fix-outcome"]
     assert (entries[1]["detail"]["added"], entries[1]["detail"]["removed"]) == (["slow"], usual)
     assert (entries[0]["detail"]["added"], entries[0]["detail"]["removed"]) == (usual, ["slow"])
 
