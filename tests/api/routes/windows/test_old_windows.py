@@ -93,7 +93,7 @@ async def test_every_address_of_an_old_window_answers(old):
 async def test_a_chart_by_step_says_that_old_steps_are_no_longer_stored(old, monkeypatch):
     monkeypatch.setattr(charts, "MAX_DRAWN_STEPS", STEPS)
     answer = await old.client.get(f"/api/v1/jobs/{JOB}/windows/1-8/charts/worker-steps")
-    assert answer.status_code == 404
+    assert (answer.status_code, answer.json()["code"]) == (404, "no_longer_stored")
     assert "PACELINE_THIN_STEPS_DAYS" in answer.json()["detail"]
 
 
