@@ -67,7 +67,7 @@ def storage(
 
     Example: python -m benchmarks storage --days 30
     """
-    settings = Settings(_env_file=None)  # type: ignore[call-arg]
+    settings = Settings()
     simulated = [_windows(workers, microbatches, faults) for faults in ((), _FAULT)]
     # Without a consumer: its own janitor would find the windows of all days but the last too old.
     with running_stack(workers=workers, queue_bytes=_QUEUE_BYTES) as target:
