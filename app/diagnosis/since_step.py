@@ -26,9 +26,9 @@ def result_since(result: Result, step: int) -> dict[str, Any]:
     times = {
         name: None if each is None else each[first:] for name, each in result["step_time_s"].items()
     }
-    kept = {"steps": list(steps[first:]), "step_time_s": times} | _thinned_since(result, first)
+    left = {"steps": list(steps[first:]), "step_time_s": times} | _thinned_since(result, first)
     recorded_s, simulated_s, ideal_s = (
-        total_s(kept, name) for name in ("recorded", "simulated", "ideal")
+        total_s(left, name) for name in ("recorded", "simulated", "ideal")
     )
     slowdown = simulated_s / ideal_s
     whole_s = total_s(result, "recorded")
@@ -37,7 +37,7 @@ def result_since(result: Result, step: int) -> dict[str, Any]:
     found = result["findings"]
     return {
         **{name: value for name, value in result.items() if name != "per_step"},
-        **kept,
+        **left,
         "step_started_s": (result.get("step_started_s") or [None] * len(steps))[first:],
         "step_slowdown": result["step_slowdown"][first:],
         "structures": [

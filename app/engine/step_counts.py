@@ -4,8 +4,7 @@ A thinned result (app.diagnosis.thinned_result) has fewer values than steps: eac
 successive ones, `thinned.step_counts` has their numbers, and `steps` the first of each.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import repeat
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Result = Mapping[str, Any]
@@ -35,9 +34,10 @@ def num_steps(result: Result) -> int:
 def total_s(result: Result, name: str) -> float:
     """Seconds that all steps took together; `name` is a key of `step_time_s`."""
     times: Sequence[float] = result["step_time_s"][name]
-    thinned: Sequence[int] | None = (result.get("thinned") or {}).get("step_counts")
-    counts = repeat(1) if thinned is None else thinned
-    return float(sum(time_s * count for time_s, count in zip(times, counts, strict=False)))
+    counts: Iterable[int] | None = (result.get("thinned") or {}).get("step_counts")
+    if counts is None:
+        return float(sum(times))
+    return float(sum(time_s * count for time_s, count in zip(times, counts, strict=True)))
 
 
 def mean_s(result: Result, name: str) -> float:

@@ -195,7 +195,9 @@ def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False
         JobNotFound: the job never registered.
         WindowNotFound: it has no such window.
     """
-    by_step = windows.c.per_step if per_step else windows.c.per_step.is_not(None).label("has_steps")
+    by_step: ColumnElement[Any] = (
+        windows.c.per_step if per_step else windows.c.per_step.is_not(None).label("has_steps")
+    )
     row = _find(conn, job_id, window_id, windows.c.result, by_step)
     result = dict(row["result"])
     has_steps = row["per_step"] is not None if per_step else row["has_steps"]

@@ -124,6 +124,7 @@ def sums(store):
         "gpu_hours_lost": whole["gpu_hours_lost"],
         "findings": {each["cause"]: each["cost"] for each in whole["findings"]},
         "workers": whole["worker_slowdown"],
+        "forward_s": whole["stage_compute_s"]["forward"][1],
         "lost_s": lost_s,
     }
 

@@ -51,7 +51,7 @@ log = structlog.get_logger()
 _DAY_S = 86_400.0
 PERIODS_S: Mapping[Resolution, float] = {"hour": 3600.0, "day": _DAY_S}
 # Rows of a transaction, and runs that are looked at in one query.
-_BATCH_ROWS = 50
+_BATCH_ROWS = 20
 _BATCH_BYTES = 8 << 20
 _BATCH_RUNS = 100
 # Alerts whose windows are preferred when operations are kept.
@@ -211,9 +211,10 @@ def _due_groups(
     store: Store, run: RunKey, ages: ThinningDays, at_s: float
 ) -> list[tuple[Resolution, list[int]]]:
     """First steps of successive windows of one hour or day, all of which is old enough."""
+    after_days: Mapping[Resolution, float] = {"hour": ages.windows_days, "day": ages.hours_days}
     befores_s = {
         name: (at_s - days * _DAY_S) // PERIODS_S[name] * PERIODS_S[name]
-        for name, days in (("hour", ages.windows_days), ("day", ages.hours_days))
+        for name, days in after_days.items()
     }
     of = windows.c
     query = select(of.first_step, of.updated_s).where(of.job_id == run[0], of.epoch == run[1])

@@ -206,6 +206,12 @@ class ChartNotMeasured(NotFound):
     code = "not_measured"
 
 
+class FiguresNoLongerStored(NotFound):
+    """The window is old: what this chart shows of it has been thinned."""
+
+    code = "no_longer_stored"
+
+
 @router.get(
     "/jobs/{job_id}/windows/{window}/charts/{chart}",
     operation_id="get_window_chart",
@@ -224,7 +230,8 @@ def get_window_chart(
 ) -> Response:
     """404 with code `not_measured` while the chart's figures are missing.
 
-    `lengths` needs the operations of the newest closed window, until retention deletes them.
+    Of old windows, figures by step are `no_longer_stored`. `lengths` needs the operations of the
+    newest closed window, until retention deletes them.
     """
     if chart == "lengths":
         return json_response(_lengths(service, job_id, window, steps, THEMES[theme]))
@@ -247,7 +254,7 @@ def get_window_chart(
             else:
                 result = with_steps(conn, job_id, result, shown, kind.per_step)
             if not result["steps"]:
-                raise ChartNotMeasured(_why_no_steps(window_id, resolution))
+                raise _no_steps(window_id, resolution)
     events = [] if axis is None else step_events(service, job_id, epoch)
     setting = ChartOptions(THEMES[theme], known_hosts, axis, sort, events, silent)
     return json_response(kind.draw(result, setting))
@@ -319,10 +326,10 @@ def get_steps_chart(
     return json_response(figure)
 
 
-def _why_no_steps(window_id: str, resolution: Resolution) -> str:
+def _no_steps(window_id: str, resolution: Resolution) -> NotFound:
     if resolution == "step":
-        return f"window {window_id!r} has no figures by step"
-    return (
+        return ChartNotMeasured(f"window {window_id!r} has no figures by step")
+    return FiguresNoLongerStored(
         f"the figures by step of window {window_id!r} are no longer stored "
         "(PACELINE_THIN_STEPS_DAYS): its other charts have the means over all of its steps"
     )
