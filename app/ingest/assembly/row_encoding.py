@@ -102,7 +102,8 @@ class _Layout:
 
     def firsts_of(self, template: int) -> Ints:
         """The first row of each segment of a template."""
-        return self.firsts[self.template_of == template]
+        firsts: Ints = self.firsts[self.template_of == template]
+        return firsts
 
     def chunks(self, template: int, firsts: Ints) -> Iterator[tuple[slice, Ints]]:
         """Some segments at a time of those of a template that begin at `firsts`."""

@@ -197,7 +197,7 @@ def _ops_of_message(message: Mapping[str, Any]) -> OpTable:
 
 
 def _narrowed(name: str, values: Ints) -> NDArray[Any]:
-    limits = np.iinfo(TABLE_DTYPES[name])
+    limits = np.iinfo(np.dtype(TABLE_DTYPES[name]))
     if values.size and (values.min() < limits.min or values.max() > limits.max):
         raise DamagedRows(f"stored column {name} holds numbers that no operation has")
     return values.astype(TABLE_DTYPES[name], copy=False)
