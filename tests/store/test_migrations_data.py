@@ -200,7 +200,11 @@ def test_downgrade_rewrites_new_rows_in_the_older_format(upgraded, url):
         found = old.content(conn)
     saved = {(row["epoch"], row["first_step"]): row for row in found["windows"]}
     assert saved[2, 100]["result"] == saved[2, 101]["result"] == result
-    assert saved[2, 100]["trace"] == old.TRACE
+    at_ns = 2**60 + 24  # the next microsecond
+    assert saved[2, 100]["trace"] == old.TRACE | {
+        "start_ns": [at_ns, at_ns, at_ns + 70_000, at_ns],
+        "duration_ns": [0, 2**40 + 224, 0, 0],
+    }
     assert saved[2, 101]["trace"] is None
     assert saved[2, 0] == old.expected()["windows"][2]
     assert (0, 9, body) in {

@@ -20,6 +20,7 @@ _LEVEL = 1
 _MIN_PLANE_ROWS = 2048
 _SAMPLE_ROWS = 1 << 16
 _FEW_ROWS = 256
+PIECE_ROWS = 1 << 20
 _MAX_WIDTH = 8
 _OF_THREAD = threading.local()
 
@@ -48,6 +49,18 @@ def pack_ints(values: Ints) -> PackedInts:
 def pack_residues(values: Ints) -> PackedInts:
     """The values as they are: small, of either sign, in no order."""
     return [False, *_pack(values)]
+
+
+def pack_pieces(values: Ints) -> list[PackedInts]:
+    """A long column in pieces, so that its copies are small beside it."""
+    return [pack_ints(values[at : at + PIECE_ROWS]) for at in range(0, values.size, PIECE_ROWS)]
+
+
+def unpack_pieces(packed: Sequence[PackedInts], size: int) -> Ints:
+    """[size] what `pack_pieces` was given; raises as `unpack_ints` does."""
+    sizes = [min(PIECE_ROWS, size - at) for at in range(0, size, PIECE_ROWS)]
+    pieces = [unpack_ints(*each) for each in zip(packed, sizes, strict=True)]
+    return np.concatenate([np.empty(0, np.int64), *pieces])
 
 
 def unpack_ints(packed: PackedInts, size: int) -> Ints:

@@ -6,7 +6,7 @@ place is predicted from the start or the end of another that usually comes short
 duration from their median; only the residues are stored, sorted into classes by their size.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -34,15 +34,20 @@ _CHUNK_ROWS = 1 << 16  # of one template at a time, which fit into the CPU's cac
 _HASH_FACTOR = np.int64(-7046029254386353131)  # odd, with bits everywhere
 
 
+Dtypes = Mapping[str, type[np.generic]]
+Times = Callable[[Ints, Ints], tuple[Ints, Ints]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TimedRows:
     """Rows of segments.
 
     Shapes: all [rows]. `keys` are constant within a segment, whose rows follow on each other;
-    `shape` is what segments have in common, its first column by far; times are in any unit.
+    `shape` is what segments have in common; durations are alike where its first column is the same.
+    Times are in any unit.
     """
 
-    keys: Mapping[str, Ints]
+    keys: Mapping[str, NDArray[Any]]
     shape: Mapping[str, NDArray[Any]]
     start: Ints
     end: Ints
@@ -102,7 +107,8 @@ class _Layout:
 
     def firsts_of(self, template: int) -> Ints:
         """The first row of each segment of a template."""
-        return self.firsts[self.template_of == template]
+        firsts: Ints = self.firsts[self.template_of == template]
+        return firsts
 
     def chunks(self, template: int, firsts: Ints) -> Iterator[tuple[slice, Ints]]:
         """Some segments at a time of those of a template that begin at `firsts`."""
@@ -179,7 +185,8 @@ class _ResidueReader:
     """The same, read in the same order."""
 
     def __init__(self, packed: Sequence[PackedInts], num_rows: int) -> None:
-        if len(packed) != _NUM_CLASSES or not 0 <= sum(each[0] for each in packed) <= 2 * num_rows:
+        sizes = [each[0] for each in packed]
+        if len(sizes) != _NUM_CLASSES or min(sizes) < 0 or sum(sizes) > 2 * num_rows:
             raise DamagedRows("stored residues are more than twice the rows")
         self._left = [unpack_ints(each[1:], each[0]) for each in packed]
 
@@ -197,16 +204,19 @@ class _ResidueReader:
         return found
 
 
-def encode_rows(rows: TimedRows) -> list[dict[str, Any]]:
-    """The rows as maps that msgpack can hold, one for each part."""
+def encode_rows(rows: TimedRows, times: Times | None = None) -> list[dict[str, Any]]:
+    """The rows as maps that msgpack can hold, one for each part.
+
+    `times` makes the starts and ends that are encoded of those of some rows.
+    """
     bounds = _segment_bounds(list(rows.keys.values()), rows.num_rows)
-    return [_encode_part(rows, bounds[part]) for part in _parts(bounds)]
+    return [_encode_part(rows, bounds[part], times) for part in _parts(bounds)]
 
 
 def decode_rows(
-    parts: Sequence[Mapping[str, Any]], keys: Sequence[str], shape: Sequence[str], num_rows: int
+    parts: Sequence[Mapping[str, Any]], keys: Dtypes, shape: Dtypes, num_rows: int
 ) -> TimedRows:
-    """The rows that `encode_rows` was given.
+    """The rows that `encode_rows` was given, columns in these types.
 
     Raises:
         DamagedRows: they are another number of rows, or contradict themselves.
@@ -218,15 +228,27 @@ def decode_rows(
     if left:
         raise DamagedRows(f"{left} of {num_rows} stored rows are not there")
     return TimedRows(
-        {name: _joined([each.keys[name] for each in decoded]) for name in keys},
-        {name: _joined([each.shape[name] for each in decoded]) for name in shape},
-        _joined([each.start for each in decoded]),
-        _joined([each.end for each in decoded]),
+        {name: _joined([each.keys[name] for each in decoded], keys[name]) for name in keys},
+        {name: _joined([each.shape[name] for each in decoded], shape[name]) for name in shape},
+        _joined([each.start for each in decoded], np.int64),
+        _joined([each.end for each in decoded], np.int64),
     )
 
 
-def _joined(arrays: Sequence[NDArray[Any]]) -> Ints:
-    return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, np.int64), *arrays])
+def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate([np.empty(0, dtype), *arrays])
+
+
+def narrowed(name: str, values: Ints, dtype: type[np.generic]) -> NDArray[Any]:
+    """The values in a type.
+
+    Raises:
+        DamagedRows: they do not fit.
+    """
+    limits = np.iinfo(np.dtype(dtype))
+    if values.size and (values.min() < limits.min or values.max() > limits.max):
+        raise DamagedRows(f"stored column {name} holds numbers that no row has")
+    return values.astype(dtype, copy=False)
 
 
 def _segment_bounds(keys: Sequence[Ints], num_rows: int) -> Ints:
@@ -248,10 +270,12 @@ def _parts(bounds: Ints) -> Iterator[slice]:
         first = end
 
 
-def _encode_part(rows: TimedRows, bounds: Ints) -> dict[str, Any]:
+def _encode_part(rows: TimedRows, bounds: Ints, times: Times | None) -> dict[str, Any]:
     whole = slice(int(bounds[0]), int(bounds[-1]))
     shape = {name: values[whole] for name, values in rows.shape.items()}
     start, end = rows.start[whole], rows.end[whole]
+    if times is not None:
+        start, end = times(start, end)
     sizes = np.diff(bounds)
     template_of, examples = _templates(shape, bounds[:-1] - bounds[0], sizes)
     layout = _Layout.of(sizes, template_of)
@@ -283,9 +307,7 @@ def _encode_part(rows: TimedRows, bounds: Ints) -> dict[str, Any]:
     }
 
 
-def _decode_part(
-    part: Mapping[str, Any], keys: Sequence[str], shape: Sequence[str], max_rows: int
-) -> TimedRows:
+def _decode_part(part: Mapping[str, Any], keys: Dtypes, shape: Dtypes, max_rows: int) -> TimedRows:
     num_segments = part["segments"]
     if not 0 < num_segments <= max_rows:
         raise DamagedRows(f"{num_segments} segments are stored for {max_rows} rows")
@@ -312,8 +334,16 @@ def _decode_part(
     within, first_places, _ = layout.expanded(np.arange(num_segments))
     place_of = first_places + within
     return TimedRows(
-        {name: np.repeat(unpack_ints(part["keys"][name], num_segments), sizes) for name in keys},
-        {name: unpack_ints(part["shape"][name], num_places)[place_of] for name in shape},
+        {
+            name: np.repeat(
+                narrowed(name, unpack_ints(part["keys"][name], num_segments), dtype), sizes
+            )
+            for name, dtype in keys.items()
+        },
+        {
+            name: narrowed(name, unpack_ints(part["shape"][name], num_places), dtype)[place_of]
+            for name, dtype in shape.items()
+        },
         start,
         end,
     )

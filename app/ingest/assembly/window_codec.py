@@ -8,6 +8,7 @@ read. Nothing more is held than bytes claim and `MAX_STORED_ROWS` allows: a back
 
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,14 +17,17 @@ import zstandard
 from numpy.typing import NDArray
 
 from app.ingest.assembly.int_packing import (
+    PIECE_ROWS,
     DamagedRows,
     Ints,
     pack_ints,
+    pack_pieces,
     pack_residues,
     unpack_ints,
+    unpack_pieces,
 )
 from app.ingest.assembly.op_table import GROUP_TABLE_COLUMNS, GroupTable, OpTable
-from app.ingest.assembly.row_encoding import TimedRows, decode_rows, encode_rows
+from app.ingest.assembly.row_encoding import Dtypes, TimedRows, decode_rows, encode_rows
 from app.ingest.wire.collectives import members_of, ranks_of
 from app.trace.collectives import RankGroup, RankPlace
 from app.trace.window import OPTIONAL, TABLE_DTYPES
@@ -42,10 +46,10 @@ _HEADER_BYTES = 8
 _MAX_EARLIER_BYTES = 1 << 30  # of format 1
 _LAST_ROUNDED_NS = 1 << 61  # beyond, sums might not fit
 
-_OP_KEYS = ("step", "dp_rank", "stage", "rank")
-_OP_SHAPE = ("optype", "seq_id", "mc", "mb_id")
-_GROUP_KEYS = ("step", "rank")
-_GROUP_SHAPE = ("kind", "group", "sequence")
+_OP_KEYS = {name: TABLE_DTYPES[name] for name in ("step", "dp_rank", "stage", "rank")}
+_OP_SHAPE = {name: TABLE_DTYPES[name] for name in ("optype", "seq_id", "mc", "mb_id")}
+_GROUP_KEYS: Dtypes = dict.fromkeys(("step", "rank"), np.int64)
+_GROUP_SHAPE: Dtypes = dict.fromkeys(("kind", "group", "sequence"), np.int64)
 _PLACE_COLUMNS = ("rank", "dp_rank", "stage", "local_rank", "host")
 
 
@@ -76,13 +80,7 @@ def pack_remainders(table: OpTable, groups: GroupTable | None = None) -> bytes:
     timed: list[OpTable | GroupTable] = [table]
     if groups is not None and groups.num_rows:
         timed.append(groups)
-    return _sealed(
-        _REMAINDERS,
-        [
-            [pack_residues(values) for values in _remainders(each.start_ns, each.duration_ns)]
-            for each in timed
-        ],
-    )
+    return _sealed(_REMAINDERS, [_remainders(each) for each in timed])
 
 
 def unpack_window(rounded: bytes, remainders: bytes | None = None) -> StoredWindow:
@@ -120,14 +118,20 @@ def _opened(magic: bytes, blob: bytes) -> Any:
     return msgspec.msgpack.decode(body)
 
 
-def _rounded(start_ns: Ints, duration_ns: Ints) -> tuple[int, Ints, Ints]:
-    """The unit, and starts and ends in it; times that no clock shows keep their nanoseconds."""
-    if start_ns.size:
-        extremes = (start_ns.min(), start_ns.max(), duration_ns.min(), duration_ns.max())
-        if max(abs(int(each)) for each in extremes) > _LAST_ROUNDED_NS:
-            return 1, start_ns, start_ns + duration_ns
-    half = UNIT_NS // 2
-    return UNIT_NS, (start_ns + half) // UNIT_NS, (start_ns + duration_ns + half) // UNIT_NS
+def _unit_ns(start_ns: Ints, duration_ns: Ints) -> int:
+    """What times are rounded to; those that no clock shows keep their nanoseconds."""
+    if not start_ns.size:
+        return UNIT_NS
+    extremes = (start_ns.min(), start_ns.max(), duration_ns.min(), duration_ns.max())
+    return 1 if max(abs(int(each)) for each in extremes) > _LAST_ROUNDED_NS else UNIT_NS
+
+
+def _rounded(unit: int, start_ns: Ints, duration_ns: Ints) -> tuple[Ints, Ints]:
+    """Starts and ends in a unit."""
+    end_ns = start_ns + duration_ns
+    if unit == 1:
+        return start_ns, end_ns
+    return (start_ns + unit // 2) // unit, (end_ns + unit // 2) // unit
 
 
 def _exact(unit: int, start: Ints, end: Ints) -> tuple[Ints, Ints]:
@@ -135,14 +139,16 @@ def _exact(unit: int, start: Ints, end: Ints) -> tuple[Ints, Ints]:
     return start * unit, (end - start) * unit
 
 
-def rounded_times_ns(start_ns: Ints, duration_ns: Ints) -> tuple[Ints, Ints]:
-    """Starts and durations as they are read again without remainders."""
-    return _exact(*_rounded(start_ns, duration_ns))
-
-
-def _remainders(start_ns: Ints, duration_ns: Ints) -> tuple[Ints, Ints]:
-    start, duration = rounded_times_ns(start_ns, duration_ns)
-    return start_ns - start, duration_ns - duration
+def _remainders(table: OpTable | GroupTable) -> list[list[Any]]:
+    """What rounding takes from starts and durations, for some rows at a time."""
+    unit = _unit_ns(table.start_ns, table.duration_ns)
+    pieces = []
+    for at in range(0, table.start_ns.size, PIECE_ROWS):
+        piece = slice(at, at + PIECE_ROWS)
+        start_ns, duration_ns = table.start_ns[piece], table.duration_ns[piece]
+        start, duration = _exact(unit, *_rounded(unit, start_ns, duration_ns))
+        pieces.append([pack_residues(start_ns - start), pack_residues(duration_ns - duration)])
+    return pieces
 
 
 def _with_remainders(stored: StoredWindow, blob: bytes) -> StoredWindow:
@@ -150,34 +156,40 @@ def _with_remainders(stored: StoredWindow, blob: bytes) -> StoredWindow:
     timed: list[OpTable | GroupTable] = [stored.ops]
     if stored.groups is not None:
         timed.append(stored.groups)
-    for table, (start, duration) in zip(timed, packed, strict=True):
-        table.start_ns[:] += unpack_ints(start, table.start_ns.size)
-        table.duration_ns[:] += unpack_ints(duration, table.start_ns.size)
+    for table, pieces in zip(timed, packed, strict=True):
+        starts = [start for start, _ in pieces]
+        table.start_ns[:] += unpack_pieces(starts, table.start_ns.size)
+        durations = [duration for _, duration in pieces]
+        table.duration_ns[:] += unpack_pieces(durations, table.start_ns.size)
     return stored
 
 
 def _ops_message(table: OpTable) -> dict[str, Any]:
-    unit, start, end = _rounded(table.start_ns, table.duration_ns)
     columns = table.columns()
-    rows = TimedRows(
-        {name: columns[name] for name in _OP_KEYS},
-        {name: columns[name] for name in _OP_SHAPE},
-        start,
-        end,
-    )
     return {
-        **_rows_message(unit, rows),
-        "optional": {name: pack_ints(columns[name]) for name in OPTIONAL if name in columns},
+        **_rows_message(columns, _OP_KEYS, _OP_SHAPE),
+        "optional": {name: pack_pieces(columns[name]) for name in OPTIONAL if name in columns},
     }
 
 
-def _rows_message(unit: int, rows: TimedRows) -> dict[str, Any]:
-    return {"unit_ns": unit, "rows": rows.num_rows, "parts": encode_rows(rows)}
+def _rows_message(
+    columns: Mapping[str, NDArray[Any]], keys: Dtypes, shape: Dtypes
+) -> dict[str, Any]:
+    start_ns, duration_ns = columns["start_ns"], columns["duration_ns"]
+    unit = _unit_ns(start_ns, duration_ns)
+    rows = TimedRows(
+        {name: columns[name] for name in keys},
+        {name: columns[name] for name in shape},
+        start_ns,
+        duration_ns,
+    )
+    parts = encode_rows(rows, partial(_rounded, unit))
+    return {"unit_ns": unit, "rows": rows.num_rows, "parts": parts}
 
 
 def _rows_of_message(
-    message: Mapping[str, Any], keys: tuple[str, ...], shape: tuple[str, ...]
-) -> tuple[dict[str, Ints], Ints, Ints]:
+    message: Mapping[str, Any], keys: Dtypes, shape: Dtypes
+) -> tuple[dict[str, NDArray[Any]], Ints, Ints]:
     """The columns without times, starts, and durations in nanoseconds."""
     unit, num_rows = message["unit_ns"], message["rows"]
     if unit not in (1, UNIT_NS) or not 0 <= num_rows <= MAX_STORED_ROWS:
@@ -191,16 +203,8 @@ def _ops_of_message(message: Mapping[str, Any]) -> OpTable:
     optional = message["optional"]
     for name in OPTIONAL:
         if name in optional:
-            columns[name] = unpack_ints(optional[name], start_ns.size)
-    narrow = {name: _narrowed(name, values) for name, values in columns.items()}
-    return OpTable(**narrow, start_ns=start_ns, duration_ns=duration_ns)
-
-
-def _narrowed(name: str, values: Ints) -> NDArray[Any]:
-    limits = np.iinfo(TABLE_DTYPES[name])
-    if values.size and (values.min() < limits.min or values.max() > limits.max):
-        raise DamagedRows(f"stored column {name} holds numbers that no operation has")
-    return values.astype(TABLE_DTYPES[name], copy=False)
+            columns[name] = unpack_pieces(optional[name], start_ns.size)
+    return OpTable(**columns, start_ns=start_ns, duration_ns=duration_ns)
 
 
 def _groups_message(table: GroupTable) -> dict[str, Any]:
@@ -219,16 +223,9 @@ def _groups_message(table: GroupTable) -> dict[str, Any]:
     named = {name: values[order] for name, values in table.columns().items()}
     unknown = np.flatnonzero(named["start_ns"] == -1)
     named["start_ns"][unknown] = 0
-    unit, start, end = _rounded(named["start_ns"], named["duration_ns"])
-    rows = TimedRows(
-        {name: named[name] for name in _GROUP_KEYS},
-        {name: named[name] for name in _GROUP_SHAPE},
-        start,
-        end,
-    )
     return {
-        **_rows_message(unit, rows),
-        "num_bytes": pack_ints(named["num_bytes"]),
+        **_rows_message(named, _GROUP_KEYS, _GROUP_SHAPE),
+        "num_bytes": pack_pieces(named["num_bytes"]),
         "unknown": [unknown.size, *pack_ints(unknown)],
         "groups": [
             {"name": each.name, "axis": each.axis, **members_of(each.ranks)}
@@ -252,7 +249,7 @@ def _groups_of_message(message: Mapping[str, Any]) -> GroupTable:
         raise DamagedRows("stored collectives have more ranks than rows")
     start_ns[unpack_ints(unknown, num_unknown)] = -1
     columns |= {"start_ns": start_ns, "duration_ns": duration_ns}
-    columns["num_bytes"] = unpack_ints(message["num_bytes"], num_rows)
+    columns["num_bytes"] = unpack_pieces(message["num_bytes"], num_rows)
     for name, named in (("group", message["groups"]), ("kind", message["kinds"])):
         if num_rows and not 0 <= columns[name].min() <= columns[name].max() < len(named):
             raise DamagedRows(f"stored collectives are of a {name} that is not there")

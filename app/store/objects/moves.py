@@ -60,7 +60,9 @@ def find(conn: Connection, job_id: str, window_id: str) -> bytes | MovedOperatio
     query = select(window_objects).where(of.job_id == job_id, *same)
     query = query.where(of.revision == summary.revision, of.is_stored, ~of.is_removed)
     row = conn.execute(query).one_or_none()
-    return row and MovedOperations(summary.window_id, _name(row), row.sha256)
+    if row is None:
+        return None
+    return MovedOperations(summary.window_id, _name(row), row.sha256)
 
 
 def fetch(bucket: Bucket | None, found: bytes | MovedOperations | None) -> bytes | None:
