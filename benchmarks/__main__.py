@@ -54,6 +54,7 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "page-under-load": Benchmark(
             "service.page_load:page_under_load", "pages' requests while a job pushes flat out"
         ),
+        "soak": Benchmark("service.soak:soak", "memory of API and consumer over hours of use"),
         "client": Benchmark("recording.client:client", "what recording costs a training"),
         "torch": Benchmark("recording.training:torch", "the same in a real one, on the CPU"),
     },

@@ -6,6 +6,7 @@ and collectives are stored column by column, compressed without loss.
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -13,17 +14,17 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from app.engine.memory import return_freed_memory
 from app.ingest.assembly.op_table import (
     GROUP_TABLE_COLUMNS,
-    BatchSlice,
     GroupRowCounts,
     GroupSlice,
     GroupTable,
     OpTable,
-    concatenate_tables,
     group_table_of_slices,
 )
 from app.ingest.assembly.rank_tracker import RankTracker
+from app.ingest.assembly.run_table import BatchSlice, concatenate_tables
 from app.ingest.assembly.steps import OpenStep, SettledStep, settle_step
 from app.ingest.wire.body import LAST_STEP
 from app.ingest.wire.collectives import members_of, ranks_of
@@ -148,7 +149,11 @@ def pack_window(table: OpTable, groups: GroupTable | None = None) -> bytes:
     """The table as bytes, each column compressed, and the collectives inside groups with it."""
     message: dict[str, Any] = {
         "format": WINDOW_FORMAT,
-        "columns": {name: pack_column(values) for name, values in table.columns().items()},
+        "columns": {
+            name: pack_column(values)
+            for name in TABLE_DTYPES  # one after the other: a `RunTable` makes some of them anew
+            if (values := getattr(table, name)) is not None
+        },
     }
     if groups is not None and groups.num_rows:
         message["collectives"] = groups_to_message(groups)
@@ -188,6 +193,7 @@ def _operations(message: dict[str, Any]) -> OpTable:
 MAX_LEFT_OUT = 256
 # A window with more operations would not fit into a consumer's memory: it closes earlier.
 MAX_WINDOW_OPS = 16_000_000
+LARGE_OPS = 1_000_000
 
 
 class OpenWindow:
@@ -246,6 +252,12 @@ class OpenWindow:
         """All operations, those of skipped steps included."""
         if self._table is None:
             self._table = concatenate_tables([step.table for step in self.settled])
+            # The steps' own copies would take as much again.
+            self.settled = [
+                replace(step, table=self._table.of_step(step.step)) for step in self.settled
+            ]
+            if self._table.num_ops > LARGE_OPS:  # its batches lay in small blocks all over
+                return_freed_memory()
         return self._table
 
     @property
