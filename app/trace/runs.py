@@ -103,6 +103,14 @@ class WorkerRuns:
         of_rows: NDArray[Any] = np.concatenate(joined)[since + rows]
         return of_rows
 
+    def columns_of(self, rows: NDArray[Any] | slice) -> dict[str, NDArray[Any]]:
+        """All columns of the chosen rows."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(self.num_rows))
+        elif rows.dtype == np.bool_:
+            rows = np.flatnonzero(rows)
+        return {name: self.at(name, rows) for name in (*RUN_COLUMNS, *SHAPE_COLUMNS)}
+
     def select(self, runs: slice | NDArray[np.bool_]) -> "WorkerRuns":
         """Only these runs."""
         of_runs = {name: getattr(self, name)[runs] for name in (*RUN_COLUMNS, "shape_at")}
@@ -177,14 +185,9 @@ class RunTrace(Trace):
 
     def select(self, rows: NDArray[Any] | slice) -> Trace:  # type: ignore[override]
         """The chosen rows, as columns."""
-        if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(self.num_ops))
-        elif rows.dtype == np.bool_:
-            rows = np.flatnonzero(rows)
-        names = (*RUN_COLUMNS, *SHAPE_COLUMNS)
-        columns = {name: self.runs.at(name, rows) for name in names}
-        times = {"start_s": self.start_s[rows], "duration_s": self.duration_s[rows]}
-        return Trace(**columns, **times, **{n: v[rows] for n, v in self._optional().items()})
+        held = {"start_s": self.start_s, "duration_s": self.duration_s, **self._optional()}
+        chosen = {name: values[rows] for name, values in held.items()}
+        return Trace(**self.runs.columns_of(rows), **chosen)
 
     def at(self, name: str, rows: Ints) -> NDArray[Any]:
         """One column of only some rows."""

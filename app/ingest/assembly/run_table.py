@@ -54,6 +54,12 @@ class RunTable(OpTable):
         """The columns that are not expanded."""
         return {name: getattr(self, name) for name in ("start_ns", "duration_ns", *OPTIONAL)}
 
+    def select(self, rows: NDArray[Any] | slice) -> OpTable:  # type: ignore[override]
+        """The chosen rows, as columns."""
+        held = {name: values for name, values in self.held.items() if values is not None}
+        chosen = {name: values[rows] for name, values in held.items()}
+        return OpTable(**self.runs.columns_of(rows), **chosen)
+
     def of_step(self, step: int) -> "RunTable":
         """The rows of one step, without copying them."""
         first, end = np.searchsorted(self.runs.step, [step, step + 1]).tolist()

@@ -99,5 +99,7 @@ def test_tables_of_steps_are_joined_and_parted_again():
     again = joined.of_step(4)
     assert rows_of(again) == rows_of(tables[1])
     assert np.shares_memory(again.start_ns, joined.start_ns)
+    assert joined.select(slice(3, 6)).columns().keys() == again.columns().keys()
+    assert joined.select(slice(3, 6)).seq_id.tolist() == again.seq_id.tolist()
     assert joined.trace([4]).start_s.tolist() == [0.0, 10e-9, 20e-9]
     assert joined.origins_ns([3, 4]) == (10, 10)
