@@ -5,11 +5,9 @@ After a crash an assembler is rebuilt from its stored `RunState` and the spooled
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
 import zstandard
 
 from app.ingest.assembly.op_table import NO_GROUPS, GroupCounts, GroupRecords, group_slices
@@ -424,28 +422,12 @@ class RunAssembler:
 
 def _step_reports(batch: OpBatch, worker: int, shapes: KnownShapes) -> dict[int, _StepReport]:
     """What the batch says of each step, ascending."""
-    parts, declared = _batch_slices(batch, worker, shapes), dict(batch.steps_done)
+    parts = shapes.slices_of(worker, batch.rank, batch.columns)
+    declared = dict(batch.steps_done)
     kinds = dict(batch.step_kinds)
     return {
         number: _StepReport(
             worker, batch.rank, parts.get(number), declared.get(number), kinds.get(number)
         )
         for number in sorted({*parts, *declared})
-    }
-
-
-def _batch_slices(batch: OpBatch, worker: int, shapes: KnownShapes) -> dict[int, BatchSlice]:
-    """The batch's operations by step."""
-    columns, step = batch.columns, batch.columns.step
-    if not step.size:
-        return {}
-    changes = np.flatnonzero(step[1:] != step[:-1])
-    if changes.size and (step[1:] < step[:-1]).any():
-        columns = columns.select(np.argsort(step, kind="stable"))
-        step = columns.step
-        changes = np.flatnonzero(step[1:] != step[:-1])
-    bounds = [0, *(changes + 1).tolist(), step.size]
-    return {
-        int(step[first]): shapes.slice_of(worker, batch.rank, columns.select(slice(first, end)))
-        for first, end in pairwise(bounds)
     }

@@ -4,6 +4,7 @@ Batches are put in canonical order as they come, so that a step is closed by joi
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ from app.trace.runs import (
 from app.trace.window import OPTIONAL, S_PER_NS, TABLE_DTYPES, Ints, OpColumns, Trace
 
 _TIE_COLUMNS = (*OPTIONAL, "mb_id", "mc", "duration_ns", "start_ns")  # the last one decides first
-_SEQ_BITS = 31  # of a sort key; the rest is the operation type's code
+_SEQ_BITS, _KEY_BITS = 31, 39  # of a sort key: seq_id, and with it the operation type's code
+_RADIX_SORTED = 1 << 16  # NumPy sorts 16 bits by radix, several times faster than the whole key
 
 
 class RunTable(OpTable):
@@ -103,42 +105,64 @@ MAX_SHAPE_ROWS = 500_000
 
 
 class KnownShapes:
-    """Shapes that have come before, and how their rows are ordered.
-
-    A worker's steps are nearly always alike, and alike those of its peers: then nothing is sorted.
-    """
+    """Shapes that have come before: most of a worker's steps are alike, and alike its peers'."""
 
     def __init__(self) -> None:
-        self._sorted: dict[bytes, tuple[Ints, OpShape]] = {}  # by the rows as they came
-        self._shapes: dict[bytes, OpShape] = {}  # by the rows in order
+        self._shapes: dict[bytes, OpShape] = {}
         self._num_rows = 0
 
-    def slice_of(self, worker: int, rank: int, ops: OpColumns) -> BatchSlice:
-        """One worker's operations of one step."""
-        columns = [
-            np.asarray(getattr(ops, name)).astype(TABLE_DTYPES[name], copy=False)
-            for name in SHAPE_COLUMNS
-        ]
-        key = b"".join([each.tobytes() for each in columns])
-        known = self._sorted.get(key)
-        if known is None:
-            order = _canonical_order(columns[0], columns[1])
-            known = order, self._shape([each[order] for each in columns])
-            self._sorted[key] = known
-            self._count(order.size)
-        order, shape = known
+    def slices_of(self, worker: int, rank: int, ops: OpColumns) -> dict[int, BatchSlice]:
+        """One worker's operations by step, ascending."""
+        if not ops.num_ops:
+            return {}
+        ops, bounds = _by_step(ops)
+        key = _order_key(ops.optype, ops.seq_id)
+        key += np.repeat(np.arange(len(bounds) - 1) << _KEY_BITS, np.diff(bounds))
+        order = _order_of(key)
+        columns = {
+            name: values.astype(TABLE_DTYPES[name], copy=False)[order]
+            for name, values in ops.columns().items()
+            if name != "step"
+        }
+        steps = ops.step[bounds[:-1]].tolist()
+        return {
+            step: self._slice(
+                worker, rank, {name: values[first:end] for name, values in columns.items()}
+            )
+            for step, (first, end) in zip(steps, pairwise(bounds), strict=True)
+        }
+
+    def _slice(self, worker: int, rank: int, columns: dict[str, NDArray[Any]]) -> BatchSlice:
+        """Operations of one step, in order but for those of the same type and number."""
+        shape = self._shape(columns)
         if shape.has_twins:  # no order of equal ones may depend on luck
-            order = _order_with_twins(ops)
-            shape = self._shape([each[order] for each in columns])
-        optional = {name: getattr(ops, name) for name in OPTIONAL}
+            others = [columns[name] for name in _TIE_COLUMNS if name in columns]
+            order = np.lexsort((*others, _order_key(columns["optype"], columns["seq_id"])))
+            columns = {name: values[order] for name, values in columns.items()}
+            shape = self._shape(columns)
+        # Copies, as a view would hold the whole batch until its last step is settled.
         return BatchSlice(
             worker,
             rank,
             shape,
-            ops.start_ns[order],
-            ops.duration_ns[order],
-            {name: values[order] for name, values in optional.items() if values is not None},
+            columns["start_ns"].copy(),
+            columns["duration_ns"].copy(),
+            {name: columns[name].copy() for name in OPTIONAL if name in columns},
         )
+
+    def _shape(self, columns: dict[str, NDArray[Any]]) -> OpShape:
+        key = b"".join([columns[name].tobytes() for name in SHAPE_COLUMNS])
+        shape = self._shapes.get(key)
+        if shape is None:
+            num_rows = columns["optype"].size
+            if self._num_rows + num_rows > MAX_SHAPE_ROWS:
+                self._shapes, self._num_rows = {}, 0
+            in_order = np.diff(_order_key(columns["optype"], columns["seq_id"]))
+            held = {name: columns[name].copy() for name in SHAPE_COLUMNS}
+            shape = OpShape(**held, has_twins=bool((in_order == 0).any()))
+            self._shapes[key] = shape
+            self._num_rows += num_rows
+        return shape
 
     def merged(self, parts: Sequence[BatchSlice]) -> BatchSlice:
         """What several batches hold of one worker's step."""
@@ -158,22 +182,8 @@ class KnownShapes:
             **columns,
             **optional,
         )
-        return self.slice_of(parts[0].worker, parts[0].rank, ops)
-
-    def _shape(self, columns: Sequence[NDArray[Any]]) -> OpShape:
-        key = b"".join([each.tobytes() for each in columns])
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = self._shapes[key] = OpShape(*columns, has_twins=_has_twins(*columns[:2]))
-            self._count(shape.num_ops)
-        return shape
-
-    def _count(self, num_rows: int) -> None:
-        self._num_rows += num_rows
-        if self._num_rows > MAX_SHAPE_ROWS:
-            self._sorted.clear()
-            self._shapes.clear()
-            self._num_rows = 0
+        [merged] = self.slices_of(parts[0].worker, parts[0].rank, ops).values()
+        return merged
 
 
 def concatenate_tables(tables: Sequence[OpTable]) -> OpTable:
@@ -247,20 +257,25 @@ def joined_column(
     return joined
 
 
-def _canonical_order(optype: NDArray[np.int16], seq_id: NDArray[Any]) -> Ints:
-    """The order of one worker's operations, by type and seq_id."""
-    return np.argsort(_order_key(optype, seq_id))
-
-
-def _order_with_twins(ops: OpColumns) -> Ints:
-    """The same; operations of one type and number by their times, and then all else."""
-    others = [getattr(ops, name) for name in _TIE_COLUMNS if getattr(ops, name) is not None]
-    return np.lexsort((*others, _order_key(ops.optype, ops.seq_id)))
+def _by_step(ops: OpColumns) -> tuple[OpColumns, list[int]]:
+    """The rows ordered by step, as they nearly always come; the bounds of the steps."""
+    step = ops.step
+    changes = np.flatnonzero(step[1:] != step[:-1])
+    if changes.size and (step[1:] < step[:-1]).any():
+        ops = ops.select(np.argsort(step, kind="stable"))
+        changes = np.flatnonzero(ops.step[1:] != ops.step[:-1])
+    return ops, [0, *(changes + 1).tolist(), step.size]
 
 
 def _order_key(optype: NDArray[np.int16], seq_id: NDArray[Any]) -> Ints:
     return (optype.astype(np.int64) << _SEQ_BITS) | seq_id.astype(np.int64)
 
 
-def _has_twins(optype: NDArray[np.int16], seq_id: NDArray[Any]) -> bool:
-    return bool(((optype[1:] == optype[:-1]) & (seq_id[1:] == seq_id[:-1])).any())
+def _order_of(key: Ints) -> Ints:
+    """The order of these keys, of which those of one type are nearly always ascending."""
+    if key[-1] >> _SEQ_BITS < _RADIX_SORTED:
+        order = np.argsort((key >> _SEQ_BITS).astype(np.uint16), kind="stable")
+        in_order = key[order]
+        if (in_order[1:] >= in_order[:-1]).all():
+            return order
+    return np.argsort(key)

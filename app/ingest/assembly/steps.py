@@ -51,7 +51,8 @@ class OpenStep:
         for end in map(int, ends):
             part = table.select(slice(first, end))
             worker = int(part.dp_rank[0]) * pp_size + int(part.stage[0])
-            again.add(again._shapes.slice_of(worker, int(part.rank[0]), part.recorded()))
+            slices = again._shapes.slices_of(worker, int(part.rank[0]), part.recorded())
+            again.add(slices[step])
             first = end
         for rank, (worker, num_ops) in declared.items():
             again.declare(worker, rank, num_ops)

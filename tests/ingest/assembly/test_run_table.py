@@ -1,9 +1,17 @@
 """Batches become tables of whole steps: in canonical order, whatever the order of arrival."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from app.ingest.assembly import run_table
-from app.ingest.assembly.run_table import KnownShapes, RunTable, concatenate_tables, table_of_slices
+from app.ingest.assembly.run_table import (
+    BatchSlice,
+    KnownShapes,
+    RunTable,
+    concatenate_tables,
+    table_of_slices,
+)
 from app.trace.ops import OP_CODES
 from app.trace.window import TABLE_DTYPES, OpColumns
 
@@ -27,6 +35,11 @@ def ops(*rows: tuple[int, int, int, int], **optional: list[int]) -> OpColumns:
     )
 
 
+def slice_of(known: KnownShapes, worker: int, rank: int, rows: OpColumns) -> BatchSlice:
+    [found] = known.slices_of(worker, rank, rows).values()
+    return found
+
+
 USUAL = ops((BACKWARD, 0, 30, 3), (FORWARD, 1, 20, 2), (FORWARD, 0, 10, 1))
 
 
@@ -37,7 +50,7 @@ def rows_of(table: RunTable) -> list[tuple[int, ...]]:
 
 def test_rows_are_ordered_by_worker_then_type_then_number():
     known = KnownShapes()
-    parts = [known.slice_of(worker, 10 * worker, USUAL) for worker in (3, 0)]
+    parts = [slice_of(known, worker, 10 * worker, USUAL) for worker in (3, 0)]
     table = table_of_slices(7, parts, 2, known)
     expected = [(FORWARD, 0, 10, 1), (FORWARD, 1, 20, 2), (BACKWARD, 0, 30, 3)]
     assert rows_of(table) == [
@@ -52,8 +65,8 @@ def test_rows_are_ordered_by_worker_then_type_then_number():
 def test_a_worker_whose_step_came_in_two_batches_has_one_run():
     known = KnownShapes()
     halves = [ops((BACKWARD, 0, 30, 3), (FORWARD, 0, 10, 1)), ops((FORWARD, 1, 20, 2))]
-    parts = [known.slice_of(1, 10, half) for half in halves]
-    whole = table_of_slices(0, [known.slice_of(1, 10, USUAL)], 2, known)
+    parts = [slice_of(known, 1, 10, half) for half in halves]
+    whole = table_of_slices(0, [slice_of(known, 1, 10, USUAL)], 2, known)
     for order in (parts, parts[::-1]):
         table = table_of_slices(0, order, 2, known)
         assert table.runs.num_runs == 1
@@ -65,15 +78,27 @@ def test_operations_recorded_twice_are_ordered_by_their_times():
     known = KnownShapes()
     twice = [(FORWARD, 0, 20, 1), (FORWARD, 0, 10, 2), (FORWARD, 0, 10, 1)]
     for rows in (twice, twice[::-1]):
-        table = table_of_slices(0, [known.slice_of(0, 0, ops(*rows))], 1, known)
+        table = table_of_slices(0, [slice_of(known, 0, 0, ops(*rows))], 1, known)
         assert [row[-2:] for row in rows_of(table)] == [(10, 1), (10, 2), (20, 1)]
         assert table.runs.shapes[0].has_twins
+
+
+def test_rows_of_several_steps_in_any_order_are_parted():
+    rows = ops((FORWARD, 1, 4, 1), (FORWARD, 0, 3, 1), (FORWARD, 0, 1, 1), (FORWARD, 1, 2, 1))
+    mixed = replace(rows, step=np.array([10**15, 10**15, 2, 10**15 - 1]))
+    found = KnownShapes().slices_of(0, 0, mixed)
+    assert {step: each.start_ns.tolist() for step, each in found.items()} == {
+        2: [1],
+        10**15 - 1: [2],
+        10**15: [3, 4],
+    }
+    assert list(found) == sorted(found)
 
 
 def test_an_optional_column_goes_with_its_rows_and_is_unknown_elsewhere():
     known = KnownShapes()
     sent = ops((FORWARD, 1, 20, 2), (FORWARD, 0, 10, 1), tokens=[8, 7])
-    parts = [known.slice_of(0, 0, sent), known.slice_of(1, 1, USUAL)]
+    parts = [slice_of(known, 0, 0, sent), slice_of(known, 1, 1, USUAL)]
     table = table_of_slices(0, parts, 2, known)
     assert table.tokens is not None
     assert table.tokens.tolist() == [7, 8, -1, -1, -1]
@@ -84,14 +109,14 @@ def test_shapes_that_are_forgotten_come_again(monkeypatch):
     monkeypatch.setattr(run_table, "MAX_SHAPE_ROWS", 8)
     known = KnownShapes()
     others = [ops((FORWARD, 0, 1, 1), (FORWARD, number, 2, 2)) for number in range(1, 20)]
-    parts = [known.slice_of(number, number, each) for number, each in enumerate(others)]
+    parts = [slice_of(known, number, number, each) for number, each in enumerate(others)]
     table = table_of_slices(0, parts, 1, known)
     assert table.seq_id.tolist() == [each for number in range(1, 20) for each in (0, number)]
 
 
 def test_tables_of_steps_are_joined_and_parted_again():
     known = KnownShapes()
-    tables = [table_of_slices(step, [known.slice_of(0, 0, USUAL)], 1, known) for step in (3, 4)]
+    tables = [table_of_slices(step, [slice_of(known, 0, 0, USUAL)], 1, known) for step in (3, 4)]
     joined = concatenate_tables(tables)
     assert isinstance(joined, RunTable)
     assert joined.step.tolist() == [3] * 3 + [4] * 3
