@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -224,9 +224,8 @@ def _rss_bytes(pid: int | None) -> int:
         BenchmarkFailed: the system does not tell, or the process has ended.
     """
     try:
-        fields: dict[str, Any] = dict(
-            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        )
+        status = Path(f"/proc/{pid}/status").read_text()
+        fields = dict(line.split(":", 1) for line in status.splitlines())
         return int(fields["VmRSS"].split()[0]) * 1024
     except (OSError, KeyError) as error:
         raise BenchmarkFailed(f"the memory of process {pid} is not known: {error}") from error

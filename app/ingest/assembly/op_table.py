@@ -24,6 +24,14 @@ class OpTable(PlacedOps):
     Shapes: all [ops], of `TABLE_DTYPES`. Operations of skipped steps are among them.
     """
 
+    @property
+    def run_firsts(self) -> Ints:
+        """[runs], the first row of each worker's step."""
+        is_first = np.diff(self.step, prepend=-1) != 0
+        for column in (self.dp_rank, self.stage):
+            is_first |= np.diff(column, prepend=-1) != 0
+        return np.flatnonzero(is_first)
+
     def of_step(self, step: int) -> "OpTable":
         """The rows of one step, without copying them."""
         first, end = np.searchsorted(self.step, [step, step + 1]).tolist()

@@ -62,6 +62,11 @@ class RunTable(OpTable):
         chosen = {name: values[rows] for name, values in held.items()}
         return OpTable(**self.runs.columns_of(rows), **chosen)
 
+    @property
+    def run_firsts(self) -> Ints:
+        """[runs], the first row of each worker's step."""
+        return self.runs.first_row[:-1]
+
     def of_step(self, step: int) -> "RunTable":
         """The rows of one step, without copying them."""
         first, end = np.searchsorted(self.runs.step, [step, step + 1]).tolist()
@@ -166,12 +171,12 @@ class KnownShapes:
 
     def merged(self, parts: Sequence[BatchSlice]) -> BatchSlice:
         """What several batches hold of one worker's step."""
-        columns = {
+        columns: dict[str, Any] = {
             name: np.concatenate([getattr(part.shape, name) for part in parts])
             for name in SHAPE_COLUMNS
         }
         sizes = [part.num_ops for part in parts]
-        optional = {
+        optional: dict[str, Any] = {
             name: joined_column(name, [part.optional.get(name) for part in parts], sizes)
             for name in OPTIONAL
         }

@@ -148,11 +148,11 @@ def ranks_with_duplicates(table: RunTable) -> list[int]:
     return np.unique(table.runs.rank[has_twins[table.runs.shape_at]]).tolist()
 
 
-def longest_span_s(table: RunTable) -> float:
+def longest_span_s(table: OpTable) -> float:
     """Longest time that one worker took for a step, by its own clock: clocks differ by host."""
     if not table.num_ops:
         return 0.0
-    firsts = table.runs.first_row[:-1]
+    firsts = table.run_firsts
     start_ns = np.minimum.reduceat(table.start_ns, firsts)
     end_ns = np.maximum.reduceat(table.start_ns + table.duration_ns, firsts)
     return float((end_ns - start_ns).max() * S_PER_NS)
