@@ -206,7 +206,7 @@ async def _drain(reader: asyncio.StreamReader, seconds: float) -> None:
 async def _watch(target: StackUnderTest, state: Soak, seconds: float) -> None:
     while state.since_s < seconds:
         await asyncio.sleep(SAMPLE_S)
-        sample = state.since_s, _rss_bytes(target.api_pid), _rss_bytes(target.consumer_pid)
+        sample = state.since_s, resident_bytes(target.api_pid), resident_bytes(target.consumer_pid)
         state.samples.append(sample)
         if len(state.samples) % 6 == 0:
             print(
@@ -217,7 +217,7 @@ async def _watch(target: StackUnderTest, state: Soak, seconds: float) -> None:
             )
 
 
-def _rss_bytes(pid: int | None) -> int:
+def resident_bytes(pid: int | None) -> int:
     """Resident memory of a process.
 
     Raises:
