@@ -63,6 +63,7 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "hostile": Benchmark(
             "service.hostile:hostile", "pushes and probes while a read token does its worst"
         ),
+        "soak": Benchmark("service.soak:soak", "memory of API and consumer over hours of use"),
         "client": Benchmark("recording.client:client", "what recording costs a training"),
         "torch": Benchmark("recording.training:torch", "the same in a real one, on the CPU"),
     },

@@ -14,13 +14,18 @@ Result = Mapping[str, Any]
 MAX_NUMBERS_CACHED = 2_000_000
 # Of a result without its arrays.
 _MIN_NUMBERS = 2_000
+# The charts of a page are asked for together, and the next revision has another key. Without this
+# the cache would grow for hours, mostly by revisions that nobody asks for any more.
+IDLE_S = 120.0
 
 
 class ResultCache:
     """Results by job, window and revision; thread-safe. Shared: no caller may change one."""
 
     def __init__(self, *, max_numbers: int = MAX_NUMBERS_CACHED) -> None:
-        self._cache = ComputeCache[Hashable, Result](max_size=max_numbers, size_of=num_numbers)
+        self._cache = ComputeCache[Hashable, Result](
+            max_size=max_numbers, size_of=num_numbers, idle_s=IDLE_S
+        )
 
     def get(self, store: Store, job_id: str, window_id: str, *, per_step: bool = False) -> Result:
         """One window's result; raises as `app.store.windows.get` does."""

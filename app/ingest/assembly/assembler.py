@@ -5,21 +5,14 @@ After a crash an assembler is rebuilt from its stored `RunState` and the spooled
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
 import zstandard
 
-from app.ingest.assembly.op_table import (
-    NO_GROUPS,
-    BatchSlice,
-    GroupCounts,
-    GroupRecords,
-    group_slices,
-)
+from app.ingest.assembly.op_table import NO_GROUPS, GroupCounts, GroupRecords, group_slices
 from app.ingest.assembly.rank_tracker import NO_STEP, BatchVerdict, RankCursor, RankTracker
+from app.ingest.assembly.run_table import BatchSlice, KnownShapes
 from app.ingest.assembly.steps import (
     OpenStep,
     OpenSteps,
@@ -169,7 +162,8 @@ class RunAssembler:
         self._tracker = RankTracker(job.parallelism)
         self._window = OpenWindow(job, epoch, rules.window_steps)
         self._closed = ClosedWindows((), 0.0)
-        self._steps = OpenSteps()
+        self._shapes = KnownShapes()
+        self._steps = OpenSteps(self._shapes)
         self._groups = GroupRecords()
         self._resettle: set[int] = set()
         self._settled_through = NO_STEP
@@ -213,7 +207,7 @@ class RunAssembler:
                     run._tracker.add(batch, worker, digest)
                 run._take_again(batch, worker, set(dropped), now_s)
         for number, skipped in state.settled:
-            step = run._steps.get(number) or OpenStep(number, now_s)
+            step = run._steps.get(number) or OpenStep(number, now_s, run._shapes)
             run._put(restore_settled_step(step, job, skipped))
         run._settled_through = state.settled_through
         run._window.revision = state.revision
@@ -304,7 +298,7 @@ class RunAssembler:
         return None if lowest is None else lowest.first_arrival_s + self._patience_s()
 
     def _take(self, batch: OpBatch, worker: int, now_s: float) -> AddedBatch:
-        said_of = _step_reports(batch, worker)
+        said_of = _step_reports(batch, worker, self._shapes)
         dropped: list[int] = []
         num_late, last_step = 0, NO_STEP
         for number, said in said_of.items():
@@ -337,7 +331,7 @@ class RunAssembler:
         return GroupCounts(**counts), last_step
 
     def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
-        for number, said in _step_reports(batch, worker).items():
+        for number, said in _step_reports(batch, worker, self._shapes).items():
             if number > self.closed_through and number not in dropped:
                 self._steps.put(number, now_s, **said._asdict())
         for number, part in group_slices(batch):
@@ -436,30 +430,14 @@ class RunAssembler:
         return change
 
 
-def _step_reports(batch: OpBatch, worker: int) -> dict[int, _StepReport]:
+def _step_reports(batch: OpBatch, worker: int, shapes: KnownShapes) -> dict[int, _StepReport]:
     """What the batch says of each step, ascending."""
-    parts, declared = _batch_slices(batch, worker), dict(batch.steps_done)
+    parts = shapes.slices_of(worker, batch.rank, batch.columns)
+    declared = dict(batch.steps_done)
     kinds = dict(batch.step_kinds)
     return {
         number: _StepReport(
             worker, batch.rank, parts.get(number), declared.get(number), kinds.get(number)
         )
         for number in sorted({*parts, *declared})
-    }
-
-
-def _batch_slices(batch: OpBatch, worker: int) -> dict[int, BatchSlice]:
-    """The batch's operations by step; views if the rows are ordered by step, as nearly always."""
-    columns, step = batch.columns, batch.columns.step
-    if not step.size:
-        return {}
-    changes = np.flatnonzero(step[1:] != step[:-1])
-    if changes.size and (step[1:] < step[:-1]).any():
-        columns = columns.select(np.argsort(step, kind="stable"))
-        step = columns.step
-        changes = np.flatnonzero(step[1:] != step[:-1])
-    bounds = [0, *(changes + 1).tolist(), step.size]
-    return {
-        int(step[first]): BatchSlice(worker, batch.rank, columns, first, end)
-        for first, end in pairwise(bounds)
     }

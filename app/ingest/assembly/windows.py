@@ -4,20 +4,21 @@ Late collectives inside groups are taken into the newest windows, too.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import msgspec
 
+from app.engine.memory import return_freed_memory
 from app.ingest.assembly.op_table import (
-    BatchSlice,
     GroupRowCounts,
     GroupSlice,
     GroupTable,
     OpTable,
-    concatenate_tables,
     group_table_of_slices,
 )
 from app.ingest.assembly.rank_tracker import RankTracker
+from app.ingest.assembly.run_table import BatchSlice, concatenate_tables
 from app.ingest.assembly.steps import OpenStep, SettledStep, settle_step
 from app.ingest.assembly.window_codec import (
     PackedWindow,
@@ -39,6 +40,7 @@ from app.trace.window import (
 MAX_LEFT_OUT = 256
 # A window with more operations would not fit into a consumer's memory: it closes earlier.
 MAX_WINDOW_OPS = 16_000_000
+LARGE_OPS = 1_000_000
 
 
 class OpenWindow:
@@ -97,6 +99,12 @@ class OpenWindow:
         """All operations, those of skipped steps included."""
         if self._table is None:
             self._table = concatenate_tables([step.table for step in self.settled])
+            # The steps' own copies would take as much again.
+            self.settled = [
+                replace(step, table=self._table.of_step(step.step)) for step in self.settled
+            ]
+            if self._table.num_ops > LARGE_OPS:  # its batches lay in small blocks all over
+                return_freed_memory()
         return self._table
 
     @property
