@@ -24,7 +24,7 @@ def heartbeats_sent(service):
 
 
 def test_dead_consumers_are_told_once_by_two_processes_and_once_when_they_are_back(service):
-    service.watch(LIMIT_S - 10, turns=False)
+    service.watch(LIMIT_S - 20, turns=False)
     assert service.said() == []
     service.watch(20 + LIMIT_S, turns=False)
     [(kind, sentence)] = service.said()
@@ -70,7 +70,7 @@ def test_every_receiver_of_every_project_is_told_and_the_shared_one_once(service
 
 def test_nothing_is_told_of_a_time_in_which_nobody_watched(service):
     service.notifier.pass_time(10 * LIMIT_S)
-    service.watch(LIMIT_S - 10, turns=False)
+    service.watch(LIMIT_S - 20, turns=False)
     assert service.said() == []
     service.watch(20, turns=False)
     assert kinds(service) == ["service.down"]
@@ -152,7 +152,7 @@ def test_heartbeats_stay_away_while_no_consumer_turns(switch):
     switch.watch()
     heartbeats_sent(switch)
     switch.hook.requests.clear()
-    switch.watch(LIMIT_S - 10, turns=False)
+    switch.watch(LIMIT_S - 20, turns=False)
     heartbeats_sent(switch)
     assert switch.said() == []
 
