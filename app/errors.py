@@ -481,7 +481,7 @@ class DiskFull(StoreUnavailable):
     """The disk is full: nothing was stored."""
 
     code = "disk_full"
-    retry_after_s = 5
+    retry_after_s = 3
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}; nothing was stored; free space or lower keep_raw_days")

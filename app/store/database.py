@@ -214,6 +214,8 @@ def _full_disk(error: Exception, directory: Path | None) -> DiskFull | None:
         return DiskFull("the disk of the database is full") if is_full else None
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
     left_bytes = free_bytes(directory)
+    if left_bytes is None:
+        return None
     if code == _SQLITE_FULL or (code in _SQLITE_NO_FILE and left_bytes < FULL_BELOW_BYTES):
         return DiskFull(full_sentence(left_bytes))
     return None

@@ -7,7 +7,6 @@ import pytest
 from app.errors import DiskFull
 from app.store.disk.usage import DiskMarks, DiskUsage, DiskWatch
 from tests.consumer.jobs import HEALTHY, SIZES
-from tests.consumer.twin import DEADLINE_S, step_batches
 
 
 class Disk:
@@ -60,25 +59,6 @@ def test_windows_are_stored_without_operations_from_the_second_mark_on(twin, dis
     ]
     [(accepted, late, dead)] = twin.rows("ingest_counts", "accepted", "late", "dead")
     assert (accepted, late, dead) == (HEALTHY.make(range(12)).num_ops, 0, 0)
-
-
-def test_late_operations_of_a_window_without_operations_are_counted_and_kill_nothing(twin, disk):
-    twin.register("job", SIZES)
-    consumer = twin.consumer()
-    disk.used = 92
-    late, *others = step_batches(HEALTHY, 0)
-    twin.append("job", *others)
-    twin.push("job", HEALTHY, 1, 2)
-    twin.turns(consumer)
-    twin.pass_time(20 * DEADLINE_S)
-    twin.turns(consumer)
-    [(state, operations)] = twin.windows("state", "trace")
-    assert (state != "open", operations) == (True, None)
-    twin.append("job", late)
-    twin.turns(consumer)
-    [(late_ops, dead)] = twin.rows("ingest_counts", "late", "dead")
-    assert (late_ops, dead) == (late.columns.num_ops, 0)
-    assert twin.rows("dead_letters") == []
 
 
 def test_nothing_is_read_while_nothing_can_be_written(twin, disk):

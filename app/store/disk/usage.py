@@ -49,12 +49,12 @@ def disk_usage(directory: Path) -> DiskUsage:
     return DiskUsage(used_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
-def free_bytes(directory: Path) -> int:
-    """Free bytes of the disk that a directory is on; 0 where it does not even say that."""
+def free_bytes(directory: Path) -> int | None:
+    """Free bytes of the disk that a directory is on; None where there is no such directory."""
     try:
         return disk_usage(directory).free_bytes
     except OSError:
-        return 0
+        return None
 
 
 def sqlite_directory(url: str) -> Path | None:
