@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -135,6 +136,10 @@ def _blind_detectors(watched: WatchedStack) -> Iterator[None]:
     watched.stack.restart_patched()
 
 
+def _is_told_again(watched: WatchedStack, before: int) -> bool:
+    return len(watched.told("service.down")) > before
+
+
 _PARTS: dict[str, Callable[[WatchedStack], Any]] = {
     "consumers frozen": _frozen_consumers,
     "queue killed": _killed_queue,
@@ -152,7 +157,7 @@ def _broken(watched: WatchedStack) -> Iterator[tuple[str, dict[str, Any]]]:
             )
             detail = watched.stack.get("/status")["canary"]["detail"]
             wait_until(
-                lambda before=before: len(watched.told("service.down")) > before,
+                partial(_is_told_again, watched, before),
                 "people are told",
                 240,
             )

@@ -333,7 +333,8 @@ def rows_of(trace: Trace, simulated: NDArray[np.bool_], of_step: int, of_dp: int
     if isinstance(trace, RunTrace):
         runs = trace.runs
         rows = runs.rows_of_runs(np.flatnonzero((runs.step == of_step) & (runs.dp_rank == of_dp)))
-        return rows[simulated[runs.at("optype", rows)]]
+        of_run: Ints = rows[simulated[runs.at("optype", rows)]]
+        return of_run
     found: Ints = _rows_of(trace.step, trace.dp_rank, trace.optype, simulated, of_step, of_dp)
     return found
 

@@ -186,7 +186,7 @@ class RunTrace(Trace):
     def select(self, rows: NDArray[Any] | slice) -> Trace:  # type: ignore[override]
         """The chosen rows, as columns."""
         held = {"start_s": self.start_s, "duration_s": self.duration_s, **self._optional()}
-        chosen = {name: values[rows] for name, values in held.items()}
+        chosen: dict[str, Any] = {name: values[rows] for name, values in held.items()}
         return Trace(**self.runs.columns_of(rows), **chosen)
 
     def at(self, name: str, rows: Ints) -> NDArray[Any]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from app.api.service.service import Service
 from app.consumer.context import NotifyContext
-from app.consumer.notify_settings import notify_transport
 from app.settings import Settings, listens_on_all
 from app.watch.canary import Canary, CanaryAddress
 from app.watch.service_watch import ServiceWatch, WatchLimits
@@ -20,7 +19,7 @@ def start_watching(service: Service, settings: Settings, stop: threading.Event) 
     """
     context = NotifyContext(
         service.store,
-        notify_transport(settings),
+        settings.transport(),
         default_rules=(),  # the service itself has no rules
         base_url=settings.public_url,
         database_time=service.database_time,

@@ -22,7 +22,7 @@ import typer
 
 from app.diagnosis.job_history import History
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.windows import pack_window
+from app.ingest.assembly.window_codec import pack_window
 from app.monitor import observe
 from app.settings import Settings
 from app.store import fleet, hosts, retention, runs, windows
@@ -182,7 +182,7 @@ class _Course:
         fleet.save_brief(conn, key, 1, first_step, fleet.brief_of(result, num_gpus=num_gpus))
         losses = fleet.losses_of(result, num_gpus=num_gpus)
         fleet.save_losses(conn, key, record, losses, num_gpus=num_gpus)
-        last = {"last_data_s": record.updated_s, "last_step": record.last_step}
+        last: dict[str, Any] = {"last_data_s": record.updated_s, "last_step": record.last_step}
         runs.note_data(conn, key, epoch=1, **last)
 
 

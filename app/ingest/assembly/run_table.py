@@ -59,7 +59,7 @@ class RunTable(OpTable):
     def select(self, rows: NDArray[Any] | slice) -> OpTable:  # type: ignore[override]
         """The chosen rows, as columns."""
         held = {name: values for name, values in self.held.items() if values is not None}
-        chosen = {name: values[rows] for name, values in held.items()}
+        chosen: dict[str, Any] = {name: values[rows] for name, values in held.items()}
         return OpTable(**self.runs.columns_of(rows), **chosen)
 
     @property
@@ -84,7 +84,7 @@ class RunTable(OpTable):
         return RunTrace(
             self.runs,
             seconds_in_step(firsts, self.start_ns),
-            self.duration_ns * S_PER_NS,
+            np.asarray(self.duration_ns * S_PER_NS, np.float64),
             {name: values for name in OPTIONAL if (values := getattr(self, name)) is not None},
         )
 

@@ -145,7 +145,8 @@ def ranks_with_duplicates(table: RunTable) -> list[int]:
     has_twins = np.array([each.has_twins for each in table.runs.shapes], np.bool_)
     if not has_twins.any():
         return []
-    return np.unique(table.runs.rank[has_twins[table.runs.shape_at]]).tolist()
+    found: list[int] = np.unique(table.runs.rank[has_twins[table.runs.shape_at]]).tolist()
+    return found
 
 
 def longest_span_s(table: OpTable) -> float:

@@ -18,7 +18,6 @@ import structlog
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     Table,
     and_,
     delete,
@@ -163,7 +162,7 @@ def _is_one_of(table: Table, keys: Sequence[tuple[Any, ...]]) -> ColumnElement[b
     return tuple_(table.c.job_id, table.c.epoch, table.c.first_step).in_(keys)
 
 
-def within_batch_bytes(rows: Sequence[Row[Any]], max_bytes: int) -> list[Row[Any]]:
+def within_batch_bytes(rows: Sequence[Any], max_bytes: int) -> list[Any]:
     """The first rows, at least one, whose `size_bytes` add up to so many bytes at most."""
     sizes = accumulate(row._mapping.get("size_bytes", 0) for row in rows)
     return [row for at, (row, sum_) in enumerate(zip(rows, sizes, strict=True))
@@ -220,7 +219,7 @@ def _due_groups(
     query = select(of.first_step, of.updated_s).where(of.job_id == run[0], of.epoch == run[1])
     query = query.where(of.first_step < _newest_kept(*run), of.updated_s < max(befores_s.values()))
 
-    def period(row: Row[Any]) -> tuple[Resolution, int]:
+    def period(row: Any) -> tuple[Resolution, int]:
         name: Resolution = "day" if row.updated_s < befores_s["day"] else "hour"
         return name, int(row.updated_s // PERIODS_S[name])
 
@@ -257,7 +256,8 @@ def _max_at_once(store: Store, run: RunKey) -> int:
             size.where(runs.c.job_id == run[0], runs.c.epoch == run[1])
         ).scalar_one()
     each_holds = workers * ARRAYS_PER_WORKER + min(MAX_RANKS, workers) * ARRAYS_PER_RANK
-    return max(2, min(MAX_RANGE_NUMBERS // each_holds, MAX_RANGE_WINDOWS))
+    at_once: int = max(2, min(MAX_RANGE_NUMBERS // each_holds, MAX_RANGE_WINDOWS))
+    return at_once
 
 
 def _merge(
@@ -333,10 +333,10 @@ def _windows_of_alerts(conn: Connection, run: RunKey) -> set[str]:
     return {each["window_id"] for each in details if each and each.get("window_id")}
 
 
-def _most_interesting(rows: Sequence[Row[Any]], linked: set[str]) -> Row[Any] | None:
+def _most_interesting(rows: Sequence[Any], linked: set[str]) -> Any | None:
     """The window whose operations are kept: one of an alert, else the slowest."""
 
-    def interest(row: Row[Any]) -> tuple[bool, float]:
+    def interest(row: Any) -> tuple[bool, float]:
         return recorded_part(row.result)["window"]["id"] in linked, row.slowdown or 0.0
 
     return max((row for row in rows if row.has_trace), key=interest, default=None)
