@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from typing_extensions import override
 
+from app.addresses import is_loopback
 from app.alerts.guard.guard import SsrfGuard
 from app.api.application import RequestLimits, application
 from app.api.http.auth import Authenticator
@@ -41,7 +42,7 @@ from app.ingest.redis.admission import open_writer
 from app.ingest.redis.events import RedisAnnouncer, RedisListener
 from app.ingest.redis.queue import RedisReader
 from app.ingest.redis.server_checks import refuse_weaknesses
-from app.settings import Settings, is_loopback
+from app.settings import Settings
 from app.store import service_state
 from app.store.database import Connection, Store, durability_weaknesses, is_migrated
 from app.store.database import now_s as database_now_s

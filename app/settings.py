@@ -1,11 +1,9 @@
 """Every environment variable that Paceline reads; only cli, main and consumer read them."""
 
-import ipaddress
 import os
 import secrets
 import shlex
-import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -13,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.addresses import is_loopback, listens_on_all, own_name
 from app.alerts.rule import Rule
+from app.data_directory import kept_text
 from app.errors import InvalidRequest, StartUpFailed
 from app.store.disk.usage import DiskMarks, DiskWatch, sqlite_directory
 from app.variable_names import PREFIX, check_names
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from app.alerts.smtp import MailServer
     from app.store.credentials.sealing import SecretKeys
     from app.store.objects.bucket import Bucket
-
-_LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
 
 
 def _default_data_dir() -> Path:
@@ -621,7 +619,7 @@ class Settings(BaseSettings):
         """These settings with a token: the given one, else the one in the data directory."""
         if self.token is not None:
             return self
-        token = _kept_text(self.token_file, new_token)
+        token = kept_text(self.token_file, new_token)
         return self.model_copy(update={"token": SecretStr(token)})
 
     def with_secret_key(self) -> "Settings":
@@ -630,7 +628,7 @@ class Settings(BaseSettings):
             return self
         from app.store.credentials.sealing import new_key
 
-        _kept_text(self.kept_key_file, new_key)
+        kept_text(self.kept_key_file, new_key)
         return self.model_copy(update={"secret_key_file": self.kept_key_file})
 
 
@@ -650,32 +648,6 @@ def load_settings(**given: Any) -> Settings:
 def new_token() -> str:
     """A token that cannot be guessed."""
     return f"pl_{secrets.token_urlsafe(32)}"
-
-
-def listens_on_all(host: str) -> bool:
-    """Whether this address to listen on stands for all addresses of the machine."""
-    return host in ("0.0.0.0", "::")  # noqa: S104
-
-
-def own_name() -> str:
-    """Name of this machine, or, of one named localhost, its address towards other networks."""
-    name = socket.gethostname()
-    if name and not is_loopback(name) and not name.startswith("localhost"):
-        return name
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: a datagram socket only picks its route
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host in _LOOPBACK_NAMES
 
 
 def _command_words(command: str | None) -> Sequence[str]:
@@ -706,44 +678,3 @@ def _complaint(item: Mapping[str, Any]) -> str:
     # The input stays out of the message: it may be a secret.
     where = _variable(str(item["loc"][0])) if item["loc"] else "settings"
     return f"{where}: {item['msg'].removeprefix('Value error, ')}"
-
-
-def _kept_text(path: Path, make: Callable[[], str]) -> str:
-    """The text in the file, which only its owner can read; made first if there is no file."""
-    make_data_dir(path.parent)
-    if path.exists():
-        return path.read_text().strip()
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    text = make()
-    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    try:
-        os.link(unfinished, path)  # whole or not at all, and never over another process's
-    except FileExistsError:
-        return path.read_text().strip()
-    finally:
-        unfinished.unlink()
-    return text
-
-
-def make_data_dir(directory: Path) -> None:
-    """Make the data directory where it is not there yet.
-
-    Raises:
-        StartUpFailed: it cannot be one; the message says why.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except (FileExistsError, NotADirectoryError):
-        file = next(each for each in (directory, *directory.parents) if each.is_file())
-        raise StartUpFailed(
-            f"{file} is a file, not a directory: choose another directory with --data-dir or "
-            f"{PREFIX}DATA_DIR"
-        ) from None
-    except OSError as error:
-        raise StartUpFailed(
-            f"the data directory {directory} cannot be made ({error.strerror}): choose another "
-            f"with --data-dir or {PREFIX}DATA_DIR"
-        ) from None

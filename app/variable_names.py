@@ -11,7 +11,7 @@ PREFIX = "PACELINE_"
 NAMES_OF_OTHERS = frozenset(
     f"{PREFIX}{name}"
     for name in (
-        *("URL", "JOB", "RUN_KEY", "GROUP_EVERY", "RACK", "SWITCH"),
+        *("URL", "JOB", "RUN_KEY", "GROUP_EVERY", "RACK", "SWITCH", "EXIT_REPORTS"),
         *("ENV_FILE", "BIND"),
         *("TEST_CHROMIUM", "TEST_PG_URL"),
     )

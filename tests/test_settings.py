@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from app.addresses import is_loopback
 from app.errors import StartUpFailed
 from app.main import create_app, run
-from app.settings import Settings, is_loopback, load_settings, new_token
+from app.settings import Settings, load_settings, new_token
 from app.store.credentials.sealing import new_key
 from app.variable_names import check_names
 from tests.alerts.notices import SECRET

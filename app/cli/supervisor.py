@@ -19,12 +19,14 @@ from types import FrameType
 
 import structlog
 
+from app.addresses import listens_on_all
 from app.api.service.demo_switch import DemoSwitch
 from app.cli.store_access import seal_plain_secrets
+from app.data_directory import make_data_dir
 from app.errors import DiskFull, QueueUnavailable, StartUpFailed
 from app.ingest.embedded.queue import EmbeddedQueue
 from app.ingest.embedded.server import SET_PARENT_DEATH_SIGNAL, dies_with_parent
-from app.settings import Settings, listens_on_all, make_data_dir
+from app.settings import Settings
 from app.store.migrations import migrate
 
 log = structlog.get_logger()

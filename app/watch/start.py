@@ -4,9 +4,10 @@ import ssl
 import threading
 from pathlib import Path
 
+from app.addresses import listens_on_all
 from app.api.service.service import Service
 from app.consumer.context import NotifyContext
-from app.settings import Settings, listens_on_all
+from app.settings import Settings
 from app.watch.canary import Canary, CanaryAddress
 from app.watch.service_watch import ServiceWatch, WatchLimits
 

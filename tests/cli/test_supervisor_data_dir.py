@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from app.cli import supervisor
+from app.data_directory import make_data_dir
 from app.errors import StartUpFailed
-from app.settings import Settings, make_data_dir
+from app.settings import Settings
 
 
 def test_file_as_data_directory_is_refused(tmp_path):

@@ -41,7 +41,14 @@ from app.store.joint_windows import (
     MAX_RANGE_NUMBERS,
     MAX_RANGE_WINDOWS,
 )
-from app.store.tables import runs, steps, window_briefs, window_losses, windows
+from app.store.tables import (
+    runs,
+    steps,
+    window_briefs,
+    window_losses,
+    window_objects,
+    windows,
+)
 from app.store.windows import StepRow
 from app.trace.job import project_of
 
@@ -223,10 +230,15 @@ def _due_groups(
         name: Resolution = "day" if row.updated_s < befores_s["day"] else "hour"
         return name, int(row.updated_s // PERIODS_S[name])
 
+    its = window_objects.c
+    in_bucket = select(its.first_step).where(its.job_id == run[0], its.epoch == run[1])
     with store.read() as conn:
         rows = conn.execute(query.order_by(of.first_step)).all()
+        moved = set(conn.execute(in_bucket.where(~its.is_removed)).scalars())
     groups = [(key[0], [row.first_step for row in each]) for key, each in groupby(rows, period)]
-    return [(name, group) for name, group in groups if len(group) > 1]
+    # An object belongs to one window: those in object storage stay apart until retention removes
+    # their operations.
+    return [(name, group) for name, group in groups if len(group) > 1 and moved.isdisjoint(group)]
 
 
 def _merge_all(
