@@ -41,7 +41,7 @@ def test_a_job_with_silent_ranks_is_nowhere_called_healthy(stocked, open_page):
     expect(findings).not_to_contain_text("Every worker reported")
     used = page.get_by_label("Data used")
     expect(used).to_contain_text("40 in this window; now rank 40")
-    expect(used).to_contain_text("missing: rank 40 (dp 1, stage 1) in steps 32 to 39")
+    expect(used).to_contain_text("missing: rank 40 (dp 1, stage 1) in steps 24 to 39")
 
 
 def test_each_reason_of_causes_in_a_low_fidelity_window_is_listed_once(stocked, open_page):

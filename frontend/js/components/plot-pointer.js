@@ -44,7 +44,7 @@ export class PlotPointer {
     this.node.addEventListener("mousedown", (event) => event.stopPropagation(), true)
     const on = (name, handler) => this.node.addEventListener(name, handler)
     on("pointermove", (event) => this.moved(event))
-    on("pointerleave", () => !this.drag && this.cursor === null && this.highlight.hover(null))
+    on("pointerleave", (event) => this.left(event))
     on("pointerdown", (event) => this.pressed(event))
     on("pointerup", (event) => this.released(event))
     on("pointercancel", () => this.endDrag())
@@ -59,11 +59,20 @@ export class PlotPointer {
   }
 
   moved(event) {
-    if (event.pointerType === "touch") return
+    if (event.pointerType === "touch" || this.isResting(event)) return
     if (this.drag) return this.dragged(event)
     const cell = this.cellUnder(event)
     const place = cell && this.places.placeOf(cell)
     this.highlight.hover(place && Object.keys(place).length ? place : null)
+  }
+
+  left(event) {
+    if (!this.drag && this.cursor === null && !this.isResting(event)) this.highlight.hover(null)
+  }
+
+  /** Whether only the page scrolls, under a pointer that rests: what the arrow keys chose stays. */
+  isResting(event) {
+    return this.highlight.isWalked && event.movementX === 0 && event.movementY === 0
   }
 
   pressed(event) {
@@ -127,6 +136,7 @@ export class PlotPointer {
     this.cursor = this.cursor
       ? { column: held(from.column + across * by, x.items.length), row: held(from.row + down * by, y.items.length) }
       : from
+    this.highlight.isWalked = true
     this.highlight.hover(this.places.placeOf(this.cursor))
     announce(this.cursorWords())
     Plotly.Fx.hover(this.plot, [{ curveNumber: 0, pointNumber: [this.cursor.row, this.cursor.column] }])
@@ -153,6 +163,7 @@ export class PlotPointer {
   leave() {
     if (this.cursor === null) return
     this.cursor = null
+    this.highlight.isWalked = false
     this.highlight.hover(null)
     Plotly.Fx.unhover(this.plot)
   }

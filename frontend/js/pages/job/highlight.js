@@ -16,6 +16,7 @@ export class Highlight {
   constructor({ onPin = () => {}, onRange = null, onFollow = null } = {}) {
     Object.assign(this, { onPin, onRange, onFollow })
     this.hovered = null
+    this.isWalked = false // whether the arrow keys chose what is hovered
     this.pinned = {}
     this.shown = null
     this.listeners = new Set()
