@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import boto3
 import pytest
@@ -193,7 +194,7 @@ def test_only_windows_that_nothing_may_revise_move(store, bucket):
 class Broken:
     """A bucket that does one thing, then fails as one that went away does."""
 
-    def __init__(self, bucket, *, after):
+    def __init__(self, bucket: Any, *, after: bool):
         self._bucket, self._after = bucket, after
 
     def put(self, name, data):
@@ -206,7 +207,8 @@ class Broken:
 def test_a_move_that_fails_loses_nothing_and_is_made_up_for(store, bucket, objects, after):
     save(store)
     with pytest.raises(ObjectStorageUnavailable):
-        moves.move_one(store, Broken(bucket, after=after), after_s=3600.0)
+        broken: Any = Broken(bucket, after=after)
+        moves.move_one(store, broken, after_s=3600.0)
     assert in_database(store) == OPERATIONS
     assert move_all(store, bucket) == 0  # another process may be at it
     age(store)
@@ -222,7 +224,8 @@ def test_window_revised_during_its_move_keeps_its_new_operations(store, bucket):
             save(store, revision=3, trace=b"later", age_s=0)
 
     save(store)
-    moves.move_one(store, Slow(), after_s=3600.0)
+    slow: Any = Slow()
+    moves.move_one(store, slow, after_s=3600.0)
     assert read(store, bucket) == in_database(store) == b"later"
 
 

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.diagnosis.job_history import History
+from app.diagnosis.thinned_result import thinned_result
 from app.engine.step_counts import num_steps, resolution_of, total_s
 from app.errors import LeaseLost, WindowNotFound
 from app.monitor import observe
@@ -84,7 +85,7 @@ def fill(store, results, *, days, num_windows=6, every_s=1200.0, recent=True):
 
 
 def thin(store, ages=AGES):
-    found = {}
+    found: dict[str, int] = {}
     for each in retention.sweep(store, KEEP, ages):
         found[each.kind] = found.get(each.kind, 0) + each.number
     return found
@@ -110,6 +111,7 @@ def sums(store):
             ).group_by(losses.kind, losses.name)
         ).all()  # fmt: skip
         span = joint_windows.whole_run(conn, JOB, 1)
+        assert span is not None
         times = windows.step_time_sums(conn, JOB, since=(1, 0))
         whole = joint_windows.read_range(conn, JOB, span)
         lost_s = windows.gpu_s_lost(conn, JOB, span, num_gpus=4)
@@ -190,8 +192,8 @@ def test_hours_become_days_and_stay_bounded(store, results):
     with store.read() as conn:
         rows = windows.step_series(conn, JOB, last=159)
     assert len(rows) <= 24
-    assert sum(row.num_steps for row in rows) == 160
-    assert [row.last_step + 1 for row in rows[:-1]] == [row.step for row in rows[1:]]
+    assert sum(row.num_steps or 0 for row in rows) == 160
+    assert [(row.last_step or 0) + 1 for row in rows[:-1]] == [row.step for row in rows[1:]]
     assert rows[-1].last_step == 159
 
 
@@ -249,7 +251,7 @@ def test_the_last_windows_of_a_run_stay_whole_however_old(store, results):
 
 def test_a_window_that_changes_while_it_is_read_is_left_for_later(store, results, monkeypatch):
     fill(store, results, days=5, num_windows=3)
-    thinned = thinning.thinned_result
+    thinned = thinned_result
 
     def revised(*given):
         save(store, results[1], 0, at_s=hour_ago(5))

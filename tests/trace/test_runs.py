@@ -33,9 +33,9 @@ def held_once(trace: Trace) -> RunTrace:
     shapes: dict[bytes, OpShape] = {}
     of_runs = []
     for first, end in zip(firsts, [*firsts[1:], trace.num_ops], strict=True):
-        columns = [getattr(trace, name)[first:end] for name in SHAPE_COLUMNS]
-        key = b"".join(each.tobytes() for each in columns)
-        of_runs.append(shapes.setdefault(key, OpShape(*columns, has_twins=False)))
+        columns = {name: getattr(trace, name)[first:end] for name in SHAPE_COLUMNS}
+        key = b"".join(each.tobytes() for each in columns.values())
+        of_runs.append(shapes.setdefault(key, OpShape(**columns, has_twins=False)))
     runs = WorkerRuns.of({name: getattr(trace, name)[firsts] for name in RUN_COLUMNS}, of_runs)
     optional = {name: values for name in OPTIONAL if (values := getattr(trace, name)) is not None}
     return RunTrace(runs, trace.start_s, trace.duration_s, optional)

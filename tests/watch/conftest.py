@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,7 @@ class WatchedService:
             number = service_watches.claim_round(
                 conn, now_s=self.clock(), every_s=0.0, lease_s=60.0
             )
+            assert number is not None
             service_watches.finish_round(
                 conn, number, now_s=self.clock(), took_s=1.5, missing=missing
             )
@@ -84,7 +86,7 @@ def hook():
 
 @pytest.fixture
 def make_service(migrated_file, tmp_path, hook):
-    made = []
+    made: list[Any] = []
 
     def make(**limits):
         path = shutil.copy(migrated_file, tmp_path / f"{len(made)}.db")

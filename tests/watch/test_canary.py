@@ -1,6 +1,7 @@
 """The canary in a real `paceline serve`, and what it must not be seen in."""
 
 import time
+from typing import Any
 
 import httpx
 import pytest
@@ -98,22 +99,30 @@ def test_the_straggler_is_what_the_diagnosis_names_and_anything_else_is_missing(
     with pytest.raises(watched.CanaryNotFound, match="has no finding"):
         watched._check(healthy)
     first = result["findings"][0]
-    others = [{**first["culprits"][0], "dp_rank": 0}]
-    for wrong in ({"cause": "gc-pause"}, {"culprits": others}, {"culprits": []}):
+    others: list[Any] = [{**first["culprits"][0], "dp_rank": 0}]
+    wrong_ones: list[dict[str, Any]] = [
+        {"cause": "gc-pause"},
+        {"culprits": others},
+        {"culprits": []},
+    ]
+    for wrong in wrong_ones:
         with pytest.raises(watched.CanaryNotFound, match="blames"):
             watched._check({**result, "findings": [first | wrong]})
+
+
+NOBODY: Any = None  # neither is used
 
 
 def test_no_user_can_have_the_project_of_the_canary(tmp_path):
     assert not is_project_name(CANARY_PROJECT)
     with pytest.raises(InvalidRequest):
-        projects.create_if_missing(None, CANARY_PROJECT, now_s=0.0)
+        projects.create_if_missing(NOBODY, CANARY_PROJECT, now_s=0.0)
 
 
 @pytest.mark.anyio
 async def test_the_canarys_token_is_of_this_process_and_of_its_project_only():
     first, second = (
-        Authenticator("pl_" + "t" * 40, None, session_s=1, now_s=time.time, monotonic=time.time)
+        Authenticator("pl_" + "t" * 40, NOBODY, session_s=1, now_s=time.time, monotonic=time.time)
         for _ in range(2)
     )
     found = await first.of_token(first.canary_token)

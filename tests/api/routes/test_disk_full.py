@@ -83,7 +83,7 @@ async def test_metrics_say_days_left_by_the_growth_that_was_saved(url):
     assert float(line.split()[1]) == pytest.approx(5.0)
 
 
-async def test_refused_push_says_that_the_disk_is_full_and_when_to_come_back(url):
+async def test_refused_push_says_that_the_disk_is_full_and_when_to_come_back(url, monkeypatch):
     full = watch_at(99.99)
 
     async with running(url) as api:
@@ -92,7 +92,7 @@ async def test_refused_push_says_that_the_disk_is_full_and_when_to_come_back(url
         async def refuse(_job_id, _body):
             full.refuse_batches()
 
-        api.queue.writer.append = refuse
+        monkeypatch.setattr(api.queue.writer, "append", refuse)
         batch = {
             "version": 1, "epoch": 1, "rank": 0, "dp_rank": 0, "stage": 0, "batch_seq": 0,
             "steps_done": [[100, 1]],

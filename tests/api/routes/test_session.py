@@ -1,4 +1,6 @@
-import shutil
+
+
+from typing import Anyimport shutil
 
 import pytest
 from sqlalchemy import select
@@ -182,7 +184,7 @@ async def test_cookie_of_another_root_token_is_no_session(api, tmp_path):
     for wrong in (f"{session_id}.{'x' * 43}", f"{'0' * 16}.{secret}"):
         async with api.anonymous_client(cookies={"paceline_session": wrong}) as client:
             assert (await client.get(PATH)).json()["authenticated"] is False
-    settings = {"token": "pl_" + "n" * 40}
+    settings: dict[str, Any] = {"token": "pl_" + "n" * 40}
     async with (
         running(f"sqlite:///{tmp_path / 'paceline.db'}", **settings) as other,
         other.anonymous_client(cookies={"paceline_session": cookie}) as client,

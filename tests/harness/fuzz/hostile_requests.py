@@ -52,7 +52,7 @@ class HostileRequest:
             headers.append((b"content-type", (self.media or "").encode()))
             headers.append((b"content-length", b"%d" % len(body)))
         raw_query = urlencode(query, safe="*?[]()/:,.-+! ").replace(" ", "+").encode()
-        scope = {"type": "http", "method": self.method, "path": self.path}
+        scope: dict[str, Any] = {"type": "http", "method": self.method, "path": self.path}
         scope |= {"raw_path": quote(self.path).encode(), "query_string": raw_query}
         scope |= {"scheme": "http", "root_path": "", "headers": headers}
         return {**scope, "server": ("localhost", 80), "client": ("127.0.0.1", 1)}, body

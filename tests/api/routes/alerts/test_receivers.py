@@ -2,6 +2,7 @@
 
 import socket
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
@@ -345,7 +346,10 @@ async def mailing(anyio_backend, empty_database, tmp_path):
     """The API of a service with a mail server."""
     path = tmp_path / "mailing.db"
     path.write_bytes(empty_database.read_bytes())
-    server = {"smtp_url": "smtp://mail.example", "smtp_from": "paceline@example.com"}
+    server: dict[str, Any] = {
+        "smtp_url": "smtp://mail.example",
+        "smtp_from": "paceline@example.com",
+    }
     async with running(f"sqlite:///{path}", **server) as api:
         yield api
 
@@ -446,7 +450,7 @@ async def test_private_addresses_need_the_operators_setting(
 ):
     path = tmp_path / "own.db"
     path.write_bytes(empty_database.read_bytes())
-    allowed = {
+    allowed: dict[str, Any] = {
         "webhook_allow": "10.0.0.0/8",
         "webhook_allow_http": True,
         "webhook_ports": "80,9000",

@@ -7,7 +7,7 @@ import pytest
 
 from app.api.routes.windows import charts
 from app.diagnosis.job_history import History
-from app.ingest.assembly.windows import pack_window
+from app.ingest.assembly.window_codec import pack_window
 from app.monitor import observe
 from app.store import fleet, retention
 from app.store.retention import RetentionDays
@@ -35,13 +35,15 @@ def records():
     """Old windows, three in each of two hours, then newer ones; each with its operations."""
     job = SimulatedJob(Parallelism(2, 2), 4, faults=(SlowWorker(1, 1, 2.0),))
     day_s = (time.time() // DAY_S - 5) * DAY_S
-    history, found = History(), []
+    history: History | None = History()
+    found = []
     for number in range(NUM_OLD + NUM_NEW):
         numbers = tuple(range(STEPS * number, STEPS * (number + 1)))
         origin_ns = tuple(round(1e9 * (day_s + step)) for step in numbers)
         window = Window(job.job, 1, numbers[0], numbers, job.make(numbers), state="complete",
                         origin_ns=origin_ns)  # fmt: skip
         seen = observe(window, history)
+        assert history is not None
         history = history.with_steps(seen.recent)
         result, per_step = split_by_step(seen.result)
         at_s = day_s + 1200.0 * number if number < NUM_OLD else time.time()
