@@ -1,9 +1,8 @@
-
-
-from typing import Anyimport secrets
+import secrets
 import zipfile
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text, update
@@ -134,7 +133,8 @@ def run_without_jobs(store):
 
 def signed_in():
     """A session of the root token."""
-    times: dict[str, Any] = {"created_s": 1.0, "expires_s": 2.0, "last_used_s": None, "ended_s": None}
+    times: dict[str, Any] = {"created_s": 1.0, "expires_s": 2.0}
+    times |= {"last_used_s": None, "ended_s": None}
     return SessionRecord(secrets.token_hex(8), "root", "default", "ü", "::1", **times, digest="d")
 
 

@@ -206,8 +206,8 @@ class Broken:
 @pytest.mark.parametrize("after", [False, True], ids=["before the put", "after the put"])
 def test_a_move_that_fails_loses_nothing_and_is_made_up_for(store, bucket, objects, after):
     save(store)
+    broken: Any = Broken(bucket, after=after)
     with pytest.raises(ObjectStorageUnavailable):
-        broken: Any = Broken(bucket, after=after)
         moves.move_one(store, broken, after_s=3600.0)
     assert in_database(store) == OPERATIONS
     assert move_all(store, bucket) == 0  # another process may be at it

@@ -1,6 +1,5 @@
-
-
-from typing import Anyimport shutil
+import shutil
+from typing import Any
 
 import pytest
 from sqlalchemy import select
