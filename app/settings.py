@@ -223,8 +223,8 @@ class Settings(BaseSettings):
     canary_every_s: float = Field(
         0.0,
         ge=0,
-        description="Seconds between rounds of the canary job, 10 or more; 0: none. "
-        "`paceline serve` runs one every 120 s unless this is set.",
+        description="Seconds between rounds of the canary job, 10 or more; 0: none, but in "
+        "`paceline serve`, where unset means 120.",
     )
     canary_missing_after_s: float = Field(
         600.0,

@@ -1,1 +1,5 @@
-"""What keeps the database small: old windows thinned, free pages given back."""
+"""What keeps the database small?
+
+Read `thinning.py` first (old windows); `file_size.py` gives free pages back.
+Imported by: cli, consumer, store.
+"""

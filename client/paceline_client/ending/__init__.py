@@ -1,4 +1,5 @@
-"""How a training process ends, told to the server: finished, failed, terminated or killed.
+"""How does a training process end: finished, failed, terminated or killed?
 
-Imported by: recorder and startup. `process_end.py` runs in training, `exit_watcher.py` beside it.
+Read `process_end.py` first, which runs in training; `exit_watcher.py` runs beside it.
+Imported by: paceline_client.
 """
