@@ -135,8 +135,9 @@ def test_every_variable_in_the_repository_is_a_setting_or_known_as_anothers():
     root = Path(__file__).parents[1]
     folders = ("app", "client", "docs", "examples", "ops", ".ci", "frontend")
     files = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
+    files = [path for path in files if path.suffix != ".pyc"]
     files += [root / name for name in ("README.md", "docker-compose.yml", "Dockerfile", "Makefile")]
-    named = re.compile(rb"PACELINE_[A-Z]+(?:_[A-Z]+)*(?![A-Z_*])")
+    named = re.compile(rb"PACELINE_[A-Z0-9]+(?:_[A-Z0-9]+)*(?![A-Z0-9_*])")
     found = {each.decode() for path in files for each in named.findall(path.read_bytes())}
     assert "PACELINE_RUN_KEY" in found
     found -= {"PACELINE_WEBHOK", "PACELINE_WEBHOOK", "PACELINE_CORDON", "PACELINE_SMTP"}  # of more
