@@ -11,10 +11,12 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from app.yaml_events import YamlRefused, yaml_events
+
 MAX_DEPTH = 8
+# What is nested more deeply than this is not even read past: parsers take time with its square.
+_MAX_SKIPPED_DEPTH = 32
 _NULLS = {"", "~", "null", "Null", "NULL"}
-# libyaml where it is there: a text of 256 kB takes seconds without.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Problems: TypeAlias = list[tuple[int | None, str]]
 
@@ -81,7 +83,7 @@ class _Reader:
 
     def __init__(self, text: str, problems: Problems) -> None:
         self._text = text
-        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        self._events: Iterator[Any] = yaml_events(text, max_depth=_MAX_SKIPPED_DEPTH)
         self._problems = problems
 
     def document(self) -> Document:
@@ -101,6 +103,8 @@ class _Reader:
     def _next(self) -> Any:
         try:
             return next(self._events)
+        except YamlRefused as error:
+            self._problems.append((error.line, error.words))
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = None if mark is None else mark.line + 1
