@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import paceline_client
 from paceline_client import Refused, Unreachable
+from paceline_client.sending.registration import request_end
 from paceline_client.sending.transport import Transport, job_path
 
 from app.cli.pushing import PushTimeline
@@ -83,7 +84,7 @@ class IngestClient:
 
     def end(self) -> None:
         """Report the end of the job."""
-        self._asked(lambda: paceline_client.end_job(self.url, self._token, self.job_id))
+        self._asked(lambda: request_end(self.url, self._token, self.job_id))
 
     def recorders(
         self,

@@ -35,6 +35,7 @@ class FakePaceline:
         self.accepts: list[str] = []
         self.recording: dict | None = None  # the plan in every answer
         self.ended = []
+        self.end_answers: deque[tuple] = deque()
         self.annotations = []  # bodies, accepted or refused
         self.annotation_answers: deque[tuple] = deque()
         self.changed = threading.Condition()
@@ -82,7 +83,7 @@ class FakePaceline:
     def post(self, path, body, content_type, encoding):
         if path.endswith("/end"):
             self.ended.append(path)
-            return 200, b"{}", {}
+            return self.end_answers.popleft() if self.end_answers else (200, b"{}", {})
         if path.endswith("/annotations"):
             self.annotations.append(json.loads(body))
             if self.annotation_answers:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from .transport import Answer, Transport, job_path
+from .transport import TIMEOUT_S, Answer, Transport, Unreachable, job_path
+
+END_WITHIN_S = 5.0
+_FIRST_RETRY_S = 0.2
+
+log = logging.getLogger("paceline_client")
 
 
 class Refused(Exception):
@@ -61,14 +68,47 @@ def register(
     return register_with(Transport(url, token), job, request).epoch
 
 
-def end_job(url: str, token: str, job: str) -> None:
-    """Report that the job has ended, so that it does not count as silent.
+def end_job(url: str, token: str, job: str, timeout_s: float = END_WITHIN_S) -> bool:
+    """Report that the job has ended, so that it does not count as silent; whether that is noted.
+
+    Never raises, and returns within the timeout: a training that is done must not fail, or run
+    again under `torchrun --max-restarts`, because the server is away. The reason is logged once.
+    """
+    until_s, delay_s, reason = time.monotonic() + timeout_s, _FIRST_RETRY_S, "no time for it"
+    try:
+        while (left_s := until_s - time.monotonic()) > 0:
+            try:
+                request_end(url, token, job, timeout_s=left_s)
+            except Unreachable as error:
+                reason = str(error)
+            except Refused as refused:
+                reason = str(refused)
+                if not refused.answer.retryable:
+                    break
+            else:
+                return True
+            time.sleep(max(0.0, min(delay_s, until_s - time.monotonic())))
+            delay_s *= 2
+    except Exception as error:  # an address or a token that is none
+        reason = str(error) or type(error).__name__
+    log.warning(
+        "paceline: the end of job %r could not be reported: %s. It will count as stalled in a few "
+        "minutes. Check PACELINE_URL and PACELINE_TOKEN (scope ingest), and call end_job again "
+        "from a shell",
+        job,
+        reason,
+    )
+    return False
+
+
+def request_end(url: str, token: str, job: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    """One request to end the job.
 
     Raises:
         Unreachable: no answer.
         Refused: the server refused the request.
     """
-    transport = Transport(url, token)
+    transport = Transport(url, token, timeout_s)
     try:
         answer = transport.request("POST", job_path(job, "/end"), b"", "application/json")
     finally:
