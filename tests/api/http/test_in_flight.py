@@ -1,9 +1,18 @@
 import asyncio
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import pytest
 
-from app.api.http.in_flight import InFlightLimit, Kind, Line, ProjectShareLimit, PushLines, kind_of
+from app.api.http.in_flight import (
+    InFlightLimit,
+    Kind,
+    Line,
+    ProjectShareLimit,
+    PushLines,
+    PushPace,
+    kind_of,
+)
 from app.api.http.principal import Principal, attach_principal
 from app.errors import Unavailable
 
@@ -158,3 +167,32 @@ async def test_projects_in_line_take_turns():
     line.leave("b")
     await asyncio.gather(*pushes)
     assert "b" in order[:2]
+
+
+async def test_a_page_overtakes_pushes_that_came_before_it():
+    route = HeldRoute()
+    app = PushPace(route, per_turn=2)
+    batches = [asyncio.create_task(app(asked(BATCH), no_body, ignore)) for _ in range(7)]
+    page = asyncio.create_task(app(asked(PAGE), no_body, ignore))
+    begun = []
+    for _ in range(6):
+        await asyncio.sleep(0)
+        begun.append(len(route.inside))
+    assert begun[0] == 3  # two batches and the page
+    assert PAGE[1] in route.inside
+    assert max(after - before for before, after in pairwise(begun)) == 2
+    assert begun[-1] == 8
+    route.go_on.set()
+    await asyncio.gather(*batches, page)
+
+
+async def test_a_push_that_is_gone_takes_no_turn():
+    route = HeldRoute()
+    app = PushPace(route, per_turn=1)
+    first, gone, last = (asyncio.create_task(app(asked(BATCH), no_body, ignore)) for _ in range(3))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await turns()
+    assert len(route.inside) == 2
+    route.go_on.set()
+    await asyncio.gather(first, last)
