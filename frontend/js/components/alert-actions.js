@@ -132,6 +132,8 @@ export class AlertActions {
   /** Change something; a refusal shows in the form, else under the alert. */
   async change(fingerprint, request, said, form = null) {
     this.refused = null
+    // Known before: the server's news of the change may move the row while the answer is on its way.
+    const key = form ? this.openAt.form : document.activeElement?.dataset?.key
     try {
       await request()
     } catch (error) {
@@ -142,7 +144,6 @@ export class AlertActions {
     }
     announce(said)
     if (form) this.close()
-    const { key } = document.activeElement?.dataset ?? {}
     await this.onChange()
     this.keepFocus(fingerprint, key)
   }

@@ -29,12 +29,17 @@ export class LivePage {
     this.stop()
   }
 
-  /** Load and draw; an answer to an older request than the newest is dropped. */
-  async refresh() {
-    const number = ++this.numRequests
+  /** Load and draw; an answer to an older request than the newest is dropped, and the newest waited for. */
+  refresh() {
+    this.newest = this.reload(++this.numRequests)
+    return this.newest
+  }
+
+  async reload(number) {
     try {
       const answers = await this.load()
-      if (number === this.numRequests) Object.assign(this, { answers, error: null })
+      if (number !== this.numRequests) return this.newest
+      Object.assign(this, { answers, error: null })
     } catch (error) {
       if (error.status === 401) return this.onRefused()
       this.error = error

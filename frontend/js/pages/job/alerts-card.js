@@ -47,15 +47,19 @@ export class AlertsCard {
     for (const stop of this.stops) stop()
   }
 
-  /** Load the alerts; an answer to an older request than the newest is dropped. */
-  async refresh() {
-    const number = ++this.numRequests
+  /** Load the alerts; an answer to an older request than the newest is dropped, and the newest waited for. */
+  refresh() {
+    this.newest = this.reload(++this.numRequests)
+    return this.newest
+  }
+
+  async reload(number) {
     try {
       const query = new URLSearchParams({ job: this.jobId, limit: MAX_ALERTS })
       const { items } = await getJson(`/alerts?${query}`)
       const isSilenced = items.some(({ silenced_by }) => silenced_by.length)
       const silences = isSilenced ? (await getJson(`/silences?limit=${MAX_SILENCES}`)).items : []
-      if (number !== this.numRequests) return
+      if (number !== this.numRequests) return this.newest
       this.alerts = worstFirst(items)
       this.silences = new Map(silences.map((silence) => [silence.silence_id, silence]))
       this.error = null
