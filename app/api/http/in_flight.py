@@ -110,8 +110,8 @@ class ProjectShareLimit:
         return None
 
 
-# Some 10 ms of work before the first of them waits for anything.
-MAX_BEGUN_PER_TURN = 32
+# Some 4 ms of work before the first of them waits for anything.
+MAX_BEGUN_PER_TURN = 12
 
 
 class PushPace:
