@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from typing_extensions import override
 
+from app.addresses import is_loopback
 from app.alerts.guard.guard import SsrfGuard
 from app.api.application import RequestLimits, application
 from app.api.http.auth import Authenticator
@@ -41,12 +42,15 @@ from app.ingest.redis.admission import open_writer
 from app.ingest.redis.events import RedisAnnouncer, RedisListener
 from app.ingest.redis.queue import RedisReader
 from app.ingest.redis.server_checks import refuse_weaknesses
-from app.settings import Settings, is_loopback
+from app.settings import Settings
 from app.store import service_state
 from app.store.database import Connection, Store, durability_weaknesses, is_migrated
 from app.store.database import now_s as database_now_s
+from app.store.disk.recorder import start_recording
+from app.store.disk.usage import DiskWatch
 from app.store.retention import RetentionDays
 from app.telemetry import set_up_logging
+from app.watch.start import start_watching
 
 log = structlog.get_logger()
 
@@ -65,6 +69,7 @@ class Connections:
     announcer: Announcer
     is_migrated: Callable[[], bool]
     close: Callable[[], None]
+    disk: DiskWatch = field(default_factory=DiskWatch)
 
 
 def create_app(
@@ -92,7 +97,7 @@ def create_app(
         now_s=now_s,
         monotonic=monotonic,
     )
-    replays = ReplayCache(connections.store)
+    replays = ReplayCache(connections.store, settings.bucket())
     service = Service(
         store=connections.store,
         writer=connections.writer,
@@ -153,6 +158,7 @@ def _status(
         num_shards=settings.shards,
         lease_s=settings.lease_s,
         allow_lossy=settings.allow_lossy,
+        disk=connections.disk,
         now_s=now_s,
         monotonic=monotonic,
     )
@@ -176,6 +182,9 @@ def _public_settings(settings: Settings) -> PublicSettings:
         silent_after_s=settings.silent_after_s,
         session_hours=settings.session_hours,
         max_jobs=settings.limit_jobs,
+        consumers_dead_after_s=settings.consumers_dead_after_s or None,
+        canary_every_s=settings.canary_every_s or None,
+        canary_missing_after_s=settings.canary_missing_after_s,
     )
 
 
@@ -197,6 +206,7 @@ def _guard(settings: Settings) -> SsrfGuard:
 def run(settings: Settings) -> None:
     """Serve until told to stop."""
     set_up_logging(settings.log_format)
+    settings.check_usable()
     _check_certificate(settings)
     _allow_connections()
     release_large_blocks()
@@ -205,6 +215,8 @@ def run(settings: Settings) -> None:
     stop = threading.Event()
     start_warm_up(stop)  # in a thread: a probe must not wait for it
     start_saving_pages_url(app.state.service, settings.pages_url, stop)
+    start_recording(app.state.service.store, app.state.service.status.disk, stop)
+    start_watching(app.state.service, settings, stop)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -324,8 +336,9 @@ class _Once:
 def _connect(settings: Settings) -> Connections:
     if settings.redis_url is None:
         raise StartUpFailed("set PACELINE_REDIS_URL, or run paceline serve, which starts a queue")
-    store = Store(settings.store_url)
+    store = Store(settings.store_url, keys=settings.secret_keys())
     announcer = RedisAnnouncer(settings.redis_url)
+    disk = settings.disk_watch()
 
     def close() -> None:
         announcer.close()
@@ -338,11 +351,13 @@ def _connect(settings: Settings) -> Connections:
             settings.shards,
             allow_lossy=settings.allow_lossy,
             wait_replicas=settings.wait_replicas,
+            refuse_batches=disk.refuse_batches,
         ),
         listener=RedisListener(settings.redis_url),
         announcer=announcer,
         is_migrated=_Once(lambda: is_migrated(settings.store_url)),
         close=close,
+        disk=disk,
     )
 
 

@@ -10,6 +10,7 @@ from app.cli.options import DataDir
 if TYPE_CHECKING:
     from app.settings import Settings
     from app.store.retention import RetentionDays
+    from app.store.shrinking.thinning import ThinningDays
 
 app = typer.Typer(no_args_is_help=True, help="How long operations and results are kept.")
 
@@ -23,7 +24,7 @@ def run(
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Remove data older than its project's retention, as the consumers do once an hour.
+    """Remove and thin data as old as the settings say, as the consumers do once an hour.
 
     Example: paceline retention run --dry-run
     """
@@ -33,7 +34,7 @@ def run(
     ask = retention.count_old if dry_run else retention.sweep
     found: Counter[tuple[str, str]] = Counter()
     with open_store(data_dir) as (store, settings):
-        for batch in ask(store, _default_keep(settings)):
+        for batch in ask(store, _default_keep(settings), _thinning(settings)):
             found[batch.project, batch.kind] += batch.number
     for (project, kind), number in found.items():
         typer.echo(f"{project}: {number} {kind} {'to remove' if dry_run else 'removed'}")
@@ -56,6 +57,22 @@ def show(data_dir: DataDir = None) -> None:
         days = (policy.days.raw_days, policy.days.results_days)
         words = [_days(each, own) for each, own in zip(days, policy.is_own, strict=True)]
         typer.echo(f"{policy.project}: operations {words[0]}, results {words[1]}")
+
+
+@app.command()
+def compact(data_dir: DataDir = None) -> None:
+    """Rewrite a SQLite file without free space; once for files of older releases.
+
+    Stop the service first. From then on the file shrinks by itself when data is removed.
+
+    Example: paceline retention compact
+    """
+    from app.cli.store_access import open_store
+    from app.store.shrinking.file_size import rewrite_file
+
+    with open_store(data_dir) as (store, _):
+        before_bytes, after_bytes = rewrite_file(store)
+    typer.echo(f"{before_bytes / 1e6:,.0f} MB before, {after_bytes / 1e6:,.0f} MB now")
 
 
 @app.command("set")
@@ -83,6 +100,14 @@ def _default_keep(settings: "Settings") -> "RetentionDays":
     from app.store.retention import RetentionDays
 
     return RetentionDays(settings.keep_raw_days, settings.keep_results_days)
+
+
+def _thinning(settings: "Settings") -> "ThinningDays":
+    from app.store.shrinking.thinning import ThinningDays
+
+    return ThinningDays(
+        settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days
+    )
 
 
 def _days(number: float, is_own: bool) -> str:

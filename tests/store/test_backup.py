@@ -1,6 +1,8 @@
+import secrets
 import zipfile
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text, update
@@ -29,7 +31,11 @@ from app.store import tokens as tokens_of_projects
 from app.store.alerting import alert_rules, alerts, deliveries, notifications, receivers, silences
 from app.store.alerting.notifications import LastNotification
 from app.store.backup import backup, restore
+from app.store.credentials import sessions
+from app.store.credentials.sessions import SessionRecord
 from app.store.database import Store, newest_revision
+from app.store.disk import forecast
+from app.store.disk.usage import DiskUsage
 from app.store.fleet import Loss
 from app.store.migrations import migrate
 from app.store.recordings import StepSample
@@ -42,6 +48,7 @@ from app.trace import ops
 from app.trace.job import Parallelism, Placement
 from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.postgres import database
+from tests.secret_keys import KEYS
 from tests.store.factories import (
     add_audit_entry,
     add_message,
@@ -57,7 +64,7 @@ from tests.store.factories import (
 )
 from tests.store.test_dead_letters import LETTER
 
-TRANSIENT_TABLES = {"shards", "consumers"}
+TRANSIENT_TABLES = {"shards", "consumers", "sessions", "disk_samples"}
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
@@ -120,6 +127,15 @@ def run_without_jobs(store):
         shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0)
         shards.heartbeat(conn, "me", now_s=1.0, lease_s=2.0)
         runs.add_to_total(conn, "fenced_commits", 1)
+        sessions.begin(conn, signed_in())
+    forecast.add_sample(store, DiskUsage(1, 1))
+
+
+def signed_in():
+    """A session of the root token."""
+    times: dict[str, Any] = {"created_s": 1.0, "expires_s": 2.0}
+    times |= {"last_used_s": None, "ended_s": None}
+    return SessionRecord(secrets.token_hex(8), "root", "default", "ü", "::1", **times, digest="d")
 
 
 def content(store):
@@ -142,7 +158,7 @@ def new_store(tmp_path, request):
             url = server.__enter__()
             request.addfinalizer(lambda: server.__exit__(None, None, None))
         migrate(url)
-        stores.append(Store(url))
+        stores.append(Store(url, keys=KEYS))
         return stores[-1]
 
     yield make
@@ -234,14 +250,15 @@ def rewrite(source, target, change):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda name, text: text.replace(NEWEST, b'"0001"'), "of revision 0001"),
+        (lambda name, text: text.replace(NEWEST, b'"9999"'), "of revision 9999"),
+        (lambda name, text: text.replace(NEWEST, b'"0001"'), "names other tables"),
         (lambda name, text: text.replace(b'"format":1', b'"format":2'), "format 2"),
         (lambda name, text: None if "manifest" in name else text, "no whole backup"),
         (lambda name, text: None if "steps" in name else text, "no whole backup"),
         (lambda name, text: b"" if "steps" in name else text, "steps has 0 rows instead of 1"),
         (lambda name, text: text[:-9] if "steps" in name else text, "no whole backup"),
     ],
-    ids=["revision", "format", "manifest", "table", "rows", "cut"],
+    ids=["revision", "other tables", "format", "manifest", "table", "rows", "cut"],
 )
 def test_invalid_backup_file_restores_nothing(new_store, tmp_path, change, reason):
     source, target = new_store("sqlite"), new_store("sqlite")

@@ -1,5 +1,6 @@
 """Settings of the service without secrets, and retention of a project."""
 
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,7 +22,7 @@ async def keep(client, raw_days, results_days):
 async def test_settings_route_shows_the_configured_values(empty_database, tmp_path):
     path = tmp_path / "own.db"
     path.write_bytes(empty_database.read_bytes())
-    more = {"window_steps": 16, "silent_after_s": 42.0, "keep_raw_days": 3.0}
+    more: dict[str, Any] = {"window_steps": 16, "silent_after_s": 42.0, "keep_raw_days": 3.0}
     async with running(f"sqlite:///{path}", **more) as api:
         answer = await api.client.get(PATH)
     found = answer.json()

@@ -84,8 +84,8 @@ function fieldOf({ name, label, usual, has, note }, retention) {
   )
 }
 
-/** The cards beside the forms; `onSignOut` ends this browser's session. */
-export function factsCards(settings, onSignOut) {
+/** The cards beside the forms. */
+export function factsCards(settings) {
   return [
     card("Analysis", "window size, waiting times and limits", [
       ["Window", counted(settings.window_steps, "step"), "WINDOW_STEPS"],
@@ -106,19 +106,6 @@ export function factsCards(settings, onSignOut) {
         h("a", { href: "/alerts/receivers" }, "receivers"),
         " are notified of it.",
       ),
-    ),
-    h(
-      "section",
-      { class: "card", "data-key": "session", "aria-label": "This browser" },
-      h("header", {}, h("h2", {}, "This browser")),
-      h(
-        "p",
-        {},
-        `Signed in for ${duration(settings.session_hours * 3600)} at a time. `,
-        "Signing out ends the session in this browser; ",
-        "to end it everywhere, revoke its token.",
-      ),
-      h("button", { class: "button", type: "button", onclick: onSignOut }, "Sign out"),
     ),
   ]
 }
