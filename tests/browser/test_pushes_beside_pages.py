@@ -43,7 +43,7 @@ def test_pages_and_alert_actions_answer_while_pushes_hold_all_their_places(
     page.on("response", lambda answer: refused.append(answer.url) if answer.status >= 429 else None)
     expect(page.get_by_role("link", name="llm-70b").first).to_be_visible()
     page.goto(f"{project.server.server.url}/alerts")
-    row = page.get_by_role("region", name="Now", exact=True).locator(".row")
+    row = page.get_by_role("region", name="Firing", exact=True).locator(".row")
     row.get_by_role("button", name="Acknowledge slowdown on llm-70b").click()
     expect(row).to_contain_text("Acknowledged by")
     page.goto(f"{project.server.server.url}/alerts/receivers")
