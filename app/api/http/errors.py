@@ -153,10 +153,9 @@ async def _on_http(request: Request, error: Exception) -> Response:
     headers = dict(http.headers or {})
     if http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         # Starlette names the methods of one route alone, in the random order of a set.
-        methods = allowed_methods(request.app, request.scope["path"]) or sorted(
-            headers.get("Allow", "").split(", ")
-        )
-        headers["Allow"] = ", ".join(methods)
+        known = sorted(filter(None, headers.get("Allow", "").split(", ")))
+        methods = allowed_methods(request.app, request.scope["path"]) or known
+        headers |= {"Allow": ", ".join(methods)} if methods else {}
     return problem(request.scope, http.status_code, code, str(http.detail), headers)
 
 
