@@ -46,20 +46,23 @@ from app.store.credentials import resealing
 from app.store.credentials.sealing import keys_of
 from app.store.database import VERSION_TABLE, Store, current_revision, without_time_limits
 from app.store.migrations import downgrade_within, known_revisions, upgrade_within
+from app.store.projects import owns
 from app.store.tables import (
     audit,
     consumers,
     dead_letters,
     disk_samples,
     projects,
+    service_watches,
     sessions,
     shards,
     totals,
 )
+from app.trace.job import CANARY_PROJECT
 
 _FORMAT = 1
 # Of these processes, their sessions and this disk only.
-_LEFT_OUT = (shards, consumers, sessions, disk_samples)
+_LEFT_OUT = (shards, consumers, sessions, disk_samples, service_watches)
 _TABLES = [table for table in all_tables.sorted_tables if table not in _LEFT_OUT]
 _SERIALS = (
     (alert_events, "event_id"),
@@ -127,8 +130,8 @@ def backup(store: Store, path: Path) -> BackupManifest:
 def restore(store: Store, path: Path) -> BackupManifest:
     """Fill an empty, migrated database from a backup; all of it or nothing.
 
-    A database without jobs and tokens counts as empty, even if processes have run on it. Secrets
-    that the backup has in plain are encrypted, if the store has a key.
+    A database without jobs and tokens counts as empty, even if processes have run on it, and
+    the canary. Secrets that the backup has in plain are encrypted, if the store has a key.
 
     Raises:
         InvalidRequest: the file is no backup, is of a newer release, or the database is not empty.
@@ -199,9 +202,19 @@ def _check_known(manifest: BackupManifest) -> None:
 def _empty(conn: Connection) -> None:
     for table, rows in _ROWS_OF_A_NEW_DATABASE.items():
         conn.execute(delete(table).where(rows))
+    for table in reversed(_TABLES):
+        _remove_canary(conn, table)
     for table in _TABLES:
         if conn.execute(select(*table.primary_key.columns).limit(1)).first() is not None:
             raise InvalidRequest(f"the database is not empty: its table {table.name} has rows")
+
+
+def _remove_canary(conn: Connection, table: Table) -> None:
+    """Processes that have run have pushed it; the backup's own takes its place."""
+    if "job_id" in table.c:
+        conn.execute(delete(table).where(owns(CANARY_PROJECT, table.c.job_id)))
+    elif "project" in table.c:
+        conn.execute(delete(table).where(table.c.project == CANARY_PROJECT))
 
 
 @contextmanager

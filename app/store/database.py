@@ -234,13 +234,12 @@ def _sqlite_engine(url: URL, lock_wait_s: float) -> Engine:
     def set_up(connection: Any, _record: Any) -> None:
         # The driver must not begin transactions by itself: it does so too late for a snapshot.
         connection.isolation_level = None
-        # First: it takes effect in a new file only, before anything is written.
-        for pragma in (
-            "auto_vacuum=INCREMENTAL",
-            "journal_mode=WAL",
-            "synchronous=FULL",
-            "foreign_keys=ON",
-        ):
+        # First, as it takes effect before anything is written; where it holds already, it would
+        # write all the same, and wait for another writer.
+        [is_shrinking] = connection.execute("PRAGMA auto_vacuum").fetchone()
+        if not is_shrinking:
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL").close()
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}").close()
 
     @event.listens_for(engine, "begin")

@@ -11,7 +11,7 @@ from app.store.shrinking import file_size
 from app.store.shrinking.file_size import give_back_free_pages, rewrite_file
 from app.store.tables import dead_letters
 
-NUM_ROWS = 30
+NUM_ROWS = 10
 ROW_BYTES = 1 << 20
 
 

@@ -35,7 +35,7 @@ def records():
     """Old windows, three in each of two hours, then newer ones; each with its operations."""
     job = SimulatedJob(Parallelism(2, 2), 4, faults=(SlowWorker(1, 1, 2.0),))
     day_s = (time.time() // DAY_S - 5) * DAY_S
-    history: History | None = History()
+    history = History()
     found = []
     for number in range(NUM_OLD + NUM_NEW):
         numbers = tuple(range(STEPS * number, STEPS * (number + 1)))
@@ -43,7 +43,6 @@ def records():
         window = Window(job.job, 1, numbers[0], numbers, job.make(numbers), state="complete",
                         origin_ns=origin_ns)  # fmt: skip
         seen = observe(window, history)
-        assert history is not None
         history = history.with_steps(seen.recent)
         result, per_step = split_by_step(seen.result)
         at_s = day_s + 1200.0 * number if number < NUM_OLD else time.time()
