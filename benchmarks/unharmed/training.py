@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
 
-STEPS = 6
+STEPS = 6  # as in cases.py
 PLAN = "UNHARMED_PLAN"
 
 
@@ -38,21 +39,23 @@ def main() -> None:
     """One training as the environment describes it."""
     plan = json.loads(os.environ[PLAN])
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    is_launched = "RANK" in os.environ
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     plan["is_faulty"] = rank == world - 1 and attempt == 0
     if plan["handles_sigterm"]:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    if world > 1:
-        dist.init_process_group("gloo")
+    if is_launched:
+        _join(rank, world, attempt, is_gpu=plan["is_gpu"])
     recorder = _recorder(plan, rank, world)
     torch.manual_seed(7)
     model: Any = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    if world > 1:
+    model.to(device := "cuda" if plan["is_gpu"] else "cpu")
+    if is_launched:
         model = torch.nn.parallel.DistributedDataParallel(model)
     if plan["is_recorded"]:
         from paceline_client.integrations import ddp
 
-        if world > 1:
+        if is_launched:
             ddp.attach(recorder, model)
         else:
             ddp._Passes(recorder, -1, None).watch(model)
@@ -60,7 +63,7 @@ def main() -> None:
     with Path(plan["out"], f"losses-{attempt}-{rank}").open("w", buffering=1) as losses:
         for number in range(STEPS):
             with recorder.step(number):
-                inputs = torch.randn(16, 8)
+                inputs = torch.randn(16, 8).to(device)
                 loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
                 loss.backward()
                 with recorder.op("optimizer"):
@@ -74,9 +77,23 @@ def main() -> None:
     if plan["is_recorded"] and plan["closes"] and rank == 0:
         import paceline_client
 
-        paceline_client.end_job(plan["url"], plan["token"], "unharmed", timeout_s=1.0)
-    if world > 1:
+        paceline_client.end_job(plan["url"], plan["token"], plan["job"], timeout_s=1.0)
+    if is_launched:
         dist.destroy_process_group()
+
+
+def _join(rank: int, world: int, attempt: int, *, is_gpu: bool) -> None:
+    """Join the other rank.
+
+    torchrun's store survives a restart: without a prefix, ranks would at times find the addresses
+    of the attempt before.
+    """
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    stores: Any = dist  # not all that it exports is typed
+    store = stores.PrefixStore(f"attempt-{attempt}", stores.TCPStore(host, port, is_master=False))
+    device = torch.device("cuda:0") if is_gpu else None
+    backend = "nccl" if is_gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, device_id=device)
 
 
 def _descend(model: Any) -> None:
@@ -93,7 +110,7 @@ def _recorder(plan: dict[str, Any], rank: int, world: int) -> Any:
     import paceline_client
 
     return paceline_client.start(
-        *("unharmed", plan["url"], plan["token"]),
+        *(plan["job"], plan["url"], plan["token"]),
         rank=rank,
         dp_rank=rank,
         stage=0,
@@ -108,8 +125,7 @@ def _recorder(plan: dict[str, Any], rank: int, world: int) -> Any:
 def _fault(plan: dict[str, Any], place: str, recorder: Any) -> None:
     if plan["at"] != place or not plan["is_faulty"]:
         return
-    if plan["is_recorded"] and place != "start":
-        time.sleep(0.1)  # let the sender's thread meet the fault, too
+    time.sleep(0.1)  # let the sender's thread meet the fault, and the other rank finish its step
     match plan["fault"]:
         case "exception":
             raise RuntimeError("a fault of the training")
@@ -123,6 +139,8 @@ def _fault(plan: dict[str, Any], place: str, recorder: Any) -> None:
             _signalled(signal.SIGINT)
         case "sigkill":
             _signalled(signal.SIGKILL)
+        case "preempted":
+            _signalled(signal.SIGTERM, os.getppid())
         case "abort":
             os.abort()
         case "fork":
@@ -138,9 +156,9 @@ def _fault(plan: dict[str, Any], place: str, recorder: Any) -> None:
             _break(recorder)
 
 
-def _signalled(number: int) -> None:
-    os.kill(os.getpid(), number)
-    time.sleep(5)
+def _signalled(number: int, pid: int | None = None) -> None:
+    os.kill(pid or os.getpid(), number)
+    time.sleep(5 if pid is None else 60)
     raise RuntimeError("the signal did not end the training")
 
 
@@ -159,7 +177,7 @@ def _in_child() -> None:
 
 
 def _break(recorder: Any) -> None:
-    """Break the recorder's own parts: every operation raises, on either thread."""
+    """Break the recorder's own parts: every operation raises, on whichever thread comes first."""
     if isinstance(recorder, Plain):
         return
     recorder._buffer.items = None
@@ -177,6 +195,7 @@ def _zygote() -> bool:
     """Fork for each line of the input; True in the child, which is to train."""
     torch.set_num_threads(1)
     _warm_up()
+    print("ready", flush=True)
     for line in sys.stdin:
         environment = json.loads(line)
         pid = os.fork()
@@ -195,4 +214,4 @@ def _zygote() -> bool:
 
 if __name__ == "__main__" and (sys.argv[1:] != ["--zygote"] or _zygote()):
     torch.set_num_threads(1)
-    main()
+    record(main)() if "RANK" in os.environ else main()
