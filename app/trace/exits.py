@@ -1,7 +1,8 @@
 """How the processes of a run ended, and what that says of the job: finished, crashed or preempted.
 
 When one rank fails, its peers fail after it, or their launcher ends them. So the cause is the first
-failure that is not of a broken connection; without one, the rank that was killed, or lost.
+failure that is not of a broken connection; without one, the rank that was killed, or lost, or the
+signal that came before all failures.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -114,9 +115,10 @@ def judge(
         worker, host = lost[0]
         gone = RankExit(-1, *worker, host or None, "killed", bad[0].at_s)
         return JobEnd("crashed", bad[0].at_s, gone, is_lost=True, num_reported=len(exits))
-    if failed:
+    if failed and bad[0].outcome == "failed":
         return JobEnd("crashed", bad[0].at_s, failed[0], num_reported=len(exits))
-    return JobEnd("preempted", bad[0].at_s, bad[0], num_reported=len(bad))
+    # Ranks that were not asked to end yet fall over the first one that was.
+    return JobEnd("preempted", bad[0].at_s, bad[0], num_reported=len(bad) - len(failed))
 
 
 def _moment(each: RankExit) -> tuple[float, int]:

@@ -71,6 +71,9 @@ def test_a_worker_that_sent_data_and_said_nothing_was_lost():
 def test_a_job_whose_ranks_were_all_asked_to_end_was_preempted_from_the_first_on():
     end = end_of(TERMINATED, is_quiet=False)
     assert (end.ended_as, end.at_s, end.num_reported) == ("preempted", 100.0, 3)
+    # Peers that fall over the first one, before their own signal comes.
+    end = end_of([TERMINATED[0], replace(PEER, rank=1, dp_rank=1), TERMINATED[2]], is_quiet=False)
+    assert (end.ended_as, end.cause.rank, end.num_reported) == ("preempted", 0, 2)
 
 
 @pytest.mark.parametrize(
