@@ -1,12 +1,12 @@
 """How the ranks of a run ended, and the end of the job that follows from it.
 
 A job that was ended by a request (`runs.end`) stays as it is; an end by reports may be revised by
-a later report, and is taken back when data comes again.
+a later report, and is taken back when data comes again, or a rank registers again.
 """
 
 from dataclasses import asdict
 
-from sqlalchemy import Connection, and_, case, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, case, delete, insert, select, true
 
 from app.errors import EpochSuperseded, InvalidRequest, JobNotFound
 from app.store import hosts
@@ -90,9 +90,21 @@ def quiet_since_exits(conn: Connection, *, now_s: float) -> list[tuple[str, int]
 
 def goes_on(conn: Connection, job_id: str, epoch: int, *, received_s: float) -> None:
     """Take back an end by reports, as a batch of the run was received long after it."""
-    is_later = and_(runs.c.ended_as.is_not(None), runs.c.ended_s < received_s - GOES_ON_AFTER_S)
+    _take_back(conn, job_id, epoch, runs.c.ended_s < received_s - GOES_ON_AFTER_S)
+
+
+def begins_again(conn: Connection, job_id: str, epoch: int) -> None:
+    """Take back an end by reports, as a rank has registered the run after it.
+
+    So does a restarted job that keeps its run key, as with a spool.
+    """
+    _take_back(conn, job_id, epoch, true())
+
+
+def _take_back(conn: Connection, job_id: str, epoch: int, condition: ColumnElement[bool]) -> None:
+    is_by_reports = and_(runs.c.ended_as.is_not(None), condition)
     values = dict.fromkeys(("ended_s", "ended_as", "end_cause", "exit_reported_s"))
-    taken_back = update_run(job_id, epoch).where(is_later).values(**values, num_exits=0)
+    taken_back = update_run(job_id, epoch).where(is_by_reports).values(**values, num_exits=0)
     if conn.execute(taken_back).rowcount:
         of_run = (rank_exits.c.job_id == job_id, rank_exits.c.epoch == epoch)
         conn.execute(delete(rank_exits).where(*of_run))

@@ -30,6 +30,7 @@ from app.errors import InvalidRequest
 from app.ingest.wire.body import EXTENSIONS
 from app.store import jobs, recordings, runs, shards
 from app.store.database import Connection
+from app.store.ending import exits
 from app.store.jobs import JobRecord, Lifecycle
 from app.store.runs import IngestCounts, RecorderDrops, Registration
 from app.trace import ops
@@ -453,6 +454,8 @@ def register_job(
         registered = runs.register(conn, job_id, registration, now_s=now_s, max_active_jobs=most)
         if registered.created:
             end_silences_with_run(conn, service, job_id)
+        else:
+            exits.begins_again(conn, job_id, registered.epoch)
         # Leases use the database's clock, which may differ from this machine's.
         at_s = service.database_time(conn)
         accepts = shards.extensions_known_to_all(conn, EXTENSIONS, now_s=at_s)

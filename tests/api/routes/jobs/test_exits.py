@@ -81,6 +81,24 @@ async def test_ranks_that_say_nothing_are_not_waited_for_after_a_while(api):
     assert (await job_of(api))["state"] == "crashed"
 
 
+async def test_a_restart_with_the_same_run_key_goes_on(api):
+    await register(api)
+    for number in range(4):
+        await report(api, number, "killed")
+    assert (await job_of(api))["state"] == "crashed"
+    await register(api)
+    job = await job_of(api)
+    assert (job["ended_at"], job["end"], job["epoch"]) == (None, None, 1)
+    for number in range(4):
+        assert (await job_of(api))["ended_at"] is None  # the reports of before do not count
+        await report(api, number)
+    assert (await job_of(api))["state"] == "finished"
+    await register(api)
+    await api.client.post(f"{PATH}/end")
+    await register(api)  # an end by request stays
+    assert (await job_of(api))["state"] == "finished"
+
+
 async def test_a_later_report_of_a_rank_replaces_its_first(api):
     await register(api)
     for number in range(4):
