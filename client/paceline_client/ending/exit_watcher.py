@@ -16,6 +16,8 @@ import json
 import os
 import select
 import signal
+import socket
+import struct
 import sys
 import time
 from pathlib import Path
@@ -28,6 +30,7 @@ MAX_ERROR_FILE_BYTES = 1 << 20
 MAX_MESSAGE = 500
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 DELIVERED = b"."
+CREDENTIALS = struct.Struct("3i")  # of a socket's sender: process, user, group
 
 Report = dict[str, Any]
 
@@ -45,6 +48,7 @@ class Watcher:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
+        self._socket = socket.socket(fileno=0)
         self._watched: dict[int, dict[str, Any]] = {}
         self._doubtful: list[dict[str, Any]] = []  # said to be finished, before the exit status
         self._is_terminated = False
@@ -69,13 +73,23 @@ class Watcher:
     def _read(self) -> bool:
         """Take in what is in the socket; False at its end."""
         try:
-            data = os.read(0, 65536)
+            data, sender = self._received()
         except OSError:  # reset
-            data = b""
+            data, sender = b"", None
+        if data and sender not in (None, self._pid):
+            return True  # a forked child got SIGTERM before it could let go of the socket
         *lines, self._text = (self._text + data).split(b"\n")
         for line in lines:
             self._take(line)
         return bool(data)
+
+    def _received(self) -> tuple[bytes, int | None]:
+        """What is in the socket from one process, and which that is; None where it is not told."""
+        data, told, _, _ = self._socket.recvmsg(65536, socket.CMSG_SPACE(CREDENTIALS.size))
+        for level, kind, content in told:
+            if level == socket.SOL_SOCKET and kind == getattr(socket, "SCM_CREDENTIALS", None):
+                return data, int(CREDENTIALS.unpack(content[: CREDENTIALS.size])[0])
+        return data, None
 
     def _take(self, line: bytes) -> None:
         if not line.startswith(b"{"):

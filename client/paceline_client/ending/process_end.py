@@ -145,6 +145,8 @@ class Reporter:
         try:
             ours, theirs = socket.socketpair()
             with theirs:
+                if hasattr(socket, "SO_PASSCRED"):  # so that it knows a forked child from this one
+                    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                 pid = _spawn(theirs.fileno())
         except Exception:  # the process may have no more children, or files
             return

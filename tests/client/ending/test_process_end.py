@@ -109,6 +109,20 @@ def test_children_of_the_training_report_nothing_and_die_of_sigterm(paceline):
     assert (status, reports) == (0, [{"outcome": "finished"}])
 
 
+def test_a_child_that_gets_sigterm_as_soon_as_it_is_forked_is_not_its_parent(paceline):
+    status, reports = ended(
+        paceline,
+        """
+        child = ctypes.PyDLL(None).fork()  # nothing of Python's or Paceline's own runs in it first
+        if not child:
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.waitpid(child, 0)
+        run.close()
+        """,
+    )
+    assert (status, reports) == (0, [{"outcome": "finished"}])
+
+
 def test_the_error_file_of_torchrun_names_the_exception_of_a_killed_process(paceline, tmp_path):
     file = tmp_path / "error.json"
     status, [report] = ended(
