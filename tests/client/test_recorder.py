@@ -267,7 +267,7 @@ def test_refused_registration_stops_recording(paceline, caplog):
     run.record("gc", 0, 3, 1)
     assert paceline.posted == []
     assert run.dropped_reasons == {"refused by the server": 3}
-    assert "cannot be registered: 401: no such token" in caplog.text
+    assert "cannot be registered, so nothing is recorded: 401: no such token" in caplog.text
 
 
 def test_error_answers_of_a_proxy_are_retried(paceline):
@@ -284,13 +284,14 @@ def test_error_answers_of_a_proxy_are_retried(paceline):
 
 def test_repeated_registration_answers_of_a_proxy_are_logged(paceline, caplog):
     paceline.registrations += [(404, b"<html>no backend", {})] * 9
-    run = recorder(paceline.url)
+    run = recorder(paceline.url, rank=0, dp_rank=0, stage=0)  # others warn much later
     run.record("gc", 0, 1, 1)
     assert run.flush(WITHIN_S)
     run.close()
     assert len(paceline.puts) == 10
-    [warning] = caplog.messages
+    warning, back = caplog.messages
     assert "cannot be registered yet: 404: <html>no backend" in warning
+    assert "answers again" in back
 
 
 UNKNOWN: Any = (404, b'{"code": "job_not_found"}', {})
