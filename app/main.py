@@ -21,6 +21,7 @@ from typing_extensions import override
 from app.addresses import is_loopback
 from app.alerts.guard.guard import SsrfGuard
 from app.api.application import RequestLimits, application
+from app.api.http.accepting import BurstAcceptor
 from app.api.http.auth import Authenticator
 from app.api.http.bodies import ProjectRates
 from app.api.http.connection import BoundedHeaders
@@ -294,12 +295,13 @@ def _allow_connections() -> None:
 class _Server(uvicorn.Server):
     """Ends event streams before it waits for requests, and tunes the collector at start.
 
-    Ends with status 0 when stopped by a signal.
+    Accepts connections in bursts, and ends with status 0 when stopped by a signal.
     """
 
     def __init__(self, config: uvicorn.Config, *, on_stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+        self._acceptor: BurstAcceptor | None = None
 
     @override
     @contextmanager
@@ -311,6 +313,8 @@ class _Server(uvicorn.Server):
     @override
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self._acceptor = BurstAcceptor(self._new_connection, tls=self.config.ssl)
+        self._acceptor.start(each for server in self.servers for each in server.sockets)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -318,7 +322,12 @@ class _Server(uvicorn.Server):
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_stop()
+        if self._acceptor is not None:
+            self._acceptor.stop()
         await super().shutdown(sockets)
+
+    def _new_connection(self) -> BoundedHeaders:
+        return BoundedHeaders(self.config, self.server_state, self.lifespan.state)
 
 
 class _Once:

@@ -13,6 +13,7 @@ import plotly
 from fastapi import APIRouter, Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
@@ -119,11 +120,8 @@ class Pages:
 
     def router(self) -> APIRouter:
         """Routes of the pages; none is part of the API."""
-        router = APIRouter(include_in_schema=False)
-        for path in PAGE_PATHS:
-            router.add_api_route(path, self._index, methods=["GET", "HEAD"])
-        router.add_api_route(PLOTLY_PATH, self._script, methods=["GET", "HEAD"])
-        return router
+        answers = {**dict.fromkeys(PAGE_PATHS, self._index), PLOTLY_PATH: self._script}
+        return APIRouter(routes=[Route(path, answer) for path, answer in answers.items()])
 
     def files(self) -> PageFiles:
         """Static files under /static."""

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Mapping, Sequence, Set
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
 import httpcore
@@ -102,6 +103,12 @@ MAX_KEPT_BYTES = 256
 _EVERYWHERE = parse_networks(["0.0.0.0/0", "::/0"])
 
 
+@cache
+def usual_tls() -> ssl.SSLContext:
+    """Trusts the usual authorities; one of the process, as reading them takes some 50 ms."""
+    return httpx.create_ssl_context()
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The answer; `beginning` is the start of a refusal's body, the rest is never read."""
@@ -126,7 +133,7 @@ class SsrfGuard:
     resolver: Resolver = field(default_factory=SystemResolver)
     total_s: float = TOTAL_S
     connect_s: float = CONNECT_S
-    tls: ssl.SSLContext = field(default_factory=httpx.create_ssl_context)
+    tls: ssl.SSLContext = field(default_factory=usual_tls)
     dial: Dial = socket.create_connection
 
     def check(self, url: str) -> RequestTarget:

@@ -4,7 +4,8 @@ However many workers push, a page finds its places free. Who of those admitted h
 is up to `work_places.py`.
 """
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from collections.abc import Hashable, Mapping
 from typing import NoReturn, TypeVar
 
@@ -29,6 +30,51 @@ MAX_IN_FLIGHT = {
     Kind.PICTURE: 32,
     Kind.DOWNLOAD: 16,
 }
+
+
+# Some 10 ms of work before the first of them waits for anything.
+MAX_BEGUN_PER_TURN = 32
+
+
+class PushPace:
+    """Begins so many pushes in one turn of the event loop; all other requests begin at once.
+
+    1,024 workers that begin together, or whose batches came while the loop was busy, would keep a
+    page's request waiting until all are authenticated and read.
+    """
+
+    def __init__(self, app: ASGIApp, *, per_turn: int = MAX_BEGUN_PER_TURN) -> None:
+        self._app = app
+        self._per_turn = per_turn
+        self._num_begun = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "http" and kind_of(scope).is_push:
+            await self._begin()
+        await self._app(scope, receive, send)
+
+    async def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._num_begun < self._per_turn and not self._waiting:
+            if not self._num_begun:
+                loop.call_soon(self._end_turn, loop)
+            self._num_begun += 1
+        else:
+            turn: asyncio.Future[None] = loop.create_future()
+            self._waiting.append(turn)
+            await turn
+
+    def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._num_begun = 0
+        while self._waiting and self._num_begun < self._per_turn:
+            turn = self._waiting.popleft()
+            if not turn.done():  # its request may be gone
+                turn.set_result(None)
+                self._num_begun += 1
+        if self._num_begun:
+            loop.call_soon(self._end_turn, loop)
 
 
 class InFlightLimit:

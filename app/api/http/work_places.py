@@ -44,9 +44,9 @@ class KindOfPlace:
 # Threads of all kinds together are fewer than the 40 of the process: whatever hangs, the rest
 # finds one.
 PLACES: Mapping[Kind, KindOfPlace] = {
-    # Few enough that one turn of the event loop is over in some 20 ms; many enough to keep the
+    # Few enough that one turn of the event loop is over in some 10 ms; many enough to keep the
     # queue's disk busy.
-    Kind.BATCH: KindOfPlace(128),
+    Kind.BATCH: KindOfPlace(64),
     # They take a thread and a connection of the database, which people need, too.
     Kind.REPORT: KindOfPlace(8, work_s=60.0),
     Kind.PERSON: KindOfPlace(12, work_s=30.0),

@@ -1,9 +1,12 @@
+import asyncio
+from itertools import pairwise
+
 import pytest
 
-from app.api.http.in_flight import InFlightLimit, ProjectShareLimit
+from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, PushPace
 from app.api.http.request_kinds import Kind
 from app.errors import NoPlace, Unavailable
-from tests.api.http.held_requests import BATCH, PAGE, HeldRoute, asked, held, ignore, no_body
+from tests.api.http.held_requests import BATCH, PAGE, HeldRoute, asked, held, ignore, no_body, turns
 
 pytestmark = pytest.mark.anyio
 
@@ -29,3 +32,34 @@ async def test_project_gets_half_of_the_requests_of_each_kind():
         async with held(limited, route, [PAGE, "b"]):
             assert len(route.inside) == 5
     await limited(asked(PAGE), no_body(), ignore)
+
+
+async def test_a_page_overtakes_pushes_that_came_before_it():
+    route = HeldRoute()
+    app = PushPace(route, per_turn=2)
+    batches = [asyncio.create_task(app(asked(BATCH), no_body(), ignore)) for _ in range(7)]
+    page = asyncio.create_task(app(asked(PAGE), no_body(), ignore))
+    begun = []
+    for _ in range(6):
+        await asyncio.sleep(0)
+        begun.append(len(route.inside))
+    assert begun[0] == 3  # two batches and the page
+    assert "/api/v1/fleet" in route.inside
+    assert max(after - before for before, after in pairwise(begun)) == 2
+    assert begun[-1] == 8
+    route.go_on.set()
+    await asyncio.gather(*batches, page)
+
+
+async def test_a_push_that_is_gone_takes_no_turn():
+    route = HeldRoute()
+    app = PushPace(route, per_turn=1)
+    first, gone, last = (
+        asyncio.create_task(app(asked(BATCH), no_body(), ignore)) for _ in range(3)
+    )
+    await asyncio.sleep(0)
+    gone.cancel()
+    await turns()
+    assert len(route.inside) == 2
+    route.go_on.set()
+    await asyncio.gather(first, last)
