@@ -12,6 +12,8 @@ from app.store.migrations import migrate
 from tests.store.factories import register, window
 
 DAY_S = 86_400.0
+TIMES_S = {"recorded": [1.25], "simulated": [1.25], "ideal": [1.0]}
+RESULT = {"slowdown": 1.25, "steps": [0], "step_time_s": TIMES_S, "skipped_steps": []}
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_run_removes_old_rows_and_a_dry_run_none(store, paceline):
     old_s = time.time() - 21 * DAY_S
     with store.write() as conn:
         for first_step in range(30):
-            given = {"per_step": None} if first_step else {}
+            given = {"per_step": None} if first_step else {"result": RESULT}
             record = window(first_step, state="complete", trace=b"ops", updated_s=old_s, **given)
             windows.save(conn, "default/job", record)
     would = paceline("run", "--dry-run").stdout

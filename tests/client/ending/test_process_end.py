@@ -33,10 +33,14 @@ TERMINATED = {"outcome": "terminated", "signal": signal.SIGTERM}
 BY_SIGTERM = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)"
 
 
+# A shell has processes in its background ignore it, and they pass that on to their own.
+TAKES_SIGINT = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+
+
 def ended(paceline, last_lines, *, before=""):
     """Exit status of a process, and the reports of its end but for its place."""
     body = textwrap.dedent(TRAINING)
-    script = "\n".join((before, body, textwrap.dedent(last_lines)))
+    script = "\n".join((TAKES_SIGINT, before, body, textwrap.dedent(last_lines)))
     process = subprocess.run(
         [sys.executable, "-c", script, paceline.url, TOKEN],
         env={"PYTHONPATH": str(CLIENT), "PATH": ""},
