@@ -13,7 +13,7 @@ import structlog
 
 log = structlog.get_logger()
 
-# About 5 ms of work, first requests included some 20.
+# About 5 ms of work.
 MAX_ACCEPTED_PER_TURN = 64
 
 

@@ -25,7 +25,7 @@ def listening_socket(stack):
 
 
 def callers_at(listening, stack):
-    """Connections that the kernel has made and nobody accepted."""
+    """Established connections that wait in the backlog to be accepted."""
     for _ in range(CALLERS):
         caller = stack.enter_context(socket.socket())
         caller.connect(listening.getsockname())
