@@ -45,7 +45,7 @@ def stack(database_url, tmp_path_factory):
 
 
 @needs_shared
-@pytest.mark.parametrize("name", TRACES[::3])
+@pytest.mark.parametrize("name", TRACES)
 def test_a_replayed_trace_has_the_offline_figures(stack, name):
     _replay(stack, name)
     whole = trace_files.read(SHARED_TRACES / f"trace-{name}.parquet")

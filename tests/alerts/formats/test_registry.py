@@ -260,7 +260,7 @@ notices = st.builds(
 
 
 @every_format
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(given=notices)
 def test_no_message_is_larger_than_receivers_take(format_, given):
     assert render_notice(given, make_receiver(format_)).num_bytes <= most_bytes(format_)
