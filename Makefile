@@ -9,6 +9,9 @@ unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE := $(addprefix tests/,advice alerts api benchmarks charts cli client consumer diagnosis e2e \
     engine ingest store synth trace)
 
+# Real trainings that are judged by their timing: beside other tests, neither core is theirs.
+ALONE := tests/torch/test_advised.py tests/torch/test_pipeline.py
+
 # Tests that start no process. Those of tests/consumer are left out: they take a minute by themselves.
 QUICK := $(addprefix tests/,advice alerts charts cli/terminal client/recording client/sending diagnosis engine \
     ingest/assembly ingest/wire synth trace test_docs.py test_monitor.py test_package_docs.py test_settings.py)
@@ -28,11 +31,12 @@ serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
 test: $(VENV)/.test-stamp ## everything CI checks: lint, types, imports, tests
 	@# At the same time, as none of them keeps more than one core busy.
 	@$(MAKE) --no-print-directory --output-sync=target -j packages lint
+	$(BIN)/python -m pytest $(ALONE) $(PYTEST_ARGS)
 	@# Three at a time, since many wait; two files of those that share processes, in their order:
 	@# by number of tests those that wait longest would come last, and alone.
 	$(BIN)/python -m pytest -n 3 $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/browser \
-	    $(SIDE_BY_SIDE:%=--ignore=%) $(PYTEST_ARGS)
+	    $(patsubst %,--ignore=%,$(SIDE_BY_SIDE) $(ALONE)) $(PYTEST_ARGS)
 	@# In a process of its own: the browser's driver keeps an event loop running.
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser $(PYTEST_ARGS)
 

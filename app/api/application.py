@@ -142,7 +142,7 @@ def application(service: Service, limits: RequestLimits, *, close: Callable[[], 
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=_lifespan(service, pages, close),
+        lifespan=_lifespan(service, close),
         middleware=_middleware(service, limits),
         routes=[*_routes()],
     )
@@ -208,12 +208,11 @@ def openapi_document(request: Request) -> Response:
 
 
 def _lifespan(
-    service: Service, pages: Pages, close: Callable[[], None]
+    service: Service, close: Callable[[], None]
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         listening = asyncio.create_task(service.hub.run())
-        compressing = asyncio.create_task(asyncio.to_thread(pages.compress))
         try:
             yield
         finally:
@@ -221,7 +220,6 @@ def _lifespan(
             listening.cancel()
             with suppress(asyncio.CancelledError):
                 await listening
-            await compressing
             await service.hub.close_listener()
             await service.auth.close()
             await service.writer.close()

@@ -36,11 +36,11 @@ def write_report(result: dict[str, Any], window: "Window", path: Path) -> None:
 @cache
 def assets() -> Assets:
     """What files contain besides their figures, from the installed frontend."""
-    from app.api.pages import frontend_dir
+    from app.api.pages import PLOTLY_FILE, frontend_dir
 
     folder = frontend_dir()
     return Assets(
-        (folder / "vendor" / "plotly-cartesian.min.js.gz").read_bytes(),
+        (folder / PLOTLY_FILE).read_bytes(),
         (folder / "fonts" / "inter-latin.woff2").read_bytes(),
     )
 

@@ -96,6 +96,7 @@ async def test_plotly_is_cached_by_version(api):
     address = next(part for part in page.split('"') if "plotly.min.js" in part)
     answer = await api.client.get(address)
     assert "immutable" in answer.headers["cache-control"]
+    assert answer.headers["content-encoding"] == "gzip"
     assert len(answer.content) > 1_000_000
     other = await api.client.get("/static/plotly.min.js?v=0")
     assert other.headers["cache-control"] == "no-cache"

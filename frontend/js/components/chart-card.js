@@ -3,6 +3,7 @@
 import { getJson } from "../lib/api.js"
 import { h, patch } from "../lib/dom.js"
 import { clock, contained, tidy } from "../lib/formatting.js"
+import { isPlotlyReady, plotlyReady } from "../lib/plotly.js"
 import { theme } from "../lib/theme.js"
 import { withLocalClock } from "./clock-axis.js"
 import { PlotPointer } from "./plot-pointer.js"
@@ -65,12 +66,13 @@ export class ChartCard {
    * A part that has nothing to show yet (404) is left out as long as another one has.
    */
   async load(paths) {
-    this.paths = paths
+    this.again = () => this.load(paths)
     const wanted = Symbol("load")
     this.wanted = wanted
     const parts = this.parts.filter((part) => paths[part.name])
     const answers = await Promise.allSettled(parts.map((part) => getJson(withTheme(paths[part.name]))))
     if (this.wanted !== wanted) return
+    if (answers.some((answer) => answer.value) && !(await this.canDraw(wanted))) return
     const refusals = answers.map((answer) => answer.reason).filter(Boolean)
     const worst = refusals.find((error) => error.status !== 404) ?? refusals[0]
     if (worst && (worst.status !== 404 || refusals.length === parts.length)) return this.fail(worst)
@@ -81,8 +83,11 @@ export class ChartCard {
   }
 
   /** Draw figures that the page has already, by the names of the parts. */
-  show(figures) {
-    this.wanted = null
+  async show(figures) {
+    this.again = () => this.show(figures)
+    const wanted = Symbol("show")
+    this.wanted = wanted
+    if (!isPlotlyReady() && !(await this.canDraw(wanted))) return
     for (const part of this.parts) part.figure = shown(figures[part.name])
     this.draw()
   }
@@ -121,7 +126,18 @@ export class ChartCard {
     this.observer.disconnect()
     for (const { plot, pointer } of this.parts) {
       pointer.remove()
-      Plotly.purge(plot)
+      if (isPlotlyReady()) Plotly.purge(plot)
+    }
+  }
+
+  /** Whether Plotly is here and the figures are still wanted; without Plotly the card says so. */
+  async canDraw(wanted) {
+    try {
+      await plotlyReady()
+      return this.wanted === wanted
+    } catch (error) {
+      if (this.wanted === wanted) this.fail(error)
+      return false
     }
   }
 
@@ -149,7 +165,7 @@ export class ChartCard {
       markName: "warning",
       title: "Could not load this panel",
       text: `${what} at ${clock(error.at ?? new Date())}. The rest of the page is complete.`,
-      act: { text: "Try again", onclick: () => this.load(this.paths) },
+      act: { text: "Try again", onclick: () => this.again() },
     })
   }
 

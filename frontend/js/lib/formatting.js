@@ -6,6 +6,12 @@ const MINUS = "\u2212"
 const TIMES = "\u00d7"
 const THIN = "\u202f"
 
+// A format takes longer to make than to use.
+const WHOLE = new Intl.NumberFormat("en-US")
+const DECIMAL = new Intl.NumberFormat("en-US", { maximumFractionDigits: 12 })
+const TIME_OF_DAY = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" })
+const DAY = new Intl.DateTimeFormat("en-CA")
+
 // Characters that change the direction of the text around them.
 const DIRECTION_MARKS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
 
@@ -63,7 +69,7 @@ export function contained(text) {
 }
 
 /** An integer with thousands separated. */
-export const whole = (number) => Math.round(number).toLocaleString("en-US").replace("-", MINUS)
+export const whole = (number) => WHOLE.format(Math.round(number)).replace("-", MINUS)
 
 /** A slowdown: 1.42×. */
 export const ratio = (value) => `${value.toFixed(2)}${TIMES}`
@@ -128,9 +134,9 @@ export function ago(date, now = new Date()) {
 
 /** A time of day; with its date when that is not today. */
 export function clock(date) {
-  const time = date.toLocaleTimeString("en-GB")
+  const time = TIME_OF_DAY.format(date)
   const isToday = date.toDateString() === new Date().toDateString()
-  return isToday ? time : `${date.toLocaleDateString("en-CA")} ${time}`
+  return isToday ? time : `${DAY.format(date)} ${time}`
 }
 
 /** A job's shape: "dp 32 × pp 8 × tp 8", axes of size 1 left out except dp and pp. */
@@ -153,7 +159,7 @@ export const gpuHours = (value) => (value < 10 ? value.toFixed(1) : whole(value)
 /** An estimate of GPU-hours, such as of a day, with two digits: 0.12, 4.3, 1,500; as in app/formatting.py. */
 export const roughHours = (value) => {
   const rounded = Number(value.toPrecision(2))
-  return rounded.toLocaleString("en-US", { maximumFractionDigits: 12 }).replace("-", MINUS)
+  return DECIMAL.format(rounded).replace("-", MINUS)
 }
 
 /** Whether a value is neither null nor undefined. */

@@ -3,6 +3,13 @@
 import { h } from "./dom.js"
 import { counted, isKnown, whole } from "./formatting.js"
 
+// A format takes longer to make than to use.
+const MINUTES = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" })
+const SECONDS = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" })
+const DAY = new Intl.DateTimeFormat("en-CA")
+const SHORT_DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" })
+const ZONE = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" })
+
 // As `utc_time` in app/formatting.py writes them: without a date they are of `day`, in UTC.
 const UTC_TIME = /(?:(\d{4}-\d\d-\d\d) )?(\d\d:\d\d)[ \u00a0]UTC/g
 
@@ -30,20 +37,18 @@ export function timeOf(date, now = new Date()) {
 
 /** The time of day to the minute; with its date when that is not today. */
 export function minutes(date, now = new Date()) {
-  const time = date.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" })
-  return date.toDateString() === now.toDateString() ? time : `${date.toLocaleDateString("en-CA")} ${time}`
+  return withDate(MINUTES.format(date), date, now)
 }
 
 /** Date, time, zone, and the same in UTC. */
 export function exactly(date) {
-  const local = `${date.toLocaleDateString("en-CA")} ${date.toLocaleTimeString("en-GB")} ${zoneName(date)}`
+  const local = `${DAY.format(date)} ${SECONDS.format(date)} ${zoneName(date)}`
   return `${local}, ${date.toISOString().slice(11, 19)} UTC`
 }
 
 /** The short name of the reader's zone: "CET", "GMT+1". */
 export function zoneName(date = new Date()) {
-  const parts = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" }).formatToParts(date)
-  return parts.find(({ type }) => type === "timeZoneName").value
+  return ZONE.formatToParts(date).find(({ type }) => type === "timeZoneName").value
 }
 
 /** A duration in one rounded unit, as `short_duration` in app/formatting.py: 40 s, 12 min, 3 h, 2 days. */
@@ -64,24 +69,20 @@ export function sinceWhen({ step, at, lasted_s }) {
   return joined(parts.filter(Boolean))
 }
 
-const joined = (parts) => parts.flatMap((part, index) => (index ? [", ", part] : [part]))
+const withDate = (time, date, now) =>
+  date.toDateString() === now.toDateString() ? time : `${DAY.format(date)} ${time}`
 
-const LABELS = {
-  seconds: { hour: "2-digit", minute: "2-digit", second: "2-digit" },
-  minutes: { hour: "2-digit", minute: "2-digit" },
-}
+const joined = (parts) => parts.flatMap((part, index) => (index ? [", ", part] : [part]))
 
 /** A tick's time of day, as `clock_label` in app/formatting.py, in the reader's zone. */
 export function tickTime(unix_s, detail) {
   const date = new Date(1000 * unix_s)
-  const time = date.toLocaleTimeString("en-GB", LABELS[detail] ?? LABELS.minutes)
-  if (detail !== "days") return time
-  return `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`
+  const time = (detail === "seconds" ? SECONDS : MINUTES).format(date)
+  return detail === "days" ? `${SHORT_DAY.format(date)} ${time}` : time
 }
 
 /** The time in a hover: to the second, with its date when that is not today. */
 export function hoverTime(unix_s, now = new Date()) {
   const date = new Date(1000 * unix_s)
-  const time = date.toLocaleTimeString("en-GB")
-  return date.toDateString() === now.toDateString() ? time : `${date.toLocaleDateString("en-CA")} ${time}`
+  return withDate(SECONDS.format(date), date, now)
 }

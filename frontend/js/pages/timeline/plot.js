@@ -4,6 +4,7 @@ import { chartTable } from "../../components/chart-card.js"
 import { panelFailed } from "../../components/notices.js"
 import { getJson } from "../../lib/api.js"
 import { h, patch } from "../../lib/dom.js"
+import { isPlotlyReady, plotlyReady } from "../../lib/plotly.js"
 import { theme } from "../../lib/theme.js"
 
 const CONFIG = { displayModeBar: false, responsive: false, scrollZoom: false, doubleClick: false }
@@ -49,6 +50,7 @@ export class TimelinePlot {
     this.wanted = wanted
     try {
       const figure = await getJson(`${path}&width=${this.plotWidth()}&theme=${theme()}`)
+      await plotlyReady()
       if (this.wanted === wanted) this.show(figure)
     } catch (error) {
       if (this.wanted === wanted && !(this.figure && !error.status)) this.fail(error)
@@ -65,7 +67,7 @@ export class TimelinePlot {
   remove() {
     this.wanted = null
     this.observer.disconnect()
-    Plotly.purge(this.plot)
+    if (isPlotlyReady()) Plotly.purge(this.plot)
   }
 
   show(figure) {
