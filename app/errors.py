@@ -15,15 +15,19 @@ PacelineError                500
 │   ├── QuestionNotFound
 │   ├── ReportNotFound
 │   ├── ShareLinkNotFound
+│   ├── SessionNotFound
 │   ├── SilenceNotFound
 │   ├── TokenNotFound
 │   ├── ViewNotFound
 │   └── WindowNotFound
 ├── TooSlow                  408   the body did not arrive in time
+├── CallerGone               408   it hung up: nobody reads this
 ├── Conflict                 409
 │   ├── EpochSuperseded            a newer run of the job has registered
-│   └── JobRunning                 only a finished job can be archived or deleted
+│   ├── JobRunning                 only a finished job can be archived or deleted
+│   └── SecretsLocked              the key that stored secrets need is not here
 ├── TooLarge                 413
+│   └── TooCostly                  an answer that takes longer to compute than it may
 ├── UnsupportedMedia         415
 ├── WrongHost                421
 ├── InvalidRequest           422   decodable, and wrong
@@ -31,6 +35,7 @@ PacelineError                500
 │   ├── InvalidRules               alert rules, with a line for each thing that is wrong
 │   └── InvalidTrace               a trace that no step can be replayed from
 ├── TooManyRequests          429   try again after `retry_after_s`
+│   ├── NoPlace                    too many of the project's requests are worked on
 │   ├── TestLimit                  tests and replays of a project, in ten minutes
 │   ├── RequestLimit               of a project, in a second
 │   ├── ByteLimit                  bytes of a project, in a second
@@ -41,9 +46,12 @@ PacelineError                500
 ├── Unavailable              503   try again after `retry_after_s`
 │   ├── JobBeingRemoved            a deleted job's data is being removed
 │   ├── NoConsumer                 no consumer is alive to send it
+│   ├── ObjectStorageUnavailable   a bucket does not answer, or refuses
 │   ├── QueueUnavailable
 │   ├── QueueFull
 │   └── StoreUnavailable
+│       └── DiskFull               nothing was stored; goes on by itself when there is space
+├── OperationsDamaged        500   stored operations are not what was stored
 ├── LeaseLost                500   another consumer owns the shard now: commit nothing
 └── StartUpFailed            500   a process cannot start; the message says what to change
 """
@@ -157,6 +165,15 @@ class SilenceNotFound(NotFound):
         super().__init__(f"no silence {silence_id!r}: list them with GET /api/v1/silences")
 
 
+class SessionNotFound(NotFound):
+    """The project has no such session, or not one that the caller may see."""
+
+    code = "session_not_found"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"no session {session_id!r}: list them with GET /api/v1/sessions")
+
+
 class TokenNotFound(NotFound):
     """The project has no such token."""
 
@@ -250,6 +267,12 @@ class Conflict(PacelineError):
     code = "conflict"
 
 
+class SecretsLocked(Conflict):
+    """Secrets cannot be stored or read: there is no key, or not the one that they need."""
+
+    code = "secrets_locked"
+
+
 class EpochSuperseded(Conflict):
     """A newer run of the job has registered, or the batch names a run that never did."""
 
@@ -281,6 +304,17 @@ class TooLarge(PacelineError):
 
     status = 413
     code = "too_large"
+
+
+class TooCostly(TooLarge):
+    """The answer takes longer to compute than one caller may make the service compute."""
+
+    code = "too_costly"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"this takes more than {seconds:g} s to compute: ask for fewer steps or windows at once"
+        )
 
 
 class UnsupportedMedia(PacelineError):
@@ -338,6 +372,12 @@ class TooManyRequests(PacelineError):
         self.retry_after_s = retry_after_s
 
 
+class NoPlace(TooManyRequests):
+    """As many requests as may be worked on at the same time are; none ended in time."""
+
+    code = "limit_places"
+
+
 class RequestLimit(TooManyRequests):
     """A project asks more often than it may."""
 
@@ -372,6 +412,16 @@ class StreamLimit(TooManyRequests):
     """A project has as many open event streams as it may have."""
 
     code = "limit_sse"
+
+
+class CallerGone(PacelineError):
+    """The caller hung up: the computation ends, and nobody reads this."""
+
+    status = 408
+    code = "caller_gone"
+
+    def __init__(self) -> None:
+        super().__init__("the caller has gone")
 
 
 class NotInstalled(PacelineError):
@@ -425,6 +475,28 @@ class StoreUnavailable(Unavailable):
     """The database does not answer."""
 
     code = "store_unavailable"
+
+
+class DiskFull(StoreUnavailable):
+    """The disk is full: nothing was stored."""
+
+    code = "disk_full"
+    retry_after_s = 3
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; nothing was stored; free space or lower keep_raw_days")
+
+
+class ObjectStorageUnavailable(Unavailable):
+    """The bucket of operations does not answer, or refuses."""
+
+    code = "object_storage_unavailable"
+
+
+class OperationsDamaged(PacelineError):
+    """A window's stored operations are not what was stored."""
+
+    code = "operations_damaged"
 
 
 class LeaseLost(PacelineError):

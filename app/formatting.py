@@ -106,6 +106,16 @@ def confidence_figure(share: float) -> str:
 _CONFIDENCES = ((80, "high"), (60, "medium"), (0, "low"))
 
 
+def bytes_text(number: int) -> str:
+    """A size with up to three digits, in steps of 1,000: 12 kB."""
+    value, unit = float(number), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:,.0f} {unit}" if value >= 99.5 or unit == "B" else f"{value:.3g} {unit}"
+
+
 def count(number: int) -> str:
     """An integer with thousands separated."""
     return f"{number:,}"

@@ -1,10 +1,9 @@
 """Every environment variable that Paceline reads; only cli, main and consumer read them."""
 
-import ipaddress
 import os
 import secrets
-import socket
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -12,14 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.addresses import is_loopback, listens_on_all, own_name
 from app.alerts.rule import Rule
-from app.errors import StartUpFailed
+from app.data_directory import kept_text
+from app.errors import InvalidRequest, StartUpFailed
+from app.store.disk.usage import DiskMarks, DiskWatch, sqlite_directory
+from app.variable_names import PREFIX, check_names
 
 if TYPE_CHECKING:
+    from app.alerts.cordon import CordonHook
+    from app.alerts.receiver import Receiver
+    from app.alerts.sending import Transport
     from app.alerts.smtp import MailServer
-
-PREFIX = "PACELINE_"
-_LOOPBACK_NAMES = {"localhost", "ip6-localhost"}
+    from app.store.credentials.sealing import SecretKeys
+    from app.store.objects.bucket import Bucket
+    from app.store.retention import RetentionLimits
 
 
 def _default_data_dir() -> Path:
@@ -49,6 +55,16 @@ class Settings(BaseSettings):
     token: SecretStr | None = Field(
         None,
         description="Bearer token, pl_ and 16 characters or more; unset: generated and stored.",
+    )
+    secret_key: SecretStr | None = Field(
+        None,
+        description="Keys that encrypt receivers' secrets in the database, separated by commas, "
+        "the newest first; from paceline secrets new-key.",
+    )
+    secret_key_file: Path | None = Field(
+        None,
+        description="File with these keys, a line each; unset: secret.key in the data_dir, which "
+        "serve makes.",
     )
     public: bool = Field(
         False, description="Whether the API may listen on other than loopback addresses."
@@ -199,11 +215,99 @@ class Settings(BaseSettings):
         gt=0,
         description="Seconds that a run has for its first complete step until it is silent.",
     )
+    consumers_dead_after_s: float = Field(
+        300.0,
+        ge=0,
+        description="Seconds without a working consumer after which the API tells all receivers; "
+        "0: never.",
+    )
+    canary_every_s: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds between rounds of the canary job, 10 or more; 0: none, but in "
+        "`paceline serve`, where unset means 120.",
+    )
+    canary_missing_after_s: float = Field(
+        600.0,
+        gt=0,
+        description="Seconds without a found canary after which the API tells all receivers.",
+    )
     keep_raw_days: float = Field(
         14.0, ge=1, description="Days for which the operations of closed windows are kept."
     )
     keep_results_days: float = Field(
         180.0, ge=1, description="Days for which windows, ended runs and alerts are kept."
+    )
+    keep_gb: float | None = Field(
+        None,
+        gt=0,
+        description="GB of the database that the windows of a project may take: beyond, its oldest "
+        "operations go, then its oldest windows; unset: no quota.",
+    )
+    disk_warn_percent: float = Field(
+        80.0, gt=0, le=100, description="Used part of the disk from which on operators are warned."
+    )
+    disk_raw_percent: float = Field(
+        90.0,
+        gt=0,
+        le=100,
+        description="From here on the operations of closed windows are not stored.",
+    )
+    disk_stop_percent: float = Field(
+        95.0, gt=0, le=100, description="From here on batches are refused, with 503."
+    )
+    disk_ample_gb: float = Field(
+        10.0,
+        ge=0,
+        description="Free space with which operations and batches are stored at any percentage.",
+    )
+    database_disk_gb: float | None = Field(
+        None,
+        gt=0,
+        description="Size of the disk of PostgreSQL, which does not tell it; unset: not watched.",
+    )
+    thin_steps_days: float = Field(
+        2.0, ge=0.25, description="Days for which figures by step are kept, then means a window."
+    )
+    thin_windows_days: float = Field(
+        3.0,
+        ge=0.25,
+        description="Days for which each window is kept, then one an hour with the figures of all "
+        "and the operations of one.",
+    )
+    thin_hours_days: float = Field(
+        30.0, ge=1, description="Days for which hours are kept, then one window a day."
+    )
+    s3_bucket: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$",
+        description="Bucket of an S3-compatible object storage that operations of closed windows "
+        "move to; unset: they stay in the database.",
+    )
+    s3_endpoint: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s@]+$",
+        description="Address of the object storage; unset: Amazon's of s3_region.",
+    )
+    s3_region: str = Field("us-east-1", min_length=1, description="Region of the bucket.")
+    s3_prefix: str = Field(
+        "paceline",
+        pattern=r"^[A-Za-z0-9._-]*(/[A-Za-z0-9._-]+)*$",
+        description="What the names of all objects begin with; give each Paceline its own.",
+    )
+    s3_access_key: str | None = Field(
+        None,
+        description="Access key of the object storage; unset: AWS_ACCESS_KEY_ID, or the role of "
+        "the machine.",
+    )
+    s3_secret_key: SecretStr | None = Field(None, description="Secret of s3_access_key.")
+    s3_secret_key_file: Path | None = Field(
+        None, description="File with the secret of s3_access_key, in place of s3_secret_key."
+    )
+    s3_after_h: float = Field(
+        1.0,
+        ge=0,
+        description="Hours after which operations move; at least twice revise_for_s.",
     )
     redis_maxmemory_mb: int = Field(
         512, ge=16, description="Memory limit of the embedded event queue in MiB."
@@ -266,9 +370,113 @@ class Settings(BaseSettings):
                 f"host {self.host} is not loopback: give a certificate (--tls-cert and --tls-key), "
                 f"or, behind something that adds TLS, --public or {PREFIX}PUBLIC=true"
             )
+        if self.secret_key is not None and self.secret_key_file is not None:
+            raise ValueError("secret_key and secret_key_file: give one of them")
+        self._check_notifying()
+        if not self.disk_warn_percent <= self.disk_raw_percent <= self.disk_stop_percent:
+            raise ValueError(
+                "disk_warn_percent, disk_raw_percent and disk_stop_percent must not decrease"
+            )
+        if 0 < self.canary_every_s < 10:
+            raise ValueError("canary_every_s: want 10 s or more between rounds, or 0 for none")
+        if self.canary_missing_after_s < 2 * self.canary_every_s:
+            raise ValueError("canary_missing_after_s: want two rounds (canary_every_s) or more")
         if self.alert_clear_slowdown > self.alert_slowdown:
             raise ValueError("alert_clear_slowdown must not be above alert_slowdown")
+        if not self.thin_steps_days <= self.thin_windows_days <= self.thin_hours_days:
+            raise ValueError(
+                "thin_steps_days, thin_windows_days, thin_hours_days: none may be above the next"
+            )
+        if self.s3_secret_key is not None and self.s3_secret_key_file is not None:
+            raise ValueError("s3_secret_key and s3_secret_key_file: give one of them")
+        has_secret = self.s3_secret_key is not None or self.s3_secret_key_file is not None
+        if has_secret != (self.s3_access_key is not None):
+            raise ValueError("s3_access_key and s3_secret_key (or _file): give both or neither")
         return self
+
+    def _check_notifying(self) -> None:
+        """Raise ValueError for combinations that a consumer could not notify with."""
+        if self.webhook_url is not None and self.webhook_secret is None:
+            raise ValueError(f"alerts are signed: set {PREFIX}WEBHOOK_SECRET to a whsec_... too")
+        if self.cordon_command is not None and self.cordon_url is not None:
+            raise ValueError(f"set {PREFIX}CORDON_COMMAND or {PREFIX}CORDON_URL, not both")
+        is_asked = self.cordon_command is not None or self.cordon_url is not None
+        is_allowed = self.cordon_projects and self.cordon_actions
+        if is_asked and not self.cordon_dry_run and not is_allowed:
+            raise ValueError(
+                "cordons are enabled, but not allowed for any project or action: "
+                f"set {PREFIX}CORDON_PROJECTS and {PREFIX}CORDON_ACTIONS"
+            )
+
+    def check_usable(self) -> None:
+        """Check what every process of a service needs, whichever of them this one is.
+
+        An API would answer 202 for ever to batches that a consumer with the same settings never
+        analyses, as it cannot start.
+
+        Raises:
+            StartUpFailed: a setting cannot be used; the message names it.
+        """
+        self.default_rules()
+        self.settings_receiver()
+        self.cordon_hook()
+        if self.webhook_url is not None and not self.secret_keys():
+            raise StartUpFailed(
+                f"{PREFIX}WEBHOOK_URL is stored encrypted, and there is no key: set "
+                f"{PREFIX}SECRET_KEY to one of paceline secrets new-key, the same for API and "
+                "consumers"
+            )
+
+    def transport(self) -> "Transport":
+        """How messages are sent.
+
+        Raises:
+            StartUpFailed: the mail server cannot be used as it is set up.
+        """
+        # Imports an HTTP library, which most commands do not need.
+        from app.alerts.sending import make_transport
+
+        return make_transport(
+            allowed=self.webhook_allow,
+            allows_http=self.webhook_allow_http,
+            ports=frozenset(self.webhook_ports),
+            mail=self.mail_server(),
+        )
+
+    def settings_receiver(self) -> "Receiver | None":
+        """The receiver of these settings, which all projects share; None if not set.
+
+        Raises:
+            StartUpFailed: it, or the mail server, cannot be used.
+        """
+        from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
+        from app.alerts.sending import refuse_unusable_receiver
+
+        guard_for = self.transport().guard_for
+        if self.webhook_url is None or self.webhook_secret is None:
+            return None
+        name = SETTINGS_RECEIVER_ID
+        secrets = (self.webhook_secret.get_secret_value(),)
+        receiver = Receiver(name, None, name, "standard", self.webhook_url, secrets)
+        try:
+            refuse_unusable_receiver(receiver, guard_for(receiver))
+        except InvalidRequest as error:
+            raise StartUpFailed(f"{PREFIX}WEBHOOK_URL and _SECRET: {error}") from error
+        return receiver
+
+    def cordon_hook(self) -> "CordonHook | None":
+        """The hook that rules with a cordon call; None if not set.
+
+        Raises:
+            StartUpFailed: the command is invalid.
+        """
+        from app.alerts.cordon import CordonHook
+
+        if self.cordon_command is None and self.cordon_url is None:
+            return None
+        words = _command_words(self.cordon_command)
+        allowed = (self.cordon_projects, self.cordon_actions)
+        return CordonHook(words, self.cordon_url, self.cordon_dry_run, *allowed)
 
     @property
     def pages_url(self) -> str:
@@ -287,6 +495,38 @@ class Settings(BaseSettings):
     def store_url(self) -> str:
         """URL of the database in use."""
         return self.database_url or f"sqlite:///{self.data_dir / 'paceline.db'}"
+
+    @property
+    def retention(self) -> "RetentionLimits":
+        """How long, and how much, is kept of projects that have no limits of their own."""
+        from app.store.retention import RetentionLimits  # the store's tables take a second
+
+        return RetentionLimits(self.keep_raw_days, self.keep_results_days, self.keep_gb)
+
+    @property
+    def disk_marks(self) -> DiskMarks:
+        """What is stored on a disk that fills."""
+        return DiskMarks(
+            warn=self.disk_warn_percent / 100,
+            raw=self.disk_raw_percent / 100,
+            stop=self.disk_stop_percent / 100,
+            ample_bytes=int(self.disk_ample_gb * 1e9),
+        )
+
+    @property
+    def data_directories(self) -> list[Path]:
+        """Directories on this machine that data is written to: of SQLite and an embedded queue."""
+        of_store = sqlite_directory(self.store_url)
+        is_embedded = (self.redis_url or "unix:").startswith("unix:")
+        found = [of_store] if of_store else []
+        return [*found, self.data_dir] if is_embedded and self.data_dir not in found else found
+
+    def disk_watch(self) -> DiskWatch:
+        """A watch of these directories, and of PostgreSQL's disk if its size is set."""
+        watch = DiskWatch(self.data_directories, self.disk_marks)
+        if self.database_disk_gb is not None:
+            watch.database_disk_bytes = int(self.database_disk_gb * 1e9)
+        return watch
 
     def default_rules(self) -> list[Rule]:
         """The alert rules of projects without rules of their own.
@@ -321,6 +561,64 @@ class Settings(BaseSettings):
         url = self.smtp_url.get_secret_value()
         return parse_mail_server(url, self.smtp_from, self.smtp_domains)
 
+    def secret_keys(self) -> "SecretKeys":
+        """The keys of stored secrets; none where there is neither a key nor a file of keys.
+
+        Raises:
+            StartUpFailed: one is no key, or the file cannot be read.
+        """
+        # Imports a library of ciphers and SQLAlchemy, which most commands do not need.
+        from app.store.credentials.sealing import SecretKeys, parse_keys
+
+        if self.secret_key is not None:
+            return parse_keys(self.secret_key.get_secret_value(), _variable("secret_key"))
+        path = self.secret_key_file or self.kept_key_file
+        try:
+            return parse_keys(path.read_text(), str(path))
+        except FileNotFoundError:
+            if self.secret_key_file is None:
+                return SecretKeys()
+            raise StartUpFailed(f"{_variable('secret_key_file')}: no file {path}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartUpFailed(f"{path} cannot be read: {error}") from error
+
+    @property
+    def kept_key_file(self) -> Path:
+        """File of the generated secret key: beside the database, and in no backup."""
+        return self.data_dir / "secret.key"
+
+    def bucket(self) -> "Bucket | None":
+        """The bucket of operations; None if not set.
+
+        Raises:
+            StartUpFailed: a setting of it cannot be used.
+            NotInstalled: the package for it is missing.
+        """
+        from app.store.objects.bucket import BucketAddress, S3Bucket
+
+        if self.s3_bucket is None:
+            return None
+        return S3Bucket(
+            BucketAddress(
+                bucket=self.s3_bucket,
+                prefix=self.s3_prefix,
+                endpoint=self.s3_endpoint,
+                region=self.s3_region,
+                access_key=self.s3_access_key,
+                secret_key=self._s3_secret(),
+            )
+        )
+
+    def _s3_secret(self) -> str | None:
+        if self.s3_secret_key is not None:
+            return self.s3_secret_key.get_secret_value()
+        if self.s3_secret_key_file is None:
+            return None
+        try:
+            return self.s3_secret_key_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StartUpFailed(f"{PREFIX}S3_SECRET_KEY_FILE cannot be read: {error}") from error
+
     @property
     def token_file(self) -> Path:
         """File of the generated token."""
@@ -335,15 +633,26 @@ class Settings(BaseSettings):
         """These settings with a token: the given one, else the one in the data directory."""
         if self.token is not None:
             return self
-        return self.model_copy(update={"token": SecretStr(_kept_token(self.token_file))})
+        token = kept_text(self.token_file, new_token)
+        return self.model_copy(update={"token": SecretStr(token)})
+
+    def with_secret_key(self) -> "Settings":
+        """These settings with a secret key: the given ones, else one kept in the data directory."""
+        if self.secret_key is not None or self.secret_key_file is not None:
+            return self
+        from app.store.credentials.sealing import new_key
+
+        kept_text(self.kept_key_file, new_key)
+        return self.model_copy(update={"secret_key_file": self.kept_key_file})
 
 
 def load_settings(**given: Any) -> Settings:
     """Settings of the environment; arguments that are not None override it.
 
     Raises:
-        StartUpFailed: a variable cannot be used; the message names it.
+        StartUpFailed: a variable cannot be used, or there is no such one; the message names it.
     """
+    check_names(os.environ, {_variable(name) for name in Settings.model_fields})
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
@@ -355,30 +664,16 @@ def new_token() -> str:
     return f"pl_{secrets.token_urlsafe(32)}"
 
 
-def listens_on_all(host: str) -> bool:
-    """Whether this address to listen on stands for all addresses of the machine."""
-    return host in ("0.0.0.0", "::")  # noqa: S104
-
-
-def own_name() -> str:
-    """Name of this machine, or, of one named localhost, its address towards other networks."""
-    name = socket.gethostname()
-    if name and not is_loopback(name) and not name.startswith("localhost"):
-        return name
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing: a datagram socket only picks its route
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+def _command_words(command: str | None) -> Sequence[str]:
+    if command is None:
+        return ()
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host in _LOOPBACK_NAMES
+        words = shlex.split(command)
+    except ValueError as error:
+        raise StartUpFailed(f"{PREFIX}CORDON_COMMAND: {error}") from None
+    if not words:
+        raise StartUpFailed(f"{PREFIX}CORDON_COMMAND names no command")
+    return words
 
 
 def _variable(name: str) -> str:
@@ -397,15 +692,3 @@ def _complaint(item: Mapping[str, Any]) -> str:
     # The input stays out of the message: it may be a secret.
     where = _variable(str(item["loc"][0])) if item["loc"] else "settings"
     return f"{where}: {item['msg'].removeprefix('Value error, ')}"
-
-
-def _kept_token(path: Path) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text().strip()
-    token = new_token()
-    with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
-    return token

@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from app.work_budget import checkpoint
+
 # libyaml where it is there: a text of 256 kB takes seconds without.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DIRECTIVE = re.compile(r"^\ufeff?%(?:TAG|YAML)\b", re.MULTILINE)
@@ -35,6 +37,7 @@ def yaml_events(text: str, *, max_depth: int) -> Iterator[Any]:
         YamlRefused: it is nested more deeply, has more than `MAX_EVENTS` values, lists and
             mappings, or has a directive (%TAG, %YAML).
         yaml.YAMLError, UnicodeEncodeError: it is no YAML.
+        CallerGone, TooCostly: nobody waits for it, or it takes too long.
     """
     directive = _DIRECTIVE.search(text)
     if directive is not None:
@@ -43,6 +46,7 @@ def yaml_events(text: str, *, max_depth: int) -> Iterator[Any]:
     depth = 0
     events: Iterator[Any] = yaml.parse(text, Loader=LOADER)
     for number, event in enumerate(events):
+        checkpoint()
         if number > MAX_EVENTS:
             raise YamlRefused(event.start_mark.line + 1, f"more than {MAX_EVENTS:,} values")
         depth += isinstance(event, yaml.CollectionStartEvent)

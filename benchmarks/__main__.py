@@ -43,7 +43,13 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
     "How fast": {
         "analyze": Benchmark("analysis:analyze", "load, analysis, one simulation, a question"),
         "growth": Benchmark("analysis:growth", "time of an analysis, by size of the job"),
+        "storage": Benchmark(
+            "service.storage:storage", "GB of 40 jobs after 30 days; pages of old jobs"
+        ),
         "first": Benchmark("analysis:first", "`paceline analyze` as a process of its own"),
+        "operations": Benchmark(
+            "operations:operations", "bytes of stored operations, how fast they are encoded"
+        ),
         "arrivals": Benchmark("arrivals", "how long arrivals take on jobs of thousands of ranks"),
         "import": Benchmark("importing:importing", "memory and time of a large foreign file"),
         "ingest": Benchmark("service.ingest:ingest", "batches to durable in the queue"),
@@ -54,6 +60,10 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "page-under-load": Benchmark(
             "service.page_load:page_under_load", "pages' requests while a job pushes flat out"
         ),
+        "hostile": Benchmark(
+            "service.hostile:hostile", "pushes and probes while a read token does its worst"
+        ),
+        "soak": Benchmark("service.soak:soak", "memory of API and consumer over hours of use"),
         "client": Benchmark("recording.client:client", "what recording costs a training"),
         "torch": Benchmark("recording.training:torch", "the same in a real one, on the CPU"),
     },
@@ -77,8 +87,16 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
     },
     "What breaks it": {
         "faults": Benchmark("faults:faults", "kill everything at random: is every 2xx kept?"),
+        "disk-full": Benchmark("disk_full:disk_full", "fill the disk: is every 2xx kept?"),
+        "watch": Benchmark("watch:watch", "kill every consumer, break parts: is anybody told?"),
+        "unharmed": Benchmark(
+            "unharmed.command:unharmed", "trainings under faults, with Paceline and without"
+        ),
         "fuzz": Benchmark("fuzz:fuzz", "wrong bytes of every kind, and wrong files"),
         "fuzz-spans": Benchmark("fuzz:fuzz_spans", "wrong OTLP bodies"),
+        "superlinear": Benchmark(
+            "superlinear:superlinear", "does CPU grow with the size of every input, and no faster?"
+        ),
         "schema": Benchmark("schema.command:schema", "does the API keep to /openapi.json?"),
     },
 }

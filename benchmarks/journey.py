@@ -45,6 +45,7 @@ from app.main import Connections, create_app
 from app.settings import Settings
 from app.store import runs, windows
 from app.store.alerting import receivers
+from app.store.credentials.sealing import new_key, parse_keys
 from app.store.database import Store, is_migrated
 from app.store.migrations import migrate
 from app.synth.faults.slow_compute import SlowWorker
@@ -284,7 +285,7 @@ class Service:
         )
         self._simulated = simulated
         self._queue = MemoryQueue(1, clock_s=lambda: self.now_s)
-        self._store = Store(url)
+        self._store = Store(url, keys=parse_keys(new_key(), "this benchmark"))
         rules = settings.default_rules()
         self._work = ConsumerContext(
             store=self._store,

@@ -1,6 +1,7 @@
 """The settings as docs/settings.md lists them."""
 
-from app.settings import PREFIX, Settings
+from app.settings import Settings
+from app.variable_names import PREFIX
 
 
 def settings_rows() -> list[tuple[str, str, str]]:

@@ -1,5 +1,6 @@
 """Checks of docker-compose.yml and Dockerfile that need no container engine."""
 
+import os
 import re
 from pathlib import Path
 
@@ -8,11 +9,16 @@ import yaml
 from typer.main import get_command
 
 from app.cli import app
+from app.errors import QueueUnavailable
+from app.ingest.embedded.server import find_server
+from app.ingest.redis.queue import RedisReader
+from tests.harness.processes import ControlledProcess, free_port, wait_until
 from tests.settings_table import settings_rows
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+QUEUE_PASSWORD = "hunter2AndMore"
 OURS = ("migrate", "api", "consumer")
 
 
@@ -37,11 +43,54 @@ def test_containers_set_only_variables_that_exist():
 
 
 def test_queue_is_durable_and_never_evicts():
-    command = COMPOSE["services"]["queue"]["command"]
-    options = dict(zip(command[1::2], command[2::2], strict=True))
+    script = COMPOSE["services"]["queue"]["command"][-1]
+    options = dict(re.findall(r"(--[\w-]+) (\S+)", script))
     assert options["--appendonly"] == "yes"
     assert options["--appendfsync"] == "always"
     assert options["--maxmemory-policy"] == "noeviction"
+
+
+@pytest.fixture
+def compose_queue(tmp_path):
+    """The queue of docker-compose.yml, run by its own command: its process, and its URL."""
+    port, programs = free_port(), tmp_path / "bin"
+    programs.mkdir()
+    (programs / "docker-entrypoint.sh").write_text('#!/bin/sh\nexec "$@"\n')
+    server = f'#!/bin/sh\nshift\nexec {find_server()} - --port {port} --dir {tmp_path} "$@"\n'
+    (programs / "valkey-server").write_text(server)
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    service = COMPOSE["services"]["queue"]
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "QUEUE_PASSWORD": QUEUE_PASSWORD}
+    command = [part.replace("$$", "$") for part in service["command"]]
+    url = COMPOSE["services"]["api"]["environment"]["PACELINE_REDIS_URL"]
+    url = re.sub(r"\$\{QUEUE_PASSWORD[^}]*\}", QUEUE_PASSWORD, url)
+    process = ControlledProcess(command, tmp_path / "log", environment=environment)
+    process.start()
+    yield process, url.replace("queue:6379", f"127.0.0.1:{port}")
+    process.kill()
+
+
+def test_queue_of_compose_takes_batches_only_with_its_password(compose_queue):
+    process, url = compose_queue
+    reader = RedisReader(url)
+    wait_until(lambda: _answers(reader), "the queue answers")
+    assert reader.weaknesses() == ()
+    stranger = RedisReader(url.replace(f":{QUEUE_PASSWORD}@", ""))
+    with pytest.raises(QueueUnavailable, match="Authentication required"):
+        stranger.backlog(0)
+    arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    assert b"valkey-server" in arguments
+    assert QUEUE_PASSWORD.encode() not in arguments
+    for each in (reader, stranger):
+        each.close()
+
+
+def _answers(reader):
+    try:
+        return reader.backlog(0) == 0
+    except QueueUnavailable:
+        return False
 
 
 def test_the_image_does_not_run_as_root():

@@ -1,14 +1,21 @@
+import re
 import stat
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
+from app.addresses import is_loopback
 from app.errors import StartUpFailed
-from app.main import create_app
-from app.settings import Settings, is_loopback, load_settings, new_token
+from app.main import create_app, run
+from app.settings import Settings, load_settings, new_token
+from app.store.credentials.sealing import new_key
+from app.variable_names import check_names
+from tests.alerts.notices import SECRET
 from tests.settings_table import settings_rows
 
 TOKEN = "pl_" + "t" * 40
+HOOK = "https://receiver.example/hook"
 
 
 def test_every_setting_is_described_in_one_sentence():
@@ -106,3 +113,70 @@ def test_an_api_without_a_token_or_a_queue_does_not_start():
         create_app(Settings())
     with pytest.raises(StartUpFailed, match="PACELINE_REDIS_URL"):
         create_app(Settings(token=SecretStr(TOKEN)))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("PACELINE_WEBHOK_URL", "did you mean PACELINE_WEBHOOK_URL?"),
+        ("PACELINE_KEEP_RAW_DAY", "did you mean PACELINE_KEEP_RAW_DAYS?"),
+        ("paceline_prot", "did you mean PACELINE_PORT?"),
+        ("PACELINE_ZZZZ", "docs/settings.md lists all"),
+    ],
+)
+def test_unknown_variable_is_an_error_with_the_nearest_name(monkeypatch, name, nearest):
+    monkeypatch.setenv(name, "a-secret")
+    with pytest.raises(StartUpFailed) as refused:
+        load_settings()
+    assert str(refused.value) == f"{name} is no setting: {nearest}"
+
+
+def test_every_variable_in_the_repository_is_a_setting_or_known_as_anothers():
+    root = Path(__file__).parents[1]
+    folders = ("app", "client", "docs", "examples", "ops", ".ci", "frontend")
+    files = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
+    files = [path for path in files if path.suffix != ".pyc"]
+    files += [root / name for name in ("README.md", "docker-compose.yml", "Dockerfile", "Makefile")]
+    named = re.compile(rb"PACELINE_[A-Z0-9]+(?:_[A-Z0-9]+)*(?![A-Z0-9_*])")
+    found = {each.decode() for path in files for each in named.findall(path.read_bytes())}
+    assert "PACELINE_RUN_KEY" in found
+    found -= {"PACELINE_WEBHOK", "PACELINE_WEBHOOK", "PACELINE_CORDON", "PACELINE_SMTP"}  # of more
+    check_names(found, {f"PACELINE_{name.upper()}" for name in Settings.model_fields})
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"webhook_url": HOOK}, "set PACELINE_WEBHOOK_SECRET"),
+        ({"webhook_url": HOOK, "webhook_secret": "whsec_x"}, "PACELINE_WEBHOOK_URL and _SECRET"),
+        ({"webhook_url": HOOK, "webhook_secret": SECRET}, "there is no key"),
+        ({"smtp_url": "smtp://mail.example"}, "PACELINE_SMTP_FROM"),
+        ({"cordon_command": "drain 'host"}, "PACELINE_CORDON_COMMAND"),
+        ({"cordon_command": "drain", "cordon_dry_run": False}, "PACELINE_CORDON_PROJECTS"),
+        ({"alert_rules": "/nowhere/rules.yaml"}, "/nowhere/rules.yaml"),
+    ],
+)
+def test_api_does_not_start_with_settings_that_stop_its_consumer(tmp_path, given, complaint):
+    with pytest.raises(StartUpFailed, match=complaint):
+        run(load_settings(token=TOKEN, redis_url="redis://localhost", data_dir=tmp_path, **given))
+
+
+def test_secret_keys_come_from_the_environment_a_file_or_the_data_directory(tmp_path):
+    old, new = new_key(), new_key()
+    assert not load_settings(data_dir=tmp_path).secret_keys()
+    kept = load_settings(data_dir=tmp_path).with_secret_key().secret_keys()
+    assert stat.S_IMODE((tmp_path / "secret.key").stat().st_mode) == 0o600
+    assert load_settings(data_dir=tmp_path).with_secret_key().secret_keys().ids == kept.ids
+    assert load_settings(data_dir=tmp_path).secret_keys().ids == kept.ids
+    given = load_settings(data_dir=tmp_path, secret_key=f"{new},{old}").secret_keys()
+    assert len(given.ids) == 2
+    (tmp_path / "keys").write_text(f"{new}\n{old}\n")
+    of_file = load_settings(data_dir=tmp_path, secret_key_file=tmp_path / "keys").secret_keys()
+    assert (of_file.ids, of_file.newest_id) == (given.ids, given.newest_id)
+
+
+def test_two_sources_of_keys_and_missing_files_are_refused(tmp_path):
+    with pytest.raises(StartUpFailed, match="give one of them"):
+        load_settings(secret_key=new_key(), secret_key_file=tmp_path / "keys")
+    with pytest.raises(StartUpFailed, match="PACELINE_SECRET_KEY_FILE: no file"):
+        load_settings(secret_key_file=tmp_path / "keys").secret_keys()

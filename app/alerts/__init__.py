@@ -2,5 +2,5 @@
 
 Read `rules/evaluation.py` first (windows to alerts), then `planning/plan.py` (alerts to
 notifications) and `sending.py` (one delivery attempt).
-Imported by: api, cli, consumer, main, monitor, settings, store.
+Imported by: api, cli, consumer, main, monitor, settings, store, watch.
 """

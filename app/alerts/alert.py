@@ -99,6 +99,7 @@ class Detail:
     # Of a rule with more subjects than it may have alerts, how many more are over its threshold.
     names: Sequence[str] = ()
     num_named: int = 0
+    ended: str | None = None  # what ended a crashed job, without a full stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,16 @@ MAX_MESSAGE_BYTES = 19_800
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A body with its headers; signatures and the moment are added at each attempt."""
+    """A body with its headers; signatures and the moment are added at each attempt.
+
+    `kind` is the notice's: at a check of healthchecks.io it decides where the ping goes.
+    """
 
     body: str
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
     subject: str | None = None  # of an e-mail
+    kind: "NoticeKind" = "firing"
 
     @property
     def num_bytes(self) -> int:
@@ -84,6 +88,9 @@ NoticeKind = Literal[
     "test",
     "notifier-unhealthy",
     "fix-outcome",
+    "service-down",
+    "service-up",
+    "heartbeat",
 ]
 MAX_LISTED_ALERTS = 20  # alerts in one notice; of the others it says how many there are
 
@@ -121,7 +128,8 @@ class Notice:
     `sentence` is what an on-call engineer reads first: how slow, since which step, who or what;
     `sub` is the cost per hour, the confidence, the assignee and the last note. `about` are the
     fingerprints of its news, listed or not; other listed alerts were notified before. A firing
-    notice that `is_partly_resolved` has only resolved alerts for news.
+    notice that `is_partly_resolved` has only resolved alerts for news. `began_s` is when an outage
+    of the service began that is over.
     """
 
     notice_id: str
@@ -145,3 +153,4 @@ class Notice:
     base_url: str | None = None
     group_labels: Mapping[str, str] = field(default_factory=dict)
     about: Sequence[str] = ()
+    began_s: float | None = None

@@ -15,6 +15,7 @@ On = Literal[
     "optype",
     "stalled",
     "silent-worker",
+    "crashed",
     "low-fidelity",
     "clock-residual",
     "step-time",

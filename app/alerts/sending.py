@@ -19,11 +19,17 @@ from datetime import UTC, datetime
 import httpcore
 from standardwebhooks.webhooks import Webhook
 
-from app.alerts.formats import alertmanager, email, pagerduty
+from app.alerts.formats import alertmanager, email, healthchecks, pagerduty
 from app.alerts.guard.connection import Network
 from app.alerts.guard.guard import PORTS, Reply, SsrfGuard, operator_guard
-from app.alerts.notice import Message
-from app.alerts.receiver import SETTINGS_RECEIVER_ID, Format, Receiver
+from app.alerts.notice import Message, NoticeKind
+from app.alerts.receiver import (
+    HEARTBEAT_FORMATS,
+    SETTINGS_RECEIVER_ID,
+    Format,
+    Receiver,
+    public_address,
+)
 from app.alerts.smtp import MailServer
 from app.errors import Blocked, InvalidRequest
 
@@ -225,7 +231,37 @@ def send(
         answer = send_mail(transport.mail, receiver, message, delivery_id, now_s)
     else:
         answer = _post_message(transport, receiver, message, delivery_id, now_s)
-    return replace(answer, took_s=transport.monotonic() - began_s)
+    detail = without_secrets_of(receiver, answer.detail)
+    return replace(answer, detail=detail, took_s=transport.monotonic() - began_s)
+
+
+_MIN_SECRET_CHARS = 6  # shorter texts are in every answer
+_MIN_CUT_CHARS = 4
+
+
+def without_secrets_of(receiver: Receiver, text: str) -> str:
+    """The text without the receiver's secrets: some receivers repeat what they were sent.
+
+    One that is cut off at the end of the text is masked, too.
+    """
+    for secret in _secrets_of(receiver):
+        text = text.replace(secret, "***")
+        for length in range(min(len(secret), len(text)), _MIN_CUT_CHARS - 1, -1):
+            if text.endswith(secret[:length]):
+                text = f"{text[:-length]}***"
+                break
+    return text
+
+
+def _secrets_of(receiver: Receiver) -> Sequence[str]:
+    """What nobody but the receiver should read, the longest first."""
+    after_host = receiver.url.removeprefix(public_address(receiver.format, receiver.url))
+    of_headers = (part for value in receiver.headers.values() for part in (value, *value.split()))
+    pieces = {after_host, *re.split(r"[/?&=#]", after_host), *receiver.secrets, *of_headers}
+    pieces |= {secret.removeprefix(KEY_PREFIX) for secret in receiver.secrets}
+    return sorted(
+        (each for each in pieces if len(each) >= _MIN_SECRET_CHARS), key=len, reverse=True
+    )
 
 
 def _post_message(
@@ -235,12 +271,14 @@ def _post_message(
     body = message.body
     if receiver.format == "pagerduty":
         body = pagerduty.with_routing_key(body, receiver.secrets)
-    return _post(transport.guard_for(receiver), _url(receiver), headers, body)
+    return _post(transport.guard_for(receiver), _url(receiver, message.kind), headers, body)
 
 
-def _url(receiver: Receiver) -> str:
+def _url(receiver: Receiver, kind: NoticeKind) -> str:
     if receiver.format == "alertmanager-push":
         return alertmanager.push_url(receiver.url)
+    if receiver.format == "healthchecks":
+        return healthchecks.ping_url(receiver.url, kind)
     return receiver.url
 
 
@@ -267,7 +305,7 @@ def why_not_reached(guard: SsrfGuard, receiver: Receiver) -> str | None:
     if receiver.format == "email":
         return None
     try:
-        guard.connect(_url(receiver))
+        guard.connect(_url(receiver, "test"))
     except httpcore.TimeoutException:
         return "no answer in time"
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
@@ -307,6 +345,7 @@ def refuse_unusable_receiver(
         mail_route(mail, receiver)
     else:
         guard.check(receiver.url)
+    _check_heartbeat(receiver)
     _check_secrets(receiver)
     if len(receiver.headers) > MAX_HEADERS:
         raise InvalidRequest(f"a receiver has {MAX_HEADERS} headers at most")
@@ -315,6 +354,19 @@ def refuse_unusable_receiver(
             raise InvalidRequest(
                 f"header {name[:64]!r} cannot be set: Authorization and X-... can, in plain ASCII"
             )
+
+
+def _check_heartbeat(receiver: Receiver) -> None:
+    if receiver.heartbeat_every_s is None:
+        if receiver.format == "healthchecks":
+            raise InvalidRequest(
+                "heartbeat_every_s: a check of healthchecks gets heartbeats only, say how often"
+            )
+    elif receiver.format not in HEARTBEAT_FORMATS:
+        raise InvalidRequest(
+            f"heartbeat_every_s: format {receiver.format} is for people, heartbeats go to "
+            f"{', '.join(sorted(HEARTBEAT_FORMATS))}"
+        )
 
 
 def _check_secrets(receiver: Receiver) -> None:
@@ -327,5 +379,7 @@ def _check_secrets(receiver: Receiver) -> None:
             check_secret(secret)
     elif receiver.format == "pagerduty" and not receiver.secrets:
         raise InvalidRequest("PagerDuty needs the integration's routing key as its secret")
+    elif receiver.format == "healthchecks" and receiver.secrets:
+        raise InvalidRequest("a check of healthchecks has no secret: its address is one")
     elif not all(_API_KEY.fullmatch(secret) for secret in receiver.secrets):
         raise InvalidRequest("a key is 16 to 512 printable ASCII characters without spaces")

@@ -53,11 +53,16 @@ def _firing_sentence(state: AlertState, job: str) -> str:
         return f"No worker of {job} has sent anything since {since}"
     if detail.on == "silent-worker":
         return _missing_data_sentence(state, job)
+    if detail.on == "crashed":
+        at = "" if detail.since_step is None else f" after {_since_words(state)}"
+        return f"{job} has crashed{at}: {detail.ended or 'what ended it is not known'}"
     return f"{job} runs at {_ratio(detail.slowdown)} of its ideal{_since(state)}"
 
 
 def _resolved_sentence(state: AlertState, job: str) -> str:
     detail = state.detail
+    if detail.on == "crashed":
+        return f"{job} runs again, or has ended well"
     if detail.on in ("stalled", "silent-worker"):
         return (
             f"All workers of {job} send again" if detail.on != "stalled" else f"{job} sends again"
@@ -224,6 +229,8 @@ def cost_sentence(detail: Detail) -> str:
     """What it costs per hour, and how sure the cause is; empty if neither is known."""
     if detail.on == "stalled":
         return f"It has ended, hangs or lost its network.{_cost(detail, 'It costs')}"
+    if detail.on == "crashed":
+        return "Its GPUs are idle or free; nothing of it runs until it is started again."
     if detail.on == "silent-worker":
         return (
             "In the figures of the others, the medians of the other workers of the same stage "
@@ -249,6 +256,8 @@ def response_sentence(assigned_to: str | None, note: str | None) -> str:
 
 def resolved_cost_sentence(was: Detail) -> str:
     """What a resolved alert had cost when it was last notified."""
+    if was.on == "crashed":
+        return ""
     if was.on == "silent-worker":
         return "What it had cost is not measured."
     return _cost(was, "It had cost").strip()

@@ -2,5 +2,5 @@
 
 Read `application.py` first: the middleware from the outside in, and every router. Then
 `service/service.py`, the state that all routes share, and one file of `routes/`.
-Imported by: cli, main.
+Imported by: cli, main, watch.
 """

@@ -18,7 +18,7 @@ from typing_extensions import override
 from app.api.documents import routes as documentation
 from app.api.http import errors
 from app.api.http.bodies import BodyLimit, ProjectRates
-from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, PushLines, PushPace
+from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, PushPace
 from app.api.http.middleware import (
     AuthMiddleware,
     ErrorMiddleware,
@@ -28,6 +28,7 @@ from app.api.http.middleware import (
 from app.api.http.old_spellings import OldSpellings
 from app.api.http.parameters import refuse_unknown_parameters
 from app.api.http.request_log import RequestLog, route_labels
+from app.api.http.work_places import WorkPlaces
 from app.api.openapi import describe
 from app.api.pages import Pages, frontend_dir
 from app.api.routes import (
@@ -40,12 +41,14 @@ from app.api.routes import (
     session,
     settings,
     share_links,
+    status,
     tokens,
 )
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
 from app.api.routes.fleet import fleet, hosts, metrics, saved_views
 from app.api.routes.jobs import (
     annotations,
+    exits,
     fixes,
     jobs,
     lifecycle,
@@ -80,6 +83,7 @@ ROUTERS = (
     search.router,
     hosts.router,
     jobs.router,
+    exits.router,
     lifecycle.router,
     recording.router,
     fixes.router,
@@ -110,6 +114,7 @@ ROUTERS = (
     tokens.router,
     share_links.router,
     settings.router,
+    status.router,
     demo.router,
 )
 
@@ -190,9 +195,9 @@ def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
         ),
         Middleware(ProjectShareLimit),
         Middleware(BodyLimit, max_bytes=limits.max_body_bytes),
-        Middleware(PushLines),
-        Middleware(ops.PushOpsMiddleware, service=service),
         Middleware(LinkedPictureMiddleware, now_s=service.now_s),
+        Middleware(WorkPlaces),
+        Middleware(ops.PushOpsMiddleware, service=service),
         Middleware(PictureMiddleware, draw=png),
     ]
 

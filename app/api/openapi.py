@@ -446,6 +446,15 @@ def _window_result() -> dict[str, Any]:
                 "launched late.",
             },
             "steps": {"type": "array", "items": {"type": "integer"}},
+            "thinned": {
+                **thing,
+                "description": "Only where the window is old: what was kept of it. `resolution` is "
+                "`window` (no figures by step any more), or `hour` or `day`: the result is that of "
+                "`window.num_windows` windows, `steps` are the first ones of as many stretches as "
+                "`step_counts` has numbers of steps, and each value by step is the mean of "
+                "one. `recorded` names the one window whose operations are still stored, "
+                "`num_skipped` counts the skipped steps, of which some are listed.",
+            },
             "step_started_s": {
                 "type": "array",
                 "items": {"type": ["number", "null"]},

@@ -37,6 +37,7 @@ PAGE_PATHS = (
     "/settings",
     "/settings/audit",
     "/compare",
+    "/status",
 )
 ASK_AGAIN = "no-cache"
 NEVER_CHANGES = "public, max-age=31536000, immutable"

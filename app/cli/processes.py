@@ -43,15 +43,16 @@ def serve(
         tls_key=tls_key,
         allow_lossy=allow_lossy or None,
     )
-    is_new = not _has_token(settings)
-    settings = settings.with_token()
-    settings = settings.model_copy(update={"demo_switch": settings.data_dir / "demo-is-on"})
+    settings = settings.with_token().with_secret_key()
+    settings = settings.model_copy(
+        update={"demo_switch": settings.data_dir / "demo-is-on", **_canary_change(settings)}
+    )
     stop = StopSignal()
     with ExitStack() as stack:
         everything = Supervisor(settings, stop)
         everything.start(stack)
         more = (f"Data:   {settings.data_dir}", *remote_access_hint(settings))
-        _print_address(settings, is_new, *more)
+        _print_address(settings, *more)
         everything.keep_running()
 
 
@@ -76,16 +77,24 @@ def demo(
     with ExitStack() as stack:
         directory = data_dir or Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
         settings, notes = _demo_settings(host, port, directory)
-        is_new = not _has_token(settings)
-        settings = settings.with_token()
+        settings = settings.with_token().with_secret_key()
         everything = Supervisor(settings, stop)
         everything.start(stack)
         everything.start_demo()
         url = page_url(settings)
         to_see = [f"  {url}/jobs/{job.job_id}\n      {job.to_see}" for job in demo_jobs()]
         heading = "What to look at; first figures come after about 3 s, the first fault after 30 s:"
-        _print_address(settings, is_new, *notes, heading, *to_see)
+        _print_address(settings, *notes, heading, *to_see)
         everything.keep_running()
+
+
+_CANARY_EVERY_S = 120.0
+
+
+def _canary_change(settings: "Settings") -> dict[str, object]:
+    """The canary is on where everything runs on one machine, unless that was set."""
+    is_set = "canary_every_s" in settings.model_fields_set
+    return {} if is_set else {"canary_every_s": _CANARY_EVERY_S}
 
 
 # A stall is there to be seen: not only after the minutes that real jobs get.
@@ -192,14 +201,9 @@ def _stop_event() -> threading.Event:
     return stop
 
 
-def _has_token(settings: "Settings") -> bool:
-    return settings.token is not None or settings.token_file.exists()
-
-
-def _print_address(settings: "Settings", is_new: bool, *more: str) -> None:
+def _print_address(settings: "Settings", *more: str) -> None:
     from app.cli.supervisor import address_lines
 
     # Plain lines: an address with a frame or a line break cannot be clicked or copied.
-    shows_token = is_new or sys.stdout.isatty()
-    lines = address_lines(settings, _token(settings), shows_token=shows_token)
+    lines = address_lines(settings, _token(settings), is_terminal=sys.stdout.isatty())
     typer.echo("\n".join(["", *lines, "", *more, "", "Ctrl-C stops everything.", ""]))

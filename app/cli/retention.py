@@ -1,4 +1,4 @@
-"""`paceline retention`: how long data is kept."""
+"""`paceline retention`: how long data is kept, and how much of it."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated
@@ -9,9 +9,9 @@ from app.cli.options import DataDir
 
 if TYPE_CHECKING:
     from app.settings import Settings
-    from app.store.retention import RetentionDays
+    from app.store.shrinking.thinning import ThinningDays
 
-app = typer.Typer(no_args_is_help=True, help="How long operations and results are kept.")
+app = typer.Typer(no_args_is_help=True, help="How much is kept, and how long.")
 
 Days = Annotated[float | None, typer.Option(min=1, help="Days. Default: the service's setting.")]
 
@@ -23,7 +23,7 @@ def run(
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Remove data older than its project's retention, as the consumers do once an hour.
+    """Remove and thin data as old as the settings say, as the consumers do once an hour.
 
     Example: paceline retention run --dry-run
     """
@@ -33,7 +33,7 @@ def run(
     ask = retention.count_old if dry_run else retention.sweep
     found: Counter[tuple[str, str]] = Counter()
     with open_store(data_dir) as (store, settings):
-        for batch in ask(store, _default_keep(settings)):
+        for batch in ask(store, settings.retention, _thinning(settings)):
             found[batch.project, batch.kind] += batch.number
     for (project, kind), number in found.items():
         typer.echo(f"{project}: {number} {kind} {'to remove' if dry_run else 'removed'}")
@@ -43,19 +43,41 @@ def run(
 
 @app.command()
 def show(data_dir: DataDir = None) -> None:
-    """Show how long each project keeps its data.
+    """Show how long each project keeps its data, how much it has, and its quota.
 
     Example: paceline retention show
     """
     from app.cli.store_access import open_store
     from app.store import retention
+    from app.store.shrinking import quota
 
     with open_store(data_dir) as (store, settings), store.read() as conn:
-        found = retention.policies(conn, _default_keep(settings))
-    for policy in found:
-        days = (policy.days.raw_days, policy.days.results_days)
-        words = [_days(each, own) for each, own in zip(days, policy.is_own, strict=True)]
-        typer.echo(f"{policy.project}: operations {words[0]}, results {words[1]}")
+        for policy in retention.policies(conn, settings.retention):
+            limits = policy.limits
+            days = zip((limits.raw_days, limits.results_days), policy.is_own, strict=False)
+            raw, results = (_days(each, own) for each, own in days)
+            used_gb = quota.stored_bytes(conn, policy.project) / 1e9
+            most = "no quota" if limits.max_gb is None else _gb(limits.max_gb, policy.is_own[2])
+            typer.echo(
+                f"{policy.project}: operations {raw}, results {results}; "
+                f"windows take {used_gb:.3g} GB, {most}"
+            )
+
+
+@app.command()
+def compact(data_dir: DataDir = None) -> None:
+    """Rewrite a SQLite file without free space; once for files of older releases.
+
+    Stop the service first. From then on the file shrinks by itself when data is removed.
+
+    Example: paceline retention compact
+    """
+    from app.cli.store_access import open_store
+    from app.store.shrinking.file_size import rewrite_file
+
+    with open_store(data_dir) as (store, _):
+        before_bytes, after_bytes = rewrite_file(store)
+    typer.echo(f"{before_bytes / 1e6:,.0f} MB before, {after_bytes / 1e6:,.0f} MB now")
 
 
 @app.command("set")
@@ -63,26 +85,38 @@ def set_(
     project: Annotated[str, typer.Option(help="The project's id.")],
     raw_days: Days = None,
     results_days: Days = None,
+    max_gb: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="GB that its windows may take. Default: the service's."),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Set how long a project's operations and results are kept.
+    """Set how long a project's operations and results are kept, and how much of them.
+
+    An option that is left out goes back to the service's setting.
 
     Example: paceline retention set --project research --raw-days 60
     """
     from app.cli.store_access import audit_action, open_store
     from app.store import retention
 
-    days = {"raw_days": raw_days, "results_days": results_days}
+    limits = {"raw_days": raw_days, "results_days": results_days, "max_gb": max_gb}
     with open_store(data_dir) as (store, _), store.write() as conn:
-        retention.set_project_days(conn, project, **days)
-        audit_action(conn, project, "retention.set", project, **days)
+        retention.set_project_limits(conn, project, **limits)
+        audit_action(conn, project, "retention.set", project, **limits)
     show(data_dir)
 
 
-def _default_keep(settings: "Settings") -> "RetentionDays":
-    from app.store.retention import RetentionDays
+def _thinning(settings: "Settings") -> "ThinningDays":
+    from app.store.shrinking.thinning import ThinningDays
 
-    return RetentionDays(settings.keep_raw_days, settings.keep_results_days)
+    return ThinningDays(
+        settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days
+    )
+
+
+def _gb(number: float, is_own: bool) -> str:
+    return f"of at most {number:g} GB{'' if is_own else ' (default)'}"
 
 
 def _days(number: float, is_own: bool) -> str:

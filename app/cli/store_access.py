@@ -26,7 +26,7 @@ def open_store(data_dir: Path | None) -> Iterator[tuple[Store, Settings]]:
     check_store_exists(settings)
     if not is_migrated(settings.store_url):
         raise StartUpFailed("the database's tables are of another version: run paceline migrate")
-    store = Store(settings.store_url)
+    store = Store(settings.store_url, keys=settings.secret_keys())
     try:
         yield store, settings
     finally:
@@ -46,6 +46,37 @@ def check_store_exists(settings: Settings) -> None:
             f"no Paceline store in {path.parent}: name its directory with --data-dir or "
             "PACELINE_DATA_DIR, or create one with paceline serve or paceline migrate"
         )
+
+
+def seal_plain_secrets(settings: Settings) -> list[str]:
+    """Encrypt what older releases stored in plain; what there is to say of secrets, in sentences.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    from app.store.credentials import resealing
+
+    keys = settings.secret_keys()
+    store = Store(settings.store_url, keys=keys)
+    try:
+        with store.read() as conn:
+            before = resealing.count(conn)
+        done = resealing.reseal(store).done if keys and before.plain else 0
+    finally:
+        store.close()
+    said = [f"{done} secrets are encrypted now"] if done else []
+    if before.plain and not keys:
+        said.append(
+            f"{before.plain} secrets are stored in plain, as there is no key: set "
+            "PACELINE_SECRET_KEY (paceline secrets new-key makes one) and run paceline migrate"
+        )
+    if before.locked:
+        needed = ", ".join(sorted(before.by_key.keys() - keys.ids))
+        said.append(
+            f"{before.locked} secrets cannot be read, as their key is not here ({needed}): "
+            "add it to PACELINE_SECRET_KEY, behind the newest"
+        )
+    return said
 
 
 CLI_ACTOR = "command line"

@@ -19,11 +19,14 @@ from types import FrameType
 
 import structlog
 
+from app.addresses import listens_on_all
 from app.api.service.demo_switch import DemoSwitch
-from app.errors import StartUpFailed
+from app.cli.store_access import seal_plain_secrets
+from app.data_directory import make_data_dir
+from app.errors import DiskFull, QueueUnavailable, StartUpFailed
 from app.ingest.embedded.queue import EmbeddedQueue
 from app.ingest.embedded.server import SET_PARENT_DEATH_SIGNAL, dies_with_parent
-from app.settings import Settings, listens_on_all
+from app.settings import Settings
 from app.store.migrations import migrate
 
 log = structlog.get_logger()
@@ -104,7 +107,10 @@ class ChildProcess:
 
 
 _STOP_WITHIN_S = 8.0
+_STOP_DEMO_WITHIN_S = 20.0  # six jobs deliver what they have, then end
 _CHECK_EVERY_S = 0.25
+_DISK_CHECK_EVERY_S = 2.0
+_COMPACT_EVERY_S = 30.0
 
 
 @contextmanager
@@ -114,7 +120,7 @@ def data_dir_lock(data_dir: Path) -> Iterator[None]:
     Raises:
         StartUpFailed: another Paceline uses it.
     """
-    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_data_dir(data_dir)
     with (data_dir / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,6 +189,8 @@ class Supervisor:
         self._stop = stop
         self._queue: EmbeddedQueue | None = None
         self._children: list[ChildProcess] = []
+        self._disk = settings.disk_watch()
+        self._compact_at_s = 0.0
         self._demo_switch = DemoSwitch(settings.demo_switch)
         self._demo: ChildProcess | None = None
 
@@ -193,8 +201,10 @@ class Supervisor:
             StartUpFailed: something cannot start.
         """
         settings = self._settings
+        settings.check_usable()
         stack.enter_context(data_dir_lock(settings.data_dir))
         check_port_free(settings.host, settings.port)
+        self._wait_for_space()
         self._demo_switch.turn_off()  # nobody waits for a demo of before
         stack.callback(self._stop_demo)
         environment = settings.as_environment()
@@ -205,6 +215,8 @@ class Supervisor:
             stack.callback(self._queue.stop)
             environment["PACELINE_REDIS_URL"] = self._queue.start()
         migrate(settings.store_url)
+        for sentence in seal_plain_secrets(settings):
+            log.warning("secrets of receivers", said=sentence)
         # The lock makes the name unique, so a restarted consumer gets its shards back at once.
         commands = {"api": ["api"], "consumer": ["consumer", "--name", "embedded"]}
         for name, command in commands.items():
@@ -217,11 +229,35 @@ class Supervisor:
     def keep_running(self) -> None:
         """Restart processes that die, until stopped."""
         while not self._stop.wait(_CHECK_EVERY_S):
-            if self._queue is not None and not self._queue.alive():
-                self._queue.start()
+            if self._queue is not None:
+                self._queue.keep_alive()
+                self._compact_queue(self._queue)
             for child in self._children:
                 child.keep_alive()
             self._run_demo_while_on()
+
+    def _wait_for_space(self) -> None:
+        """Return once the disk has room for what a start writes, or when stopped."""
+        while True:
+            try:
+                self._disk.refuse_writes()
+            except DiskFull as error:
+                log.warning("waiting", reason=str(error), retry_in_s=_DISK_CHECK_EVERY_S)
+                if not self._stop.wait(_DISK_CHECK_EVERY_S):
+                    continue
+            return
+
+    def _compact_queue(self, queue: EmbeddedQueue) -> None:
+        """On a disk that fills, free what the queue's log holds of entries that are done."""
+        now_s = time.monotonic()
+        if now_s < self._compact_at_s or self._disk.level == "ok" or not queue.alive():
+            return
+        self._compact_at_s = now_s + _COMPACT_EVERY_S
+        try:
+            if queue.compact():
+                log.info("event queue compacts its log, since the disk fills")
+        except QueueUnavailable as error:
+            log.warning("event queue not compacted", reason=str(error))
 
     def start_demo(self) -> None:
         """Push the demo's jobs to this server, until it stops or the switch is turned off."""
@@ -246,7 +282,7 @@ class Supervisor:
 
     def _stop_demo(self) -> None:
         if self._demo is not None:
-            self._demo.stop(within_s=_STOP_WITHIN_S)
+            self._demo.stop(within_s=_STOP_DEMO_WITHIN_S)
             self._demo = None
 
     def _wait_until_answering(self, api: ChildProcess) -> None:
@@ -275,10 +311,10 @@ def remote_access_hint(settings: Settings) -> list[str]:
     return ["From elsewhere: set PACELINE_ALLOWED_HOSTS to the host names of this machine."]
 
 
-def address_lines(settings: Settings, token: str, *, shows_token: bool) -> list[str]:
-    """URL of the page, and the token or, since logs are read by others, where to find it."""
+def address_lines(settings: Settings, token: str, *, is_terminal: bool) -> list[str]:
+    """URL of the page, and the token or, in a log, which others read, the file that has it."""
     url = page_url(settings)
-    if shows_token:
+    if is_terminal:
         return [f"Page:   {url}/#token={token}", f"Token:  {token}"]
     file = settings.token_file
     is_kept = file.exists() and file.read_text().strip() == token

@@ -71,6 +71,16 @@ class ShardAlerts:
         self._newest_closed[job_id] = max(epoch, self._newest_closed[job_id])
         return changes + job_alerts.end(epoch, self._context.unix_time())
 
+    def put_away(self, job_id: str) -> list[AlertChange]:
+        """End all alerts of a job that was archived or deleted: a crash is told until then."""
+        job_alerts, changes = self._loaded(job_id)
+        return changes + job_alerts.put_away(self._context.unix_time())
+
+    def jobs_put_away(self) -> list[str]:
+        """The shard's archived and deleted jobs that have alerts."""
+        with self._context.store.read() as conn:
+            return sorted(filter(self._is_own_shard, alerts.of_hidden_jobs(conn)))
+
     def apply_rules(self, job_id: str) -> list[AlertChange]:
         """Apply the current rules of the job's project."""
         job_alerts, changes = self._loaded(job_id)

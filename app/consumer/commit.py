@@ -27,6 +27,7 @@ from app.store import runs as stored_runs
 from app.store.alerting import alerts, notifications
 from app.store.database import Connection, with_longer_limit
 from app.store.dead_letters import DeadLetter
+from app.store.ending import exits
 from app.store.shards import SpoolRow
 from app.store.windows import StepRow, WindowRecord, split_by_step
 
@@ -120,6 +121,7 @@ def _window_record(outcome: WindowOutcome, now_s: float) -> WindowRecord:
     window, report = outcome.change.window, outcome.observation.report
     result, per_step = split_by_step(outcome.observation.result)
     settled = [*window.steps, *(skipped.step for skipped in window.skipped)]
+    packed = outcome.change.ops
     return WindowRecord(
         epoch=window.epoch,
         first_step=window.first_step,
@@ -132,7 +134,8 @@ def _window_record(outcome: WindowOutcome, now_s: float) -> WindowRecord:
         verdict=outcome.observation.verdict,
         per_step=per_step,
         result=result,
-        trace=outcome.change.ops,
+        trace=packed and packed.rounded,
+        remainders=packed and packed.remainders,
         updated_s=now_s,
     )
 
@@ -175,6 +178,7 @@ class RunTurn:
     taken: list[SpooledBatch] = field(default_factory=list)
     spooled_through: int = -1  # the last step in `taken`
     newest_step: int | None = None
+    received_s: float = 0.0  # Unix time of the newest batch in `taken`
     is_closed: bool = False
     has_state: bool = False  # whether the assembler's state is saved
     has_history: bool = False  # whether a window has closed
@@ -275,8 +279,8 @@ def _save_run(conn: Connection, context: ConsumerContext, each: RunTurn) -> None
     if each.is_closed:
         stored_runs.mark_closed(conn, *run.key)
         _judge_whole_run(conn, run)
-    elif each.taken:
-        stored_runs.reopen(conn, *run.key)
+    elif each.taken and stored_runs.reopen(conn, *run.key):
+        exits.goes_on(conn, *run.key, received_s=each.received_s)
 
 
 def _judge_whole_run(conn: Connection, run: LoadedRun) -> None:
@@ -302,6 +306,7 @@ def _save_assembler(conn: Connection, each: RunTurn) -> None:
     run.counts = replace(run.counts, lost_batches=run.assembler.tracker.num_lost)
     shards.save_assembler(conn, *run.key, run.assembler.dump(run.turn))
     shards.forget_spooled(conn, *run.key, through_step=run.assembler.closed_through)
+    windows.forget_remainders(conn, *run.key, before_step=run.assembler.first_revisable)
     if run.assembler.tracker.has_new_drops:
         stored_runs.save_drops(conn, *run.key, run.assembler.tracker.drops())
     if run.assembler.tracker.has_new_hosts:

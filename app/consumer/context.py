@@ -16,6 +16,8 @@ from app.ingest.assembly.assembler import WindowRules
 from app.ingest.queue import Announcer, QueueReader
 from app.store import service_state
 from app.store.database import Connection, Store, now_s
+from app.store.disk.usage import DiskWatch
+from app.store.objects.bucket import Bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,11 @@ class ConsumerContext:
 
     `monotonic` times deadlines on this machine, `database_time` the leases that all processes
     share, and `unix_time` is what is saved. `process` is a name that no other process ever has.
+    `disk` says what is still stored.
     `default_rules` are for projects without alert rules of their own. The dispatcher looks at an
     alert group `group_wait_s` after an alert began or ceased to fire. A rank without batches for
     `silent_after_s` is silent; before a run's first complete step, `start_within_s` if longer.
+    `bucket` has the operations that left the database; None where none do.
     """
 
     store: Store
@@ -42,6 +46,8 @@ class ConsumerContext:
     monotonic: Callable[[], float]
     unix_time: Callable[[], float]
     database_time: Callable[[Connection], float]
+    disk: DiskWatch = field(default_factory=DiskWatch)
+    bucket: Bucket | None = None
     process: str = field(default_factory=lambda: uuid4().hex)
 
 

@@ -34,7 +34,7 @@ from app.consumer.group_snapshot import (
     read_snapshot,
 )
 from app.consumer.outcome_notices import hand_over, write_outcomes
-from app.errors import LeaseLost, Unavailable
+from app.errors import LeaseLost, SecretsLocked, Unavailable
 from app.store import jobs, service_state
 from app.store.alerting import notifications, outbox, silences
 from app.store.alerting.notifications import AlertGroup, LastNotification
@@ -276,7 +276,12 @@ def _picture_links(
 ) -> SignedPictureLinks | None:
     if base_url is None or not context.has_pictures:
         return None
-    return SignedPictureLinks(base_url, service_state.find_or_make_key(conn, KEY_NAME))
+    try:
+        key = service_state.find_or_make_key(conn, KEY_NAME)
+    except SecretsLocked as error:
+        log.warning("messages without pictures", reason=str(error))
+        return None
+    return SignedPictureLinks(base_url, key)
 
 
 def _write_draft(

@@ -46,7 +46,7 @@ def read_snapshot(
     if rule is not None and mine:
         _, labels = jobs.name_and_labels(conn, group.job_id)
         mine = _with_rule_fields(mine, rule, labels)
-    receivers = [each for each in stored_receivers.for_project(conn, project) if each.is_enabled]
+    receivers = [each for each in stored_receivers.of_alerts(conn, project) if each.is_enabled]
     return GroupSnapshot(
         current_alerts(conn, mine, notified, now_s),
         notified,

@@ -1,4 +1,7 @@
-"""The janitor: removes rows past their project's retention, in small batches."""
+"""The janitor: removes rows past their project's retention and thins old ones, in small batches.
+
+Afterwards a SQLite file gives pages that are no longer used back to the disk.
+"""
 
 import threading
 import time
@@ -10,7 +13,9 @@ import structlog
 from app.errors import LeaseLost, Unavailable
 from app.store import retention
 from app.store.database import Store
-from app.store.retention import RetentionDays
+from app.store.retention import RetentionLimits
+from app.store.shrinking.file_size import give_back_free_pages
+from app.store.shrinking.thinning import ThinningDays
 
 log = structlog.get_logger()
 
@@ -25,10 +30,16 @@ class Janitor:
     """Sweeps once an hour; of several consumers' janitors one at a time."""
 
     def __init__(
-        self, store: Store, usual: RetentionDays, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        store: Store,
+        usual: RetentionLimits,
+        thinning: ThinningDays,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._usual = usual
+        self._thinning = thinning
         self._monotonic = monotonic
 
     def run(self, stop: threading.Event) -> None:
@@ -46,7 +57,7 @@ class Janitor:
                 log.exception("removal failed")
 
     def turn(self, stop: threading.Event) -> bool:
-        """Remove old rows for up to _TURN_S; True if none are left.
+        """Remove and thin old rows, and shrink the file, for up to _TURN_S; True if all is done.
 
         Raises:
             LeaseLost: another process is at it.
@@ -55,7 +66,7 @@ class Janitor:
         until_s = self._monotonic() + _TURN_S
         removed: Counter[str] = Counter()
         is_done = True
-        for batch in retention.sweep(self._store, self._usual):
+        for batch in retention.sweep(self._store, self._usual, self._thinning):
             removed[batch.kind] += batch.number
             if self._monotonic() >= until_s or stop.wait(_BETWEEN_BATCHES_S):
                 is_done = False
@@ -64,4 +75,17 @@ class Janitor:
             log.info(
                 "old rows removed", **{kind.replace(" ", "_"): n for kind, n in removed.items()}
             )
+        return is_done and self._shrink(stop, until_s)
+
+    def _shrink(self, stop: threading.Event, until_s: float) -> bool:
+        """Give free pages of a SQLite file back, in short transactions; False if some are left."""
+        freed_bytes = 0
+        is_done = True
+        for size_bytes in give_back_free_pages(self._store):
+            freed_bytes += size_bytes
+            if self._monotonic() >= until_s or stop.wait(_BETWEEN_BATCHES_S):
+                is_done = False
+                break
+        if freed_bytes:
+            log.info("database file shrunk", freed_bytes=freed_bytes)
         return is_done

@@ -16,7 +16,7 @@ import structlog
 
 from app.consumer.context import ConsumerContext
 from app.consumer.shard import ShardWork
-from app.errors import LeaseLost, Unavailable
+from app.errors import DiskFull, LeaseLost, Unavailable
 from app.ingest.queue import Entry
 from app.ingest.wire.body import EXTENSIONS
 from app.store import runs, shards
@@ -60,7 +60,12 @@ class Consumer:
         self._leave()
 
     def turn(self, stop: threading.Event) -> None:
-        """One round: leases, entries, tick."""
+        """One round: leases, entries, tick.
+
+        Raises:
+            DiskFull: nothing could be written; no entry was read, which the queue would log, too.
+        """
+        self._context.disk.refuse_writes()
         now_s = self._context.monotonic()
         if now_s >= self._next_lease_s:
             self.leases.refresh()
@@ -80,6 +85,7 @@ class Consumer:
             self._next_tick_s = now_s + _TICK_S
             for shard in list(self._shards):
                 self._run_fenced(shard, ShardWork.tick)
+        self.leases.has_turned = True
 
     def _open_shards(self) -> None:
         for shard in set(self._shards) - set(self.leases.held):
@@ -138,6 +144,9 @@ class Leases:
         self._context = context
         self._name = name
         self.held: dict[int, int] = {}
+        # A turn with shards is finished since the last refresh: the API tells people when no
+        # consumer does that any more, though its heartbeats may go on.
+        self.has_turned = False
         self._lock = threading.Lock()  # no lease is renewed while it is released
         self._is_over = False
 
@@ -146,7 +155,7 @@ class Leases:
         context = self._context
         with context.store.write() as conn:
             now_s = context.database_time(conn)
-            self._heartbeat(conn, now_s)
+            self._heartbeat(conn, now_s, has_turned=self.has_turned)
             num_live = max(1, shards.count_live(conn, now_s=now_s))
             fair = -(-context.num_shards // num_live)
             for shard in list(self.held):
@@ -154,6 +163,7 @@ class Leases:
             for shard in range(context.num_shards):
                 if shard not in self.held and len(self.held) < fair:
                     self._acquire(conn, shard, now_s)
+        self.has_turned = False
 
     def renew(self) -> None:
         """Renew the leases of all held shards; safe to call from another thread.
@@ -172,9 +182,15 @@ class Leases:
                         conn, shard, self._name, fence, now_s=now_s, lease_s=context.lease_s
                     )
 
-    def _heartbeat(self, conn: Connection, now_s: float) -> None:
-        lease_s = self._context.lease_s
-        shards.heartbeat(conn, self._name, now_s=now_s, lease_s=lease_s, knows=EXTENSIONS)
+    def _heartbeat(self, conn: Connection, now_s: float, *, has_turned: bool = False) -> None:
+        shards.heartbeat(
+            conn,
+            self._name,
+            now_s=now_s,
+            lease_s=self._context.lease_s,
+            knows=EXTENSIONS,
+            has_turned=has_turned,
+        )
 
     def _renew(self, conn: Connection, shard: int, *, keep: bool, now_s: float) -> None:
         context, fence = self._context, self.held[shard]
@@ -237,6 +253,7 @@ def stop_watchdog() -> None:
 
 _RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)
 _MAX_DELAY_S = 5.0
+_DISK_DELAY_S = 2.0  # asking costs nothing, and everything waits for the answer
 
 
 class Backoff:
@@ -253,5 +270,7 @@ class Backoff:
     def wait(self, error: Unavailable) -> None:
         """Log the error, and wait until the next attempt is due."""
         delay_s = next(self._delays_s)
+        if isinstance(error, DiskFull):
+            delay_s = min(delay_s, _DISK_DELAY_S)
         log.warning("waiting", reason=str(error), retry_in_s=delay_s)
         self._stop.wait(delay_s)

@@ -20,6 +20,7 @@ from app.consumer.loop import (
     restart_watchdog,
     stop_watchdog,
 )
+from app.consumer.mover import Mover
 from app.consumer.sender import OutboxSender
 from app.diagnosis.warm_up import start_warm_up
 from app.engine.memory import keep_freed_memory
@@ -30,8 +31,10 @@ from app.ingest.redis.queue import RedisReader
 from app.ingest.redis.server_checks import refuse_weaknesses
 from app.settings import Settings
 from app.store.alerting import receivers
+from app.store.credentials import resealing
 from app.store.database import Store, durability_weaknesses, is_migrated, now_s
-from app.store.retention import RetentionDays
+from app.store.disk.recorder import DiskRecorder
+from app.store.shrinking.thinning import ThinningDays
 from app.telemetry import set_up_logging
 
 log = structlog.get_logger()
@@ -44,7 +47,7 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         StartUpFailed: the settings of queue, store or webhook cannot be used.
     """
     set_up_logging(settings.log_format)
-    _check_notify_settings(settings)
+    settings.check_usable()
     keep_freed_memory()
     start_warm_up(stop)
     with ExitStack() as stack:
@@ -53,8 +56,17 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
             return
         consumer = Consumer(context, name)
         _start_notifying(stack, settings, context, stop)
-        keep = RetentionDays(settings.keep_raw_days, settings.keep_results_days)
-        _start_thread(stack, "janitor", Janitor(context.store, keep).run, stop)
+        keep = settings.retention
+        thinning = ThinningDays(
+            settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days
+        )
+        _start_thread(stack, "janitor", Janitor(context.store, keep, thinning).run, stop)
+        recorder = DiskRecorder(context.store, context.disk)
+        _start_thread(stack, "disk", recorder.run, stop)
+        if context.bucket is not None:
+            after_s = max(settings.s3_after_h * 3600, 2 * settings.revise_for_s)
+            mover = Mover(context.store, context.bucket, after_s=after_s)
+            _start_thread(stack, "mover", mover.run, stop)
         _start_thread(
             stack,
             "heartbeat",
@@ -82,22 +94,28 @@ def check(settings: Settings) -> None:
     Raises:
         PacelineError: one cannot; the message says what to change.
     """
-    _check_notify_settings(settings)
+    settings.check_usable()
     with ExitStack() as stack:
         context = _open_context(settings, stack)
         for shard in range(settings.shards):
             context.queue.backlog(shard)
 
 
-def _check_notify_settings(settings: Settings) -> None:
-    notify_settings.settings_receiver(settings)
-    notify_settings.notify_transport(settings)
-    notify_settings.cordon_hook(settings)
+def _warn_of_secrets(store: Store) -> None:
+    with store.read() as conn:
+        counts = resealing.count(conn)
+    if counts.locked or counts.plain:
+        log.warning(
+            "secrets of receivers are not all encrypted with a key that is here",
+            locked=counts.locked,
+            plain=counts.plain,
+            keys=sorted(counts.by_key),
+        )
 
 
 def _put_settings_receiver(settings: Settings, context: ConsumerContext) -> None:
     with context.store.write() as conn:
-        receivers.put_settings_receiver(conn, notify_settings.settings_receiver(settings))
+        receivers.put_settings_receiver(conn, settings.settings_receiver())
 
 
 def _start_notifying(
@@ -135,6 +153,7 @@ def _wait_for_context(
         with ExitStack() as attempt:
             try:
                 context = _open_context(settings, attempt)
+                _warn_of_secrets(context.store)
                 _put_settings_receiver(settings, context)
             except Unavailable as error:
                 backoff.wait(error)
@@ -151,7 +170,7 @@ def _open_context(settings: Settings, stack: ExitStack) -> ConsumerContext:
         )
     if not is_migrated(settings.store_url):
         raise StartUpFailed("the database has other tables than this version: run paceline migrate")
-    store = Store(settings.store_url)
+    store = Store(settings.store_url, keys=settings.secret_keys())
     stack.callback(store.close)
     queue = RedisReader(settings.redis_url)
     stack.callback(queue.close)
@@ -177,4 +196,6 @@ def _open_context(settings: Settings, stack: ExitStack) -> ConsumerContext:
         monotonic=time.monotonic,
         unix_time=time.time,
         database_time=now_s,
+        disk=settings.disk_watch(),
+        bucket=settings.bucket(),
     )

@@ -20,7 +20,7 @@ from app.consumer.context import ConsumerContext
 from app.consumer.recent_results import RecentResults
 from app.diagnosis import job_history
 from app.diagnosis.job_history import History
-from app.errors import PacelineError
+from app.errors import ObjectStorageUnavailable, PacelineError
 from app.ingest.assembly.assembler import (
     AddedBatch,
     EarlierBatch,
@@ -29,11 +29,13 @@ from app.ingest.assembly.assembler import (
     unpack_spool,
 )
 from app.ingest.assembly.rank_tracker import NO_STEP
+from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.batch import OpBatch
 from app.ingest.queue import entry_order, shard_of
 from app.ingest.wire import codec
 from app.store import hosts, jobs, runs, shards, windows
-from app.store.database import Connection, Store, with_longer_limit
+from app.store.database import Connection, with_longer_limit
+from app.store.objects import moves
 from app.store.runs import IngestCounts
 from app.trace.ops import OpTypes
 
@@ -213,7 +215,7 @@ def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedR
         registration.job,
         key[1],
         context.assembler_rules,
-        lambda first_step: _stored_operations(context.store, key, first_step),
+        lambda first_step: _stored_operations(context, key, first_step),
         blob=shards.load_assembler(conn, *key),
         before=(
             _spooled_batch(turn, taken, registration.op_types)
@@ -267,13 +269,19 @@ def _spooled_batch(turn: int, taken: SpooledBatch, op_types: OpTypes) -> Earlier
     return EarlierBatch(turn, batch, batch_digest(plain), taken.dropped)
 
 
-def _stored_operations(store: Store, key: RunKey, first_step: int) -> bytes:
+def _stored_operations(context: ConsumerContext, key: RunKey, first_step: int) -> PackedWindow:
     job_id, epoch = key
-    with store.read() as conn:
-        blob = windows.trace(conn, job_id, f"{epoch}-{first_step}")
-    if blob is None:
+    with context.store.snapshot() as conn:
+        found = moves.find(conn, job_id, f"{epoch}-{first_step}")
+        remainders = windows.remainders(conn, job_id, epoch, first_step)
+    try:
+        # Windows that may be revised do not move: it is there by chance, and nobody waits for it.
+        rounded = moves.fetch(context.bucket, found)
+    except ObjectStorageUnavailable as error:
+        raise LookupError(str(error)) from error
+    if rounded is None:
         raise LookupError(f"the operations of window {epoch}-{first_step} are gone")
-    return blob
+    return PackedWindow(rounded, remainders)
 
 
 def _count_batch(before: IngestCounts, batch: OpBatch, added: AddedBatch) -> IngestCounts:
@@ -326,6 +334,7 @@ class RunCache:
         self._next_listen_s = 0.0
         self._newest: str | None = None  # of the queue, when we last looked
         self._was_behind = False
+        self.has_listened = False  # just now, and the queue held nothing old
 
     def to_load(self) -> list[RunKey]:
         """Runs of this shard to load at the start: those with an open window, watched, or stalled.
@@ -400,11 +409,13 @@ class RunCache:
     def silent_ranks(self) -> dict[str, dict[RunKey, SilentRanks]]:
         """Silent ranks by job and run; empty unless a check is due, or while the queue lags."""
         now_s = self._context.monotonic()
-        if now_s < self._next_listen_s or not self._runs:
+        self.has_listened = False
+        if now_s < self._next_listen_s:
             return {}
         self._next_listen_s = now_s + CHECK_SILENCE_EVERY_S
-        if self._falls_behind():
+        if self._runs and self._falls_behind():
             return {}
+        self.has_listened = True
         found: dict[str, dict[RunKey, SilentRanks]] = defaultdict(dict)
         self._note_only_scored()
         for key, run in self._runs.items():

@@ -18,7 +18,7 @@ from app.alerts import sending
 from app.alerts.formats import slack
 from app.alerts.formats.registry import render_notice
 from app.alerts.labels import Silence
-from app.alerts.notice import Message, Notice
+from app.alerts.notice import Message, Notice, NoticeKind
 from app.alerts.planning.plan import silenced_until
 from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
 from app.alerts.retry import GONE_STATUS, next_delay_s, parse_retry_after, reason_to_disable
@@ -50,8 +50,10 @@ MAX_AT_ONCE = 160
 class OutboxSender:
     """Delivers messages; any number of senders share one outbox. Close it when done."""
 
-    def __init__(self, context: NotifyContext) -> None:
+    def __init__(self, context: NotifyContext, kinds: frozenset[NoticeKind] | None = None) -> None:
+        """With `kinds`, it delivers messages of these only."""
         self._context = context
+        self._kinds = kinds
         self._pool = ThreadPoolExecutor(MAX_AT_ONCE, thread_name_prefix="send")
         self._under_way: set[Future[None]] = set()
         self._nudged = threading.Event()
@@ -104,11 +106,14 @@ class OutboxSender:
     def _claim(self, room: int) -> Sequence[tuple[Delivery, Receiver, float]]:
         with self._context.store.read() as conn:
             # Mostly nothing is due, and reading locks nothing.
-            if not outbox.has_due(conn, now_s=self._context.database_time(conn)):
+            now_s = self._context.database_time(conn)
+            if not outbox.has_due(conn, now_s=now_s, kinds=self._kinds):
                 return []
         with self._context.store.write() as conn:
             now_s = self._context.database_time(conn)
-            claimed = outbox.claim(conn, now_s=now_s, lease_s=CLAIM_S, limit=room)
+            claimed = outbox.claim(
+                conn, now_s=now_s, lease_s=CLAIM_S, limit=room, kinds=self._kinds
+            )
             # Read the time again: a silence may have begun while we waited for locks.
             due = drop_silenced(conn, claimed, self._context.database_time(conn))
             receivers = stored_receivers.of_ids(conn, [each.endpoint_id for each in due])
@@ -127,6 +132,8 @@ class OutboxSender:
             self.nudge()  # messages may have waited for this one
 
     def _sent(self, delivery: Delivery, receiver: Receiver, now_s: float) -> AttemptResult:
+        if receiver.locked is not None:
+            return AttemptResult(None, receiver.locked)
         try:
             message = _message(delivery, receiver)
             return sending.send(
@@ -184,7 +191,8 @@ class OutboxSender:
             retry_after_s=parse_retry_after(answer.retry_after, now_s=now_s),
             is_overloaded=answer.is_overloaded,
         )
-        is_final = delay_s is None or answer.status == GONE_STATUS
+        # A late heartbeat would say that all is well when it may not be: the next one follows.
+        is_final = delay_s is None or answer.status == GONE_STATUS or delivery.kind == "heartbeat"
         next_at_s = None if is_final or delay_s is None else now_s + delay_s
         health = stored_receivers.mark_failed(
             conn, delivery.endpoint_id, detail=answer.detail, now_s=now_s
@@ -204,7 +212,9 @@ def _message(delivery: Delivery, receiver: Receiver) -> Message:
     body = delivery.payload
     if receiver.format == "slack" and delivery.attempt > 1:
         body = slack.without_image(body)
-    return Message(body, delivery.content_type, delivery.headers, delivery.subject)
+    return Message(
+        body, delivery.content_type, delivery.headers, delivery.subject, kind=delivery.kind
+    )
 
 
 # Kinds that silences drop; an acknowledgement is sent all the same.
@@ -349,7 +359,7 @@ def _audit_disabling(
 
 
 def _notify_others(conn: Connection, receiver: Receiver, notice: Notice, now_s: float) -> None:
-    for other in stored_receivers.for_project(conn, notice.project):
+    for other in stored_receivers.of_alerts(conn, notice.project):
         if other.is_enabled and other.endpoint_id != receiver.endpoint_id:
             outbox.add(
                 conn,

@@ -18,19 +18,29 @@ from typing import Literal
 
 import structlog
 
+from app.alerts.readings.facts import MissingDataFacts
 from app.consumer.alert_state import ShardAlerts
 from app.consumer.commit import RunTurn, ShardLease, Turn, TurnCommitter, WindowOutcome
 from app.consumer.context import ConsumerContext
-from app.consumer.run_cache import JobStateUnreadable, RunCache, RunKey, SilentRanks, silence_facts
+from app.consumer.run_cache import (
+    JobStateUnreadable,
+    LoadedRun,
+    RunCache,
+    RunKey,
+    SilentRanks,
+    silence_facts,
+)
 from app.errors import PacelineError, Unavailable
-from app.ingest.assembly.assembler import SpooledBatch, WindowRevision
+from app.ingest.assembly.assembler import RunAssembler, SpooledBatch, WindowRevision
 from app.ingest.queue import Entry, entry_order, shard_of
 from app.ingest.wire import codec
 from app.ingest.wire.body import decompressed_size
 from app.monitor import observe
-from app.store import dead_letters, shards
+from app.store import dead_letters, jobs, shards
 from app.store import runs as stored_runs
 from app.store.dead_letters import DeadLetter
+from app.store.ending import exits
+from app.trace.exits import end_sentence
 
 log = structlog.get_logger()
 
@@ -105,6 +115,11 @@ class ShardWork:
         self._committer.run_turns(
             {each: partial(self._save_silent_ranks, silent[each]) for each in silent}
         )
+        if self._runs.has_listened:
+            self._end_quiet_runs()
+            self._committer.run_turns(
+                {each: partial(self._put_away, each) for each in self._alerts.jobs_put_away()}
+            )
         self._runs.evict_stalled(self._alerts.is_pending_by_clock)
         self._alerts.evict_all_but(self._runs.jobs)
 
@@ -129,7 +144,7 @@ class ShardWork:
         if turn.runs:
             turn.alerts += self._alerts.load(turn.job_id)
         for each in list(turn.runs.values()):
-            settle = each.run.assembler.settle
+            settle = self._assembler(each).settle
             changes = settle(self._context.monotonic(), tells_open=not self._more_waits)
             self._observe(turn, each, changes)
 
@@ -150,6 +165,7 @@ class ShardWork:
         if added.verdict != "new":
             return
         each.taken.append(SpooledBatch(entry.body, added.dropped))
+        each.received_s = max(each.received_s, entry.received_s)
         each.spooled_through = max(each.spooled_through, added.last_step)
         if batch.newest_step is not None:
             each.newest_step = max(each.newest_step or 0, batch.newest_step)
@@ -180,16 +196,50 @@ class ShardWork:
     ) -> None:
         for key in due:
             each = turn.of(self._runs.get(key))
-            self._observe(turn, each, each.run.assembler.settle(now_s))
+            self._observe(turn, each, self._assembler(each).settle(now_s))
         for ended in over:
             each = turn.of(self._runs.get((ended.job_id, ended.epoch)))
             each.is_closed = True
-            self._observe(turn, each, each.run.assembler.finish(now_s, final_state_of(ended)))
+            self._observe(turn, each, self._assembler(each).finish(now_s, final_state_of(ended)))
             if not ended.is_superseded:
                 turn.alerts += self._alerts.ended(ended.job_id, ended.epoch)
+                turn.alerts += self._alerts.silence(each.run.key, self._end_facts(each.run))
+
+    def _end_facts(self, run: LoadedRun) -> MissingDataFacts:
+        """The end of a run as facts: of one that crashed there is an alert."""
+        with self._context.store.read() as conn:
+            job = jobs.get(conn, run.key[0])
+        has_crashed = job.epoch == run.key[1] and job.ended_as == "crashed"
+        return MissingDataFacts(
+            crash=end_sentence(job.end_cause) if has_crashed and job.end_cause else None,
+            crashed_at_s=job.ended_s if has_crashed else None,
+            num_gpus=job.num_gpus,
+            last_step=job.last_step,
+        )
+
+    def _end_quiet_runs(self) -> None:
+        """End runs of which some ranks have reported their end, and nothing more comes."""
+        context = self._context
+        with context.store.read() as conn:
+            quiet = exits.quiet_since_exits(conn, now_s=context.unix_time())
+        for job_id, epoch in quiet:
+            if shard_of(job_id, context.num_shards) != self._shard:
+                continue
+            with context.store.write() as conn:
+                has_ended = exits.decide(conn, job_id, epoch, is_quiet=True)
+            if has_ended:
+                context.announcer.announce({"event": "job", "job_id": job_id})
+
+    def _assembler(self, each: RunTurn) -> RunAssembler:
+        """The run's assembler, told whether there is room for the operations of its windows."""
+        each.run.assembler.keeps_ops = self._context.disk.stores_operations
+        return each.run.assembler
 
     def _apply_rules(self, job_id: str, turn: Turn) -> None:
         turn.alerts += self._alerts.apply_rules(job_id)
+
+    def _put_away(self, job_id: str, turn: Turn) -> None:
+        turn.alerts += self._alerts.put_away(job_id)
 
     def _save_silent_ranks(self, silent: Mapping[RunKey, SilentRanks], turn: Turn) -> None:
         """Save changes of the silent ranks; alerts are evaluated for the newest run."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from app import formatting
 from app.diagnosis.sentence import OnsetForm, onset_words
+from app.engine.step_counts import step_counts
 
 Result = Mapping[str, Any]
 StepTime = tuple[float, float]  # Unix time at which a step started, seconds that it took
@@ -45,8 +46,14 @@ def step_ends_s(result: Result) -> dict[int, float]:
     """Unix times at which the steps of a result ended, as far as known."""
     started_s: Sequence[float | None] = result.get("step_started_s") or ()
     recorded_s = (result.get("step_time_s") or {}).get("recorded") or ()
-    times = zip(result.get("steps") or (), started_s, recorded_s, strict=False)
-    return {step: at_s + (took_s or 0.0) for step, at_s, took_s in times if at_s is not None}
+    if not started_s or not recorded_s:
+        return {}
+    times = zip(result["steps"], started_s, recorded_s, step_counts(result), strict=False)
+    return {
+        step: at_s + (took_s or 0.0) * count
+        for step, at_s, took_s, count in times
+        if at_s is not None
+    }
 
 
 def result_ended_s(result: Result) -> float | None:

@@ -9,6 +9,7 @@ from app.diagnosis.evidence.job_changes import MAX_CHANGES, MAX_STEPS_APART
 from app.diagnosis.finding import SILENT
 from app.diagnosis.sentence import cost_words, parts_of_json, whole_sentence
 from app.diagnosis.unexplained import unexplained_sentence
+from app.engine.step_counts import total_s
 
 Result = Mapping[str, Any]
 
@@ -64,17 +65,18 @@ def combine_causes(results: Sequence[Result], figures: Result) -> dict[str, Any]
 def _findings(diagnosed: Sequence[Result]) -> list[dict[str, Any]]:
     seen: dict[tuple[Any, ...], list[_WindowFinding]] = {}
     first_rank = _first_ranks(diagnosed)
-    total_s = total_lost_s = 0.0
+    all_s = all_lost_s = 0.0
     for at, result in enumerate(diagnosed):
-        times = {name: sum(each) for name, each in result["step_time_s"].items()}
-        lost_s, steps = times["simulated"] - times["ideal"], result.get("steps") or ()
+        recorded_s = total_s(result, "recorded")
+        lost_s = total_s(result, "simulated") - total_s(result, "ideal")
+        steps = result.get("steps") or ()
         ended_s = step_ends_s(result)
         for finding in result["findings"]:
             of_it = seen.setdefault(_key(finding, first_rank), [])
-            of_it.append(_WindowFinding(at, finding, times["recorded"], lost_s, steps, ended_s))
-        total_s += times["recorded"]
-        total_lost_s += lost_s
-    found = [_one(each, len(diagnosed), total_s, total_lost_s) for each in seen.values()]
+            of_it.append(_WindowFinding(at, finding, recorded_s, lost_s, steps, ended_s))
+        all_s += recorded_s
+        all_lost_s += lost_s
+    found = [_one(each, len(diagnosed), all_s, all_lost_s) for each in seen.values()]
     return sorted(found, key=by_cost)
 
 
@@ -134,7 +136,7 @@ def _worker(culprit: Result) -> tuple[int, int] | None:
 
 
 def _one(
-    seen: Sequence[_WindowFinding], num_windows: int, total_s: float, total_lost_s: float
+    seen: Sequence[_WindowFinding], num_windows: int, all_s: float, all_lost_s: float
 ) -> dict[str, Any]:
     # Windows without the finding count as time without loss.
     newest = seen[-1].finding
@@ -142,8 +144,8 @@ def _one(
         [(each.steps[0] if each.steps else 0, each.finding["onset_step"]) for each in seen]
     )
     end = _end(seen[-1], is_newest=seen[-1].window == num_windows - 1)
-    cost = _mean([(each.finding["cost"], each.recorded_s) for each in seen], total_s)
-    cost_range = _range(seen, total_s)
+    cost = _mean([(each.finding["cost"], each.recorded_s) for each in seen], all_s)
+    cost_range = _range(seen, all_s)
     shares = [(each.finding["evidence"].get(_SHARE), each.lost_s) for each in seen]
     return {
         **newest,
@@ -154,7 +156,7 @@ def _one(
         "ended_at": _time_of(seen, "end_step", "ended_at", end) or _window_end(seen[-1], end),
         "cost": cost,
         "cost_range": cost_range,
-        "evidence": {**newest["evidence"], _SHARE: _mean(shares, total_lost_s)},
+        "evidence": {**newest["evidence"], _SHARE: _mean(shares, all_lost_s)},
         "sentence": _sentence(newest, onset, end, cost, cost_range),
         "seen_in": {"windows": len({each.window for each in seen}), "of": num_windows},
     }
@@ -173,7 +175,7 @@ def _window_end(newest: _WindowFinding, end: int | None) -> str | None:
     return None if end is None else formatting.utc_timestamp(newest.ended_s.get(end))
 
 
-def _range(seen: Sequence[_WindowFinding], total_s: float) -> list[float] | None:
+def _range(seen: Sequence[_WindowFinding], all_s: float) -> list[float] | None:
     """Bounds of the cost, where any window has a range."""
     if not any(each.finding.get("cost_range") for each in seen):
         return None
@@ -183,7 +185,7 @@ def _range(seen: Sequence[_WindowFinding], total_s: float) -> list[float] | None
             ((each.finding.get("cost_range") or [each.finding["cost"]] * 2)[at], each.recorded_s)
             for each in seen
         ]
-        ends.append(_mean(known, total_s) or 0.0)
+        ends.append(_mean(known, all_s) or 0.0)
     return ends
 
 
@@ -285,7 +287,7 @@ _SHARES = ("share", "share_of_loss", "late_launch_share", "stop_share")
 def combined_unexplained(results: Sequence[Result]) -> dict[str, Any] | None:
     """Means over the windows, weighted by their time; the place is that of the largest loss."""
     known = [
-        (each["unexplained"], sum(each["step_time_s"]["recorded"]))
+        (each["unexplained"], total_s(each, "recorded"))
         for each in results
         if each.get("unexplained") is not None
     ]

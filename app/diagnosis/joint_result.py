@@ -16,5 +16,7 @@ def joint_result(parts: Sequence[Result]) -> dict[str, Any]:
     result = {**figures, **header, **combine_causes(parts, figures)}
     if "per_step" in parts[0]:
         known = [each["per_step"] for each in parts if each["slowdown"] is not None]
-        result["per_step"] = combine_per_step(known) if known else None
+        # Thinned windows have none: the others alone would not fit `steps`.
+        is_whole = bool(known) and None not in known
+        result["per_step"] = combine_per_step(known) if is_whole else None
     return result

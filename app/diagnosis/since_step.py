@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.engine.metrics import gpu_time_wasted
+from app.engine.step_counts import step_counts, total_s
 
 Result = Mapping[str, Any]
 
@@ -25,18 +26,18 @@ def result_since(result: Result, step: int) -> dict[str, Any]:
     times = {
         name: None if each is None else each[first:] for name, each in result["step_time_s"].items()
     }
+    left = {"steps": list(steps[first:]), "step_time_s": times} | _thinned_since(result, first)
     recorded_s, simulated_s, ideal_s = (
-        sum(times[name] or ()) for name in ("recorded", "simulated", "ideal")
+        total_s(left, name) for name in ("recorded", "simulated", "ideal")
     )
     slowdown = simulated_s / ideal_s
-    whole_s = sum(result["step_time_s"]["recorded"])
+    whole_s = total_s(result, "recorded")
     wasted_s = whole_s * gpu_time_wasted(result["slowdown"])
     lost_share = recorded_s * gpu_time_wasted(slowdown) / wasted_s if wasted_s else 0.0
     found = result["findings"]
     return {
         **{name: value for name, value in result.items() if name != "per_step"},
-        "steps": list(steps[first:]),
-        "step_time_s": times,
+        **left,
         "step_started_s": (result.get("step_started_s") or [None] * len(steps))[first:],
         "step_slowdown": result["step_slowdown"][first:],
         "structures": [
@@ -49,6 +50,12 @@ def result_since(result: Result, step: int) -> dict[str, Any]:
         "findings": found
         and [_finding(each, steps[first - 1], whole_s / recorded_s) for each in found],
     }
+
+
+def _thinned_since(result: Result, first: int) -> dict[str, Any]:
+    if not result.get("thinned"):
+        return {}
+    return {"thinned": {**result["thinned"], "step_counts": step_counts(result)[first:]}}
 
 
 def _since(steps: Sequence[int], step: int) -> list[int]:

@@ -18,6 +18,7 @@ import numpy as np
 from app.engine.arrivals.arrivals import MAX_GROUPS, PLACE_KEYS
 from app.engine.metrics import EQUAL_TIMES, MAX_DISCREPANCY, as_lists, gpu_time_wasted
 from app.engine.report import MAX_CLOCKS
+from app.engine.step_counts import RESOLUTIONS, num_steps, resolution_of, step_counts, total_s
 from app.trace.window import Floats
 
 Result = Mapping[str, Any]
@@ -42,12 +43,11 @@ class Weights:
     @classmethod
     def of(cls, known: Sequence[Result]) -> "Weights":
         """Weights of windows with figures."""
-        times = [each["step_time_s"] for each in known]
         recorded_s, simulated_s, ideal_s = (
-            np.array([sum(each[name]) for each in times])
+            np.array([total_s(each, name) for each in known])
             for name in ("recorded", "simulated", "ideal")
         )
-        steps = np.array([float(len(each["steps"])) for each in known])
+        steps = np.array([float(num_steps(each)) for each in known])
         return cls(recorded_s, simulated_s, ideal_s, steps)
 
     @property
@@ -164,7 +164,7 @@ WeightedValues = Sequence[tuple[float | None, float]]
 
 def combine_arrivals(known: Sequence[Result]) -> dict[str, Any]:
     """The keys about arrivals of windows with figures, in their order and of one run."""
-    step_s = [float(sum(each["step_time_s"]["recorded"])) for each in known]
+    step_s = [total_s(each, "recorded") for each in known]
     shares = {
         name: mean_known([(each.get(name), s) for each, s in zip(known, step_s, strict=True)])
         for name in ("unexplained_share", "coverage")
@@ -182,8 +182,8 @@ def mean_known(values: WeightedValues) -> float | None:
 
 def _joint(have: Sequence[Result]) -> dict[str, Any]:
     blocks = [each["arrivals"] for each in have]
-    num_steps = [len(each["steps"]) for each in have]
-    recorded_s = [float(sum(each["step_time_s"]["recorded"])) for each in have]
+    steps = [num_steps(each) for each in have]
+    recorded_s = [total_s(each, "recorded") for each in have]
     by_rank = _RankMeans(blocks)
     occurrences = [float(each["num_occurrences"]) for each in blocks]
     joint: dict[str, Any] = {
@@ -191,14 +191,14 @@ def _joint(have: Sequence[Result]) -> dict[str, Any]:
         "num_ranks": max(each.get("num_ranks", len(each["rank"])) for each in blocks),
         "waiting_share": _mean(blocks, "waiting_share", recorded_s),
         **by_rank.places,
-        **{name: by_rank.means(name, num_steps) for name in _BY_STEPS},
+        **{name: by_rank.means(name, steps) for name in _BY_STEPS},
         "late_share": by_rank.means("late_share", occurrences),
-        "groups": _groups(blocks, num_steps),
+        "groups": _groups(blocks, steps),
     }
-    mean_step_s = sum(recorded_s) / sum(num_steps)
+    mean_step_s = sum(recorded_s) / sum(steps)
     most_s = max((each or 0.0 for each in joint["waited_for_s"]), default=0.0)
     joint["largest_share"] = most_s / mean_step_s
-    joint["culprits"] = _culprits(blocks, num_steps, joint, by_rank, mean_step_s)
+    joint["culprits"] = _culprits(blocks, steps, joint, by_rank, mean_step_s)
     if all("per_step" in each for each in blocks):
         joint["per_step"] = {"waited_for_s": by_rank.by_step("waited_for_s")}
     return joint
@@ -241,10 +241,10 @@ class _RankMeans:
         return rows
 
 
-def _groups(blocks: Sequence[Result], num_steps: Sequence[int]) -> list[dict[str, Any]]:
+def _groups(blocks: Sequence[Result], num_each: Sequence[int]) -> list[dict[str, Any]]:
     """Groups by name, those that wait longest first; their members as far as windows name them."""
     seen: dict[str, list[tuple[Result, float]]] = {}
-    for each, steps in zip(blocks, num_steps, strict=True):
+    for each, steps in zip(blocks, num_each, strict=True):
         for group in each["groups"]:
             seen.setdefault(group["name"], []).append((group, float(steps)))
     joint = [_group(of_group) for of_group in seen.values()]
@@ -286,7 +286,7 @@ def _members(seen: Sequence[tuple[Result, float]]) -> list[dict[str, Any]]:
 
 def _culprits(
     blocks: Sequence[Result],
-    num_steps: Sequence[int],
+    num_each: Sequence[int],
     joint: Mapping[str, Any],
     ranks: _RankMeans,
     mean_step_s: float,
@@ -294,12 +294,12 @@ def _culprits(
     """Culprits of any window, with their cost over all windows."""
     newest: dict[int, Result] = {}
     late_steps: dict[int, float] = {}
-    for each, steps in zip(blocks, num_steps, strict=True):
+    for each, steps in zip(blocks, num_each, strict=True):
         for culprit in each["culprits"]:
             rank = culprit["rank"]
             newest[rank] = culprit
             late_steps[rank] = late_steps.get(rank, 0.0) + culprit["steps_late"] * steps
-    total = float(sum(num_steps))
+    total = float(sum(num_each))
 
     def of(rank: int, name: str) -> Any:
         return joint[name][ranks.at[rank]]
@@ -365,11 +365,11 @@ def combine_per_step(parts: Sequence[Result]) -> dict[str, Any]:
     A type that one window lacks cost nothing there: its slowdown alone is 1.
     """
     names = {name: None for each in parts for name in each["optype_slowdown"]}
-    num_steps = [len(each["stage_slowdown"]) for each in parts]
+    sizes = [len(each["stage_slowdown"]) for each in parts]
     by_type = {
         name: [
             value
-            for each, size in zip(parts, num_steps, strict=True)
+            for each, size in zip(parts, sizes, strict=True)
             for value in each["optype_slowdown"].get(name, [1.0] * size)
         ]
         for name in names
@@ -418,8 +418,8 @@ def _imputed(results: Sequence[Result]) -> dict[str, Any] | None:
         }
     num_ops = sum(each["ops"] for each in blocks)
     of_losses = sum(each["ops"] / each["share"] for each in blocks if each["share"])
-    num_steps = [sum(len(each["steps"]) for each in some) for some in (results, with_losses)]
-    of_all = of_losses * num_steps[0] / num_steps[1] if num_steps[1] else of_losses
+    in_all, in_these = (sum(map(num_steps, some)) for some in (results, with_losses))
+    of_all = of_losses * in_all / in_these if in_these else of_losses
     return {
         "ops": num_ops,
         "lone_ops": sum(each["lone_ops"] for each in blocks),
@@ -441,9 +441,22 @@ def _times(known: Sequence[Result], total: Weights) -> dict[str, Any]:
             name: [value for each in known for value in _of_steps(each, name)]
             for name in ("recorded", "between", "simulated", "ideal")
         },
+        **_thinned(known),
         "launch_slowdown": float(recorded_s / simulated_s),
         "fidelity": _fidelity(known, float(abs(simulated_s - recorded_s) / recorded_s)),
     }
+
+
+def _thinned(known: Sequence[Result]) -> dict[str, Any]:
+    """The steps that the values stand for, where a window was thinned; as coarse as the coarsest.
+
+    What a thinned window knows of its operations is of that window alone.
+    """
+    if not any(each.get("thinned") for each in known):
+        return {}
+    coarsest = max(map(resolution_of, known), key=RESOLUTIONS.index)
+    counts = _concatenated(known, step_counts)
+    return {"thinned": {"resolution": coarsest, "step_counts": counts}}
 
 
 def _of_steps(result: Result, name: str) -> Sequence[float | None]:

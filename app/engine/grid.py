@@ -16,6 +16,7 @@ from app.engine.template import Template
 from app.errors import InvalidTrace
 from app.trace.job import Job
 from app.trace.ops import OpKind, OpTypes
+from app.trace.runs import RunTrace
 from app.trace.window import Floats, Ints, Trace, Window
 
 
@@ -193,21 +194,22 @@ def _template(window: Window) -> Template:
     simulated = is_simulated(job.op_types)
     step_at, dp_rank = _best_recorded(window)
     step = window.steps[step_at]
-    rows = rows_of(trace.step, trace.dp_rank, trace.optype, simulated, step, dp_rank)
+    rows = rows_of(trace, simulated, step, dp_rank)
     if not rows.size:
         raise (OtherStructure if len(window.steps) > 1 else InvalidTrace)(
             f"no operation of dp rank {dp_rank} was recorded in step {step} of window {window.id}"
         )
-    rows = rows[_recorded_order(trace, rows, job)]
-    start_s, end_s = _times(window, rows)
+    lane = trace.select(rows)
+    lane = lane.select(_recorded_order(lane, job))
+    start_s, end_s = _times(window, lane)
     return Template(
         parallelism=job.parallelism,
         op_types=job.op_types,
-        stage=trace.stage[rows].astype(np.int64),
-        optype=trace.optype[rows].astype(np.int64),
-        seq_id=trace.seq_id[rows].astype(np.int64),
-        mc=trace.mc[rows].astype(np.int64),
-        mb_id=trace.mb_id[rows].astype(np.int64),
+        stage=lane.stage.astype(np.int64),
+        optype=lane.optype.astype(np.int64),
+        seq_id=lane.seq_id.astype(np.int64),
+        mc=lane.mc.astype(np.int64),
+        mb_id=lane.mb_id.astype(np.int64),
         start_s=start_s,
         end_s=end_s,
         dp_rank=dp_rank,
@@ -231,30 +233,29 @@ def _best_recorded(window: Window) -> tuple[int, int]:
     return divmod(int(num_imputed.argmin()), num_imputed.shape[1])
 
 
-def _times(window: Window, rows: Ints) -> tuple[Floats, Floats]:
-    """[rows] starts and ends, in seconds.
+def _times(window: Window, lane: Trace) -> tuple[Floats, Floats]:
+    """[ops] starts and ends of some of its operations, in seconds.
 
     Nanosecond times count from each stage's first start, so the result does not depend on the
     stages' clock offsets, to the last bit.
     """
-    start_s, duration_s = window.trace.start_s[rows], window.trace.duration_s[rows]
+    start_s, duration_s = lane.start_s, lane.duration_s
     if window.origin_ns is None:
         return start_s, start_s + duration_s
     start_ns, duration_ns = np.rint(start_s * 1e9), np.rint(duration_s * 1e9)
-    stage = window.trace.stage[rows]
+    stage = lane.stage
     first_ns = np.full(window.job.parallelism.pp_size, np.inf)
     np.minimum.at(first_ns, np.clip(stage, 0, first_ns.size - 1), start_ns)
     start_ns -= first_ns[np.clip(stage, 0, first_ns.size - 1)]
     return start_ns * 1e-9, (start_ns + duration_ns) * 1e-9
 
 
-def _recorded_order(trace: Trace, rows: Ints, job: Job) -> Ints:
-    """Positions in `rows`, by stage, start, seq_id and name of the type."""
+def _recorded_order(lane: Trace, job: Job) -> Ints:
+    """Its rows by stage, start, seq_id and name of the type."""
     by_name = np.zeros(max(job.op_types.by_code) + 1, np.int64)
     for position, name in enumerate(sorted(job.op_types.codes)):
         by_name[job.op_types.codes[name]] = position
-    keys = (by_name[trace.optype[rows]], trace.seq_id[rows], trace.start_s[rows], trace.stage[rows])
-    return np.lexsort(keys)
+    return np.lexsort((by_name[lane.optype], lane.seq_id, lane.start_s, lane.stage))
 
 
 def _table(template: Template) -> Any:
@@ -277,9 +278,8 @@ def _table(template: Template) -> Any:
 
 def _refuse(problem: int, row: int, trace: Trace, template: Template, start_s: Floats) -> None:
     if problem == STRAY:
-        raise InvalidTrace(
-            f"the trace has step {trace.step[row]}, which is not among the window's steps"
-        )
+        stray = trace.at("step", np.array([row]))[0]
+        raise InvalidTrace(f"the trace has step {stray}, which is not among the window's steps")
     if problem == TWICE:
         raise InvalidTrace(f"{describe(trace, row, template)} is recorded more than once")
     if problem == NOT_FINITE:
@@ -299,6 +299,7 @@ def _refuse(problem: int, row: int, trace: Trace, template: Template, start_s: F
 
 def describe(trace: Trace, row: int, template: Template) -> str:
     """One row in words, for messages."""
+    trace, row = trace.select(slice(row, row + 1)), 0
     return (
         f"step {trace.step[row]}, dp rank {trace.dp_rank[row]}, stage {trace.stage[row]}: "
         f"{template.op_types.name(trace.optype[row])} {trace.seq_id[row]} (chunk {trace.mc[row]})"
@@ -327,11 +328,14 @@ class Columns:
     mc_of_op: Ints
 
 
-def rows_of(
-    step: Ints, dp_rank: Any, optype: Any, simulated: NDArray[np.bool_], of_step: int, of_dp: int
-) -> Ints:
+def rows_of(trace: Trace, simulated: NDArray[np.bool_], of_step: int, of_dp: int) -> Ints:
     """Numbers of the simulated rows of one replica's step."""
-    found: Ints = _rows_of(step, dp_rank, optype, simulated, of_step, of_dp)
+    if isinstance(trace, RunTrace):
+        runs = trace.runs
+        rows = runs.rows_of_runs(np.flatnonzero((runs.step == of_step) & (runs.dp_rank == of_dp)))
+        of_run: Ints = rows[simulated[runs.at("optype", rows)]]
+        return of_run
+    found: Ints = _rows_of(trace.step, trace.dp_rank, trace.optype, simulated, of_step, of_dp)
     return found
 
 
@@ -342,8 +346,7 @@ def place_rows(
 
     `start_s` has to be NaN before.
     """
-    first = _runs(columns.trace.step, columns.trace.dp_rank)
-    like, lanes = _like_the_first(columns, first, rank.shape[0])
+    first, like, lanes = _lanes(columns, rank.shape[0])
     op_of = np.full(first[1], -1, np.int64)
     into = (start_s, duration_s, rank)
     placed = 0
@@ -365,17 +368,30 @@ def _ranges(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def _like_the_first(columns: Columns, first: Ints, num_dp: int) -> tuple[NDArray[np.bool_], Ints]:
-    """Whether each run is a whole lane with the operations of the first run; lane of each run."""
-    trace, rows = columns.trace, first[:-1]
-    dp_rank, step = trace.dp_rank[rows].astype(np.int64), trace.step[rows]
+def _lanes(columns: Columns, num_dp: int) -> tuple[Ints, NDArray[np.bool_], Ints]:
+    """Stretches of rows of one lane: first rows, then the number of rows; which are whole lanes
+    with the operations of the first stretch; the lane of each.
+    """
+    trace = columns.trace
+    if isinstance(trace, RunTrace):
+        step, dp_rank = trace.runs.step, trace.runs.dp_rank
+        is_first = (np.diff(step, prepend=-1) != 0) | (np.diff(dp_rank, prepend=-1) != 0)
+        first_run = np.append(np.flatnonzero(is_first), trace.runs.num_runs)
+        first = trace.runs.first_row[first_run]
+    else:
+        first = _runs(trace.step, trace.dp_rank)
+    rows = first[:-1]
+    step, dp_rank = trace.at("step", rows), trace.at("dp_rank", rows).astype(np.int64)
     position = np.minimum(np.searchsorted(columns.steps, step), columns.steps.size - 1)
     lanes = dp_rank * columns.steps.size + position
     known = (dp_rank >= 0) & (dp_rank < num_dp) & (columns.steps[position] == step)
     _, inverse, counts = np.unique(lanes, return_inverse=True, return_counts=True)
     like = known & (counts[inverse] == 1)
-    # The first run itself is placed row by row, which checks all runs like it.
+    # The first one itself is placed row by row, which checks all that are like it.
     like[0] = False
+    if isinstance(trace, RunTrace):
+        _keep_alike_runs(first_run, trace.runs.stage, trace.runs.shape_at, like)
+        return first, like, lanes
     in_parallel(
         trace.num_ops,
         rows.size,
@@ -383,7 +399,18 @@ def _like_the_first(columns: Columns, first: Ints, num_dp: int) -> tuple[NDArray
             first, trace.stage, trace.optype, trace.seq_id, trace.mc, like, low, high
         ),
     )
-    return like, lanes
+    return first, like, lanes
+
+
+def _keep_alike_runs(
+    first_run: Ints, stage: NDArray[np.int16], shape_at: Ints, like: NDArray[np.bool_]
+) -> None:
+    """Leave in `like` those lanes that have the same shapes on the same stages as the first."""
+    num_runs = first_run[1]
+    like &= np.diff(first_run) == num_runs
+    at = first_run[:-1][like][:, None] + np.arange(num_runs)
+    same = (stage[at] == stage[:num_runs]) & (shape_at[at] == shape_at[:num_runs])
+    like[like] = same.all(axis=1)
 
 
 def _place_alike(
@@ -392,10 +419,10 @@ def _place_alike(
     """Place runs like the first; returns a row with times that are not finite, or -1."""
     start_s, duration_s, rank = into
     num_steps = start_s.shape[1] // rank.shape[0]
-    stage = trace.stage[: op_of.size]
+    stage = trace.at("stage", np.arange(op_of.size))
     for p in range(rank.shape[1]):
         if (of_stage := np.flatnonzero((stage == p) & (op_of >= 0))).size:
-            rank[lanes // num_steps, p] = trace.rank[rows + of_stage[-1]]
+            rank[lanes // num_steps, p] = trace.at("rank", rows + of_stage[-1])
     bad = in_parallel(
         trace.num_ops,
         rows.size,
@@ -411,11 +438,11 @@ def _place_row_by_row(
     columns: Columns, first: int, end: int, op_of: Ints, into: tuple[Floats, Floats, Ints]
 ) -> tuple[int, int, int]:
     """Place rows one by one: (problem, row where it is, number of rows placed)."""
-    trace = columns.trace
+    trace = columns.trace.select(slice(int(first), int(end)))
     problem, row, placed = _one_by_one(
         trace.step, trace.dp_rank, trace.stage, trace.optype, trace.seq_id, trace.mc, trace.rank,
         trace.start_s, trace.duration_s, columns.steps, columns.simulated, columns.has_chunk,
-        columns.table, columns.mc_of_op, *into, op_of, first, end,
+        columns.table, columns.mc_of_op, *into, op_of, first,
     )  # fmt: skip
     return int(problem), int(row), int(placed)
 
@@ -476,36 +503,37 @@ def _keep_alike(first, stage, optype, seq_id, mc, like, low, high):  # type: ign
 @kernel
 def _one_by_one(  # type: ignore[no-untyped-def]
     step, dp_rank, stage, optype, seq_id, mc, rank_of_row, start_of_row_s, duration_of_row_s,
-    steps, simulated, has_chunk, table, mc_of_op, start_s, duration_s, rank, op_of, first, end,
+    steps, simulated, has_chunk, table, mc_of_op, start_s, duration_s, rank, op_of, before,
 ):  # fmt: skip
+    # There are `before` rows before the first one of these columns.
     num_steps, num_dp = steps.size, rank.shape[0]
     num_stages, num_codes, num_seq_ids = table.shape
     placed, position, last_step = 0, 0, steps[0] - 1
-    for row in range(first, end):
+    for row in range(step.size):
         d, code, seq, p = dp_rank[row], optype[row], seq_id[row], stage[row]
         if not simulated[code]:
             continue
         if d < 0 or d >= num_dp or p < 0 or p >= num_stages:
-            return OTHER, row, 0
+            return OTHER, before + row, 0
         if step[row] != last_step:
             last_step = step[row]
             position = np.searchsorted(steps, last_step)
             if position == num_steps or steps[position] != last_step:
-                return STRAY, row, 0
+                return STRAY, before + row, 0
         if code >= num_codes or seq < 0 or seq >= num_seq_ids:
-            return OTHER, row, 0
+            return OTHER, before + row, 0
         op = table[p, code, seq]
         if op < 0 or (has_chunk[code] and mc[row] != mc_of_op[op]):
-            return OTHER, row, 0
+            return OTHER, before + row, 0
         if not (np.isfinite(start_of_row_s[row]) and np.isfinite(duration_of_row_s[row])):
-            return NOT_FINITE, row, 0
+            return NOT_FINITE, before + row, 0
         lane = d * num_steps + position
         if not np.isnan(start_s[op, lane]):
-            return TWICE, row, 0
+            return TWICE, before + row, 0
         start_s[op, lane], duration_s[op, lane] = start_of_row_s[row], duration_of_row_s[row]
         rank[d, p] = rank_of_row[row]
-        if row < op_of.size:
-            op_of[row] = op
+        if before + row < op_of.size:
+            op_of[before + row] = op
         placed += 1
     return GOOD, 0, placed
 

@@ -7,6 +7,7 @@ Kernels release the GIL, so large work runs on several cores.
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -49,7 +50,9 @@ def all_of(size: int, calls: Iterable[Callable[[], T]]) -> list[T]:
     if size < WORTH_A_THREAD or len(calls) < 2 or _threads() < 2:
         return [call() for call in calls]
     with ThreadPoolExecutor(_threads(), thread_name_prefix="engine") as pool:
-        return list(pool.map(lambda call: call(), calls))
+        # Each in the caller's context, whose work budget it keeps to.
+        begun = [pool.submit(copy_context().run, call) for call in calls]
+        return [each.result() for each in begun]
 
 
 def _call(part: Callable[[int, int], T], first: int, end: int) -> Callable[[], T]:

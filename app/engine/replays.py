@@ -22,6 +22,7 @@ from app.errors import InvalidTrace
 from app.trace.imputation import impute
 from app.trace.ops import NUM_CODES
 from app.trace.window import Ints, SkippedStep, Window
+from app.work_budget import checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ def _group(window: Window, draft: _GridDraft, correction: ClockCorrection) -> Gr
     """Replayer of the draft's steps; also refuses steps without a valid order by one clock."""
     refused, num_bad = draft.refused, 0
     while draft.laid_out is not None:
+        checkpoint()
         grid, graph = draft.laid_out
         try:
             return without_waits_for_absent(_checked(replayer(grid, graph))), refused
@@ -192,6 +194,7 @@ def _draft(window: Window, steps: tuple[int, ...]) -> _GridDraft:
     refused: list[SkippedStep] = []
     left, num_bad = steps, 0
     while left:
+        checkpoint()
         try:
             grid = lay_out(window if left == window.steps else window.only(left))
             grid = replace(grid, origin_s=origin_s(window, left))

@@ -79,26 +79,26 @@ def _waited_s(grid: Grid, window: Window | None) -> Floats:
     found = np.zeros(grid.num_steps)
     if window is None:
         return found
-    trace, sizes = window.trace, grid.template.parallelism
-    rows = np.flatnonzero(trace.optype == OP_CODES["data-wait"])
-    rows = rows[np.isin(trace.step[rows], np.asarray(grid.steps))]
-    rows = rows[(trace.dp_rank[rows] < sizes.dp_size) & (trace.stage[rows] < sizes.pp_size)]
-    if not rows.size:
+    sizes = grid.template.parallelism
+    waits = window.trace.select(window.trace.rows_of_type(OP_CODES["data-wait"]))
+    waits = waits.select(np.isin(waits.step, np.asarray(grid.steps)))
+    waits = waits.select((waits.dp_rank < sizes.dp_size) & (waits.stage < sizes.pp_size))
+    if not waits.num_ops:
         return found
     firsts, num_steps = _first_rows(grid), grid.num_steps
     start_s = grid.start_s[firsts].reshape(firsts.size, -1, num_steps)
     earliest = start_s.reshape(-1, num_steps).argmin(axis=0)
     first, dp_rank = np.divmod(earliest, start_s.shape[1])
-    position = np.searchsorted(np.asarray(grid.steps), trace.step[rows])
-    lane = trace.dp_rank[rows].astype(np.int64) * num_steps + position
-    stage = trace.stage[rows]
-    begins_s = trace.start_s[rows].copy()
+    position = np.searchsorted(np.asarray(grid.steps), waits.step)
+    lane = waits.dp_rank.astype(np.int64) * num_steps + position
+    stage = waits.stage
+    begins_s = waits.start_s.copy()
     if grid.shift_s is not None:
         begins_s += grid.shift_s[stage, lane]
     first_s = start_s[first, dp_rank, np.arange(num_steps)]
-    until_s = np.minimum(begins_s + trace.duration_s[rows], first_s[position])
+    until_s = np.minimum(begins_s + waits.duration_s, first_s[position])
     is_of_first = (grid.template.stage[firsts][first][position] == stage) & (
-        dp_rank[position] == trace.dp_rank[rows]
+        dp_rank[position] == waits.dp_rank
     )
     waited_s = np.where(is_of_first, np.maximum(0.0, until_s - begins_s), 0.0)
     np.add.at(found, position, waited_s)

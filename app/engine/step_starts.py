@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from app.engine.clocks.measure import Clocks
+from app.trace.runs import RunTrace
 from app.trace.window import Floats, Window
 
 # Recorders whose clock counts from another origin than 1970 give no time of day.
@@ -51,8 +52,15 @@ def _first_starts_s(window: Window, ahead_s: Mapping[str, float]) -> Sequence[fl
     correction_s: Floats = np.zeros((sizes.dp_size, sizes.pp_size))
     for worker, host in window.hosts.items():
         correction_s[worker] = usual_s - ahead_s.get(host, usual_s)
-    start_s = trace.start_s + correction_s[trace.dp_rank, trace.stage]
     first_s = np.full(steps.size, np.inf)
-    np.minimum.at(first_s, np.searchsorted(steps, trace.step), start_s)
+    if isinstance(trace, RunTrace):
+        # The earliest start of a worker stays the earliest, to the last bit.
+        runs = trace.runs
+        start_s = np.minimum.reduceat(trace.start_s, runs.first_row[:-1])
+        place = runs.step, runs.dp_rank, runs.stage
+    else:
+        start_s, place = trace.start_s, (trace.step, trace.dp_rank, trace.stage)
+    start_s = start_s + correction_s[place[1], place[2]]
+    np.minimum.at(first_s, np.searchsorted(steps, place[0]), start_s)
     found: list[float] = first_s.tolist()
     return found

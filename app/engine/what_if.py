@@ -27,6 +27,7 @@ from app.engine.template import Template
 from app.errors import InvalidRequest
 from app.trace.ops import NUM_CODES
 from app.trace.window import Floats, Ints, SkippedStep, Window, step_ranges
+from app.work_budget import checkpoint
 
 Keep = NDArray[np.bool_]
 Sources = NDArray[np.int32]
@@ -140,6 +141,7 @@ def _step_times(
     end_s = np.empty((slots.num_slots + _SCRATCH_ROWS, peers.num_peers * tile))
     last_s = np.empty(num_groups)
     for first in range(0, num_groups, tile):
+        checkpoint()
         _replay(
             graph.unit_ptr, graph.unit_ops, graph.meets, graph.pred_ptr, graph.preds,
             graph.is_last, slots.of_row, durations.recorded_s, durations.ideal_s,

@@ -98,6 +98,8 @@ def _check_overflow(name: str, became_less: Bools, is_less: Bools) -> None:
 MAX_DURATION_NS = 86_400 * 10**9  # a day
 LAST_START_NS = 2**63 - 1 - MAX_DURATION_NS  # so that every end is a number, too
 MAX_STEP_JUMP = 1_000_000
+# 30 years at a step a second: a run that began later would take no step of its other workers.
+MAX_FIRST_STEP = 1_000_000_000
 MAX_ERRORS = 20
 UNKNOWN_OPTYPE = -1
 _UNKNOWN = "unknown_optype"
@@ -132,7 +134,7 @@ class RowRules:
     @property
     def last_step_taken(self) -> int:
         """The newest step that a row may be of."""
-        return LAST_STEP if self.last_step is None else self.last_step + MAX_STEP_JUMP
+        return MAX_FIRST_STEP if self.last_step is None else self.last_step + MAX_STEP_JUMP
 
     def bounds(self) -> Iterator[tuple[str, int, int]]:
         """Name, least and greatest value of each column of integers."""
@@ -191,6 +193,8 @@ def _row_breaches(columns: OpColumns, rules: RowRules) -> list[tuple[Bools, str,
 
 def jump_message(rules: RowRules) -> str:
     """Why a step is too far ahead."""
+    if rules.last_step is None:
+        return f"step lies above {MAX_FIRST_STEP}, the greatest that a run may begin with"
     return (
         f"step lies more than {MAX_STEP_JUMP} above {rules.last_step}, the newest of this run: "
         "register a new run of the job if it is meant"

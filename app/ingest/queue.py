@@ -70,8 +70,8 @@ class Entry:
 class Lag:
     """Backlog by shard: entries, and seconds since the oldest was accepted.
 
-    The shards in `full` accept no batch. Memory is the queue server's, in bytes; None if unknown
-    or without a limit.
+    The shards in `full` accept no batch. Memory is the queue server's, in bytes, and `log_bytes`
+    what its logs take on disk; None if unknown or without a limit.
     """
 
     entries: tuple[int, ...]
@@ -79,6 +79,7 @@ class Lag:
     full: tuple[int, ...] = ()
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
+    log_bytes: int | None = None
 
 
 def shard_of(job_id: str, num_shards: int) -> int:

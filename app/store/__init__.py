@@ -2,5 +2,5 @@
 
 Read `tables.py` first (the schema), then `database.py` (connections), `runs.py` and `windows.py`.
 One module per noun; functions take an open connection, so that callers choose the transaction.
-Imported by: api, cli, consumer, main.
+Imported by: api, cli, consumer, main, settings, watch.
 """

@@ -38,8 +38,11 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 import app
-from app.errors import InvalidRequest, StartUpFailed, StoreUnavailable
+from app.errors import DiskFull, InvalidRequest, StartUpFailed, StoreUnavailable
 from app.store.alerting.tables import alert_groups
+from app.store.credentials.sealing import OPTION, SecretKeys
+from app.store.disk.usage import FULL_BELOW_BYTES, free_bytes, full_sentence, sqlite_directory
+from app.work_budget import checkpoint
 
 __all__ = ["Connection", "Store", "now_s", "parse_url", "with_longer_limit", "without_time_limits"]
 
@@ -51,6 +54,10 @@ _PG_IDLE_IN_TRANSACTION_S = 10
 _SQLITE_LOCK_S = 5  # longer: there, every write waits for every other
 # The server ended a transaction that was idle, or took, too long: the driver calls that internal.
 _PG_TRANSACTION_ENDED = ("25P03", "25P04")
+_PG_DISK_FULL = "53100"
+_SQLITE_FULL = 13
+# What SQLite says, too, where it cannot make or extend a file beside the database.
+_SQLITE_NO_FILE = (10, 14)  # SQLITE_IOERR, SQLITE_CANTOPEN
 # A consumer cut off from the server is noticed in 5.6 s, on both sides, instead of in minutes.
 _KEEPALIVES = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
 _TCP_USER_TIMEOUT_MS = 5000
@@ -61,20 +68,26 @@ class Store:
     """Connections to one database; every failure to reach it is a `StoreUnavailable`.
 
     The URL is `sqlite:///path` or `postgresql://...`. `lock_wait_s` is how long a write waits for
-    another one: 2 s on PostgreSQL and 5 s on SQLite, where it is not given.
+    another one: 2 s on PostgreSQL and 5 s on SQLite, where it is not given. `keys` open and seal
+    stored secrets; without them these stay locked.
     """
 
-    def __init__(self, url: str, *, lock_wait_s: float | None = None) -> None:
+    def __init__(
+        self, url: str, *, lock_wait_s: float | None = None, keys: SecretKeys | None = None
+    ) -> None:
         parsed = parse_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._directory = sqlite_directory(url)
         make = _sqlite_engine if self.is_sqlite else _postgres_engine
         default_s = _SQLITE_LOCK_S if self.is_sqlite else _PG_LOCK_S
-        self._engine = make(parsed, default_s if lock_wait_s is None else lock_wait_s)
+        made = make(parsed, default_s if lock_wait_s is None else lock_wait_s)
+        event.listen(made, "before_cursor_execute", _check_work_budget)
+        self._engine = made.execution_options(**{OPTION: keys or SecretKeys()})
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database, and changes nothing."""
-        with _as_store_errors(), self._engine.connect() as conn:
+        with self._connect() as conn:
             options = {} if self.is_sqlite else {"postgresql_readonly": True}
             with conn.execution_options(**options).begin() as transaction:
                 yield conn
@@ -83,23 +96,42 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction that is committed at the end of the block, or not at all."""
-        with _as_store_errors(), self._engine.connect() as conn, _for_writing(conn).begin():
+        with self._connect() as conn, _for_writing(conn).begin():
             yield conn
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
         """A read-only transaction in which all statements see the same snapshot."""
-        with _as_store_errors(), self._engine.connect() as conn:
+        with self._connect() as conn:
             if not self.is_sqlite:
                 conn = conn.execution_options(isolation_level="REPEATABLE READ")
             with conn.begin() as transaction:
                 yield conn
                 transaction.rollback()
 
+    @contextmanager
+    def _connect(self) -> Iterator[Connection]:
+        with _as_store_errors(self._directory), self._engine.connect() as conn:
+            yield conn
+
+    @contextmanager
+    def outside_transactions(self) -> Iterator[Connection]:
+        """On SQLite: each statement is a transaction of its own, as VACUUM has to be."""
+        with self._connect() as conn:
+            yield conn.execution_options(outside_transactions=True)
+
     def check(self) -> None:
         """Raises StoreUnavailable when the database does not answer."""
         with self.read() as conn:
             conn.execute(text("SELECT 1"))
+
+    def forget_log(self) -> None:
+        """Empty SQLite's write-ahead log into the file, as far as no reader needs it."""
+        if self.is_sqlite:
+            with self._connect() as conn:
+                raw = conn.connection.driver_connection
+                if raw is not None:
+                    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
     def close(self) -> None:
         """Close all connections."""
@@ -153,11 +185,19 @@ def _for_writing(conn: Connection) -> Connection:
     return conn.execution_options(immediate=True)
 
 
+def _check_work_budget(conn: Connection, *_statement: Any) -> None:
+    # What has begun to be written is written whole, even if its caller has gone.
+    if not conn.get_execution_options().get("immediate", False):
+        checkpoint()
+
+
 @contextmanager
-def _as_store_errors() -> Iterator[None]:
+def _as_store_errors(directory: Path | None) -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
+        if full := _full_disk(error, directory):
+            raise full from error
         raise StoreUnavailable("the database does not answer in time") from error
     except DBAPIError as error:
         ended = getattr(error.orig, "sqlstate", None) in _PG_TRANSACTION_ENDED
@@ -166,20 +206,46 @@ def _as_store_errors() -> Iterator[None]:
         raise StoreUnavailable("the connection to the database was lost") from error
 
 
+def _full_disk(error: Exception, directory: Path | None) -> DiskFull | None:
+    """What to say of an error that a full disk explains."""
+    cause = getattr(error, "orig", None)
+    if directory is None:
+        is_full = getattr(cause, "sqlstate", None) == _PG_DISK_FULL
+        return DiskFull("the disk of the database is full") if is_full else None
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF
+    left_bytes = free_bytes(directory)
+    if left_bytes is None:
+        return None
+    if code == _SQLITE_FULL or (code in _SQLITE_NO_FILE and left_bytes < FULL_BELOW_BYTES):
+        return DiskFull(full_sentence(left_bytes))
+    return None
+
+
 def _sqlite_engine(url: URL, lock_wait_s: float) -> Engine:
     engine = create_engine(
-        url, connect_args={"timeout": lock_wait_s}, pool_timeout=_POOL_WAIT_S, max_overflow=40
+        url,
+        connect_args={"timeout": lock_wait_s},
+        pool_timeout=_POOL_WAIT_S,
+        max_overflow=40,
+        hide_parameters=True,  # errors reach the log, and parameters may be personal
     )
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: Any) -> None:
         # The driver must not begin transactions by itself: it does so too late for a snapshot.
         connection.isolation_level = None
+        # First, as it takes effect before anything is written; where it holds already, it would
+        # write all the same, and wait for another writer.
+        [is_shrinking] = connection.execute("PRAGMA auto_vacuum").fetchone()
+        if not is_shrinking:
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL").close()
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
             connection.execute(f"PRAGMA {pragma}").close()
 
     @event.listens_for(engine, "begin")
     def begin(conn: Connection) -> None:
+        if conn.get_execution_options().get("outside_transactions", False):
+            return
         # A transaction that reads first and then writes would fail at once, without waiting,
         # if another one wrote in between.
         immediate = conn.get_execution_options().get("immediate", False)
@@ -206,6 +272,7 @@ def _postgres_engine(url: URL, lock_wait_s: float) -> Engine:
     return create_engine(
         url,
         connect_args=connect_args,
+        hide_parameters=True,
         pool_pre_ping=True,
         pool_size=5,
         max_overflow=15,
@@ -263,7 +330,7 @@ def _read_setting(conn: Connection, name: str, *, is_sqlite: bool) -> str:
     return str(conn.exec_driver_sql(statement).scalar_one())
 
 
-_VERSION_TABLE = table("alembic_version", column("version_num"))
+VERSION_TABLE = table("alembic_version", column("version_num"))
 
 
 def is_migrated(url: str) -> bool:
@@ -282,9 +349,9 @@ def is_migrated(url: str) -> bool:
 
 def current_revision(conn: Connection) -> str | None:
     """The newest migration applied to the database; None before the first."""
-    if not inspect(conn).has_table(_VERSION_TABLE.name):
+    if not inspect(conn).has_table(VERSION_TABLE.name):
         return None
-    found: str | None = conn.execute(select(_VERSION_TABLE.c.version_num)).scalar()
+    found: str | None = conn.execute(select(VERSION_TABLE.c.version_num)).scalar()
     return found
 
 

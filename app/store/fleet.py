@@ -5,9 +5,9 @@ of closed windows are stored by cause, operation type and host, and summed up by
 Windows of low fidelity have no losses: their figures cannot be trusted.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,7 +29,9 @@ from sqlalchemy import (
 from app import formatting
 from app.diagnosis.clock_times import result_ended_s
 from app.diagnosis.combine_causes import leading
+from app.engine import step_counts
 from app.engine.metrics import loss_shares
+from app.engine.step_counts import total_s
 from app.store.alerting.tables import alert_events, alerts
 from app.store.columns import JsonText
 from app.store.database import insert_or_replace
@@ -45,6 +47,7 @@ from app.store.windows import (
     recent_summary,
     step_starts,
 )
+from app.trace.exits import EndedAs
 
 SHOWN_WINDOWS = 48
 
@@ -77,6 +80,8 @@ class FleetLine(NamedTuple):
     silent_workers: Sequence[int] | None
     silent_since_s: float | None
     stalled_since_s: float | None
+    ended_as: EndedAs | None
+    end_cause: dict[str, Any] | None
     latest: WindowSummary | None
     brief: dict[str, Any] | None
 
@@ -96,15 +101,60 @@ class RecentWindow(NamedTuple):
 
 _RUN_FIELDS = FleetLine._fields[:-2]  # all but the window and its brief
 _JSON_FIELDS = tuple(
-    _RUN_FIELDS.index(name) for name in ("labels", "silent_ranks", "silent_workers")
+    _RUN_FIELDS.index(name) for name in ("labels", "silent_ranks", "silent_workers", "end_cause")
 )
 _LABELS = _RUN_FIELDS.index("labels")
-# Most texts are the same at the next request: they need not be decoded again.
+# Most texts are the same at the next request: they need not be decoded again. Those of running jobs
+# change with each window, and are not kept for longer than pages ask again.
 _MAX_CACHED_TEXTS = 4096
+_TEXTS_FRESH_S = 60.0
+
+
+class DecodedTexts:
+    """Decoded JSON by its text, as long as it is asked for at least once in `fresh_s`.
+
+    Values are shared, so callers must not change them. Two threads may decode the same text.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_texts: int = _MAX_CACHED_TEXTS,
+        fresh_s: float = _TEXTS_FRESH_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_texts = max_texts
+        self._fresh_s = fresh_s
+        self._monotonic = monotonic
+        self._since_s = monotonic()
+        self._new: dict[str, Any] = {}
+        self._old: dict[str, Any] = {}
+
+    def get(self, text: str | None) -> Any:
+        """The value of a text; None of None."""
+        if text is None:
+            return None
+        found = self._new.get(text, self)
+        if found is self:
+            found = self._old.get(text, self)
+            if found is self:
+                found = msgspec.json.decode(text)
+            self._new[text] = found
+        return found
+
+    def forget_unused(self) -> None:
+        """Forget what was not asked for lately, if it is time."""
+        now_s = self._monotonic()
+        if now_s - self._since_s > self._fresh_s or len(self._new) > self._max_texts:
+            self._old, self._new, self._since_s = self._new, {}, now_s
+
+
+_TEXTS = DecodedTexts()
 
 
 def lines(conn: Connection, project: str, lifecycle: Lifecycle = "active") -> list[FleetLine]:
     """A project's jobs by id."""
+    _TEXTS.forget_unused()
     return [_line(row) for row in conn.execute(_lines_query(project, lifecycle))]
 
 
@@ -194,18 +244,12 @@ def _line(row: Sequence[Any]) -> FleetLine:
     # By position, for speed: columns of the run, of its window's summary, the brief, edited labels.
     of_run, window = list(row[: len(_RUN_FIELDS)]), row[len(_RUN_FIELDS) : -2]
     for at in _JSON_FIELDS:
-        of_run[at] = _json_value(of_run[at])
-    if edited := _json_value(row[-1]):
+        of_run[at] = _TEXTS.get(of_run[at])
+    if edited := _TEXTS.get(row[-1]):
         of_run[_LABELS] = of_run[_LABELS] | edited
     epoch, first_step = window[:2]
     latest = None if epoch is None else WindowSummary(f"{epoch}-{first_step}", *window)
-    return FleetLine._make((*of_run, latest, _json_value(row[-2])))
-
-
-@lru_cache(_MAX_CACHED_TEXTS)
-def _json_value(json: str | None) -> Any:
-    """The decoded JSON; shared, so callers must not change it."""
-    return None if json is None else msgspec.json.decode(json)
+    return FleetLine._make((*of_run, latest, _TEXTS.get(row[-2])))
 
 
 MAX_FINDINGS = 3
@@ -222,17 +266,17 @@ def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | No
     """
     if result["slowdown"] is None:
         return None
-    recorded_s: Sequence[float] = result["step_time_s"]["recorded"]
+    recorded_s, num_steps = total_s(result, "recorded"), step_counts.num_steps(result)
     findings = result["findings"]
     return {
         "slowdown": result["slowdown"],
         "verdict": result["fidelity"]["verdict"],
         "first_step": result["steps"][0],
         "last_step": result["steps"][-1],
-        "num_steps": len(result["steps"]),
+        "num_steps": num_steps,
         "gpu_hours_lost": result["gpu_hours_lost"],
-        "gpu_hours": sum(recorded_s) * num_gpus / 3600,
-        "step_s": sum(recorded_s) / len(recorded_s),
+        "gpu_hours": recorded_s * num_gpus / 3600,
+        "step_s": recorded_s / num_steps,
         "discrepancy": result["fidelity"]["discrepancy"],
         "ended_s": result_ended_s(result),
         "clock_residual_ms": result.get("clocks", {}).get("residual_ms"),
@@ -312,7 +356,7 @@ def losses_of(result: Mapping[str, Any], *, num_gpus: int) -> list[Loss]:
     """
     if result["slowdown"] is None or result["fidelity"]["verdict"] != "ok":
         return []
-    recorded = sum(result["step_time_s"]["recorded"]) * num_gpus
+    recorded = total_s(result, "recorded") * num_gpus
     lost = max(0.0, 3600 * result["gpu_hours_lost"])
     findings = result["findings"] or []
     return [

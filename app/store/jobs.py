@@ -34,6 +34,7 @@ from app.store.windows import (
     summary_of,
 )
 from app.trace import ops
+from app.trace.exits import EndedAs
 from app.trace.job import DEFAULT_PROJECT, Parallelism, job_key, job_of
 from app.trace.ops import BUILT_IN, OpTypes
 
@@ -57,7 +58,8 @@ class JobRecord:
     `silent_ranks` send nothing while others do; `silent_workers` (dp_rank * pp_size + stage) are
     their workers, in the same order. Since `stalled_since_s` no rank sends. `counts` is None
     before the first operation, `drops` None if no recorder has reported any. `plans` say which
-    steps it is to record.
+    steps it is to record. `ended_as` and `end_cause` (app/trace/exits.py) are None unless its ranks
+    have reported how they ended.
     """
 
     job_id: str
@@ -79,6 +81,8 @@ class JobRecord:
     silent_workers: Sequence[int] | None = None
     silent_since_s: float | None = None
     stalled_since_s: float | None = None
+    ended_as: EndedAs | None = None
+    end_cause: dict[str, Any] | None = None
     counts: IngestCounts | None = None
     drops: RecorderDrops | None = None
     plans: Sequence[RecordingPlan] = ()

@@ -36,7 +36,7 @@ def migrate(url: str) -> None:
             without_time_limits(conn)
             _wait_for_others(conn)
             _refuse_newer(conn)
-            command.upgrade(alembic_config(conn), "head")
+            upgrade_within(conn)
     finally:
         store.close()
 
@@ -48,9 +48,25 @@ def downgrade(url: str, to_revision: str) -> None:
         with store.write() as conn:
             without_time_limits(conn)
             _wait_for_others(conn)
-            command.downgrade(alembic_config(conn), to_revision)
+            downgrade_within(conn, to_revision)
     finally:
         store.close()
+
+
+def upgrade_within(conn: Connection) -> None:
+    """Run the missing migrations in a transaction that has begun."""
+    command.upgrade(alembic_config(conn), "head")
+
+
+def downgrade_within(conn: Connection, to_revision: str) -> None:
+    """Downgrade in a transaction that has begun."""
+    command.downgrade(alembic_config(conn), to_revision)
+
+
+def known_revisions() -> frozenset[str]:
+    """The ids of all migrations of this version."""
+    scripts = ScriptDirectory.from_config(alembic_config()).walk_revisions()
+    return frozenset(script.revision for script in scripts)
 
 
 def alembic_config(conn: Connection | None = None) -> Config:
@@ -77,8 +93,7 @@ def _wait_for_others(conn: Connection) -> None:
 
 def _refuse_newer(conn: Connection) -> None:
     found = current_revision(conn)
-    scripts = ScriptDirectory.from_config(alembic_config()).walk_revisions()
-    if found is not None and found not in {script.revision for script in scripts}:
+    if found is not None and found not in known_revisions():
         raise StartUpFailed(
             f"the database is at revision {found}, which this version does not know: "
             "run the newer Paceline, or restore a backup of this one"

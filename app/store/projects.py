@@ -5,7 +5,9 @@ from sqlalchemy import ColumnElement, Connection, func, select
 from app.errors import InvalidRequest
 from app.store.database import insert_new
 from app.store.tables import jobs, projects
-from app.trace.job import MAX_PROJECT_CHARS, is_project_name
+from app.trace.job import CANARY_PROJECT, MAX_PROJECT_CHARS, is_project_name
+
+CANARY_KEPT_DAYS = 1 / 24
 
 
 def create_if_missing(conn: Connection, project: str, *, now_s: float) -> None:
@@ -23,8 +25,15 @@ def create_if_missing(conn: Connection, project: str, *, now_s: float) -> None:
 
 
 def names(conn: Connection) -> list[str]:
-    """All projects, in the order of their names."""
-    return list(conn.execute(select(projects.c.project).order_by(projects.c.project)).scalars())
+    """All projects of users, in the order of their names."""
+    query = select(projects.c.project).where(projects.c.project != CANARY_PROJECT)
+    return list(conn.execute(query.order_by(projects.c.project)).scalars())
+
+
+def create_canary(conn: Connection, *, now_s: float) -> None:
+    """Create the project of the canary jobs; its rows are kept for `CANARY_KEPT_DAYS`."""
+    days = {"keep_raw_days": CANARY_KEPT_DAYS, "keep_results_days": CANARY_KEPT_DAYS}
+    insert_new(conn, projects, [{"project": CANARY_PROJECT, "created_s": now_s, **days}])
 
 
 def owns(project: str, job_id: ColumnElement[str]) -> ColumnElement[bool]:

@@ -2,12 +2,13 @@
 
 Rows that a consumer may still need never expire: open windows, unclosed runs, pending and firing
 alerts, due messages, unsettled dead letters. Rows are removed in small batches, each in a
-transaction of its own. SQLite reuses freed pages and PostgreSQL freed space; files do not shrink.
+transaction of its own. PostgreSQL reuses freed space; a SQLite file shrinks afterwards
+(app/store/shrinking/file_size.py). Old windows are thinned (app/store/shrinking/thinning.py).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import (
@@ -29,6 +30,7 @@ from sqlalchemy import (
     update,
 )
 
+from app.engine.step_counts import Resolution
 from app.errors import LeaseLost, NotFound
 from app.store import runs as stored_runs
 from app.store.alerting.tables import (
@@ -45,6 +47,15 @@ from app.store.columns import PackedJson, is_bytes
 from app.store.database import Store, now_s, rows_of_group
 from app.store.jobs import RESTORABLE_FOR_S
 from app.store.projects import owns
+from app.store.shrinking import quota
+from app.store.shrinking.quota import Excess
+from app.store.shrinking.thinning import (
+    ThinnedWindows,
+    ThinningDays,
+    count_due,
+    thin,
+    within_batch_bytes,
+)
 from app.store.tables import (
     annotations,
     audit,
@@ -57,6 +68,7 @@ from app.store.tables import (
     ingest_counts,
     jobs,
     projects,
+    rank_exits,
     run_hosts,
     runs,
     score_reports,
@@ -65,6 +77,8 @@ from app.store.tables import (
     steps,
     window_briefs,
     window_losses,
+    window_objects,
+    window_remainders,
     windows,
 )
 from app.trace.job import project_of
@@ -75,13 +89,15 @@ class ExpiringRows:
     """One kind of rows that expire.
 
     `find` selects the keys of a project's rows from before a Unix time, for large rows with their
-    `size_bytes`; `remove` deletes them.
+    `size_bytes`; `remove` deletes them. They are kept for `max_days` even where results are kept
+    for longer.
     """
 
     name: str
     find: Callable[[str, float], Select[Any]]
     remove: Callable[[Connection, Sequence[Row[Any]]], None]
     is_raw: bool = False
+    max_days: float = math.inf
 
 
 _DAY_S = 86_400.0
@@ -94,27 +110,32 @@ _BATCH_ROWS_OF_DELETED = 1000
 _TABLES_OF_JOBS = tuple(
     table
     for table in reversed(all_tables.sorted_tables)
-    if "job_id" in table.c and table is not jobs
+    # Rows of objects go after their objects: app/store/objects/moves.py.
+    if "job_id" in table.c and table not in (jobs, window_objects)
 )
 # An arbitrary number that no other lock uses; the same in every Paceline.
 ADVISORY_LOCK = 7_263_554_619
 
 
 @dataclass(frozen=True, slots=True)
-class RetentionDays:
-    """Days for which the operations of closed windows, and all results, are kept."""
+class RetentionLimits:
+    """Days for which the operations of closed windows, and all results, are kept.
+
+    And how much the windows of a project may take, in GB of 10^9 bytes; None: as much as they do.
+    """
 
     raw_days: float
     results_days: float
+    max_gb: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """A project's retention; `is_own` says which of the two are not the service's default."""
+    """A project's retention; `is_own` says which of the three are not the service's default."""
 
     project: str
-    days: RetentionDays
-    is_own: tuple[bool, bool]
+    limits: RetentionLimits
+    is_own: tuple[bool, bool, bool] = (False, False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +147,27 @@ class RemovedRows:
     number: int
 
 
-def policies(conn: Connection, default: RetentionDays) -> list[RetentionPolicy]:
+def policies(conn: Connection, default: RetentionLimits) -> list[RetentionPolicy]:
     """The retention of each project; `default` is the service's."""
     rows = conn.execute(select(projects).order_by(projects.c.project))
     return [_policy(row, default) for row in rows]
 
 
-def project_days(conn: Connection, project: str) -> dict[str, float | None]:
+def project_limits(conn: Connection, project: str) -> dict[str, float | None]:
     """The project's own retention; None where the service's applies."""
-    names = (projects.c.keep_raw_days, projects.c.keep_results_days)
+    names = (projects.c.keep_raw_days, projects.c.keep_results_days, projects.c.keep_gb)
     row = conn.execute(select(*names).where(projects.c.project == project)).one_or_none()
-    raw_days, results_days = (None, None) if row is None else row
-    return {"raw_days": raw_days, "results_days": results_days}
+    raw_days, results_days, max_gb = (None, None, None) if row is None else row
+    return {"raw_days": raw_days, "results_days": results_days, "max_gb": max_gb}
 
 
-def set_project_days(
-    conn: Connection, project: str, *, raw_days: float | None, results_days: float | None
+def set_project_limits(
+    conn: Connection,
+    project: str,
+    *,
+    raw_days: float | None,
+    results_days: float | None,
+    max_gb: float | None,
 ) -> None:
     """Set a project's retention; None: the service's applies.
 
@@ -149,13 +175,18 @@ def set_project_days(
         NotFound: there is no such project.
     """
     of_project = update(projects).where(projects.c.project == project)
-    values = {"keep_raw_days": raw_days, "keep_results_days": results_days}
+    values = {"keep_raw_days": raw_days, "keep_results_days": results_days, "keep_gb": max_gb}
     if not conn.execute(of_project.values(**values)).rowcount:
         raise NotFound(f"no project {project!r}: it is created with its first token")
 
 
-def sweep(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
+def sweep(
+    store: Store, default: RetentionLimits, thinning: ThinningDays | None = None
+) -> Iterator[RemovedRows]:
     """Remove expired rows, one batch per iteration; no transaction is open in between.
+
+    With `thinning` old windows are thinned, too, once the expired ones are gone. Then those go
+    that are over their project's quota (app/store/shrinking/quota.py).
 
     Raises:
         LeaseLost: another process is sweeping.
@@ -165,6 +196,11 @@ def sweep(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
     for project, kind, before_s in _tasks(store, default):
         while number := _remove_batch(store, project, kind, before_s):
             yield RemovedRows(project, kind.name, number)
+    if thinning is not None:
+        for thinned in thin(store, thinning, _lock_sweep):
+            yield _thinned_rows(thinned)
+    for excess in _excesses(store, default):
+        yield from _remove_excess(store, excess)
 
 
 def remove_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
@@ -180,7 +216,21 @@ def remove_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
         _forget_deletion(store, job_id)
 
 
-def count_old(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
+# What `RemovedRows.kind` says of windows that were thinned.
+_THINNED_KINDS: Mapping[Resolution, str] = {
+    "window": "windows' figures by step",
+    "hour": "windows, joined by the hour,",
+    "day": "windows, joined by the day,",
+}
+
+
+def _thinned_rows(thinned: ThinnedWindows) -> RemovedRows:
+    return RemovedRows(thinned.project, _THINNED_KINDS[thinned.resolution], thinned.number)
+
+
+def count_old(
+    store: Store, default: RetentionLimits, thinning: ThinningDays | None = None
+) -> Iterator[RemovedRows]:
     """What `sweep` would remove now; runs may expire once their windows are removed."""
     yield from _count_of_deleted_jobs(store)
     for project, kind, before_s in _tasks(store, default):
@@ -189,17 +239,53 @@ def count_old(store: Store, default: RetentionDays) -> Iterator[RemovedRows]:
             number = conn.execute(select(func.count()).select_from(old)).scalar_one()
         if number:
             yield RemovedRows(project, kind.name, number)
+    if thinning is not None:
+        yield from map(_thinned_rows, count_due(store, thinning))
+    for excess in _excesses(store, default):
+        with store.read() as conn:
+            rows = quota.first_of(conn.execute(quota.oldest(excess)).all(), excess.excess_bytes)
+        yield RemovedRows(excess.project, _EXCESS_KINDS[excess.is_raw], len(rows))
 
 
-def _tasks(store: Store, default: RetentionDays) -> Iterator[tuple[str, ExpiringRows, float]]:
+# What `RemovedRows.kind` says of windows over their project's quota; whether of operations alone.
+_EXCESS_KINDS = {True: "operations of windows over the quota", False: "windows over the quota"}
+
+
+def _excesses(store: Store, default: RetentionLimits) -> list[Excess]:
+    with store.read() as conn:
+        found = [each for each in policies(conn, default) if each.limits.max_gb is not None]
+        return [
+            excess
+            for policy in found
+            for excess in quota.excesses(conn, policy.project, 1e9 * (policy.limits.max_gb or 0.0))
+        ]
+
+
+def _remove_excess(store: Store, excess: Excess) -> Iterator[RemovedRows]:
+    remove = _remove_operations if excess.is_raw else _remove_windows
+    left_bytes = excess.excess_bytes
+    while left_bytes > 0:
+        with store.write() as conn:
+            _lock_sweep(conn)
+            old = quota.oldest(excess).limit(_BATCH_ROWS).with_for_update(skip_locked=True)
+            found = within_batch_bytes(conn.execute(old).all(), _BATCH_BYTES)
+            rows = quota.first_of(found, left_bytes)
+            if not rows:
+                return
+            remove(conn, rows)
+        left_bytes -= sum(row.size_bytes for row in rows)
+        yield RemovedRows(excess.project, _EXCESS_KINDS[excess.is_raw], len(rows))
+
+
+def _tasks(store: Store, default: RetentionLimits) -> Iterator[tuple[str, ExpiringRows, float]]:
     with store.read() as conn:
         today_s = now_s(conn)
         found = policies(conn, default)
     for policy in found:
         for kind in _EXPIRING_ROWS:
-            days = policy.days.results_days
+            days = min(policy.limits.results_days, kind.max_days)
             if kind.is_raw:  # before their windows, which then are small
-                days = min(days, policy.days.raw_days)
+                days = min(days, policy.limits.raw_days)
             yield policy.project, kind, today_s - days * _DAY_S
 
 
@@ -208,17 +294,11 @@ def _remove_batch(store: Store, project: str, kind: ExpiringRows, before_s: floa
         _lock_sweep(conn)
         # Locked, so that no row changes before its removal.
         old = kind.find(project, before_s).limit(_BATCH_ROWS)
-        rows = _within_batch_bytes(conn.execute(old.with_for_update(skip_locked=True)).all())
+        found = conn.execute(old.with_for_update(skip_locked=True)).all()
+        rows = within_batch_bytes(found, _BATCH_BYTES)
         if rows:
             kind.remove(conn, rows)
     return len(rows)
-
-
-def _within_batch_bytes(rows: Sequence[Row[Any]]) -> list[Row[Any]]:
-    """The first rows, at least one, up to a sum of bytes."""
-    sizes = accumulate(row._mapping.get("size_bytes", 0) for row in rows)
-    return [row for at, (row, sum_) in enumerate(zip(rows, sizes, strict=True))
-            if at == 0 or sum_ <= _BATCH_BYTES]  # fmt: skip
 
 
 def _count_of_deleted_jobs(store: Store) -> Iterator[RemovedRows]:
@@ -258,7 +338,7 @@ def _remove_batch_of_job(store: Store, job_id: str) -> int:
             size_bytes = sum(sizes, literal(0)).label("size_bytes")
             some: Select[Any] = select(*key, size_bytes).where(table.c.job_id == job_id)
             some = some.limit(_BATCH_ROWS_OF_DELETED)
-            rows = _within_batch_bytes(conn.execute(some).all())
+            rows = within_batch_bytes(conn.execute(some).all(), _BATCH_BYTES)
             if not rows:
                 continue
             _before_removal(conn, table, rows)
@@ -299,11 +379,13 @@ def _lock_sweep(conn: Connection) -> None:
             raise LeaseLost("another process is removing expired rows")
 
 
-def _policy(row: Row[Any], default: RetentionDays) -> RetentionPolicy:
-    is_own = (row.keep_raw_days is not None, row.keep_results_days is not None)
+def _policy(row: Row[Any], default: RetentionLimits) -> RetentionPolicy:
+    own = (row.keep_raw_days, row.keep_results_days, row.keep_gb)
+    is_own = (own[0] is not None, own[1] is not None, own[2] is not None)
     raw_days = row.keep_raw_days if is_own[0] else default.raw_days
     results_days = row.keep_results_days if is_own[1] else default.results_days
-    return RetentionPolicy(row.project, RetentionDays(raw_days, results_days), is_own)
+    max_gb = row.keep_gb if is_own[2] else default.max_gb
+    return RetentionPolicy(row.project, RetentionLimits(raw_days, results_days, max_gb), is_own)
 
 
 def _old_deliveries(project: str, before_s: float) -> Select[Any]:
@@ -400,6 +482,33 @@ def _remove_operations(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     conn.execute(update(windows).where(of_these).values(trace=None))
 
 
+def _old_objects(project: str, before_s: float) -> Select[Any]:
+    of = window_objects.c
+    query = select(of.job_id, of.epoch, of.first_step, of.revision)
+    query = query.where(of.updated_s < before_s, ~of.is_removed, owns(project, of.job_id))
+    return query.order_by(of.updated_s)
+
+
+def _remove_objects(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    """Nobody reads them any more; a consumer deletes the objects, then the rows."""
+    key = tuple_(*(window_objects.c[name] for name in (*_RUN_KEY, "first_step", "revision")))
+    these = key.in_([tuple(row) for row in rows])
+    conn.execute(update(window_objects).where(these).values(is_removed=True))
+
+
+def _old_remainders(project: str, before_s: float) -> Select[Any]:
+    of = window_remainders.c
+    size_bytes = func.length(of.remainders).label("size_bytes")
+    query = select(of.job_id, of.epoch, of.first_step, size_bytes).where(of.stored_s < before_s)
+    return query.where(owns(project, of.job_id)).order_by(of.stored_s)
+
+
+def _remove_remainders(conn: Connection, rows: Sequence[Row[Any]]) -> None:
+    key = tuple_(*(window_remainders.c[column.name] for column in _WINDOW_KEY))
+    of_these = key.in_([tuple(row)[:3] for row in rows])
+    conn.execute(delete(window_remainders).where(of_these))
+
+
 def _remove_windows(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     names = (*_RUN_KEY, "first_step", "last_step")
     keys = [{f"of_{name}": row._mapping[name] for name in names} for row in rows]
@@ -426,7 +535,7 @@ def _remove_runs(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     # The job stays, so that no later run of it reuses an epoch.
     for row in rows:
         stored_runs.remove(conn, row.job_id, row.epoch)
-        for table in (steps, hosts, run_hosts, drops, histories, cursors, runs):
+        for table in (steps, hosts, run_hosts, drops, rank_exits, histories, cursors, runs):
             same_run = (table.c[name] == row._mapping[name] for name in _RUN_KEY)
             conn.execute(delete(table).where(*same_run))
 
@@ -476,6 +585,9 @@ def _old_share_links(project: str, before_s: float) -> Select[Any]:
 # In this order: a run expires when its windows have been removed.
 _EXPIRING_ROWS = (
     ExpiringRows("operations of windows", _old_operations, _remove_operations, is_raw=True),
+    ExpiringRows("operations in object storage", _old_objects, _remove_objects, is_raw=True),
+    # Late operations come within minutes: what is older was left behind when its run closed.
+    ExpiringRows("exact times", _old_remainders, _remove_remainders, max_days=1.0),
     ExpiringRows("windows", _old_windows, _remove_windows),
     ExpiringRows("runs", _old_runs, _remove_runs),
     ExpiringRows("scores", _old_scores, _remove_scores),

@@ -382,10 +382,10 @@ def newest_closed(conn: Connection, job_id: str) -> int:
     return int(conn.execute(query).scalar_one() or 0)
 
 
-def reopen(conn: Connection, job_id: str, epoch: int) -> None:
-    """Reopen a closed run, for which data came: it is to be closed again."""
+def reopen(conn: Connection, job_id: str, epoch: int) -> bool:
+    """Reopen a closed run, for which data came: it is to be closed again. False if it was open."""
     run = update_run(job_id, epoch)
-    conn.execute(run.where(runs.c.is_closed).values(is_closed=False))
+    return conn.execute(run.where(runs.c.is_closed).values(is_closed=False)).rowcount > 0
 
 
 def mark_closed(conn: Connection, job_id: str, epoch: int) -> None:

@@ -1,15 +1,21 @@
 """The service as a whole: its state, and what its processes share: keys and addresses.
 
-A key is created once, by the first process that needs it.
+A key is created once, by the first process that needs it, and stored encrypted.
 """
 
 import secrets
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, update
 
+from app.errors import SecretsLocked
 from app.store import dead_letters, runs
+from app.store.alerting import service_watches
+from app.store.alerting.service_watches import ConsumerLine, Watch, WatchName
 from app.store.alerting.tables import outbox
+from app.store.credentials.sealing import is_sealed, keys_of
 from app.store.database import insert_new, insert_or_replace
 from app.store.runs import IngestCounts, NotificationCounts
 from app.store.shards import count_live
@@ -22,7 +28,8 @@ class ServiceState:
 
     `unheld_shards` are those whose lease was released, never taken, or lapsed longer than a lease
     ago. `outbox_oldest_s` is the age in seconds of the oldest due message, None if
-    there is none.
+    there is none. `consumers` are those of the last hour; `watches` say what people were told of.
+    `at_s` is when this was read.
     """
 
     counts: IngestCounts
@@ -33,6 +40,9 @@ class ServiceState:
     notifications: NotificationCounts
     live_consumers: int
     unheld_shards: tuple[int, ...]
+    consumers: Sequence[ConsumerLine]
+    watches: Mapping[WatchName, Watch]
+    at_s: float
 
 
 def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> ServiceState:
@@ -48,6 +58,9 @@ def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> 
         notifications=runs.notification_counts(conn),
         live_consumers=count_live(conn, now_s=now_s),
         unheld_shards=_unheld_shards(conn, num_shards, now_s - lease_s),
+        consumers=service_watches.consumer_lines(conn, now_s=now_s),
+        watches=service_watches.read(conn),
+        at_s=now_s,
     )
 
 
@@ -63,22 +76,56 @@ _KEY_BYTES = 32
 
 
 def find_key(conn: Connection, name: str) -> bytes | None:
-    """The key with this name; None if it was never created."""
+    """The key with this name; None if it was never created.
+
+    Raises:
+        SecretsLocked: it cannot be decrypted.
+    """
+    stored = _stored_key(conn, name)
+    if stored is None or not is_sealed(stored):
+        return stored  # in plain: of a release before keys were sealed
+    return keys_of(conn).open(stored.decode(), _place(name))
+
+
+def find_or_make_key(conn: Connection, name: str) -> bytes:
+    """The key with this name, created if missing; concurrent callers get the same key.
+
+    Raises:
+        SecretsLocked: it cannot be decrypted, or encrypted.
+    """
+    known = find_key(conn, name)
+    if known is not None:
+        return known
+    new = keys_of(conn).seal(secrets.token_bytes(_KEY_BYTES), _place(name))
+    insert_new(conn, service_keys, [{"name": name, "key": new.encode()}])
+    made = find_key(conn, name)
+    if made is None:
+        raise AssertionError("the key was just made")
+    return made
+
+
+def reseal_key(conn: Connection, name: str) -> Literal["plain", "sealed"] | None:
+    """Seal the key with the newest secret key; what it was, None if it cannot be decrypted."""
+    stored = _stored_key(conn, name)
+    try:
+        key = find_key(conn, name)
+    except SecretsLocked:
+        return None
+    if key is None or stored is None:
+        return None
+    new = keys_of(conn).seal(key, _place(name)).encode()
+    conn.execute(update(service_keys).where(service_keys.c.name == name).values(key=new))
+    return "sealed" if is_sealed(stored) else "plain"
+
+
+def _stored_key(conn: Connection, name: str) -> bytes | None:
     query = select(service_keys.c.key).where(service_keys.c.name == name)
     found: bytes | None = conn.execute(query).scalar_one_or_none()
     return found
 
 
-def find_or_make_key(conn: Connection, name: str) -> bytes:
-    """The key with this name, created if missing; concurrent callers get the same key."""
-    known = find_key(conn, name)
-    if known is not None:
-        return known
-    insert_new(conn, service_keys, [{"name": name, "key": secrets.token_bytes(_KEY_BYTES)}])
-    made = find_key(conn, name)
-    if made is None:
-        raise AssertionError("the key was just made")
-    return made
+def _place(name: str) -> str:
+    return f"service_keys/{name}"
 
 
 _PAGES = "pages"

@@ -9,10 +9,12 @@ counts once.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from app.errors import LeaseLost
+from app.store.database import insert as insert_or_update
 from app.store.database import insert_new, insert_or_replace
 from app.store.tables import consumers, cursors, histories, runs, shards, spool
 
@@ -85,14 +87,24 @@ def release(conn: Connection, shard: int, fence: int) -> None:
 
 
 def heartbeat(
-    conn: Connection, owner: str, *, now_s: float, lease_s: float, knows: Sequence[str] = ()
+    conn: Connection,
+    owner: str,
+    *,
+    now_s: float,
+    lease_s: float,
+    knows: Sequence[str] = (),
+    has_turned: bool = False,
 ) -> None:
     """Note that this consumer is alive, for `lease_s`.
 
-    It `knows` these extensions of the wire format.
+    It `knows` these extensions of the wire format, and `has_turned`: finished a turn with shards
+    since it said so last.
     """
-    row = {"owner": owner, "lease_until_s": now_s + lease_s, "knows": list(knows)}
-    insert_or_replace(conn, consumers, [row])
+    values: dict[str, Any] = {"lease_until_s": now_s + lease_s, "knows": list(knows)}
+    if has_turned:
+        values["last_turn_s"] = now_s
+    statement = insert_or_update(conn, consumers).values(owner=owner, **values)
+    conn.execute(statement.on_conflict_do_update(index_elements=[consumers.c.owner], set_=values))
     conn.execute(delete(consumers).where(consumers.c.lease_until_s < now_s - _FORGET_AFTER_S))
 
 

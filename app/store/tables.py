@@ -5,7 +5,7 @@ Those of alerts, receivers and messages: app/store/alerting/tables.py.
 projects ─< tokens               who may do what
 projects ─< jobs
 jobs ─< runs ─< windows          analysed windows, one row each, replaced by newer revisions
-             ─< steps            one row per training step
+             ─< steps            one row per training step; of old steps one for several
              ─< spool            batches taken from the queue, window still open
              ─< cursors          state of a run's assembler
              ─< ingest_counts    every operation taken, by what became of it
@@ -13,8 +13,11 @@ jobs ─< runs ─< windows          analysed windows, one row each, replaced by
              ─< histories        figures of a run's earlier windows
              ─< run_hosts        hosts of a run, for queries by host
              ─< drops            operations that the recorders of a run dropped
+             ─< rank_exits       how the processes of its ranks ended
 windows ─< window_briefs         the part of a window shown in the fleet
         ─< window_losses         GPU time lost in it, by cause, operation type and host
+        ─< window_objects        its operations where they are in object storage
+        ─< window_remainders     what rounding took from its times, while it may be revised
 jobs ─< saved_questions          saved what-if questions
      ─< fixes                    predicted fixes, and what they achieved
      ── recordings               which steps the job is to record, from when on
@@ -34,6 +37,8 @@ shards, consumers                which background process works on what
 totals                           counts of the whole service
 service_keys                     secrets that its processes share
 service_addresses                where its pages are served
+disk_samples                     how full the disk was, for the days left
+service_watches                  whether its parts work, and whether people were told
 
 A `job_id` is "project/job" in every table, so no key of one project can name what is another's.
 """
@@ -92,6 +97,7 @@ projects = Table(
     Column("created_s", Real, nullable=False),
     Column("keep_raw_days", Real),  # retention; null: the service's own
     Column("keep_results_days", Real),
+    Column("keep_gb", Real),
 )
 
 tokens = Table(
@@ -156,6 +162,12 @@ runs = Table(
     Column("silent_workers", JsonText),
     Column("silent_since_s", Real),
     Column("stalled_since_s", Real),
+    # By the ranks' own reports (`rank_exits`): the newest one's time and their number; and if the
+    # run has ended by them, how ("finished", "crashed", "preempted") and by which rank.
+    Column("exit_reported_s", Real),
+    Column("num_exits", Integer),
+    Column("ended_as", Text),
+    Column("end_cause", JsonText),
     UniqueConstraint("job_id", "run_key"),
 )
 # Queried every second by every consumer; closed runs are not in it.
@@ -178,11 +190,16 @@ windows = Table(
     # Large columns last: reading the others skips their pages.
     Column("result", PackedJson, nullable=False),
     Column("per_step", PackedJson),
-    Column(
-        "trace", LargeBinary
-    ),  # packed by app.ingest.assembly.windows; null once retention took it
+    # Packed by app.ingest.assembly.window_codec; null once retention took it.
+    Column("trace", LargeBinary),
 )
 Index("ix_windows_updated", windows.c.updated_s)
+# For thinning: which windows have figures by step, and how old those of a run are.
+Index("ix_windows_with_per_step", windows.c.updated_s,
+      sqlite_where=windows.c.per_step.is_not(None),
+      postgresql_where=windows.c.per_step.is_not(None))  # fmt: skip
+Index("ix_windows_age", windows.c.job_id, windows.c.epoch, windows.c.first_step,
+      windows.c.updated_s)  # fmt: skip
 Index("ix_windows_with_trace", windows.c.updated_s,
       sqlite_where=windows.c.trace.is_not(None),
       postgresql_where=windows.c.trace.is_not(None))  # fmt: skip
@@ -190,6 +207,36 @@ Index("ix_windows_with_trace", windows.c.updated_s,
 Index("ix_windows_with_figures", windows.c.job_id, windows.c.epoch, windows.c.first_step,
       sqlite_where=windows.c.slowdown.is_not(None),
       postgresql_where=windows.c.slowdown.is_not(None))  # fmt: skip
+
+# What rounding took from the times of `windows.trace`, while late operations may still revise the
+# window: its results come from unrounded times. For minutes; retention removes forgotten ones.
+window_remainders = Table(
+    "window_remainders",
+    metadata,
+    Column("job_id", key_text(128), primary_key=True),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    Column("stored_s", Real, nullable=False),
+    Column("remainders", LargeBinary, nullable=False),
+)
+
+# Operations of windows that moved into object storage, or are about to: app/store/objects/moves.py.
+# Not bound to `windows`: an object outlives the row of its window until it is deleted.
+window_objects = Table(
+    "window_objects",
+    metadata,
+    Column("job_id", key_text(128), primary_key=True),
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("first_step", BigInteger, primary_key=True, autoincrement=False),
+    Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("updated_s", Real, nullable=False),  # that of the window
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("claimed_s", Real, nullable=False),  # when a process began to move it
+    Column("is_stored", Boolean, nullable=False),  # whether the window's own copy is gone
+    Column("is_removed", Boolean, nullable=False),  # past retention: the object is to be deleted
+    Index(None, "updated_s"),
+)
 
 # The part of a fleet line about a window with figures, open or closed: app/store/fleet.py.
 # Not a column of `windows`: SQLite would have to read past the large ones to find it.
@@ -292,6 +339,10 @@ steps = Table(
     Column("window_id", Text, nullable=False),
     Column("skipped_reason", Text),
     Column("started_s", Real),  # Unix time by the workers' clocks; null: not known
+    # Of means over several steps (app/store/shrinking/thinning.py): the last of these,
+    # and how many have figures; null: one step.
+    Column("last_step", BigInteger),
+    Column("num_steps", BigInteger),
 )
 
 # Batches of one run in one turn of a consumer. After a crash, open windows are rebuilt from them.
@@ -344,6 +395,23 @@ drops = Table(
     Column("by_rank", PackedJson, nullable=False),
 )
 
+# How the process of each rank ended, as it or its watcher has reported: app/trace/exits.py.
+rank_exits = Table(
+    "rank_exits",
+    metadata,
+    *_run_key(),
+    Column("rank", BigInteger, primary_key=True, autoincrement=False),
+    Column("dp_rank", BigInteger, nullable=False),
+    Column("stage", BigInteger, nullable=False),
+    Column("host", Text),
+    Column("outcome", Text, nullable=False),
+    Column("at_s", Real, nullable=False),
+    Column("error_type", Text),
+    Column("message", Text),
+    Column("signal", Integer),
+    Column("exit_code", Integer),
+)
+
 # Which steps a job is to record: its last few plans, ascending by version: app/store/recordings.py.
 recordings = Table("recordings", metadata, _job_key(), Column("plans", JsonText, nullable=False))
 
@@ -375,6 +443,22 @@ consumers = Table(
     Column("lease_until_s", Real, nullable=False),
     # Extensions of the wire format that it reads (app.ingest.wire.body); null: an older version.
     Column("knows", JsonText),
+    Column("last_turn_s", Real),  # when it last finished a turn with shards; null: not yet
+)
+
+# What people are told of when it stops working: app/store/alerting/service_watches.py.
+service_watches = Table(
+    "service_watches",
+    metadata,
+    Column("name", key_text(32), primary_key=True),  # consumers, canary
+    Column("ok_s", Real),  # when it last worked; null: not since the first start
+    Column("since_s", Real, nullable=False),  # since when an outage counts, if it is later
+    Column("checked_s", Real),  # the last check, or the end of the last round
+    Column("lease_until_s", Real, nullable=False),  # of the process that is at a round
+    Column("told_s", Real),  # when people were told of this outage; null: there is none
+    Column("took_s", Real),  # the last good round
+    Column("rounds", BigInteger, nullable=False),
+    Column("detail", Text),  # what the last check found wrong; null: nothing
 )
 
 dead_letters = Table(
@@ -419,6 +503,25 @@ service_addresses = Table(
     metadata,
     Column("name", key_text(64), primary_key=True),
     Column("url", Text, nullable=False),
+)
+
+# Of signed-in pages: app/store/credentials/sessions.py.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("session_id", key_text(32), primary_key=True),
+    Column("digest", key_text(64), nullable=False),  # of the cookie, which is kept nowhere
+    Column("token_id", key_text(32), nullable=False),  # no foreign key: the root token has no row
+    Column("project", key_text(32), nullable=False),
+    Column("user_agent", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("created_s", Real, nullable=False),
+    Column("expires_s", Real, nullable=False),
+    Column("last_used_s", Real),
+    Column("ended_s", Real),
+    Index(None, "project", "created_s"),
+    Index(None, "token_id", "created_s"),
+    Index(None, "expires_s"),
 )
 
 saved_views = Table(
@@ -507,4 +610,12 @@ share_links = Table(
     Column("page", PackedBytes),  # null once the link is revoked
     Index(None, "digest", unique=True),
     Index(None, "project", "created_s", "share_id"),
+)
+
+# One row every ten minutes of the last week: app/store/disk/forecast.py.
+disk_samples = Table(
+    "disk_samples",
+    metadata,
+    Column("at_s", Real, primary_key=True),
+    Column("used_bytes", BigInteger, nullable=False),
 )

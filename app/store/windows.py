@@ -18,6 +18,8 @@ from sqlalchemy import (
     ScalarSelect,
     Select,
     and_,
+    case,
+    delete,
     func,
     or_,
     select,
@@ -29,7 +31,7 @@ from app.errors import InvalidRequest, WindowNotFound
 from app.store.columns import PackedBytes
 from app.store.database import Int64, from_cursor, insert, insert_or_replace, split_page, to_cursor
 from app.store.runs import current_epoch
-from app.store.tables import jobs, runs, steps, windows
+from app.store.tables import jobs, runs, steps, window_remainders, windows
 from app.trace.window import WindowState
 
 Verdict = Literal["ok", "low"]
@@ -115,7 +117,8 @@ class WindowRecord:
     """One revision of a window, to be saved.
 
     `result` is the JSON object of docs/glossary.md, without its figures by step, which are in
-    `per_step` (`split_by_step`); `trace` are the raw operations, for closed windows only.
+    `per_step` (`split_by_step`); `trace` are the raw operations, for closed windows only, and
+    `remainders` what rounding took from their times, for those that may be revised.
     """
 
     epoch: int
@@ -131,6 +134,7 @@ class WindowRecord:
     per_step: dict[str, Any] | None
     trace: bytes | None
     updated_s: float
+    remainders: bytes | None = None
 
 
 _ARRIVALS = "arrivals"
@@ -163,7 +167,8 @@ def join_by_step(result: Mapping[str, Any], by_step: Mapping[str, Any] | None) -
 
 def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
     """Save a revision over older ones; False if the same or a newer one is stored."""
-    values = {"job_id": job_id} | {name: getattr(record, name) for name in record.__slots__}
+    names = (name for name in record.__slots__ if name != "remainders")
+    values = {"job_id": job_id} | {name: getattr(record, name) for name in names}
     statement = insert(conn, windows).values(values)
     new = statement.excluded
     key = {column.name for column in _WINDOW_KEY}
@@ -173,7 +178,12 @@ def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
         where=new.revision > windows.c.revision,
     )
     saved = conn.execute(statement.returning(windows.c.revision))
-    return saved.one_or_none() is not None
+    is_new = saved.one_or_none() is not None
+    if is_new and record.remainders is not None:
+        row = {name: values[name] for name in ("job_id", "epoch", "first_step")}
+        row |= {"remainders": record.remainders, "stored_s": record.updated_s}
+        insert_or_replace(conn, window_remainders, [row])
+    return is_new
 
 
 def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False) -> dict[str, Any]:
@@ -185,9 +195,15 @@ def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False
         JobNotFound: the job never registered.
         WindowNotFound: it has no such window.
     """
-    columns = (windows.c.result, windows.c.per_step) if per_step else (windows.c.result,)
-    row = _find(conn, job_id, window_id, *columns)
-    return join_by_step(row["result"], row["per_step"]) if per_step else dict(row["result"])
+    by_step: ColumnElement[Any] = (
+        windows.c.per_step if per_step else windows.c.per_step.is_not(None).label("has_steps")
+    )
+    row = _find(conn, job_id, window_id, windows.c.result, by_step)
+    result = dict(row["result"])
+    has_steps = row["per_step"] is not None if per_step else row["has_steps"]
+    if not has_steps and result.get("slowdown") is not None and "thinned" not in result:
+        result["thinned"] = {"resolution": "window"}
+    return join_by_step(result, row["per_step"]) if per_step else result
 
 
 def summary(conn: Connection, job_id: str, window_id: str) -> WindowSummary:
@@ -268,6 +284,23 @@ def trace(conn: Connection, job_id: str, window_id: str) -> bytes | None:
     return kept
 
 
+def remainders(conn: Connection, job_id: str, epoch: int, first_step: int) -> bytes | None:
+    """What rounding took from the times of a window that may be revised; None if not kept."""
+    of = window_remainders.c
+    query = select(of.remainders).where(of.job_id == job_id, of.epoch == epoch)
+    kept: bytes | None = conn.execute(query.where(of.first_step == first_step)).scalar()
+    return kept
+
+
+def forget_remainders(
+    conn: Connection, job_id: str, epoch: int, *, before_step: int | None
+) -> None:
+    """Forget those of a run's windows before this first step; of all of them if it is None."""
+    of = window_remainders.c
+    statement = delete(window_remainders).where(of.job_id == job_id, of.epoch == epoch)
+    conn.execute(statement if before_step is None else statement.where(of.first_step < before_step))
+
+
 def page(
     conn: Connection, job_id: str, *, cursor: str | None = None, limit: int = 100
 ) -> tuple[list[WindowSummary], str | None]:
@@ -311,13 +344,30 @@ def _find(
         row = _latest(conn, job_id, query)
     else:
         epoch, first_step = parse_window_id(job_id, window_id)
-        query = query.where(windows.c.epoch == epoch, windows.c.first_step == first_step)
+        stored_step = _stored_first_step(conn, job_id, epoch, first_step)
+        query = query.where(windows.c.epoch == epoch, windows.c.first_step == stored_step)
         row = conn.execute(query).one_or_none()
     if row is None:
         current_epoch(conn, job_id)
         raise WindowNotFound(job_id, window_id)
     found: RowMapping = row._mapping
     return found
+
+
+def _stored_first_step(conn: Connection, job_id: str, epoch: int, first_step: int) -> int:
+    """The first step of the stored window that a window became part of when it was thinned.
+
+    Links in alerts, messages and tickets go on to work.
+    """
+    of_run = (windows.c.job_id == job_id, windows.c.epoch == epoch)
+    query = select(windows.c.first_step, windows.c.last_step).where(*of_run)
+    query = query.where(windows.c.first_step <= first_step)
+    row = conn.execute(query.order_by(windows.c.first_step.desc()).limit(1)).one_or_none()
+    if row is None or row.first_step == first_step or row.last_step < first_step:
+        return first_step
+    result = select(windows.c.result).where(*of_run, windows.c.first_step == row.first_step)
+    is_thinned = "thinned" in conn.execute(result).scalar_one()
+    return int(row.first_step) if is_thinned else first_step
 
 
 def parse_window_id(job_id: str, window_id: str) -> tuple[int, int]:
@@ -347,7 +397,8 @@ def _latest(conn: Connection, job_id: str, newest_first: Select[Any]) -> Any:
 class StepRow:
     """Recorded, simulated and ideal time of one step; a skipped one has a reason and no figures.
 
-    `started_s` is the Unix time at which it started, None where that is not known.
+    `started_s` is the Unix time at which it started, None where that is not known. A row that was
+    thinned has means over `num_steps` steps, from its own to `last_step`.
     """
 
     epoch: int
@@ -359,9 +410,13 @@ class StepRow:
     window_id: str
     skipped_reason: str | None = None
     started_s: float | None = None
+    last_step: int | None = None
+    num_steps: int | None = None
 
 
 _STEP_COLUMNS = tuple(steps.c[name] for name in StepRow.__slots__)
+# Steps with figures that a row stands for.
+_NUM_STEPS = func.coalesce(steps.c.num_steps, 1)
 
 
 def save_steps(conn: Connection, job_id: str, rows: Sequence[StepRow]) -> None:
@@ -432,7 +487,9 @@ def windows_between(
     """
     inside = [steps.c.job_id == job_id, steps.c.epoch == epoch, steps.c.started_s.is_not(None)]
     if from_s is not None:
-        inside.append(steps.c.started_s >= from_s)
+        ended_s = steps.c.started_s + steps.c.recorded_s * steps.c.num_steps
+        # Of thinned steps only the start of the first one is known.
+        inside.append(or_(steps.c.started_s >= from_s, ended_s > from_s))
     if to_s is not None:
         inside.append(steps.c.started_s <= to_s)
     ends = select(func.min(steps.c.step), func.max(steps.c.step)).where(*inside)
@@ -474,7 +531,7 @@ class WindowRange:
     last_step: int
     num_windows: int
     num_steps: int
-    most_steps: int  # of one window
+    most_steps: int  # with figures by step, of one window
     revisions: int
 
 
@@ -494,11 +551,12 @@ def window_range(conn: Connection, job_id: str, first_id: str, last_id: str) -> 
             f"windows {first_id} to {last_id} are no range: give the earlier window first, "
             "and a later one of the same run"
         )
+    first = _stored_first_step(conn, job_id, epoch, first)
     of = windows.c
     inside = and_(of.job_id == job_id, of.epoch == epoch, of.first_step.between(first, last))
     counted = select(
-        func.max(of.last_step), func.count(), func.sum(of.num_steps), func.max(of.num_steps),
-        func.sum(of.revision),
+        func.max(of.last_step), func.count(), func.sum(of.num_steps),
+        func.max(case((of.per_step.is_not(None), of.num_steps), else_=0)), func.sum(of.revision),
     ).where(inside)  # fmt: skip
     last_step, num_windows, *sums = conn.execute(counted).one()
     if not num_windows:
@@ -514,10 +572,10 @@ def gpu_s_lost(conn: Connection, job_id: str, span: WindowRange, *, num_gpus: in
     None if some of their steps have been removed.
     """
     of = steps.c
-    total = {name: func.sum(of[name]).label(name) for name in ("recorded_s", "simulated_s",
-                                                               "ideal_s")}  # fmt: skip
+    total = {name: func.sum(of[name] * _NUM_STEPS).label(name)
+             for name in ("recorded_s", "simulated_s", "ideal_s")}  # fmt: skip
     by_window = (
-        select(*total.values(), func.count().label("num_steps"))
+        select(*total.values(), func.sum(_NUM_STEPS).label("num_steps"))
         .where(of.job_id == job_id, of.epoch == span.epoch)
         .where(of.step.between(span.first_steps[0], span.last_step))
         .where(*(of[name].is_not(None) for name in total))
@@ -598,8 +656,8 @@ def step_time_sums(
     query = (
         select(
             steps.c.window_id,
-            func.sum(steps.c.simulated_s),
-            func.sum(steps.c.ideal_s),
+            func.sum(steps.c.simulated_s * _NUM_STEPS),
+            func.sum(steps.c.ideal_s * _NUM_STEPS),
             func.min(steps.c.started_s),
             func.max(steps.c.started_s),
         )

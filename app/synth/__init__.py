@@ -2,5 +2,5 @@
 
 Read `job.py` first, then `truth.py`. The simulation shares no code with the engine that analyses
 it.
-Imported by: advice, cli.
+Imported by: advice, cli, watch.
 """

@@ -11,6 +11,8 @@ from app.errors import InvalidRequest
 from app.trace.ops import BUILT_IN, OpTypes
 
 DEFAULT_PROJECT = "default"
+# Of the jobs by which the service checks itself. No user's project can have this name.
+CANARY_PROJECT = "_canary"
 MAX_JOB_CHARS = 96
 MAX_PROJECT_CHARS = 31
 JOB_PATTERN = rf"^[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_JOB_CHARS - 1}}}$"

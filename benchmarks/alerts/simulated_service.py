@@ -28,6 +28,7 @@ from app.ingest.batch import OpBatch
 from app.settings import Settings
 from app.store import runs
 from app.store.alerting import notifications, outbox, receivers
+from app.store.credentials.sealing import new_key, parse_keys
 from app.store.database import Store
 from app.store.migrations import migrate
 from app.synth.restarts import SimulatedRun
@@ -199,7 +200,7 @@ def simulated_service(
     with tempfile.TemporaryDirectory(prefix="paceline-alerts-") as directory:
         url = f"sqlite:///{Path(directory) / 'alerts.db'}"
         migrate(url)
-        store = Store(url)
+        store = Store(url, keys=parse_keys(new_key(), "this benchmark"))
         try:
             yield SimulatedService(store, rules, silent_after_s, check_every_s)
         finally:

@@ -19,6 +19,7 @@ from app.engine.replays import prepare
 from app.engine.report import analyse_replay, report_as_json
 from app.errors import InvalidTrace
 from app.ingest.assembly.assembler import RunAssembler, WindowRevision, WindowRules
+from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.batch import OpBatch
 from app.monitor import observe
 from app.synth.record import RecordedSteps
@@ -97,7 +98,7 @@ def closed_windows(
     job: Job, epoch: int, window_steps: int, arriving: Iterable[tuple[float, OpBatch]]
 ) -> Iterator[Window]:
     """Every window of the run when it closes, and again at each revision."""
-    stored: dict[int, bytes] = {}
+    stored: dict[int, PackedWindow] = {}
     rules = WindowRules(window_steps, DEADLINE_S)
     run = RunAssembler(job, epoch, rules, stored.__getitem__)
     for change in _changes(run, arriving):

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from app.ingest.assembly.assembler import RunAssembler, WindowRules
+from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.batch import OpBatch
 from app.ingest.wire.body import EXTENSIONS
 from app.ingest.wire.codec import decode
@@ -50,7 +51,7 @@ class Collector:
         with self._lock:
             batches = list(self._batches)
         found: dict[int, Window] = {}
-        stored: dict[int, bytes] = {}
+        stored: dict[int, PackedWindow] = {}
         run = RunAssembler(self._job, 1, self._rules, stored.__getitem__)
         for batch in batches:
             run.add(batch, 0.0)
@@ -64,7 +65,9 @@ class Collector:
         return windows
 
 
-def _store(changes: Sequence[Any], windows: dict[int, Window], stored: dict[int, bytes]) -> None:
+def _store(
+    changes: Sequence[Any], windows: dict[int, Window], stored: dict[int, PackedWindow]
+) -> None:
     for change in changes:
         if change.ops is not None:
             windows[change.window.first_step] = change.window

@@ -111,7 +111,8 @@ class Answer(NamedTuple):
 class BatchConnection(asyncio.Protocol):
     """One keep-alive connection, on which requests go out one after the other."""
 
-    def __init__(self, target: StackUnderTest) -> None:
+    def __init__(self, target: StackUnderTest, job: str = JOB) -> None:
+        self._job = job.encode()
         self._port = target.port
         self._token = target.token.encode()
         self._answer = b""
@@ -119,9 +120,9 @@ class BatchConnection(asyncio.Protocol):
         self._transport: Any = None
 
     @classmethod
-    async def open(cls, target: StackUnderTest) -> "BatchConnection":
-        """A connection to the API."""
-        connection = cls(target)
+    async def open(cls, target: StackUnderTest, job: str = JOB) -> "BatchConnection":
+        """A connection to the API, for batches of one job."""
+        connection = cls(target, job)
         await connection._connect()
         return connection
 
@@ -141,17 +142,21 @@ class BatchConnection(asyncio.Protocol):
         head = (
             b"POST /api/v1/jobs/%b/ops HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n"
             b"content-type: application/vnd.paceline.ops+msgpack\r\ncontent-length: %d\r\n\r\n"
-            % (JOB.encode(), self._token, len(body))
+            % (self._job, self._token, len(body))
         )
         return await self._ask(head + body)
 
     async def get(self, path: str) -> Any:
         """What the API answers."""
-        head = b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n\r\n"
-        status, _, body = await self._ask(head % (path.encode(), self._token))
+        status, _, body = await self.ask_for(path)
         if status != 200:
             raise BenchmarkFailed(f"{status}: {body[:300]!r}")
         return json.loads(body)
+
+    async def ask_for(self, path: str) -> Answer:
+        """The answer to a GET, whatever it is."""
+        head = b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer %b\r\n\r\n"
+        return await self._ask(head % (path.encode(), self._token))
 
     def close(self) -> None:
         """Close the connection."""

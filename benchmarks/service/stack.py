@@ -83,7 +83,7 @@ def running_stack(
         api.start()
         stack.callback(api.stop, within_s=STOP_WITHIN_S)
         _wait_until_answering(api, port)
-        _register(port, token, workers, stages)
+        register_job(port, token, JOB, workers, stages)
         consumer = ChildProcess("consumer", paceline_command("consumer"), environment)
         if consumes:
             consumer.start()
@@ -109,10 +109,15 @@ def _wait_until_answering(api: ChildProcess, port: int) -> None:
     raise StartUpFailed("the API to measure did not start: its log above says why")
 
 
-def _register(port: int, token: str, workers: int, stages: int) -> None:
+def register_job(port: int, token: str, name: str, workers: int, stages: int) -> None:
+    """Register a job of so many workers.
+
+    Raises:
+        StartUpFailed: it is refused.
+    """
     sizes = {"dp_size": workers // stages, "pp_size": stages}
     job = {"parallelism": sizes, "run_key": "bench"}
-    _ask(port, "PUT", f"/api/v1/jobs/{JOB}", json.dumps(job).encode(), _headers(token))
+    _ask(port, "PUT", f"/api/v1/jobs/{name}", json.dumps(job).encode(), _headers(token))
 
 
 def _headers(token: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 Read `startup.py` first (`start`), then `recorder.py`. Training scripts import this package; it
 imports nothing of `app`.
-Imported by: cli.
+Imported by: cli, watch.
 """
 
 from .recorder import NULL, NullRecorder, Recorder

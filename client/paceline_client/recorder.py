@@ -13,6 +13,7 @@ from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, Union, cast
 
 from . import shutdown
+from .guard import give_up
 from .recording.buffer import (
     INVALID,
     OUTSIDE,
@@ -157,28 +158,34 @@ class Recorder:
         `temperature_c`. With a `group` it is a collective of that group, recorded in a sample of
         the steps: `optype` is its kind, and the attributes are `bytes` and `sequence`.
         """
-        state = self._current if step is None else self._at(step)
-        if state is None:
-            self._outside()
+        try:  # no wrapper, which would cost each operation a call
+            state = self._current if step is None else self._at(step)
+            if state is None:
+                self._outside()
+                return NO_OP
+            if group is not None:
+                return self._group_op(optype, group, state, attributes)
+            if not state.is_recording:
+                return NO_OP
+            cuda = self._cuda
+            if cuda is None or not self._is_of_gpu(optype, cuda):
+                # Calling __init__ would add a seventh to the cost of recording.
+                timed = _new_object(TimedOp)
+                timed._buffer = self._buffer
+                timed._epoch_ns = self._epoch_ns
+                timed._optype = optype
+                timed._state = state
+                timed._microbatch = microbatch
+                timed._chunk = chunk
+                timed._attributes = attributes
+                timed._seq_id = -1
+                return timed
+            return cuda.op(
+                self._buffer, self._epoch_ns, optype, state, microbatch, chunk, attributes
+            )
+        except Exception as error:
+            give_up(error)
             return NO_OP
-        if group is not None:
-            return self._group_op(optype, group, state, attributes)
-        if not state.is_recording:
-            return NO_OP
-        cuda = self._cuda
-        if cuda is None or not self._is_of_gpu(optype, cuda):
-            # Calling __init__ would add a seventh to the cost of recording.
-            timed = _new_object(TimedOp)
-            timed._buffer = self._buffer
-            timed._epoch_ns = self._epoch_ns
-            timed._optype = optype
-            timed._state = state
-            timed._microbatch = microbatch
-            timed._chunk = chunk
-            timed._attributes = attributes
-            timed._seq_id = -1
-            return timed
-        return cuda.op(self._buffer, self._epoch_ns, optype, state, microbatch, chunk, attributes)
 
     @returns_on_error(NO_GROUP)
     def group(self, name: str, axis: str, ranks: Any) -> Group:
@@ -427,6 +434,12 @@ class Recorder:
         """Wait for the sender's thread to end, at most so long."""
         if self._sender is not None:
             self._sender.join(timeout_s)
+
+    def stop_recording(self) -> None:
+        """Record nothing more; what was recorded is sent."""
+        self._is_off = True
+        self.is_recording = False
+        self._current = None
 
     def turn_off(self) -> None:
         """Record nothing, as in a child process: the sender's thread is in the parent."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from . import run_keys
 from . import topology as topologies
+from .ending.process_end import reporter
 from .recorder import NULL, Recorder
 from .recording.buffer import DEFAULT_MAX_OPS, Buffer
 from .recording.cuda import cuda_timing
@@ -23,7 +24,7 @@ from .sending.registration import Sizes, registration
 from .sending.retry import Backoff
 from .sending.sender import Sender
 from .sending.spool import Spool
-from .sending.transport import Transport
+from .sending.transport import Transport, job_path
 
 MAX_LOCAL_RANK = 4096
 SPOOL_BYTES = 256 << 20
@@ -72,6 +73,7 @@ def start(
     flush_interval_s: float = 1.0,
     max_ops: int = DEFAULT_MAX_OPS,
     backoff: Backoff | None = None,
+    ends_job: bool = True,
 ) -> Recorder:
     """Start a recorder, which registers the run (unless `epoch` is given) and sends in background.
 
@@ -101,6 +103,10 @@ def start(
     `Recorder.group`. Group collectives are recorded in one of `group_every` recorded steps, equal
     on all ranks: by default `PACELINE_GROUP_EVERY`, or 10. `local_rank` is the number of the GPU
     on its host, by default from `LOCAL_RANK` and the like.
+
+    The server learns how this process ends: by `close`, at its end, by an exception, by SIGTERM, or
+    killed (`PACELINE_EXIT_REPORTS=0` turns that off). The job has ended once the recorders of all
+    workers are closed, unless `ends_job` is False: then only failures are reported.
 
     `op_types` describes operation types beyond the built-in ones, as in `register`. Operations of
     an unregistered type are refused one by one, and counted in `dropped`.
@@ -184,6 +190,13 @@ def start(
         )  # fmt: skip
         if gc_pauses and not is_alone:
             recorder.note_pauses()
+        report = {"rank": worker.rank, "dp_rank": worker.dp_rank, "stage": worker.stage}
+        watched: dict[str, Any] = {"url": url, "token": token, "path": job_path(job, "/exits")}
+        watched["ends_job"] = ends_job and not is_alone
+        if os.environ.get("PACELINE_EXIT_REPORTS", "1") != "0":
+            sender.on_registered = lambda epoch: reporter.watch(
+                id(recorder), {**watched, "report": {**report, "epoch": epoch, "host": worker.host}}
+            )
         sender.start()
         return recorder
     except Exception as error:

@@ -43,7 +43,7 @@ def main() -> None:
     """Train the runs of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
-    parser.add_argument("--token", required=True)
+    parser.add_argument("--token", default=os.environ.get("PACELINE_TOKEN", ""))
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--runs", nargs="+", metavar="JSON")
     source.add_argument("--runs-from", type=Path, metavar="FILE", help="one a line, until it ends")

@@ -63,7 +63,7 @@ def train_runs(kind: type[Training]) -> None:
     """Train the runs of the command line, each by an object of this class."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True)
-    parser.add_argument("--token", required=True)
+    parser.add_argument("--token", default=os.environ.get("PACELINE_TOKEN", ""))
     parser.add_argument("--runs", nargs="+", required=True, metavar="JSON", type=Plan.of)
     told = parser.parse_args()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -2,9 +2,10 @@
 
 import { isPaletteKey, openPalette } from "./components/command-palette.js"
 import { beginDefinitions } from "./components/definition.js"
-import { connectionBar, lossyBar, panelFailed } from "./components/notices.js"
+import { connectionBar, diskBar, lossyBar, panelFailed } from "./components/notices.js"
+import { isOver, STATE_WORDS } from "./components/state-icon.js"
 import { topBar } from "./components/top-bar.js"
-import { getSession, isSignedIn, signIn, whatMayBeLost } from "./lib/api.js"
+import { getSession, isSignedIn, signIn } from "./lib/api.js"
 import { announce, patch } from "./lib/dom.js"
 import { connection, onConnection, start as startLive } from "./lib/events.js"
 import { ago, clock, counted, stepRange, whole } from "./lib/formatting.js"
@@ -90,8 +91,8 @@ function drawConnection() {
 }
 
 async function drawLossy() {
-  const sentences = signedIn ? await whatMayBeLost().catch(() => null) : []
-  if (sentences) patch(lossy, lossyBar(sentences))
+  const session = signedIn ? await getSession().catch(() => null) : {}
+  if (session) patch(lossy, diskBar(session.disk), lossyBar(session.lossy ?? []))
 }
 
 function liveMark() {
@@ -108,6 +109,7 @@ function jobMark({ job, step_s, steps }) {
   const { state, last_step, last_data_at, num_silent_ranks, latest_window } = job
   if (state === "finished" && !latest_window) return { mark: "finished", text: "Finished, not analysed" }
   if (state === "finished") return { mark: "finished", tone: "is-ok", text: "Finished, complete" }
+  if (isOver(job)) return { mark: state, text: `${STATE_WORDS[state]}, ended ${ago(new Date(job.ended_at))}` }
   if (!last_data_at) return { mark: "silent", text: "Waiting for the first data" }
   const at = new Date(last_data_at)
   const past = ago(at)

@@ -14,7 +14,8 @@ from typing import Any
 class Answer:
     """One answer; instead of a status, "reset" and "silence" break the exchange off.
 
-    "drip" is an answer without an end that comes a byte at a time, "garbage" no HTTP.
+    "drip" is an answer without an end that comes a byte at a time, "garbage" no HTTP, and "echo" a
+    refusal that repeats what came.
     """
 
     status: int | str = 204
@@ -70,7 +71,12 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         self.told.requests.append((self.path, dict(self.headers), body))
         answers = self.told.answers
-        self._answer(answers.pop(0) if answers else self.told.answer)
+        answer = answers.pop(0) if answers else self.told.answer
+        if answer.status == "echo":
+            key = self.headers.get("authorization", "")
+            came = f"{key} {self.path} ".encode() + body[:50] + body[-50:]
+            answer = Answer(400, body=came)
+        self._answer(answer)
 
     def _answer(self, answer: Answer) -> None:
         if answer.status == "reset":

@@ -13,8 +13,10 @@ MAIL = parse_mail_server("smtp://mail.example", "paceline@example.com")
 
 @pytest.mark.parametrize("format_", RENDERERS)
 def test_an_endpoint_of_each_format_is_taken(format_):
-    secrets = () if format_ in ("email", "slack") else (SECRET,)
-    refuse_unusable_receiver(make_receiver(format_, secrets=secrets), GUARD, MAIL)
+    secrets = () if format_ in ("email", "slack", "healthchecks") else (SECRET,)
+    every_s = 60.0 if format_ == "healthchecks" else None
+    receiver = make_receiver(format_, secrets=secrets, heartbeat_every_s=every_s)
+    refuse_unusable_receiver(receiver, GUARD, MAIL)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +32,9 @@ def test_an_endpoint_of_each_format_is_taken(format_):
         ("email", {"url": "mailto:a@b.example,c@d.example"}, "mailto"),
         ("email", {"url": "mailto:a@elsewhere.example"}, "PACELINE_SMTP_DOMAINS"),
         ("slack", {"headers": {"X-Team": "a "}}, "cannot be set"),
+        ("slack", {"heartbeat_every_s": 60.0}, "format slack is for people"),
+        ("healthchecks", {"secrets": ()}, "say how often"),
+        ("healthchecks", {"heartbeat_every_s": 60.0}, "has no secret"),
         ("slack", {"headers": {"X-Team": " a"}}, "cannot be set"),
         ("slack", {"url": "mailto:a@b.example"}, "https://"),
         ("slack", {"headers": {"Host": "internal"}}, "cannot be set"),

@@ -8,20 +8,21 @@ import pytest
 
 from app.alerts.formats.registry import render_notice
 from app.alerts.guard.guard import CONNECT_S, SsrfGuard
-from app.alerts.sending import Transport, send
+from app.alerts.sending import Transport, refuse_unusable_receiver, send
 from app.alerts.smtp import MailServer, parse_mail_server
+from app.errors import InvalidRequest, StartUpFailed
 from tests.alerts.certificates import made_for
 from tests.alerts.mail_server import mail_server
-from tests.alerts.notices import make_receiver, notice
+from tests.alerts.notices import make_receiver, notice, told
 
 TO = make_receiver("email", url="mailto:oncall@example.com", secrets=())
 GUARD = SsrfGuard()
 
 
-def attempt(mailbox, **given):
+def attempt(mailbox, *, message=None, to=TO, **given):
     server = MailServer("127.0.0.1", mailbox.port, False, "paceline@example.com", total_s=5.0)
     transport = Transport(GUARD, replace(server, **given))
-    return send(transport, TO, render_notice(notice(), TO), "msg_1", 1_700_000_000.0)
+    return send(transport, to, render_notice(message or notice(), TO), "msg_1", 1_700_000_000.0)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +163,59 @@ def test_the_environment_names_the_server(url, host, port, is_tls, user):
     assert (server.host, server.port, server.is_tls, server.user) == (host, port, is_tls, user)
     assert server.password == ("se@cret" if user else None)
     assert "se@cret" not in repr(server)
+
+
+EVIL = "x\r\nBcc: all@evil.example\r\n.\r\nMAIL FROM:<a@evil.example>\r\nRCPT TO:<b@evil.example>"
+LINE_ENDS = ["\r\n", "\n", "\r", "\x0b", "\x0c", "\x85", "\u2028", "\u2029", "\r\n\r\n", "\0"]
+
+
+@pytest.mark.parametrize("end", LINE_ENDS, ids=ascii)
+def test_text_of_others_adds_no_header_no_recipient_and_no_second_mail(end):
+    text = EVIL.replace("\r\n", end)
+    evil = notice(
+        job_name=text,
+        rule=text,
+        sentence=text,
+        sub=text,
+        group_key=text,
+        alerts=(told(sentence=text), told(sentence=text, fingerprint="f" * 16)),
+        runbook_url=text,
+        page_url=text,
+    )
+    with mail_server() as mailbox:
+        answer = attempt(mailbox, message=evil)
+    assert answer.is_success, answer.detail
+    commands = [line.split(" ")[0].split(":")[0].upper() for line in mailbox.commands]
+    assert commands == ["EHLO", "MAIL", "RCPT", "DATA", "QUIT"]
+    assert mailbox.commands[2].upper().startswith("RCPT TO:<ONCALL@EXAMPLE.COM>")
+    [mail] = mailbox.mails
+    head = message_from_bytes(mail, policy=policy.default)
+    with mail_server() as mailbox:
+        attempt(mailbox)
+    assert head.keys() == message_from_bytes(mailbox.mails[0], policy=policy.default).keys()
+    assert head["To"] == "oncall@example.com"
+    assert head["Bcc"] is None
+
+
+@pytest.mark.parametrize(
+    "end", ["\r\n", "\n", "\r", "%0d%0a", "%0A", " ", "\0", "\u2028"], ids=ascii
+)
+@pytest.mark.parametrize(
+    "where", ["mailto:a{}RCPT TO:<b@evil.example>@example.com", "mailto:a@example.com{}"]
+)
+def test_address_with_a_line_end_is_no_receiver(where, end):
+    to = replace(TO, url=where.format(end + "DATA"))
+    with mail_server() as mailbox:
+        answer = attempt(mailbox, to=to)
+        assert mailbox.commands == []
+    assert (answer.status, answer.is_success) == (None, False)
+    with pytest.raises(InvalidRequest, match="one plain address"):
+        refuse_unusable_receiver(to, GUARD, MailServer("h", 25, False, "paceline@example.com"))
+
+
+@pytest.mark.parametrize(
+    "sender", ["a@b.example\r\nRCPT TO:<c@d.example>", "a@b.example\nx", "a b@c"]
+)
+def test_sender_with_a_line_end_stops_the_start(sender):
+    with pytest.raises(StartUpFailed, match="PACELINE_SMTP_FROM"):
+        parse_mail_server("smtp://mail.example", sender)

@@ -15,17 +15,19 @@ from typing_extensions import override
 from app.alerts.guard.guard import Reply, SsrfGuard
 from app.engine.report import analyse, report_as_json
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.windows import pack_window
+from app.ingest.assembly.window_codec import pack_window
 from app.ingest.wire.codec import BINARY_TYPE
 from app.main import Connections, create_app
 from app.settings import Settings
 from app.store import tokens, windows
 from app.store.database import Store, is_migrated
+from app.store.disk.usage import DiskWatch
 from app.store.tokens import SCOPES, NewToken, Scope
 from app.store.windows import StepRow, WindowRecord, split_by_step
 from app.trace.job import job_key
 from app.trace.window import Trace, Window
 from tests.ingest.memory_queue import MemoryQueue
+from tests.secret_keys import KEYS
 
 TOKEN = "pl_" + "t" * 40
 NOW_S = 1_790_000_000.0
@@ -122,9 +124,12 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
-    """The API over the database at this URL, started and stopped as a server would."""
-    store, queue, clock, monotonic = Store(url), MemoryQueue(4), Clock(), Clock()
+async def running(url: str, *, disk: DiskWatch | None = None, **changes: Any) -> AsyncIterator[Api]:
+    """The API over the database at this URL, started and stopped as a server would.
+
+    Without `disk` it knows of no disk, whatever the machine's is like.
+    """
+    store, queue, clock, monotonic = Store(url, keys=KEYS), MemoryQueue(4), Clock(), Clock()
     parts = Connections(
         store=store,
         writer=queue.writer,
@@ -132,8 +137,9 @@ async def running(url: str, **changes: Any) -> AsyncIterator[Api]:
         announcer=queue.announcer,
         is_migrated=lambda: is_migrated(url),
         close=store.close,
+        disk=disk or DiskWatch(),
     )
-    settings = Settings(token=TOKEN, **changes)
+    settings = Settings(**{"token": TOKEN} | changes)
     app = create_app(
         settings,
         parts,
@@ -194,12 +200,12 @@ def recorded_record(window: Window) -> WindowRecord:
         verdict="low" if report.is_low_fidelity else "ok",
         per_step=per_step,
         result=result,
-        trace=None if window.state == "open" else pack_window(_op_table(window.trace)),
+        trace=None if window.state == "open" else pack_window(op_table(window.trace)),
         updated_s=NOW_S,
     )
 
 
-def _op_table(trace: Trace) -> OpTable:
+def op_table(trace: Trace) -> OpTable:
     """The operations as workers send them, in Unix time."""
     order = np.lexsort((trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step))
     rows = trace.select(order)

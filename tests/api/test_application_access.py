@@ -1,13 +1,14 @@
 """Every operation with every kind of caller, permitted and refused."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from app.alerts.alert import fingerprint
-from app.api.http.auth import SessionCookies
-from app.store import fleet, hosts, jobs, windows
+from app.api.http.auth import Authenticator
+from app.api.http.principal import ROOT
+from app.store import fleet, hosts, jobs, tokens, windows
 from app.store.alerting import receivers, silences
 from app.store.database import insert_new
 from app.store.fleet import Loss
@@ -22,7 +23,6 @@ from tests.api.server import (
     KEY,
     NOW_S,
     TOKEN,
-    Clock,
     binary_batch,
     json_batch,
     recorded_record,
@@ -57,6 +57,7 @@ A_SILENCE = {
     "ends_at": "2026-09-21T15:13:20Z",
     "comment": "a test",
 }
+AN_EXIT = {"epoch": 1, "rank": 0, "dp_rank": 0, "stage": 0, "outcome": "finished"}
 AN_ENDPOINT = {"name": "a", "url": "https://hooks.example.com/"}
 SIDES = "a=llm-70b:latest&b=llm-70b:latest"
 
@@ -87,6 +88,7 @@ GUARDED = {
     "get_host": Operation("GET", "/api/v1/hosts/host-a", "read"),
     "register_job": Operation("PUT", "/api/v1/jobs/llm-70b", "ingest", JOB, elsewhere=201),
     "end_job": Operation("POST", "/api/v1/jobs/llm-70b/end", "ingest"),
+    "report_exit": Operation("POST", "/api/v1/jobs/llm-70b/exits", "ingest", AN_EXIT),
     "edit_job": Operation("PATCH", "/api/v1/jobs/llm-70b", "write", {"labels": {"owner": "a"}}),
     "archive_job": Operation("POST", "/api/v1/jobs/llm-70b/archive", "write"),
     "unarchive_job": Operation("POST", "/api/v1/jobs/llm-70b/unarchive", "write"),
@@ -181,6 +183,9 @@ GUARDED = {
     "list_audit": Operation("GET", "/api/v1/audit", "admin", elsewhere=200),
     "stream_events": Operation("GET", "/api/v1/events", "read", elsewhere=200),
     "sign_out": Operation("DELETE", "/api/v1/session", None, elsewhere=204),
+    "list_sessions": Operation("GET", "/api/v1/sessions", "read", elsewhere=200),
+    # The caller's own: tests/api/routes/test_session.py has those of others.
+    "end_session": Operation("DELETE", "/api/v1/sessions/{session}", "read", elsewhere=204),
     "list_tokens": Operation("GET", "/api/v1/tokens", "admin", elsewhere=200),
     "create_token": Operation(
         "POST", "/api/v1/tokens", "admin", {"name": "a", "scopes": ["read"]}, elsewhere=201
@@ -198,6 +203,7 @@ GUARDED = {
     "start_demo": Operation("POST", "/api/v1/demo", "admin", elsewhere=409),
     "stop_demo": Operation("DELETE", "/api/v1/demo", "admin", elsewhere=200),
     "get_settings": Operation("GET", "/api/v1/settings", "read", elsewhere=200),
+    "get_status": Operation("GET", "/api/v1/status", "read", elsewhere=200),
     "set_retention": Operation(
         "PUT",
         "/api/v1/settings/retention",
@@ -210,7 +216,7 @@ NOT_THERE = tuple(
     f"{noun}_not_found"
     for noun in (
         *("job", "token", "host", "alert", "silence", "endpoint", "delivery", "view"),
-        *("annotation", "share"),
+        *("annotation", "share", "session"),
     )
 )
 OF_JOBS = sorted(name for name, asked in GUARDED.items() if asked.elsewhere == 404)
@@ -234,6 +240,8 @@ async def ask(api, client, name):
         save_view(api)
         save_annotation(api)
         save_share(api)
+    if "{session}" in path:
+        path = path.replace("{session}", own_session(api, client))
     if "{delivery}" in path:
         path = path.replace("{delivery}", failed_delivery(api))
     return await client.request(asked.method, path, json=asked.json)
@@ -334,14 +342,31 @@ def save_question(api):
             insert_new(conn, saved_questions, [row])
 
 
-def sessions(**changes):
-    return SessionCookies(
-        changes.get("token", TOKEN), session_s=changes.get("session_s", 3600), now_s=Clock()
+def own_session(api, client):
+    """Id of a new session of the client's token, as far as it has one."""
+    claimed = client.headers.get("authorization", "").removeprefix("Bearer ")
+    text = tokens.parse_token(claimed)
+    record = None
+    if text is not None:
+        with api.store.read() as conn:
+            record = tokens.find(conn, text.token_id)
+    if record is None:
+        return session_id(session(api))
+    return session_id(session(api, record.token_id, project=record.project))
+
+
+def session_id(headers):
+    return headers["cookie"].partition("=")[2].partition(".")[0]
+
+
+def session(api, token_id="root", *, token=TOKEN, session_s=3600.0, project="default"):
+    """Headers with the cookie of a new session."""
+    auth = Authenticator(
+        token, api.store, session_s=session_s, now_s=api.clock, monotonic=api.monotonic
     )
-
-
-def session(token_id="root", **changes):
-    return {"cookie": f"paceline_session={sessions(**changes).new(token_id)}"}
+    caller = replace(ROOT, token_id=token_id, project=project)
+    cookie = auth.begin_session(caller, user_agent="", address="")
+    return {"cookie": f"paceline_session={cookie}"}
 
 
 UNKNOWN = {
@@ -350,13 +375,25 @@ UNKNOWN = {
     "token that was never made": {"authorization": f"Bearer pl_{'x' * 10}_{'y' * 43}"},
     "no token in the header": {"authorization": "Bearer"},
     "token of another kind": {"authorization": f"Basic {TOKEN}"},
-    "made-up session": {"cookie": f"paceline_session=root.{int(NOW_S) + 3600}.{'A' * 43}"},
-    "session of another root token": session(token="pl_" + "o" * 40),
-    "session of a token that was never made": session("x" * 10),
-    "session that is over": session(session_s=-1),
-    "wrong token with a good session": {"authorization": "Bearer pl_x", **session()},
+    "made-up session": {"cookie": f"paceline_session={'ab' * 8}.{'A' * 43}"},
+    "session of another root token": lambda api: session(api, token="pl_" + "o" * 40),
+    "session of a token that was never made": lambda api: session(api, "x" * 10),
+    "session that is over": lambda api: session(api, session_s=-1.0),
+    "session with another secret": lambda api: {
+        "cookie": f"paceline_session={session_id(session(api))}.{'A' * 43}"
+    },
+    "wrong token with a good session": lambda api: {
+        "authorization": "Bearer pl_x",
+        **session(api),
+    },
     "token in the address": {"x-token": TOKEN},
 }
+
+
+def unknown(api, caller):
+    """Headers of a caller that nobody knows."""
+    headers = UNKNOWN[caller]
+    return headers(api) if callable(headers) else headers
 
 
 async def test_every_operation_is_in_the_access_matrix(api):
@@ -380,7 +417,7 @@ async def test_public_routes_answer_without_a_token(api):
 
 @pytest.mark.parametrize("caller", UNKNOWN)
 async def test_request_without_a_token_gets_401(api, caller):
-    async with api.anonymous_client(headers=UNKNOWN[caller]) as client:
+    async with api.anonymous_client(headers=unknown(api, caller)) as client:
         for operation in GUARDED:
             api.monotonic.now_s += PAST_THE_LIMIT_S
             answer = await ask(api, client, operation)
@@ -393,7 +430,7 @@ async def test_request_without_a_token_gets_401(api, caller):
 async def test_revoked_token_gets_401(api, end):
     await api.register()
     token_id, text = api.token(expires_s=NOW_S + 60)
-    cookie = session(token_id) | {"sec-fetch-site": "same-origin"}
+    cookie = session(api, token_id) | {"sec-fetch-site": "same-origin"}
     if end == "over":
         api.clock.now_s += 60
     else:
@@ -502,8 +539,8 @@ async def test_token_of_one_job_reaches_no_other_job(api, batch):
 
 
 async def test_session_route_answers_without_a_token(api):
-    for caller, headers in UNKNOWN.items():
-        async with api.anonymous_client(headers=headers) as client:
+    for caller in UNKNOWN:
+        async with api.anonymous_client(headers=unknown(api, caller)) as client:
             answer = await client.get("/api/v1/session")
         assert answer.status_code == 200, caller
         assert answer.json()["authenticated"] is False
@@ -522,7 +559,7 @@ FOREIGN = {
 
 @pytest.mark.parametrize("origin", FOREIGN)
 async def test_session_request_from_another_site_is_refused(api, origin):
-    async with api.anonymous_client(headers=session() | FOREIGN[origin]) as client:
+    async with api.anonymous_client(headers=session(api) | FOREIGN[origin]) as client:
         for operation in CHANGING:
             answer = await ask(api, client, operation)
             assert answer.status_code == 403, operation
@@ -534,14 +571,14 @@ async def test_session_request_from_another_site_is_refused(api, origin):
 )
 async def test_session_request_from_our_page_is_accepted(api, origin):
     await api.register()
-    async with api.anonymous_client(headers=session() | origin) as client:
+    async with api.anonymous_client(headers=session(api) | origin) as client:
         assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 200
 
 
 async def test_session_has_the_scopes_of_its_token(api):
     await api.register()
     token_id, _ = api.token("read")
-    headers = session(token_id) | {"sec-fetch-site": "same-origin"}
+    headers = session(api, token_id) | {"sec-fetch-site": "same-origin"}
     async with api.anonymous_client(headers=headers) as client:
         assert (await client.get("/api/v1/jobs")).status_code == 200
         assert (await client.post("/api/v1/jobs/llm-70b/end")).status_code == 403

@@ -15,6 +15,7 @@ from app.store.database import Store
 from app.trace.job import job_key
 from tests.alerts.http_receiver import Receiver, receiver
 from tests.browser.paceline import Paceline, running
+from tests.secret_keys import KEY, KEYS
 from tests.store import factories
 
 SLOW = Detail(
@@ -161,8 +162,9 @@ def alert_server(directory: Path) -> Iterator[AlertServer]:
             "webhook_allow_http": "true",
             "webhook_ports": f"443,{told.url.split(':')[2].split('/')[0]}",
             "alert_group_wait_s": "0",
+            "secret_key": KEY,
         }
         with running("serve", directory, **settings) as server:
-            store = Store(f"sqlite:///{directory / 'data' / 'paceline.db'}")
+            store = Store(f"sqlite:///{directory / 'data' / 'paceline.db'}", keys=KEYS)
             yield AlertServer(server, store, told)
             store.close()

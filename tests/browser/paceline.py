@@ -18,18 +18,19 @@ from tests.browser.waiting import wait_until
 from tests.e2e.producers import batch_of
 from tests.e2e.stack import free_port
 
-_LINK = re.compile(r"(http://127\.0\.0\.1:\d+)/#token=(pl_[\w-]+)")
+_ADDRESS = re.compile(r"Page:   (http://127\.0\.0\.1:\d+)\nToken:  in (\S+)\n")
 _STOPS_WITHIN_S = 60.0
 
 
 class Paceline:
-    """A running `paceline demo` or `paceline serve`, known by the link that it printed."""
+    """A running `paceline demo` or `paceline serve`, with the token of the file that it named.
 
-    def __init__(self, link: str) -> None:
-        found = _LINK.fullmatch(link)
-        assert found, link
-        self.link = link
-        self.url, self.token = found.groups()
+    `link` is what it prints to a terminal.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url, self.token = url, token
+        self.link = f"{url}/#token={token}"
         self.http = httpx.Client(
             base_url=f"{self.url}/api/v1",
             headers={"Authorization": f"Bearer {self.token}"},
@@ -97,12 +98,14 @@ def running(command: str, directory: Path, **settings: str) -> Iterator[Paceline
         )
     try:
         wait_until(
-            lambda: process.poll() is not None or _LINK.search(log.read_text()) is not None,
-            f"paceline {command} prints its link",
+            lambda: process.poll() is not None or _ADDRESS.search(log.read_text()) is not None,
+            f"paceline {command} prints its address",
         )
-        link = _LINK.search(log.read_text())
-        assert link, log.read_text()
-        paceline = Paceline(link.group())
+        found = _ADDRESS.search(log.read_text())
+        assert found, log.read_text()
+        token = settings.get("token") or Path(found[2]).read_text().strip()
+        assert token not in log.read_text()
+        paceline = Paceline(found[1], token)
         yield paceline
         paceline.http.close()
     finally:

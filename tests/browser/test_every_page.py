@@ -31,6 +31,7 @@ PAGES = {
     "receivers": "/alerts/receivers",
     "settings": "/settings",
     "audit": "/settings/audit",
+    "status": "/status",
     "compare": "/compare?a=slow-worker:1-0&b=slow-worker:1-32",
 }
 # The same pages with little to show, or with something wrong.

@@ -97,3 +97,21 @@ def test_signing_out_shows_the_sign_in_form(settings):
     expect(page.locator("h1")).to_have_text("Sign in with a token")
     page.reload()
     expect(page.locator("h1")).to_have_text("Sign in with a token")
+
+
+def test_sessions_are_listed_and_another_one_is_ended(stocked, settings):
+    import httpx
+    from playwright.sync_api import expect
+
+    with httpx.Client(base_url=f"{stocked.url}/api/v1", trust_env=False) as other:
+        other.headers["user-agent"] = "another browser"
+        assert other.post("/session", json={"token": stocked.server.token}).status_code == 204
+        page = settings()
+        card = page.get_by_role("region", name="Sessions", exact=True)
+        expect(card.get_by_text("this browser")).to_have_count(1)
+        row = card.get_by_role("listitem").filter(has_text="another browser").first
+        expect(row).to_contain_text("root token")
+        assert other.get("/jobs").status_code == 200
+        row.get_by_role("button", name="End the session of root token").click()
+        expect(card.get_by_text("another browser")).to_have_count(0)
+        assert other.get("/jobs").status_code == 401

@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
             decoded = codec.decode(body, self.headers["Content-Type"], self.server.sizes, own)
             self.server.batches.append(decoded.batch)
             return self.answer(202, {"accepted": decoded.batch.columns.step.size})
-        return self.answer(200, {})
+        return self.answer(200, {"job_id": "any"})
 
     do_GET = do_PUT = do_POST = handle_call  # noqa: N815
 

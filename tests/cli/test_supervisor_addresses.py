@@ -47,10 +47,10 @@ def test_listening_on_all_addresses_prints_the_allowed_hosts_hint(given, is_prin
 
 def test_token_or_its_location_is_printed(tmp_path):
     settings = load_settings(data_dir=tmp_path)
-    text = "\n".join(address_lines(settings, TOKEN, shows_token=True))
+    text = "\n".join(address_lines(settings, TOKEN, is_terminal=True))
     assert f"/#token={TOKEN}" in text
-    assert address_lines(settings, TOKEN, shows_token=False)[1] == "Token:  in PACELINE_TOKEN"
+    assert address_lines(settings, TOKEN, is_terminal=False)[1] == "Token:  in PACELINE_TOKEN"
     settings.token_file.write_text(f"{TOKEN}\n")
-    lines = address_lines(settings, TOKEN, shows_token=False)
+    lines = address_lines(settings, TOKEN, is_terminal=False)
     assert lines[1] == f"Token:  in {settings.token_file}"
     assert TOKEN not in "".join(lines)

@@ -15,6 +15,12 @@ TOKEN = "pl_secret"
 SIZES = Parallelism(dp_size=2, pp_size=2, vpp_size=2)
 
 
+@pytest.fixture(autouse=True)
+def _without_exit_reports(monkeypatch):
+    """Only tests of the watcher need its process: it takes a tenth of a second each time."""
+    monkeypatch.setenv("PACELINE_EXIT_REPORTS", "0")
+
+
 class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
@@ -36,6 +42,7 @@ class FakePaceline:
         self.recording: dict | None = None  # the plan in every answer
         self.ended = []
         self.end_answers: deque[tuple] = deque()
+        self.exits = []  # reports of how processes ended
         self.annotations = []  # bodies, accepted or refused
         self.annotation_answers: deque[tuple] = deque()
         self.changed = threading.Condition()
@@ -83,7 +90,10 @@ class FakePaceline:
     def post(self, path, body, content_type, encoding):
         if path.endswith("/end"):
             self.ended.append(path)
-            return self.end_answers.popleft() if self.end_answers else (200, b"{}", {})
+            return self.end_answers.popleft() if self.end_answers else (200, b'{"job_id": "j"}', {})
+        if path.endswith("/exits"):
+            self.exits.append(json.loads(body))
+            return 200, b'{"job_state": "healthy"}', {}
         if path.endswith("/annotations"):
             self.annotations.append(json.loads(body))
             if self.annotation_answers:

@@ -267,7 +267,7 @@ def test_refused_registration_stops_recording(paceline, caplog):
     run.record("gc", 0, 3, 1)
     assert paceline.posted == []
     assert run.dropped_reasons == {"refused by the server": 3}
-    assert "cannot be registered: 401: no such token" in caplog.text
+    assert "cannot be registered, so nothing is recorded: 401: no such token" in caplog.text
 
 
 def test_error_answers_of_a_proxy_are_retried(paceline):
@@ -284,13 +284,14 @@ def test_error_answers_of_a_proxy_are_retried(paceline):
 
 def test_repeated_registration_answers_of_a_proxy_are_logged(paceline, caplog):
     paceline.registrations += [(404, b"<html>no backend", {})] * 9
-    run = recorder(paceline.url)
+    run = recorder(paceline.url, rank=0, dp_rank=0, stage=0)  # others warn much later
     run.record("gc", 0, 1, 1)
     assert run.flush(WITHIN_S)
     run.close()
     assert len(paceline.puts) == 10
-    [warning] = caplog.messages
+    warning, back = caplog.messages
     assert "cannot be registered yet: 404: <html>no backend" in warning
+    assert "answers again" in back
 
 
 UNKNOWN: Any = (404, b'{"code": "job_not_found"}', {})
@@ -463,31 +464,21 @@ def test_register_raises_the_reason(paceline, unused_url):
         register(unused_url, TOKEN, "j", dp_size=1, pp_size=1, run_key="r")
 
 
-FAULTS = ["away", "refused", "failing", "no-address", "bad-token"]
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["away", "refused", "no-address", "bad-token"])
 def test_end_job_warns_once_and_returns_whatever_happens(paceline, unused_url, caplog, fault):
     url, token = (unused_url if fault == "away" else paceline.url), TOKEN
     if fault == "refused":
         paceline.end_answers.append((401, b'{"code": "unauthorized", "detail": "who?"}', {}))
-    if fault == "failing":
-        paceline.end_answers.extend([(503, b"{}", {})] * 1000)
     if fault == "no-address":
         url = "nonsense"
     if fault == "bad-token":
         token = "line\nbreak"
+    began_s = time.monotonic()
     assert end_job(url, token, "j", timeout_s=0.3) is False
+    assert time.monotonic() - began_s < WITHIN_S
     [record] = caplog.records
     assert "the end of job 'j' could not be reported" in record.getMessage()
-    assert ("401" in record.getMessage()) == (fault == "refused")
-
-
-def test_end_job_is_tried_again_while_the_server_is_busy(paceline, caplog):
-    paceline.end_answers.append((503, b"{}", {}))
-    assert end_job(paceline.url, TOKEN, "j", timeout_s=WITHIN_S) is True
-    assert len(paceline.ended) == 2
-    assert not caplog.records
+    assert ("PACELINE_TOKEN" in record.getMessage()) == (fault == "refused")
 
 
 def test_end_job_posts_to_the_escaped_job_path(paceline):

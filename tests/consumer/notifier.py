@@ -27,6 +27,7 @@ from app.store.tables import metadata
 from app.trace.job import Parallelism
 from tests.alerts.notices import SECRET
 from tests.consumer.twin import Clock, CrashingStore, CrashPoints
+from tests.secret_keys import KEYS
 
 JOB = "default/job"
 LOOPBACK = parse_networks(["127.0.0.0/8", "::1/128"])
@@ -70,7 +71,7 @@ class NotifierTwin:
     ) -> None:
         self.clock, self.crash_points = Clock(1.7e9), CrashPointsWithAction()
         self.group_wait_s = group_wait_s
-        self.store = CrashingStore(url)
+        self.store = CrashingStore(url, keys=KEYS)
         self.store.crash_points = self.crash_points
         guard = SsrfGuard(LOOPBACK, allows_http=True, ports=None, total_s=total_s)
         self.context = NotifyContext(

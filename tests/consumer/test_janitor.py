@@ -8,12 +8,14 @@ from app.errors import LeaseLost
 from app.store import windows
 from app.store.database import Store
 from app.store.migrations import migrate
-from app.store.retention import RetentionDays
+from app.store.retention import RetentionLimits
+from app.store.shrinking.thinning import ThinningDays
 from tests.store.factories import register, window
 
 JOB = "default/job"
 NUM_WINDOWS = 250  # removed in batches of 100
-USUAL = RetentionDays(raw_days=14.0, results_days=180.0)
+USUAL = RetentionLimits(raw_days=14.0, results_days=180.0)
+NOT_DUE = ThinningDays(steps_days=1000.0, windows_days=1000.0, hours_days=1000.0)
 
 
 class Stop(threading.Event):
@@ -51,14 +53,14 @@ def num_left(store):
 
 def test_janitor_pauses_between_batches(store):
     stop = Stop()
-    assert Janitor(store, USUAL, monotonic=lambda: 0.0).turn(stop)
+    assert Janitor(store, USUAL, NOT_DUE, monotonic=lambda: 0.0).turn(stop)
     assert num_left(store) == 0
     assert len(stop.waits) == 3
 
 
 def test_turn_ends_at_its_time_limit_and_the_next_one_continues(store):
     ticks = iter([0.0, 1.0, 20.0, 100.0, 101.0])
-    janitor = Janitor(store, USUAL, monotonic=ticks.__next__)
+    janitor = Janitor(store, USUAL, NOT_DUE, monotonic=ticks.__next__)
     assert not janitor.turn(Stop())
     assert num_left(store) == 50
     assert janitor.turn(Stop())
@@ -66,14 +68,14 @@ def test_turn_ends_at_its_time_limit_and_the_next_one_continues(store):
 
 
 def test_stop_ends_the_sweep_between_two_batches(store):
-    assert not Janitor(store, USUAL).turn(Stop(0))
+    assert not Janitor(store, USUAL, NOT_DUE).turn(Stop(0))
     assert num_left(store) == 150
 
 
 def test_janitor_sweeps_hourly_and_continues_after_a_full_turn(store):
     ticks = iter([0.0, 30.0, 100.0, 101.0, 102.0, 200.0])
     stop = Stop(4)
-    Janitor(store, USUAL, monotonic=ticks.__next__).run(stop)
+    Janitor(store, USUAL, NOT_DUE, monotonic=ticks.__next__).run(stop)
     turns = [wait for wait in stop.waits if wait > 1]
     assert turns == [60.0, 40.0, 3600.0]
     assert num_left(store) == 0
@@ -81,7 +83,7 @@ def test_janitor_sweeps_hourly_and_continues_after_a_full_turn(store):
 
 @pytest.mark.parametrize("error", [LeaseLost("another"), ValueError("broken")])
 def test_janitor_goes_on_after_any_error(store, error):
-    janitor = Janitor(store, USUAL, monotonic=_raising(error))
+    janitor = Janitor(store, USUAL, NOT_DUE, monotonic=_raising(error))
     stop = Stop(3)
     janitor.run(stop)
     assert stop.waits == [60.0, 3600.0, 3600.0, 3600.0]

@@ -28,6 +28,7 @@ from app.store.alerting import receivers
 from app.store.database import Store, now_s
 from tests.alerts.notices import SECRET
 from tests.api.server import running
+from tests.secret_keys import KEYS
 from tests.store import factories
 from tests.store.conftest import migrated_pg, pg_server, pg_url  # noqa: F401 - fixtures
 
@@ -74,7 +75,7 @@ class ActionThreads:
 
 @pytest.fixture
 def store(pg_url):  # noqa: F811 - the fixture
-    store = Store(pg_url)
+    store = Store(pg_url, keys=KEYS)
     with store.write() as conn:
         for job_id in JOBS:
             run = factories.registration(name=job_id.partition("/")[2])

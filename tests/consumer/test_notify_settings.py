@@ -12,25 +12,26 @@ from app.settings import load_settings
 from app.store.alerting import receivers
 from app.store.database import Store
 from tests.alerts.notices import SECRET
+from tests.secret_keys import KEYS
 
 URL = "https://receiver.example/hook"
 
 
 @pytest.fixture
 def store(migrated_file, tmp_path):
-    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notify.db')}")
+    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notify.db')}", keys=KEYS)
     yield store
     store.close()
 
 
 def test_receiver_of_the_settings_is_shared_by_all_projects():
-    found = notify_settings.settings_receiver(load_settings(webhook_url=URL, webhook_secret=SECRET))
+    found = load_settings(webhook_url=URL, webhook_secret=SECRET).settings_receiver()
     assert found is not None
     assert (found.endpoint_id, found.project, found.format) == (
         SETTINGS_RECEIVER_ID, None, "standard",
     )  # fmt: skip
     assert SECRET not in repr(found)
-    assert notify_settings.settings_receiver(load_settings()) is None
+    assert load_settings().settings_receiver() is None
 
 
 @pytest.mark.parametrize(
@@ -43,13 +44,13 @@ def test_receiver_of_the_settings_is_shared_by_all_projects():
 )
 def test_invalid_settings_receiver_stops_the_start(given, complaint):
     with pytest.raises(StartUpFailed, match=complaint) as refusal:
-        notify_settings.settings_receiver(load_settings(**given))
+        load_settings(**given).settings_receiver()
     assert "c2hvcnQ" not in str(refusal.value)
 
 
 def test_settings_receiver_may_be_on_loopback():
     given = {"webhook_url": "http://127.0.0.1:9000/hook", "webhook_secret": SECRET}
-    assert notify_settings.settings_receiver(load_settings(**given)) is not None
+    assert load_settings(**given).settings_receiver() is not None
 
 
 @pytest.mark.parametrize(
@@ -67,18 +68,16 @@ def test_settings_receiver_may_be_on_loopback():
 )
 def test_invalid_cordon_hook_stops_the_start(given, complaint):
     with pytest.raises(StartUpFailed, match=complaint):
-        notify_settings.cordon_hook(load_settings(**given))
+        load_settings(**given).cordon_hook()
 
 
 def test_cordon_hook_is_off_by_default_and_dry_run_once_set():
-    assert notify_settings.cordon_hook(load_settings()) is None
-    hook = notify_settings.cordon_hook(load_settings(cordon_command="/usr/bin/drain --now 'a b'"))
+    assert load_settings().cordon_hook() is None
+    hook = load_settings(cordon_command="/usr/bin/drain --now 'a b'").cordon_hook()
     assert hook is not None
     assert (hook.command, hook.is_dry_run) == (["/usr/bin/drain", "--now", "a b"], True)
     allowed = {"cordon_projects": "default, infra-*", "cordon_actions": "drain-host"}
-    meant = notify_settings.cordon_hook(
-        load_settings(cordon_url=URL, cordon_dry_run=False, **allowed)
-    )
+    meant = load_settings(cordon_url=URL, cordon_dry_run=False, **allowed).cordon_hook()
     assert meant is not None
     assert (meant.url, meant.is_dry_run) == (URL, False)
     assert (meant.projects, meant.actions) == (("default", "infra-*"), ("drain-host",))
@@ -97,7 +96,7 @@ def test_health_of_the_settings_receiver_is_kept_until_its_url_changes(store):
     for url, failures in ((URL, 0), (URL, 1), (f"{URL}/2", 0)):
         settings = load_settings(webhook_url=url, webhook_secret=SECRET)
         with store.write() as conn:
-            receivers.put_settings_receiver(conn, notify_settings.settings_receiver(settings))
+            receivers.put_settings_receiver(conn, settings.settings_receiver())
             assert (
                 receivers.health(conn, [SETTINGS_RECEIVER_ID])[SETTINGS_RECEIVER_ID].failures
                 == failures

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.ingest.assembly.windows import unpack_window
+from app.ingest.assembly.window_codec import unpack_window
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import DEADLINE_S, step_batches
 

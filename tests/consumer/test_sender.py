@@ -1,5 +1,6 @@
 """Rows 45 to 48, 50, 54, 55 and 57 of the fault matrix, and other faults of a sender."""
 
+import contextlib
 import itertools
 import json
 import shutil
@@ -7,6 +8,7 @@ import threading
 import time
 
 import pytest
+from sqlalchemy import text
 from standardwebhooks.webhooks import Webhook
 
 from app.alerts.labels import Matcher, Silence
@@ -460,3 +462,66 @@ def test_sender_crash_loses_no_message(notifier, hook):
         notifier.sender.send_due()
     assert notifier.send() == 1
     assert notifier.states() == ["delivered"]
+
+
+def test_receivers_that_hang_reset_or_redirect_while_alerts_fire_delay_no_other(make_notifier):
+    """Each new alert is at the good receiver soon, and nobody follows a redirect."""
+    notifier = make_notifier(total_s=20.0)
+    stop = threading.Event()
+    with contextlib.ExitStack() as stack:
+        hooks = {name: stack.enter_context(receiver()) for name in (*BAD_ANSWERS, "good", "inside")}
+        for name, answer in BAD_ANSWERS.items():
+            hooks[name].answer = answer
+        redirect = {"location": hooks["inside"].url}
+        hooks["redirect"].answer = Answer(307, redirect)
+        hooks["see other"].answer = Answer(303, redirect)
+        for name in (*BAD_ANSWERS, "good"):
+            notifier.add_receiver(name.replace(" ", "_"), hooks[name].url)
+        thread = threading.Thread(target=notifier.sender.run, args=(stop,))
+        thread.start()
+        delays_s = []
+        for number in range(6):
+            notifier.fire(job_id=f"default/job-{number}")
+            while notifier.dispatcher.dispatch_due():
+                pass
+            notifier.sender.nudge()
+            began_s = time.monotonic()
+            wait_for(lambda number=number: len(hooks["good"].requests) == number + 1)
+            delays_s.append(time.monotonic() - began_s)
+        for hook in hooks.values():
+            hook.released.set()
+        stop.set()
+        thread.join()
+        tried = {name: len(hooks[name].requests) for name in hooks}
+    assert max(delays_s) < 5.0, "the bad ones take 20 s each"
+    assert tried["inside"] == 0
+    assert all(tried[name] > 0 for name in BAD_ANSWERS)
+    assert tried["good"] == 6
+
+
+BAD_ANSWERS = {
+    "silent": Answer("silence"),
+    "dripping": Answer("drip"),
+    "reset": Answer("reset"),
+    "garbage": Answer("garbage"),
+    "redirect": Answer(307),
+    "see other": Answer(303),
+}
+
+
+def test_message_to_a_receiver_with_another_key_fails_with_the_reason(notifier, hook):
+    with notifier.store.write() as conn:
+        sealed = conn.execute(text("SELECT sealed FROM endpoints")).scalar_one()
+        wrong = sealed.replace(sealed.split(".")[1], "0badc0de")
+        conn.execute(text("UPDATE endpoints SET sealed = :sealed"), {"sealed": wrong})
+    notifier.fire()
+    assert notifier.dispatch() == 1
+    [(state, attempt, detail)] = outbox(notifier)
+    assert (state, attempt) == ("due", 1)
+    assert "key 0badc0de, which this service does not have" in detail
+    with notifier.store.write() as conn:
+        conn.execute(text("UPDATE endpoints SET sealed = :sealed"), {"sealed": sealed})
+    notifier.pass_time(60)
+    assert notifier.dispatch() == 1
+    assert outbox(notifier)[0][0] == "delivered"
+    assert len(hook.requests) == 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.engine.report import analyse, report_as_json
-from app.ingest.assembly.windows import unpack_window
+from app.ingest.assembly.window_codec import unpack_window
 from app.ingest.wire import codec
 from app.store import windows
 from app.synth.job import SimulatedJob

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from app.consumer.shard import TURN_BYTES, split_by_memory
-from app.ingest.assembly.windows import unpack_window
+from app.ingest.assembly.window_codec import unpack_window
 from app.ingest.queue import Entry
 from app.ingest.wire import codec
 from app.ingest.wire.body import EXTENSIONS

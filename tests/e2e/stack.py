@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import httpx
 
 from app.ingest.embedded.queue import EmbeddedQueue
 from tests.harness.processes import free_port, wait_until
+from tests.harness.warm_start import WarmProcess
 
 __all__ = ["TOKEN", "Stack", "free_port", "wait_until"]
 
@@ -28,7 +28,7 @@ class Stack:
         self._queue = EmbeddedQueue(directory)
         self._directory = directory
         self._settings = settings
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, WarmProcess] = {}
         self.http = httpx.Client(
             base_url=f"{self.url}/api/v1",
             headers={"Authorization": f"Bearer {TOKEN}"},
@@ -86,7 +86,7 @@ class Stack:
         answer.raise_for_status()
         return answer.json()
 
-    def _run(self, command: str) -> subprocess.Popen[bytes]:
+    def _run(self, command: str) -> WarmProcess:
         environment = {
             **os.environ,
             "PACELINE_REDIS_URL": self._redis_url,
@@ -98,6 +98,4 @@ class Stack:
             **{f"PACELINE_{key.upper()}": value for key, value in self._settings.items()},
         }
         with (self._directory / f"{command}.log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "app.cli", command], env=environment, stdout=log, stderr=log
-            )
+            return WarmProcess([sys.executable, "-m", "app.cli", command], environment, log)

@@ -12,6 +12,7 @@ from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.e2e.producers import batch_of, push, register
 from tests.e2e.stack import Stack, wait_until
+from tests.secret_keys import KEY
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 NUM_STEPS = 4
@@ -57,6 +58,7 @@ def test_slow_job_is_notified_once_after_a_retry(receiver, tmp_path):
     settings = {
         "webhook_url": f"http://127.0.0.1:{receiver.server_address[1]}/hook",
         "webhook_secret": SECRET,
+        "secret_key": KEY,
         "window_steps": "2",
         "alert_windows": "2",
         "alert_for_s": "0",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import delete, update
 
-from app.ingest.assembly.windows import pack_window, unpack_window
+from app.ingest.assembly.window_codec import pack_window, unpack_window
 from app.ingest.wire import codec
 from app.store import windows
 from app.store.migrations import migrate
@@ -84,7 +84,7 @@ def test_operations_never_sent_are_spurious(twin, owed):
 def test_changed_operation_is_missing_and_spurious(twin, owed):
     with twin.store.read() as conn:
         ops = unpack_window(windows.trace(conn, KEY, "1-0") or b"").ops
-    ops.duration_ns[0] += 1
+    ops.duration_ns[0] += 1000  # what is stored is rounded to it
     change(twin, update(table).where(table.c.first_step == 0).values(trace=pack_window(ops)))
     judgement = judge(twin.store, owed, [JOB])
     assert (judgement.missing, judgement.spurious) == (1, 1)

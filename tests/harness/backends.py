@@ -33,24 +33,38 @@ def find_programs() -> Path | None:
 class PostgresServer(ControlledProcess):
     """One database cluster in a directory of its own, on a TCP port of loopback."""
 
-    def __init__(self, programs: Path) -> None:
+    def __init__(
+        self,
+        programs: Path,
+        parent: Path | None = None,
+        *,
+        settings: Mapping[str, str] | None = None,
+        wal_segment_mb: int = 16,
+    ) -> None:
         # It refuses to run as root, and a user of its own has to get into the directory.
         user = "postgres" if os.geteuid() == 0 else None
         self.port = free_port()
         self._programs = programs
-        self._directory = Path(tempfile.mkdtemp(prefix="pl-faults-pg-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="pl-faults-pg-", dir=parent))
         if user:
             shutil.chown(self._directory, user)
         data = self._directory / "data"
         initdb = [*(str(programs / "initdb"), "-D", str(data), "-U", USER)]
-        initdb += ["-A", "trust", "-E", "UTF8", "--no-locale"]
+        initdb += ["-A", "trust", "-E", "UTF8", "--no-locale", f"--wal-segsize={wal_segment_mb}"]
         environment = {"PATH": os.environ["PATH"], "LANG": "C"}
         subprocess.run(
             initdb, check=True, capture_output=True, user=user, cwd=self._directory, env=environment
         )
         command = [str(programs / "postgres"), "-D", str(data), "-k", str(self._directory)]
         command += ["-c", "listen_addresses=127.0.0.1", "-p", str(self.port)]
+        for name, value in (settings or {}).items():
+            command += ["-c", f"{name}={value}"]
         super().__init__(command, self._directory / "log", environment=environment, user=user)
+
+    @property
+    def directory(self) -> Path:
+        """Where its data and its log are."""
+        return self._directory
 
     def url(self, port: int | None = None) -> str:
         """URL of its database, on its own port or a proxy's."""

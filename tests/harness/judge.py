@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.windows import pack_window, unpack_window
+from app.ingest.assembly.window_codec import pack_window, unpack_window
 from app.ingest.batch import OpBatch
 from app.ingest.wire import codec
 from app.monitor import observe
@@ -177,9 +177,9 @@ def _judge_window(
     in_window = np.isin(table[:, 0], steps)
     if covered[in_window].any():
         judgement.add_violation(f"{label} has steps that another one has too")
-    stored = _stored(blob)
-    if not np.array_equal(stored, table[in_window]):
-        _count_differences(judgement, stored, table, in_window, covered, label)
+    stored, owed = _stored(blob), _rounded(table[in_window])
+    if not np.array_equal(stored, owed):
+        _count_differences(judgement, stored, owed, in_window, covered, label)
         return
     covered[in_window] = True
     _judge_result(judgement, conn, job_id, label, result, table[in_window], blob)
@@ -192,10 +192,20 @@ def _stored(blob: bytes) -> Ints:
     )
 
 
+def _rounded(rows: Ints) -> Ints:
+    """The rows as they are stored: starts and ends to the microsecond, halves upwards."""
+    start, duration = COLUMNS.index("start_ns"), COLUMNS.index("duration_ns")
+    ends_us = (rows[:, start] + rows[:, duration] + 500) // 1000
+    stored = rows.copy()
+    stored[:, start] = (rows[:, start] + 500) // 1000 * 1000
+    stored[:, duration] = ends_us * 1000 - stored[:, start]
+    return stored
+
+
 def _count_differences(
-    judgement: Judgement, stored: Ints, table: Ints, in_window: Any, covered: Any, label: str
+    judgement: Judgement, stored: Ints, owed: Ints, in_window: Any, covered: Any, label: str
 ) -> None:
-    have, want = _keys(stored), _keys(table[in_window])
+    have, want = _keys(stored), _keys(owed)
     judgement.spurious += int((~np.isin(have, want)).sum()) + len(have) - len(np.unique(have))
     is_there = np.isin(want, have)
     covered[np.flatnonzero(in_window)[is_there]] = True

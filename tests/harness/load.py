@@ -5,6 +5,7 @@ A batch with no answer, 429 or 503 is sent again under its key until it is ackno
 
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,6 +44,7 @@ class Load:
     seed: int = 1
     retries: int = 0
     retried_503: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)  # retried answers by their code
     num_steps: int = 0  # pushed so far, in all runs
     next_step: int = 0
     epoch: int = 0
@@ -161,6 +163,7 @@ class Load:
         if answer is None:
             return
         self.retried_503 += answer.status == 503
+        self.refusals[_code(answer)] += 1
         if answer.status not in (429, 503) or "retry-after" not in answer.headers:
             self.oracle.refused(f"{answer.status}, {answer.headers}: {answer.body[:300]!r}")
 
@@ -184,6 +187,13 @@ class Load:
 
     def _client(self) -> HttpClient:
         return self._clients[self._turn % len(self._clients)]
+
+
+def _code(answer: HttpResponse) -> str:
+    try:
+        return str(answer.json()["code"])
+    except (ValueError, KeyError, TypeError):
+        return str(answer.status)
 
 
 def _is_closed(item: dict[str, Any]) -> bool:

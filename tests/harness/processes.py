@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from app.ingest.embedded.server import dies_with_parent
+from tests.harness.warm_start import WarmProcess, can_start_warm
 
 POLL_S = 0.02
 STOP_WITHIN_S = 30.0
@@ -61,7 +62,7 @@ class ControlledProcess:
         self._log = log
         self._environment = environment
         self._user = user
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | WarmProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -73,6 +74,10 @@ class ControlledProcess:
     def start(self) -> None:
         """Start it; it may need a while before it answers."""
         with self._log.open("ab") as log:
+            environment = os.environ if self._environment is None else self._environment
+            if self._user is None and can_start_warm(self.command, environment):
+                self._process = WarmProcess(self.command, environment, log)
+                return
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.DEVNULL,

@@ -5,6 +5,7 @@ load ──proxy── api ──proxy── queue ──proxy── consumer �
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.harness.proxy import Proxy
 
 StoreKind = Literal["sqlite", "postgresql"]
 TOKEN = "pl_" + "t" * 43
+SECRET_KEY = "A" * 42 + "I="
 NUM_SHARDS = 4
 SETTINGS = {
     "shards": str(NUM_SHARDS),
@@ -32,11 +34,24 @@ SETTINGS = {
     "step_deadline_s": "600",
 }
 READY_WITHIN_S = 60.0
+REVIVE_EVERY_S = 0.5
 
 
 def default_store() -> StoreKind:
     """PostgreSQL where its server is installed, SQLite elsewhere."""
     return "postgresql" if find_programs() else "sqlite"
+
+
+def unfinished_jobs(store_url: str) -> set[str] | None:
+    """Ended jobs with steps outside closed windows; None while the store is unavailable."""
+    store = Store(store_url)
+    try:
+        with store.read() as conn:
+            return {job_of(run.job_id) for run in runs.ended_not_closed(conn)}
+    except Unavailable:
+        return None
+    finally:
+        store.close()
 
 
 class Stack:
@@ -54,13 +69,17 @@ class Stack:
         num_consumers: int = 1,
         settings: Mapping[str, str] | None = None,
         queue_settings: Mapping[str, str] | None = None,
+        data_on: Path | None = None,  # the directory of queue and PostgreSQL; else `directory`
+        environment: Mapping[str, str] | None = None,  # further variables of APIs and consumers
     ) -> None:
         self._directory = directory
+        self._more_environment = dict(environment or {})
+        self._revive_at_s = 0.0
         self._settings = SETTINGS | dict(settings or {})
         self._exit = ExitStack()
         self.store_kind = store
-        self.queue = QueueServer(directory, queue_settings)
-        self.database = _database(store, self._exit)
+        self.queue = QueueServer(data_on or directory, queue_settings)
+        self.database = _database(store, self._exit, data_on)
         self.to_queue = self._proxy(self.queue.port)
         self.from_queue = self._proxy(self.queue.port)
         self.to_database = self._proxy(self.database.port) if self.database else None
@@ -209,14 +228,16 @@ class Stack:
 
     def unfinished(self) -> set[str] | None:
         """Ended jobs with steps outside closed windows; None while the store is unavailable."""
-        store = Store(self.store_url)
-        try:
-            with store.read() as conn:
-                return {job_of(run.job_id) for run in runs.ended_not_closed(conn)}
-        except Unavailable:
-            return None
-        finally:
-            store.close()
+        return unfinished_jobs(self.store_url)
+
+    def revive(self) -> None:
+        """Start what has ended, as a supervisor does: each of its parts once in half a second."""
+        if time.monotonic() < self._revive_at_s:
+            return
+        self._revive_at_s = time.monotonic() + REVIVE_EVERY_S
+        for name, server in list(self.processes.items()):
+            if not server.is_running():
+                self.start(name)
 
     def queue_is_empty(self) -> bool:
         """Whether the consumers have acknowledged every entry."""
@@ -274,18 +295,24 @@ class Stack:
             "database_url": url,
             "data_dir": str(self._directory),
             "token": TOKEN,
+            "secret_key": SECRET_KEY,
         }
         if is_api:
             values["port"] = str(self.api_ports[self.apis.index(name)])
-        return {**os.environ, **{f"PACELINE_{key.upper()}": value for key, value in values.items()}}
+        ours = {f"PACELINE_{key.upper()}": value for key, value in values.items()}
+        return {**os.environ, **ours, **self._more_environment}
 
 
-def _database(store: StoreKind, stack: ExitStack) -> PostgresServer | None:
+def _database(store: StoreKind, stack: ExitStack, data_on: Path | None) -> PostgresServer | None:
     if store == "sqlite":
         return None
     programs = find_programs()
     if programs is None:
         raise AssertionError("no PostgreSQL server is installed here: use SQLite")
-    server = PostgresServer(programs)
+    if data_on is None:
+        server = PostgresServer(programs)
+    else:  # where there is little room, a log of 16 MB segments would have none
+        wal = {"max_wal_size": "4MB", "min_wal_size": "2MB"}
+        server = PostgresServer(programs, data_on, settings=wal, wal_segment_mb=1)
     stack.callback(server.remove)
     return server

@@ -10,6 +10,7 @@ from app.trace.job import Parallelism
 from tests.harness.http_client import Unreachable
 from tests.harness.load import Load, PushHabits
 from tests.harness.processes import NotInTime, wait_until
+from tests.harness.served import ServedStack
 from tests.harness.stack import TOKEN, Stack
 
 RECOVERED_WITHIN_S = 30.0
@@ -29,7 +30,7 @@ class Trial:
 
     def __init__(
         self,
-        stack: Stack,
+        stack: Stack | ServedStack,
         name: str,
         jobs: Sequence[tuple[SimulatedJob, PushHabits]] = ((SMALL_JOB, DEFAULT_HABITS),),
         *,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from app.ingest.assembly.assembler import RunAssembler, WindowRevision, WindowRules
+from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.batch import OpBatch
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
@@ -96,14 +97,14 @@ class ClosedWindows:
     """Stored operations of closed windows, as the assembler asks for them."""
 
     def __init__(self) -> None:
-        self.ops: dict[int, bytes] = {}
+        self.ops: dict[int, PackedWindow] = {}
 
     def save(self, changes: Iterable[WindowRevision]) -> None:
         for change in changes:
             if change.ops is not None:
                 self.ops[change.window.first_step] = change.ops
 
-    def __call__(self, first_step: int) -> bytes:
+    def __call__(self, first_step: int) -> PackedWindow:
         return self.ops[first_step]
 
 

@@ -14,6 +14,7 @@ from app.store.migrations import migrate
 from tests.api.server import TOKEN, json_batch
 from tests.e2e.stack import free_port, wait_until
 from tests.ops.stocked import stock
+from tests.secret_keys import KEY, KEYS
 
 COMMAND = "from app.main import run; from app.settings import load_settings; run(load_settings())"
 
@@ -24,11 +25,12 @@ def paceline(tmp_path_factory):
     directory = tmp_path_factory.mktemp("paceline")
     url, port = f"sqlite:///{directory / 'paceline.db'}", free_port()
     migrate(url)
-    store = Store(url)
+    store = Store(url, keys=KEYS)
     stock(store, now_s=time.time())
     store.close()
     queue = EmbeddedQueue(directory)
     settings = {"REDIS_URL": queue.start(), "DATABASE_URL": url, "TOKEN": TOKEN, "PORT": str(port)}
+    settings["SECRET_KEY"] = KEY
     environment = {f"PACELINE_{name}": value for name, value in settings.items()}
     process = subprocess.Popen([sys.executable, "-c", COMMAND], env={**os.environ, **environment})
     headers = {"authorization": f"Bearer {TOKEN}"}

@@ -4,7 +4,7 @@ from typing import Any
 
 from app.api.service.job_state import JobState
 from app.store import fleet, hosts, projects, runs, shards, windows
-from app.store.alerting import alerts, receivers
+from app.store.alerting import alerts, receivers, service_watches
 from app.store.database import Store
 from app.trace.job import job_key
 from tests.api.server import window_record
@@ -74,3 +74,6 @@ def stock(store: Store, *, now_s: float) -> None:
         runs.count_deliveries(conn, "delivered", 5)
         runs.count_deliveries(conn, "failed", 2)
         shards.heartbeat(conn, CONSUMER, now_s=now_s, lease_s=3600.0)
+        number = service_watches.claim_round(conn, now_s=now_s, every_s=300.0, lease_s=60.0)
+        assert number is not None
+        service_watches.finish_round(conn, number, now_s=now_s, took_s=2.0, missing=None)

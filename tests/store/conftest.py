@@ -7,6 +7,7 @@ import pytest
 from app.store.database import Store
 from app.store.migrations import migrate
 from tests.postgres import database, postgres_server
+from tests.secret_keys import KEYS
 
 
 @pytest.fixture(scope="session")
@@ -61,6 +62,6 @@ def pg_url(pg_server, migrated_pg):
 
 @pytest.fixture
 def store(url):
-    store = Store(url)
+    store = Store(url, keys=KEYS)
     yield store
     store.close()

@@ -8,7 +8,7 @@ from app.alerts.labels import Matcher
 from app.errors import AnnotationNotFound, JobNotFound, ShareLinkNotFound
 from app.store import annotations, hosts, retention, share_links
 from app.store.annotations import AnnotationFilter
-from app.store.retention import RetentionDays
+from app.store.retention import RetentionLimits
 from tests.store.factories import annotation, register, share_link
 
 DAY_S = 86_400.0
@@ -102,7 +102,7 @@ def test_old_annotations_and_ended_share_links_expire_with_results(store):
         for days in (9, 7):
             made = share_link(expires_s=now_s - (days - 1) * DAY_S)
             share_links.create(conn, made, now_s=now_s - days * DAY_S)
-    removed = {each.kind: each.number for each in retention.sweep(store, RetentionDays(7.5, 7.5))}
+    removed = {each.kind: each.number for each in retention.sweep(store, RetentionLimits(7.5, 7.5))}
     assert (removed["annotations"], removed["share links"]) == (1, 1)
     assert texts(store) == ["1"]
 

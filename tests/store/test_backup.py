@@ -1,6 +1,8 @@
+import secrets
 import zipfile
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from sqlalchemy import select, text, update
@@ -25,23 +27,39 @@ from app.store import (
     share_links,
     windows,
 )
+from app.store import projects as projects_of_users
 from app.store import tokens as tokens_of_projects
-from app.store.alerting import alert_rules, alerts, deliveries, notifications, receivers, silences
+from app.store.alerting import (
+    alert_rules,
+    alerts,
+    deliveries,
+    notifications,
+    receivers,
+    service_watches,
+    silences,
+)
 from app.store.alerting.notifications import LastNotification
 from app.store.backup import backup, restore
+from app.store.credentials import sessions
+from app.store.credentials.sessions import SessionRecord
 from app.store.database import Store, newest_revision
+from app.store.disk import forecast
+from app.store.disk.usage import DiskUsage
+from app.store.ending import exits
 from app.store.fleet import Loss
 from app.store.migrations import migrate
 from app.store.recordings import StepSample
 from app.store.runs import IngestCounts
 from app.store.shards import SpoolRow
-from app.store.tables import metadata, projects
+from app.store.tables import metadata, projects, window_objects
 from app.store.tokens import NewToken
 from app.store.windows import StepRow
 from app.trace import ops
-from app.trace.job import Parallelism, Placement
+from app.trace.exits import RankExit
+from app.trace.job import CANARY_PROJECT, Parallelism, Placement
 from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.postgres import database
+from tests.secret_keys import KEYS
 from tests.store.factories import (
     add_audit_entry,
     add_message,
@@ -57,8 +75,13 @@ from tests.store.factories import (
 )
 from tests.store.test_dead_letters import LETTER
 
-TRANSIENT_TABLES = {"shards", "consumers"}
+TRANSIENT_TABLES = {"shards", "consumers", "sessions", "disk_samples", "service_watches"}
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
+
+
+AN_OBJECT = {"job_id": "job", "epoch": 1, "first_step": 0, "revision": 1, "updated_s": 0.1 + 0.2,
+             "size_bytes": 2**53, "sha256": "ab", "claimed_s": 1.0, "is_stored": True,
+             "is_removed": False}  # fmt: skip
 
 
 def fill(store):
@@ -66,11 +89,16 @@ def fill(store):
     own = ops.parse_op_types([{"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}])
     register(store, labels={"Ä": '"\n'}, op_types=own, parallelism=Parallelism(4, 1, ep_size=2))
     with store.write() as conn:
-        windows.save(conn, "job", window(2**53, slowdown=0.1 + 0.2, trace=bytes(range(256))))
+        windows.save(
+            conn,
+            "job",
+            window(2**53, slowdown=0.1 + 0.2, trace=bytes(range(256)), remainders=b"\0\xff"),
+        )
         windows.save(conn, "job", window(0, slowdown=None, per_step=None))
         windows.save_steps(
             conn, "job", [StepRow(1, 0, 1 / 3, 1e-300, 1e300, None, "1-0", "why not")]
         )
+        conn.execute(window_objects.insert(), [AN_OBJECT])
         shards.add_spooled(conn, [SpoolRow("job", 1, 2**53, 2**53, b"\0\xff")])
         shards.save_assembler(conn, "job", 1, b"")
         runs.save(conn, "job", 1, IngestCounts(late=2**53, last_conflict={"at_s": 0.1 + 0.2}))
@@ -88,6 +116,7 @@ def fill(store):
         runs.save_drops(conn, "job", 1, [(7, 0, 0, 2**53), (8, 0, 1, 0)])
         recordings.add(conn, "job", 1, StepSample(), from_step=2**53, now_s=0.1 + 0.2, by="ü")
         shards.save_history(conn, "job", 1, through_step=2**53, blob=b"\0history\xff")
+        exits.add(conn, "job", 1, RankExit(1, 1, 0, "höst", "failed", 0.1 + 0.2, message="ü"))
         jobs.edit_labels(conn, "job", {"owner": "ü"})
         jobs.archive(conn, "job", now_s=0.1 + 0.2)
         saved_views.save(conn, "p", name="ü", query={"q": "ü"}, author="ü", now_s=1.0)
@@ -120,6 +149,18 @@ def run_without_jobs(store):
         shards.acquire(conn, 1, "me", now_s=1.0, lease_s=2.0)
         shards.heartbeat(conn, "me", now_s=1.0, lease_s=2.0)
         runs.add_to_total(conn, "fenced_commits", 1)
+        sessions.begin(conn, signed_in())
+        service_watches.note_consumers(conn, now_s=1.0)
+        projects_of_users.create_canary(conn, now_s=1.0)
+    register(store, f"{CANARY_PROJECT}/canary-1")
+    forecast.add_sample(store, DiskUsage(1, 1))
+
+
+def signed_in():
+    """A session of the root token."""
+    times: dict[str, Any] = {"created_s": 1.0, "expires_s": 2.0}
+    times |= {"last_used_s": None, "ended_s": None}
+    return SessionRecord(secrets.token_hex(8), "root", "default", "ü", "::1", **times, digest="d")
 
 
 def content(store):
@@ -142,7 +183,7 @@ def new_store(tmp_path, request):
             url = server.__enter__()
             request.addfinalizer(lambda: server.__exit__(None, None, None))
         migrate(url)
-        stores.append(Store(url))
+        stores.append(Store(url, keys=KEYS))
         return stores[-1]
 
     yield make
@@ -234,14 +275,15 @@ def rewrite(source, target, change):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda name, text: text.replace(NEWEST, b'"0001"'), "of revision 0001"),
+        (lambda name, text: text.replace(NEWEST, b'"9999"'), "of revision 9999"),
+        (lambda name, text: text.replace(NEWEST, b'"0001"'), "names other tables"),
         (lambda name, text: text.replace(b'"format":1', b'"format":2'), "format 2"),
         (lambda name, text: None if "manifest" in name else text, "no whole backup"),
         (lambda name, text: None if "steps" in name else text, "no whole backup"),
         (lambda name, text: b"" if "steps" in name else text, "steps has 0 rows instead of 1"),
         (lambda name, text: text[:-9] if "steps" in name else text, "no whole backup"),
     ],
-    ids=["revision", "format", "manifest", "table", "rows", "cut"],
+    ids=["revision", "other tables", "format", "manifest", "table", "rows", "cut"],
 )
 def test_invalid_backup_file_restores_nothing(new_store, tmp_path, change, reason):
     source, target = new_store("sqlite"), new_store("sqlite")

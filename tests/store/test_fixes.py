@@ -12,7 +12,7 @@ from app.errors import Conflict, FixNotFound, InvalidRequest, JobNotFound
 from app.store import fixes, retention
 from app.store.database import to_cursor
 from app.store.fixes import EXPIRES_AFTER_S
-from app.store.retention import RetentionDays
+from app.store.retention import RetentionLimits
 from tests.store.factories import prediction, register
 
 JOB = "default/a"
@@ -259,7 +259,7 @@ def test_unknown_job_is_refused(job):
 def test_outcomes_expire_with_results(job):
     record = save(job, now_s=time.time() - 400 * DAY_S)
     kept = save(job, fix="planned-gc", now_s=time.time() - DAY_S)
-    removed = list(retention.sweep(job, RetentionDays(raw_days=14.0, results_days=180.0)))
+    removed = list(retention.sweep(job, RetentionLimits(raw_days=14.0, results_days=180.0)))
     assert [(each.kind, each.number) for each in removed] == [("fixes", 1)]
     with job.read() as conn:
         assert fixes.page(conn, "default", now_s=time.time())[0] == [kept]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from app.alerts.alert import Detail, fingerprint
 from app.alerts.rule import Rule
@@ -15,8 +16,10 @@ from app.store.alerting import (
     receivers,
     silences,
 )
+from app.store.alerting.tables import endpoints
 from app.store.database import Store, is_migrated
 from app.store.migrations import downgrade, migrate
+from tests.secret_keys import KEYS
 from tests.store import release_0005 as old
 from tests.store.factories import (
     add_audit_entry,
@@ -34,7 +37,7 @@ FIRING_SINCE_S = 60.0
 @pytest.fixture
 def filled(url):
     """A database of revision 0005 with alerts."""
-    store = Store(url)
+    store = Store(url, keys=KEYS)
     for job_id in (old.FIRING, old.PENDING, old.AT_REST, old.OTHER):
         register(store, job_id, labels={"team": "Ä", "job": "not this"})
     downgrade(url, "0005")
@@ -175,6 +178,9 @@ def fill_newer_rows(conn):
     alerts.add_event(conn, event(old.FIRING, kind="acknowledged", at_s=90.0))
     alerts.add_event(conn, event(old.FIRING, "stalled", threshold=None, at_s=91.0))
     receivers.add(conn, webhook_receiver(project="a"))
+    # As before 0020: encrypted receivers go with its downgrade.
+    plain = update(endpoints).where(endpoints.c.sealed.is_not(None))
+    conn.execute(plain.values(sealed=None, url="https://receiver.example/hook"))
     for notice_id in ("first", "repeated"):
         about = [state.fingerprint]
         delivery_id = add_message(conn, notice_id=notice_id, job_id=old.FIRING, fingerprints=about)

@@ -17,7 +17,7 @@ from app.ingest.assembly.assembler import (
     unpack_spool,
 )
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.windows import pack_window, unpack_window
+from app.ingest.assembly.window_codec import pack_window, unpack_window
 from app.ingest.wire import codec
 from app.store import dead_letters, hosts, jobs, runs, shards, tokens, windows
 from app.store.alerting import alerts, outbox
@@ -141,7 +141,7 @@ def test_open_window_survives_the_upgrade(upgraded):
     assert change.window.revision == 5
     # Step 1 has the operations of ranks that sent it in time only.
     assert change.ops is not None
-    assert unpack_window(change.ops).ops.of_step(1).rank.tolist() == [0, 1]
+    assert unpack_window(*change.ops).ops.of_step(1).rank.tolist() == [0, 1]
 
 
 def test_open_window_without_further_steps_closes_with_a_newer_revision(upgraded):
@@ -200,7 +200,11 @@ def test_downgrade_rewrites_new_rows_in_the_older_format(upgraded, url):
         found = old.content(conn)
     saved = {(row["epoch"], row["first_step"]): row for row in found["windows"]}
     assert saved[2, 100]["result"] == saved[2, 101]["result"] == result
-    assert saved[2, 100]["trace"] == old.TRACE
+    at_ns = 2**60 + 24  # the next microsecond
+    assert saved[2, 100]["trace"] == old.TRACE | {
+        "start_ns": [at_ns, at_ns, at_ns + 70_000, at_ns],
+        "duration_ns": [0, 2**40 + 224, 0, 0],
+    }
     assert saved[2, 101]["trace"] is None
     assert saved[2, 0] == old.expected()["windows"][2]
     assert (0, 9, body) in {

@@ -25,7 +25,7 @@ from app.store.alerting.notifications import LastNotification, NotifiedKind
 from app.store.database import Store
 from app.store.fleet import Loss
 from app.store.recordings import StepSample
-from app.store.retention import RetentionDays
+from app.store.retention import RetentionLimits
 from app.store.runs import IngestCounts
 from app.store.shards import SpoolRow
 from app.store.tables import cursors, ingest_counts, runs, window_briefs, window_losses
@@ -44,7 +44,7 @@ from tests.store.factories import (
 )
 from tests.store.test_dead_letters import LETTER
 
-USUAL = RetentionDays(raw_days=14.0, results_days=180.0)
+USUAL = RetentionLimits(raw_days=14.0, results_days=180.0)
 JOB = "default/job"
 DAY_S = 86_400.0
 
@@ -120,14 +120,21 @@ def test_each_project_has_its_own_retention(store):
     with store.write() as conn:
         for project in ("short", "long", "none"):
             projects.create_if_missing(conn, project, now_s=1.0)
-        retention.set_project_days(conn, "short", raw_days=1.0, results_days=None)
-        retention.set_project_days(conn, "long", raw_days=1000.0, results_days=2000.0)
+        retention.set_project_limits(conn, "short", raw_days=1.0, results_days=None, max_gb=None)
+        retention.set_project_limits(
+            conn, "long", raw_days=1000.0, results_days=2000.0, max_gb=None
+        )
         found = {each.project: each for each in retention.policies(conn, USUAL)}
         with pytest.raises(NotFound, match="no project 'nobody'"):
-            retention.set_project_days(conn, "nobody", raw_days=1.0, results_days=None)
-    assert found["short"].days == RetentionDays(1.0, 180.0)
-    assert (found["short"].is_own, found["long"].is_own) == ((True, False), (True, True))
-    assert found["default"].days == found["none"].days == USUAL
+            retention.set_project_limits(
+                conn, "nobody", raw_days=1.0, results_days=None, max_gb=None
+            )
+    assert found["short"].limits == RetentionLimits(1.0, 180.0)
+    assert (found["short"].is_own, found["long"].is_own) == (
+        (True, False, False),
+        (True, True, False),
+    )
+    assert found["default"].limits == found["none"].limits == USUAL
     for job_id in ("short/a", "long/a", "default/a"):
         register(store, job_id)
         save_window(store, 0, days=181, job_id=job_id)
@@ -137,7 +144,7 @@ def test_each_project_has_its_own_retention(store):
     assert kept(store, "default/a") == ({2: True}, [2, 3])
     assert kept(store, "long/a") == ({0: True, 2: True}, [0, 1, 2, 3])
     with store.write() as conn:
-        retention.set_project_days(conn, "long", raw_days=None, results_days=None)
+        retention.set_project_limits(conn, "long", raw_days=None, results_days=None, max_gb=None)
     sweep(store)
     assert kept(store, "long/a") == ({2: True}, [2, 3])
 
@@ -167,7 +174,8 @@ def test_operations_are_removed_with_results_of_a_shorter_retention(store):
     register(store, JOB)
     save_window(store, 0, days=5)
     found = [
-        each.kind for each in retention.sweep(store, RetentionDays(raw_days=14.0, results_days=4.0))
+        each.kind
+        for each in retention.sweep(store, RetentionLimits(raw_days=14.0, results_days=4.0))
     ]
     assert found == ["operations of windows", "windows"]
 
@@ -359,7 +367,7 @@ def test_removing_windows_and_runs_removes_briefs_and_hosts(store):
             assert list(conn.execute(select(table.c.first_step)).scalars()) == [2]
         assert hosts.jobs_on(conn, "default", "host-a") == {JOB}
     end(store, days=200)
-    sweep(store, RetentionDays(raw_days=0.5, results_days=0.5))
+    sweep(store, RetentionLimits(raw_days=0.5, results_days=0.5))
     with store.read() as conn:
         assert hosts.jobs_on(conn, "default", "host-a") == set()
         assert conn.execute(select(func.count()).select_from(runs)).scalar_one() == 0

@@ -8,7 +8,7 @@ from app.errors import InvalidRequest, JobNotFound, ReportNotFound
 from app.store import retention, scores
 from app.store.database import now_s as database_now_s
 from app.store.database import to_cursor
-from app.store.retention import RetentionDays
+from app.store.retention import RetentionLimits
 from app.store.scores import MAX_REPORTS, MAX_SCORES
 from app.store.tables import score_reports
 from app.trace.readers.importing import MissingData
@@ -133,7 +133,7 @@ def test_score_reports_expire_with_results(store):
         now_s = database_now_s(conn)
     add(store, now_s=now_s - 5 * 86_400)
     fresh = add(store, now_s=now_s - 3 * 86_400)
-    keep = RetentionDays(raw_days=1.0, results_days=4.0)
+    keep = RetentionLimits(raw_days=1.0, results_days=4.0)
     assert [(each.kind, each.number) for each in retention.count_old(store, keep)] == [
         ("scores", 1)
     ]

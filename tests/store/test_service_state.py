@@ -40,6 +40,9 @@ def test_state_of_a_new_service_is_all_zero(state):
             disabled_endpoints=0,
             outcomes=dict.fromkeys(get_args(DeliveryOutcome), 0),
         ),
+        consumers=[],
+        watches={},
+        at_s=100.0,
     )
 
 

@@ -26,6 +26,9 @@ _OTHER_ALERTNAMES = {
     "test": "PacelineTest",
     "notifier-unhealthy": "PacelineNotifierUnhealthy",
     "fix-outcome": "PacelineFixOutcome",
+    "service-down": "PacelineServiceDown",
+    "service-up": "PacelineServiceDown",  # the same alert, resolved
+    "heartbeat": "PacelineWatchdog",  # fires always, so that its absence can be noticed
 }
 
 
@@ -74,11 +77,16 @@ def _of_notice(notice: Notice) -> LabelledAlert:
         "project": notice.project,
         "severity": notice.severity,
     }
-    if notice.kind == "fix-outcome":  # routed by job, as its alerts are
+    # Routed by job, as its alerts are; or by the part of the service that does not work.
+    if notice.kind in ("fix-outcome", "service-down", "service-up", "heartbeat"):
         labels |= _labels(notice.group_labels)
     annotations = {"summary": notice.sentence, "description": notice.sub}
     filled = {name: value for name, value in annotations.items() if value}
-    return LabelledAlert("firing", labels, filled, notice.at_s, None, notice.page_url or "")
+    url = notice.page_url or ""
+    if notice.kind == "service-up":
+        began_s = notice.at_s if notice.began_s is None else notice.began_s
+        return LabelledAlert("resolved", labels, filled, began_s, notice.at_s, url)
+    return LabelledAlert("firing", labels, filled, notice.at_s, None, url)
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:
@@ -183,12 +191,18 @@ REFRESH_EVERY_S = 300.0
 PUSH_FIRES_FOR_S = 4 * 3600.0
 _TEST_FIRES_FOR_S = 60.0
 _NEWS_FIRES_FOR_S = 3600.0
+# Nobody can refresh it while consumers are dead.
+_SERVICE_DOWN_FIRES_FOR_S = 24 * 3600.0
+# Of a heartbeat: one may be lost, and one late.
+_HEARTBEATS_FIRED_FOR = 3.0
 PUSH_PATH = "/api/v2/alerts"
 
 
 def render_alertmanager_push(notice: Notice, receiver: Receiver) -> Message:
     """The alerts as its API takes them."""
-    return Message(json_text([_pushed_alert(notice, alert) for alert in labelled_alerts(notice)]))
+    every_s = receiver.heartbeat_every_s or 0.0
+    pushed = [_pushed_alert(notice, alert, every_s) for alert in labelled_alerts(notice)]
+    return Message(json_text(pushed))
 
 
 def push_url(url: str) -> str:
@@ -199,22 +213,26 @@ def push_url(url: str) -> str:
     return urlunsplit(parts._replace(path=path))
 
 
-def _pushed_alert(notice: Notice, alert: LabelledAlert) -> dict[str, Any]:
+def _pushed_alert(notice: Notice, alert: LabelledAlert, heartbeat_every_s: float) -> dict[str, Any]:
     pushed = {
         "labels": dict(alert.labels),
         "annotations": dict(alert.annotations),
         "startsAt": rfc3339(alert.starts_at_s),
-        "endsAt": rfc3339(_ends_at_s(notice, alert)),
+        "endsAt": rfc3339(_ends_at_s(notice, alert, heartbeat_every_s)),
     }
     # It wants an address or nothing.
     return pushed | ({"generatorURL": alert.url} if alert.url else {})
 
 
-def _ends_at_s(notice: Notice, alert: LabelledAlert) -> float:
+def _ends_at_s(notice: Notice, alert: LabelledAlert, heartbeat_every_s: float) -> float:
     if alert.status == "resolved" and alert.ends_at_s is not None:
         return alert.ends_at_s
     if notice.kind == "test":
         return notice.at_s + _TEST_FIRES_FOR_S
     if notice.kind in ("notifier-unhealthy", "fix-outcome"):
         return notice.at_s + _NEWS_FIRES_FOR_S
+    if notice.kind == "service-down":
+        return notice.at_s + _SERVICE_DOWN_FIRES_FOR_S
+    if notice.kind == "heartbeat":
+        return notice.at_s + _HEARTBEATS_FIRED_FOR * heartbeat_every_s
     return notice.at_s + PUSH_FIRES_FOR_S

@@ -14,6 +14,9 @@ _HEADINGS: dict[NoticeKind, str] = {
     "test": "Test",
     "notifier-unhealthy": "Not delivered",
     "fix-outcome": "Fix measured",
+    "service-down": "Paceline does not work",
+    "service-up": "Paceline works again",
+    "heartbeat": "Heartbeat",
 }
 
 

@@ -17,6 +17,8 @@ _ACTIONS: dict[NoticeKind, str] = {
     "acknowledged": "acknowledge",
     "test": "trigger",
     "notifier-unhealthy": "trigger",
+    "service-down": "trigger",
+    "service-up": "resolve",
 }
 _OWN_LINKS = ("url", "image_url", "runbook_url")
 _MAX_SUMMARY_CHARS = 1024  # more is refused

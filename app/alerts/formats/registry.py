@@ -1,9 +1,17 @@
 """Every format of receivers, and a notice rendered for one receiver."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
-from app.alerts.formats import alertmanager, email, pagerduty, slack, webhooks
+from app.alerts.formats import (
+    alertmanager,
+    email,
+    healthchecks,
+    pagerduty,
+    slack,
+    webhooks,
+)
 from app.alerts.formats.text import fit_notice, shorten_notice
 from app.alerts.notice import Message, Notice, NoticeKind
 from app.alerts.receiver import FORMATS_WITH_ONE_INCIDENT, Format, Receiver
@@ -20,6 +28,7 @@ RENDERERS: Mapping[Format, Callable[[Notice, Receiver], Message]] = {
     "slack": slack.render_slack,
     "cloudevents": webhooks.render_cloudevents,
     "email": email.render_email,
+    "healthchecks": healthchecks.render_healthchecks,
 }
 # Kinds that only one format can express.
 _ONLY_FORMAT: Mapping[NoticeKind, Format] = {
@@ -30,6 +39,8 @@ _ONLY_FORMAT: Mapping[NoticeKind, Format] = {
 
 def format_takes(format_: Format, kind: NoticeKind) -> bool:
     """Whether receivers of this format get notices of this kind."""
+    if format_ == "healthchecks":
+        return kind in healthchecks.PING_PATHS
     if kind == "fix-outcome":
         # It is no incident, and nothing would ever resolve it.
         return format_ not in FORMATS_WITH_ONE_INCIDENT
@@ -62,4 +73,4 @@ def render_notice(notice: Notice, receiver: Receiver) -> Message:
 
 
 def _render(notice: Notice, receiver: Receiver) -> Message:
-    return RENDERERS[receiver.format](notice, receiver)
+    return replace(RENDERERS[receiver.format](notice, receiver), kind=notice.kind)

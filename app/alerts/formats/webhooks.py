@@ -19,6 +19,9 @@ EVENT_TYPES: dict[NoticeKind, str] = {
     "test": "alert.test",
     "notifier-unhealthy": "notifier.unhealthy",
     "fix-outcome": "fix.measured",
+    "service-down": "service.down",
+    "service-up": "service.up",
+    "heartbeat": "service.heartbeat",
 }
 
 

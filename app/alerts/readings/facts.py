@@ -208,6 +208,7 @@ class MissingDataFacts:
     Both moments are Unix times, None while no rank is silent. A run that `is_starting` has sent
     nothing so far and is not late yet; one that `is_only_scored` gets another tool's scores and
     needs no operations; in one that `has_unseen_ranks` some workers have never sent a batch.
+    `crash` says what ended a run that crashed at `crashed_at_s`.
     """
 
     is_starting: bool = False
@@ -220,6 +221,8 @@ class MissingDataFacts:
     last_step: int | None = None
     has_unseen_ranks: bool = False
     is_only_scored: bool = False
+    crash: str | None = None
+    crashed_at_s: float | None = None
 
     @property
     def is_without_data(self) -> bool:

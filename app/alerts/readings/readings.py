@@ -314,6 +314,31 @@ class SilentWorkerReading(MissingDataReading):
         )
 
 
+class CrashedReading(MissingDataReading):
+    """The job's processes have failed, by their own reports."""
+
+    on = "crashed"
+
+    @override
+    def is_known(self, facts: MissingDataFacts) -> bool:
+        # A job that fails at each start would resolve it at each start.
+        return facts.crash is not None or not facts.is_starting
+
+    @override
+    def holds(self, facts: MissingDataFacts) -> bool:
+        return facts.crash is not None
+
+    @override
+    def detail(self, facts: MissingDataFacts) -> Detail:
+        return Detail(
+            on=self.on,
+            num_gpus=facts.num_gpus,
+            since_step=facts.last_step,
+            since_at_s=facts.crashed_at_s,
+            ended=facts.crash,
+        )
+
+
 WINDOW_READINGS: dict[On, WindowReading] = {
     figure.on: figure
     for figure in (
@@ -330,7 +355,7 @@ WINDOW_READINGS: dict[On, WindowReading] = {
     )
 }
 MISSING_DATA_READINGS: dict[On, MissingDataReading] = {
-    quiet.on: quiet for quiet in (StalledReading(), SilentWorkerReading())
+    quiet.on: quiet for quiet in (StalledReading(), SilentWorkerReading(), CrashedReading())
 }
 
 

@@ -43,6 +43,7 @@ def default_rules(
         quietly,
         # Inhibits nothing: without a few of its workers a job still has figures.
         replace(quietly, name="silent-worker", on="silent-worker", inhibits=()),
+        replace(quietly, name="crashed", on="crashed", inhibits=()),
         Rule("fix-outcome", "fix-outcome", for_windows=1, for_s=0.0, keep_firing_s=0.0,
              severity="info"),
     ]  # fmt: skip

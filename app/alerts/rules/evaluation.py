@@ -387,10 +387,20 @@ class JobAlerts:
     def end(self, epoch: int, now_s: float) -> list[AlertChange]:
         """The job has ended, in this run: nothing of it is pending or fires any more.
 
-        But what a newer run has shown meanwhile.
+        But what a newer run has shown meanwhile, and that it has crashed.
         """
-        keys = sorted(key for key, state in self._states.items() if (state.epoch or 0) <= epoch)
+        keys = sorted(
+            key
+            for key, state in self._states.items()
+            if (state.epoch or 0) <= epoch and state.detail.on != "crashed"
+        )
         return [change for key in keys for change in self._end(key, JOB_ENDED, now_s)]
+
+    def put_away(self, now_s: float) -> list[AlertChange]:
+        """The job was archived or deleted: nothing of it fires any more."""
+        return [
+            change for key in sorted(self._states) for change in self._end(key, JOB_ENDED, now_s)
+        ]
 
     def _take(self, rules: Sequence[Rule]) -> None:
         job = job_of(self._job_id)

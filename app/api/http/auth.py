@@ -1,66 +1,35 @@
 """Authentication by bearer token or by session cookie.
 
-`TokenCache` caches tokens for seconds, so that authentication is fast. While the database is away,
-known tokens stay valid for ten minutes; a token can be revoked meanwhile only if the database is
-away from this process alone. Sessions are signed cookies and stored nowhere.
+Tokens and sessions are cached for seconds (`CredentialCache`), so that authentication is fast. A
+session ends everywhere within five seconds after it, or its token, was revoked.
 """
 
-import asyncio
-import base64
 import hashlib
 import hmac
 import re
+import secrets
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 import structlog
-from cachetools import TLRUCache, TTLCache
-from starlette.concurrency import run_in_threadpool
+from cachetools import TLRUCache
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from app.api.http.caching import LookupCache
+from app.api.http.credential_cache import MAX_CREDENTIALS, CredentialCache
 from app.api.http.limits import FailureLimit
-from app.api.http.principal import ROOT, ROOT_ID, Principal, principal_of_token
-from app.errors import Forbidden, PacelineError, Unauthorised
+from app.api.http.principal import CANARY, ROOT, ROOT_ID, Principal, principal_of_token
+from app.errors import Forbidden, Unauthorised
 from app.store import tokens
+from app.store.credentials import sessions
+from app.store.credentials.sessions import SessionRecord
 from app.store.database import Store
 from app.store.tokens import TokenRecord
 
 COOKIE = "paceline_session"
 MAX_COOKIE_CHARS = 128
-_COOKIE = re.compile(r"([0-9A-Za-z]{1,32})\.([0-9]{1,12})\.[0-9A-Za-z_-]{43}")
-
-
-class SessionCookies:
-    """Signed cookies with a token's id and an expiry time.
-
-    Every API process with the same root token accepts them; a new root token ends all sessions.
-    """
-
-    def __init__(self, root_token: str, *, session_s: float, now_s: Callable[[], float]) -> None:
-        self._key = hmac.digest(root_token.encode(), b"paceline session v2", "sha256")
-        self._now_s = now_s
-        self.session_s = session_s
-
-    def new(self, token_id: str) -> str:
-        """Value of a new cookie, valid for `session_s`."""
-        return self._signed(token_id, int(self._now_s() + self.session_s))
-
-    def token_id(self, cookie: str) -> str | None:
-        """The token's id in a cookie; None if the signature is wrong or the cookie has expired."""
-        found = _COOKIE.fullmatch(cookie)
-        if found is None:
-            return None
-        token_id, expiry_s = found[1], int(found[2])
-        is_ours = hmac.compare_digest(cookie.encode(), self._signed(token_id, expiry_s).encode())
-        return token_id if is_ours and expiry_s > self._now_s() else None
-
-    def _signed(self, token_id: str, expiry_s: int) -> str:
-        said = f"{token_id}.{expiry_s}"
-        seal = hmac.digest(self._key, said.encode(), "sha256")
-        return f"{said}.{base64.urlsafe_b64encode(seal).decode().rstrip('=')}"
+_COOKIE = re.compile(r"([0-9a-f]{16})\.[0-9A-Za-z_-]{43}")
 
 
 def session_cookie(headers: Headers) -> str | None:
@@ -94,93 +63,6 @@ def check_same_origin(scheme: str, headers: Headers) -> None:
 
 log = structlog.get_logger()
 
-# Every process refuses a revoked token within 5 s; the fifth second is for the lookup.
-TOKEN_FRESH_S = 4.0
-TOKEN_STALE_S = 600.0
-MAX_TOKENS = 10_000
-
-
-class TokenCache:
-    """Looks a token up once for all concurrent requests that use it.
-
-    Ids of no token are in a cache of their own: made-up ids evict no token.
-    """
-
-    def __init__(
-        self, store: Store, *, monotonic: Callable[[], float], now_s: Callable[[], float]
-    ) -> None:
-        self._store = store
-        self._monotonic = monotonic
-        self._now_s = now_s
-        self._found = LookupCache(
-            self._look_up,
-            fresh_s=TOKEN_FRESH_S,
-            stale_s=TOKEN_STALE_S,
-            max_keys=MAX_TOKENS,
-            keep_if=lambda record: record is not None,
-            monotonic=monotonic,
-        )
-        self._unknown = self._no_unknown_ids()
-        self._marking: set[asyncio.Task[None]] = set()
-
-    async def find(self, token_id: str) -> TokenRecord | None:
-        """The token as it was at most `TOKEN_FRESH_S` ago, or when the database last answered.
-
-        None if there is none.
-
-        Raises:
-            StoreUnavailable: the database does not answer, and the token is not known here.
-        """
-        if token_id in self._unknown:
-            return None
-        found = await self._found.get(token_id)
-        if found is None:
-            self._unknown[token_id] = None
-        return found
-
-    def good_until_s(self, record: TokenRecord) -> float:
-        """Monotonic time until which the token need not be looked up again."""
-        until_s = self._found.fresh_until_s(record.token_id)
-        if record.expires_s is None:
-            return until_s
-        return min(until_s, self._monotonic() + record.expires_s - self._now_s())
-
-    def note_use(self, record: TokenRecord) -> None:
-        """Record in the background that the token is in use, at most once a minute."""
-        now_s = self._now_s()
-        is_due = (record.last_used_s or 0.0) < tokens.used_minute_s(now_s)
-        if is_due and not self._found.is_away():
-            task = asyncio.create_task(run_in_threadpool(self._mark, record.token_id, now_s))
-            self._marking.add(task)
-            task.add_done_callback(self._marking.discard)
-
-    def forget(self, token_id: str) -> None:
-        """Look the token up next time; may be called from any thread."""
-        self._found.forget(token_id)
-        self._unknown = self._no_unknown_ids()  # replaced, as TTLCache is not thread-safe
-
-    async def close(self) -> None:
-        """Wait until every use is recorded."""
-        await asyncio.gather(*self._marking)
-
-    def _no_unknown_ids(self) -> TTLCache[str, None]:
-        return TTLCache(MAX_TOKENS, TOKEN_FRESH_S, timer=self._monotonic)
-
-    async def _look_up(self, token_id: str) -> TokenRecord | None:
-        return await run_in_threadpool(self._read, token_id)
-
-    def _read(self, token_id: str) -> TokenRecord | None:
-        with self._store.read() as conn:
-            return tokens.find(conn, token_id)
-
-    def _mark(self, token_id: str, now_s: float) -> None:
-        try:
-            with self._store.write() as conn:
-                tokens.mark_used(conn, token_id, now_s=now_s)
-        except PacelineError as error:
-            log.warning("use of a token not noted", token=token_id, reason=str(error))
-
-
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _HOW_TO_SIGN_IN = "send 'Authorization: Bearer pl_...', or sign in on the page"
 MAX_SECRET_CHARS = 512  # longest text that is read as a token
@@ -203,12 +85,22 @@ class Authenticator:
         monotonic: Callable[[], float],
     ) -> None:
         self._root_digest = hashlib.sha256(root_token.encode()).digest()
-        self._tokens = TokenCache(store, monotonic=monotonic, now_s=now_s)
+        self._cookie_key = hmac.digest(root_token.encode(), b"paceline session v3", "sha256")
+        self.canary_token = f"pl_canary_{secrets.token_urlsafe(32)}"
+        self._canary_digest = hashlib.sha256(self.canary_token.encode()).digest()
+        self._store = store
+        clocks = {"monotonic": monotonic, "now_s": now_s}
+        self._tokens: CredentialCache[TokenRecord] = CredentialCache(
+            store, tokens.find, tokens.mark_used, **clocks
+        )
+        self._sessions: CredentialCache[SessionRecord] = CredentialCache(
+            store, sessions.find, sessions.mark_used, **clocks
+        )
         self._now_s = now_s
         self._monotonic = monotonic
         self._recent = self._no_callers()
         self._failures = FailureLimit(monotonic)
-        self.sessions = SessionCookies(root_token, session_s=session_s, now_s=now_s)
+        self.session_s = session_s
 
     def recent(self, scope: Scope) -> Principal | None:
         """The caller, if the same header was authenticated a moment ago."""
@@ -275,6 +167,8 @@ class Authenticator:
         digest = hashlib.sha256(claimed.encode(errors="replace")).digest()
         if hmac.compare_digest(digest, self._root_digest):
             return ROOT, float("inf")
+        if hmac.compare_digest(digest, self._canary_digest):
+            return CANARY, float("inf")
         text = tokens.parse_token(claimed)
         record = None if text is None else await self._tokens.find(text.token_id)
         if text is None or record is None:
@@ -282,8 +176,9 @@ class Authenticator:
         if not hmac.compare_digest(record.digest, text.digest):
             return None
         self._check_good(record)
-        self._tokens.note_use(record)
-        return principal_of_token(record), self._tokens.good_until_s(record)
+        self._tokens.note_use(record.token_id, record)
+        until_s = self._tokens.good_until_s(record.token_id, record)
+        return principal_of_token(record), until_s
 
     def _check_good(self, record: TokenRecord) -> None:
         # Only callers with the secret learn that the token existed.
@@ -298,17 +193,65 @@ class Authenticator:
         self._tokens.forget(token_id)
         self._recent = self._no_callers()  # replaced, as TLRUCache is not thread-safe
 
+    def forget_session(self, session_id: str) -> None:
+        """Look the session up next time; may be called from any thread."""
+        self._sessions.forget(session_id)
+
     async def close(self) -> None:
         """Wait until every use is recorded."""
         await self._tokens.close()
+        await self._sessions.close()
+
+    def begin_session(self, caller: Principal, *, user_agent: str, address: str) -> str:
+        """Save a new session, valid for `session_s`; the value of its cookie.
+
+        Raises:
+            StoreUnavailable: the database does not answer.
+        """
+        session_id = secrets.token_hex(8)
+        cookie = f"{session_id}.{secrets.token_urlsafe(32)}"
+        now_s = self._now_s()
+        record = SessionRecord(
+            session_id=session_id,
+            token_id=caller.token_id,
+            project=caller.project,
+            user_agent=user_agent,
+            address=address,
+            created_s=now_s,
+            expires_s=now_s + self.session_s,
+            last_used_s=None,
+            ended_s=None,
+            digest=self._cookie_digest(cookie),
+        )
+        with self._store.write() as conn:
+            sessions.begin(conn, record)
+        return cookie
+
+    async def session_of(self, scope: Scope) -> SessionRecord | None:
+        """The good session of the request's cookie; None if there is none.
+
+        Raises:
+            StoreUnavailable: the database is asked and does not answer.
+        """
+        cookie = session_cookie(Headers(scope=scope))
+        found = None if cookie is None else _COOKIE.fullmatch(cookie)
+        record = None if found is None else await self._sessions.find(found[1])
+        if cookie is None or record is None or not record.is_good(self._now_s()):
+            return None
+        is_ours = hmac.compare_digest(record.digest, self._cookie_digest(cookie))
+        return record if is_ours else None
+
+    def _cookie_digest(self, cookie: str) -> str:
+        # Keyed: a new root token ends all sessions.
+        return hmac.digest(self._cookie_key, cookie.encode(), "sha256").hex()
 
     async def _of_session(self, scope: Scope) -> Principal:
         headers = Headers(scope=scope)
-        cookie = session_cookie(headers)
-        token_id = None if cookie is None else self.sessions.token_id(cookie)
-        caller = None if token_id is None else await self._with_id(token_id)
-        if caller is None:
+        session = await self.session_of(scope)
+        caller = None if session is None else await self._with_id(session.token_id)
+        if session is None or caller is None:
             raise Unauthorised(f"no token: {_HOW_TO_SIGN_IN}")
+        self._sessions.note_use(session.session_id, session)
         if scope["method"] not in SAFE_METHODS:
             check_same_origin(scope["scheme"], headers)
         return caller
@@ -319,11 +262,11 @@ class Authenticator:
         record = await self._tokens.find(token_id)
         if record is None or not record.is_good(self._now_s()):
             return None
-        self._tokens.note_use(record)
+        self._tokens.note_use(record.token_id, record)
         return principal_of_token(record)
 
     def _no_callers(self) -> TLRUCache[bytes, tuple[Principal, float]]:
-        return TLRUCache(MAX_TOKENS, lambda _, found, __: found[1], timer=self._monotonic)
+        return TLRUCache(MAX_CREDENTIALS, lambda _, found, __: found[1], timer=self._monotonic)
 
     def _remember(self, authorization: bytes, caller: Principal, until_s: float) -> None:
         self._recent[hashlib.sha256(authorization).digest()] = caller, until_s

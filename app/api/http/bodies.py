@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +17,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.http.auth import SAFE_METHODS
-from app.api.http.in_flight import MAX_PROJECT_SHARE, Kind, kind_of
+from app.api.http.in_flight import MAX_PROJECT_SHARE
 from app.api.http.principal import OPS_PATH, TRACES_PATH, project_of_request
+from app.api.http.request_kinds import kind_of
 from app.errors import (
     BadRequest,
     ByteLimit,
@@ -158,12 +160,29 @@ _ENCODED = re.compile(f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}")
 _MAX_LENGTH_DIGITS = 15  # digits; int() of very many would be slow
 
 
+# What is dropped of a body that is too large, so that its caller finds the refusal.
+MAX_DRAINED_BYTES = 64 << 20
+MAX_DRAIN_S = 10.0
+# FastAPI parses these on the event loop: 64 kB with a mistake in each key hold it up for 20 ms.
+MAX_JSON_BYTES = 64 << 10
+# Read in threads, or by readers of our own.
+_LARGE_BODIES = re.compile(
+    f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}"
+    "|/api/v1/rules(?:/check)?|/api/v1/jobs/[^/]+/(?:scores|what-ifs|windows/[^/]+/what-if)"
+)
+
+
+def max_body_bytes(scope: Scope) -> int:
+    """The largest body that the route of this request reads."""
+    return LONGEST_BODY_BYTES if _LARGE_BODIES.fullmatch(scope["path"]) else MAX_JSON_BYTES
+
+
 Sender = tuple[str | None, bool]  # a project, and whether the request is a push
 
 
 def sender_of(scope: Scope) -> Sender:
     """Whose allowances a request uses: those of the project's pushes, or of its people."""
-    return project_of_request(scope), kind_of(scope) is not Kind.PERSON
+    return project_of_request(scope), kind_of(scope).is_push
 
 
 def _subtract(counted: Counter[Sender], sender: Sender, number: int) -> None:
@@ -176,6 +195,7 @@ def _subtract(counted: Counter[Sender], sender: Sender, number: int) -> None:
 @dataclass(slots=True)
 class _Body:
     sender: Sender
+    max_bytes: int
     chunks: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
 
@@ -183,6 +203,10 @@ class _Body:
     def is_push(self) -> bool:
         """Whether a worker sends it."""
         return self.sender[1]
+
+    def too_large(self) -> TooLarge:
+        """The refusal of a larger one."""
+        return TooLarge(f"a body has at most {self.max_bytes} bytes here: split it")
 
 
 class BodyLimit:
@@ -212,25 +236,40 @@ class BodyLimit:
         """Answer one request."""
         if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
             return await self._app(scope, receive, send)
-        self._check_headers(Headers(scope=scope), scope["path"])
-        body = _Body(sender_of(scope))
+        body = _Body(sender_of(scope), min(self._max_bytes, max_body_bytes(scope)))
         try:
-            if await self._read(receive, body):
+            if await self._read_or_drain(scope, receive, body):
                 await self._app(scope, _receive_again(b"".join(body.chunks), receive), send)
         finally:
-            self._bytes_in_flight[body.is_push] -= body.size_bytes
-            _subtract(self._bytes_of_project, body.sender, body.size_bytes)
+            self._give_back(body)
         return None
 
-    def _check_headers(self, headers: Headers, path: str) -> None:
+    async def _read_or_drain(self, scope: Scope, receive: Receive, body: _Body) -> bool:
+        """As `_read`; the rest of a body that is too large is read and dropped."""
+        headers = Headers(scope=scope)
+        try:
+            self._check_headers(headers, scope["path"], body)
+            return await self._read(receive, body)
+        except TooLarge:
+            self._give_back(body)
+            if "expect" not in headers:  # else its caller waits to be told before it sends
+                await _drain(receive)
+            raise
+
+    def _give_back(self, body: _Body) -> None:
+        self._bytes_in_flight[body.is_push] -= body.size_bytes
+        _subtract(self._bytes_of_project, body.sender, body.size_bytes)
+        body.chunks, body.size_bytes = [], 0
+
+    def _check_headers(self, headers: Headers, path: str, body: _Body) -> None:
         encoding = headers.get("content-encoding", "identity").strip().lower()
         if encoding != "identity" and not _ENCODED.fullmatch(path):
             raise UnsupportedMedia("send the body without Content-Encoding")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             raise BadRequest("Content-Length is not a number")
-        if len(length) > _MAX_LENGTH_DIGITS or int(length) > self._max_bytes:
-            raise self._too_large()
+        if len(length) > _MAX_LENGTH_DIGITS or int(length) > body.max_bytes:
+            raise body.too_large()
 
     async def _read(self, receive: Receive, body: _Body) -> bool:
         """Read the body; False if the caller disconnected."""
@@ -258,16 +297,29 @@ class BodyLimit:
         body.size_bytes += len(chunk)
         self._bytes_in_flight[body.is_push] += len(chunk)
         self._bytes_of_project[body.sender] += len(chunk)
-        if body.size_bytes > self._max_bytes:
-            raise self._too_large()
+        if body.size_bytes > body.max_bytes:
+            raise body.too_large()
         most_bytes = self._max_bytes_in_flight * (1.0 if body.is_push else _PEOPLES_PART)
         if self._bytes_in_flight[body.is_push] > most_bytes:
             raise Unavailable("too many bytes in flight: try again")
         if self._bytes_of_project[body.sender] > MAX_PROJECT_SHARE * most_bytes:
             raise Unavailable("this project has too many bytes in flight: try again")
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"a body has at most {self._max_bytes} bytes: split it")
+
+async def _drain(receive: Receive) -> None:
+    """Read the rest of a body and drop it.
+
+    Most clients send all of it before they read their answer: if the connection were closed
+    meanwhile, they would see that it broke, and send it again.
+    """
+    left_bytes = MAX_DRAINED_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(MAX_DRAIN_S):
+            while left_bytes > 0:
+                message = await receive()
+                left_bytes -= len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    return
 
 
 def _receive_again(body: bytes, receive: Receive) -> Receive:

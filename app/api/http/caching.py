@@ -6,6 +6,7 @@ cachetools has no locks and computes nothing once for concurrent callers; these 
 import asyncio
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 from cachetools import LRUCache
 
 from app.errors import StoreUnavailable
+from app.work_budget import within
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -55,8 +57,10 @@ class _Entry(NamedTuple, Generic[V]):
 class ComputeCache(Generic[K, V]):
     """Thread-safe LRU cache of expensive values: one computation per key for concurrent callers.
 
-    With `ttl_per_compute_s`, a value expires after that many times its compute time. The newest
-    value stays, even if it is larger than `max_size`.
+    With `ttl_per_compute_s`, a value expires after that many times its compute time. With
+    `idle_s`, values that nobody asked for in that time are removed at the next use of the cache:
+    where keys have revisions, the older ones never come again. The newest value stays, even if it
+    is larger than `max_size`.
     """
 
     def __init__(
@@ -65,8 +69,11 @@ class ComputeCache(Generic[K, V]):
         max_size: int,
         size_of: Callable[[V], int] = lambda _: 1,
         ttl_per_compute_s: float | None = None,
+        idle_s: float = float("inf"),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._idle_s = idle_s
+        self._used_s: OrderedDict[K, float] = OrderedDict()  # the longest unused first
         self._ttl_per_compute_s = ttl_per_compute_s
         self._monotonic = monotonic
         self._entries: LRUCache[K, _Entry[V]] = LRUCache(
@@ -93,9 +100,19 @@ class ComputeCache(Generic[K, V]):
         return len(self._entries)
 
     def _fresh(self, key: K) -> _Entry[V] | None:
+        now_s = self._monotonic()
         with self._lock:
             entry = self._entries.get(key)
-        return entry if entry is not None and self._monotonic() < entry.until_s else None
+            if entry is not None:
+                self._note_use(key, now_s)
+        return entry if entry is not None and now_s < entry.until_s else None
+
+    def _note_use(self, key: K, now_s: float) -> None:
+        """Note it, and remove what is idle; the lock is held."""
+        self._used_s[key] = now_s
+        self._used_s.move_to_end(key)
+        while now_s - next(iter(self._used_s.values())) > self._idle_s:
+            self._entries.pop(self._used_s.popitem(last=False)[0], None)
 
     def _compute(self, key: K, compute: Callable[[], V]) -> _Entry[V]:
         begin_s = self._monotonic()
@@ -107,6 +124,12 @@ class ComputeCache(Generic[K, V]):
         entry = _Entry(value, until_s)
         with self._lock:
             self._entries[key] = entry
+            self._note_use(key, self._monotonic())
+            if len(self._used_s) > 2 * len(self._entries):  # evicted for their size
+                kept = (
+                    (each, at_s) for each, at_s in self._used_s.items() if each in self._entries
+                )
+                self._used_s = OrderedDict(kept)
         return entry
 
 
@@ -191,7 +214,8 @@ class LookupCache(Generic[K, V]):
         return entry if entry is not None and now_s < entry.until_s else None
 
     def _begin(self, key: K) -> _Lookup[V]:
-        task = asyncio.ensure_future(self._read(key))
+        with within(None):  # the lookup is for all callers: it does not end with the first one
+            task = asyncio.ensure_future(self._read(key))
         lookup = _Lookup(task, self._monotonic() + self._fresh_s)
         with self._lock:
             self._lookups[key] = lookup

@@ -11,7 +11,6 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from app.api.http.connection import abort
-from app.api.http.limits import ConcurrencyLimit
 
 log = structlog.get_logger()
 
@@ -23,16 +22,16 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Download(Response):
-    """Sends pieces as a file; threads generate them, in one slot of `limit`.
+    """Sends pieces as a file; threads generate them.
 
-    The slot is freed when the answer ends: sent, failed, or aborted because its reader disconnected
-    or was too slow. Errors of the first piece are raised before anything is sent.
+    It ends when it is sent, fails, or is aborted because its reader disconnected or was too slow:
+    then its place of the kind `DOWNLOAD` is free again. Errors of the first piece are raised before
+    anything is sent.
     """
 
     def __init__(
         self,
         pieces: Iterator[bytes],
-        limit: ConcurrencyLimit,
         *,
         name: str,
         media_type: str,
@@ -43,25 +42,23 @@ class Download(Response):
         super().__init__(headers=headers, media_type=media_type)
         del self.headers["content-length"]
         self._pieces = _Pieces(pieces)
-        self._limit = limit
         self._send_within_s = send_within_s
         self._whole_within_s = whole_within_s
 
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._limit.slot():
-            gone = asyncio.create_task(_until_disconnect(receive))
-            try:
-                async with asyncio.timeout(self._whole_within_s):
-                    await self._send_all(send, gone)
-            except TimeoutError:
-                log.warning("download given up: its reader is too slow", path=scope["path"])
-                if abort(scope):
-                    await gone
-            finally:
-                gone.cancel()
-                # A cancelled answer must not leave the generator suspended.
-                await asyncio.shield(run_in_threadpool(self._pieces.close))
+        gone = asyncio.create_task(_until_disconnect(receive))
+        try:
+            async with asyncio.timeout(self._whole_within_s):
+                await self._send_all(send, gone)
+        except TimeoutError:
+            log.warning("download given up: its reader is too slow", path=scope["path"])
+            if abort(scope):
+                await gone
+        finally:
+            gone.cancel()
+            # A cancelled answer must not leave the generator suspended.
+            await asyncio.shield(run_in_threadpool(self._pieces.close))
 
     async def _send_all(self, send: Send, gone: asyncio.Task[None]) -> None:
         piece = await run_in_threadpool(self._pieces.next)

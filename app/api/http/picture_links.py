@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import structlog
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
@@ -9,10 +10,12 @@ from app.alerts.picture_links import KEY_NAME, PICTURES_PATH, Picture, verify_li
 from app.api.http.auth import client_address
 from app.api.http.limits import FailureLimit
 from app.api.http.principal import Principal
-from app.errors import PictureNotFound
+from app.errors import PictureNotFound, SecretsLocked
 from app.store import service_state
 from app.store.database import Store
 from app.store.tokens import Scope as TokenScope
+
+log = structlog.get_logger()
 
 _KEY_RETRY_S = 4.0
 _SCOPE_KEY = "paceline.picture"
@@ -64,7 +67,11 @@ class PictureLinkAuth:
 
     def _read_key(self) -> bytes | None:
         with self._store.read() as conn:
-            return service_state.find_key(conn, KEY_NAME)
+            try:
+                return service_state.find_key(conn, KEY_NAME)
+            except SecretsLocked as error:
+                log.warning("no picture can be shown", reason=str(error))
+                return None
 
 
 def linked_picture(scope: Scope) -> Picture | None:

@@ -8,7 +8,7 @@ from starlette.types import Scope as RequestScope
 
 from app.errors import Forbidden, JobNotFound
 from app.store.tokens import SCOPES, Scope, TokenRecord
-from app.trace.job import DEFAULT_PROJECT, is_job_name, job_key
+from app.trace.job import CANARY_PROJECT, DEFAULT_PROJECT, is_job_name, job_key
 
 ROOT_ID = "root"  # shorter than any token's id
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
@@ -66,6 +66,8 @@ class Principal:
 
 
 ROOT = Principal(DEFAULT_PROJECT, frozenset(SCOPES), None, ROOT_ID, "root token")
+# This process itself, for its canary jobs; the token is made at the start and stored nowhere.
+CANARY = Principal(CANARY_PROJECT, frozenset(("ingest", "read")), None, "canary", "canary")
 
 
 def principal_of_token(record: TokenRecord) -> Principal:
@@ -85,6 +87,8 @@ def needed_scope(method: str, path: str) -> Scope | None:
     match path.split("/")[3:]:
         case ["session"]:
             return None
+        case ["sessions", *_]:
+            return "read"  # one's own may always be ended; the route checks whose it is
         case ["tokens" | "audit", *_]:
             return "admin"
         case ["rules", "check"]:
@@ -93,7 +97,7 @@ def needed_scope(method: str, path: str) -> Scope | None:
             return "admin"
         case ["annotations"] if method == "POST":
             return "ingest"
-        case ["jobs", _, "ops" | "end" | "scores" | "annotations"] if method == "POST":
+        case ["jobs", _, "ops" | "end" | "exits" | "scores" | "annotations"] if method == "POST":
             return "ingest"
         case ["jobs", _, "recording"] if method not in _SAFE_METHODS:
             return "admin"

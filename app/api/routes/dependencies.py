@@ -42,19 +42,19 @@ _REFUSAL_TEXTS = {
     404: "No such thing.",
     408: "The body did not arrive in time.",
     409: "Does not fit the present state.",
-    413: "Too large: split it.",
+    413: "Too large, or it takes too long to compute: split it.",
     415: "A content type, encoding or version that is not known here.",
     421: "A Host that this service does not answer for.",
     422: "Decodable, and wrong; `errors` names the fields.",
-    429: "More than a project or an address may: wait for Retry-After seconds.",
+    429: "More than a project or an address may, or too much is being computed for the project: "
+    "wait for Retry-After seconds.",
     500: "Something broke here; the log has the reason.",
     501: "Something that this takes is not installed here; the detail names it.",
-    503: "Queue or store do not answer or are full, or too many ask for recorded operations now: "
-    "try again after Retry-After seconds.",
+    503: "Queue or store do not answer or are full: try again after Retry-After seconds.",
 }
 # Methods that may have a body, which is checked before the route is called.
 BODY_REFUSALS = (400, 408, 413, 415)
-_COMMON_REFUSALS = (401, 403, 421, 422, 429, 500, 503)
+_COMMON_REFUSALS = (401, 403, 413, 421, 422, 429, 500, 503)
 
 Responses = dict[int | str, dict[str, Any]]
 

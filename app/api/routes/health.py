@@ -19,6 +19,7 @@ from app.api.routes.dependencies import ServiceDep, only_refusals
 from app.api.service.status import ServiceStatus
 from app.errors import PacelineError, Unavailable
 from app.ingest.queue import Lag
+from app.store.disk.usage import DiskWatch
 from app.store.service_state import ServiceState
 
 log = structlog.get_logger()
@@ -60,6 +61,7 @@ async def check_readiness(watch: ServiceStatus) -> list[ReadinessCheck]:
         _consumers_check(known_state),
         _shards_check(known_state, watch.num_shards),
         _backlog_check(known_lag),
+        disk_check(watch.disk),
         _durability_check(watch.allow_lossy),
     ]
 
@@ -129,6 +131,14 @@ def _backlog_check(lag: Lag | None) -> ReadinessCheck:
     batches = "1 batch waits" if waiting == 1 else f"{formatting.count(waiting)} batches wait"
     text = f"{batches}, the oldest for {formatting.duration(oldest_s)}"
     return ReadinessCheck("backlog", oldest_s <= MAX_BACKLOG_S, text)
+
+
+def disk_check(disk: DiskWatch) -> ReadinessCheck:
+    """Whether what is taken can be stored; a warning alone stops no ingest."""
+    if (sentence := disk.sentence()) is not None:
+        return ReadinessCheck("disk", False, sentence, ingest_needs=disk.level == "stop")
+    known = "the disk has room" if disk.usage() else "the data is on disks of other servers"
+    return ReadinessCheck("disk", True, known)
 
 
 def _durability_check(allow_lossy: bool) -> ReadinessCheck:

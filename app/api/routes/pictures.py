@@ -5,7 +5,6 @@ A linked picture is drawn once for all who request it.
 
 import asyncio
 import json
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,28 +18,23 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.alerts.picture_links import PICTURES_PATH, Picture
-from app.api.http.auth import header
 from app.api.http.caching import LookupCache
 from app.api.http.errors import problem
 from app.api.http.parameters import USED_PARAMETERS
 from app.api.http.picture_links import linked_picture
+from app.api.http.request_kinds import KIND_KEY, PNG, chart_of_picture
 from app.api.routes.dependencies import Responses, only_refusals
-from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import LIGHT, THEMES, Theme
-from app.errors import InvalidRequest, TooManyRequests
+from app.errors import InvalidRequest
 
-PNG = "image/png"
-_CHART = re.compile(r"(?P<path>/api/v1/(?:.+/)?charts/[a-z][a-z-]*)(?P<suffix>\.png)?")
 _WIDTHS_PX = range(320, 2001)
 _DEFAULT_WIDTH_PX = 960
-# Each takes a browser and a second or two of CPU.
-_MAX_WAITING = 8
 
 Draw = Callable[..., bytes]
 
 
 class PictureMiddleware:
-    """Draws the figure of a chart's route as PNG, one at a time; passes on other requests.
+    """Draws the figure of a chart's route as PNG; passes on other requests.
 
     `draw` makes a PNG of a figure, a theme and `width_px`.
     """
@@ -48,12 +42,10 @@ class PictureMiddleware:
     def __init__(self, app: ASGIApp, *, draw: Draw) -> None:
         self._app = app
         self._draw = draw
-        self._one_at_a_time = asyncio.Semaphore(1)
-        self._num_waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        path = _wanted_chart(scope)
+        path = chart_of_picture(scope)
         if path is None:
             return await self._app(scope, receive, send)
         width_px = _width_px(scope)
@@ -61,19 +53,9 @@ class PictureMiddleware:
         await self._app(_without_picture(scope, path), receive, answered.take)
         if answered.status != 200:
             return await answered.hand_on(send)
-        picture = await self._drawn(json.loads(answered.body), _theme(scope), width_px)
+        work = partial(self._draw, json.loads(answered.body), _theme(scope), width_px=width_px)
+        picture = await run_in_threadpool(work)
         return await Response(picture, media_type=PNG)(scope, receive, send)
-
-    async def _drawn(self, figure: PlotlyFigure, theme: Theme, width_px: int) -> bytes:
-        if self._num_waiting >= _MAX_WAITING:
-            raise TooManyRequests("too many pictures are being drawn", retry_after_s=5)
-        self._num_waiting += 1
-        try:
-            async with self._one_at_a_time:
-                work = partial(self._draw, figure, theme, width_px=width_px)
-                return await run_in_threadpool(work)
-        finally:
-            self._num_waiting -= 1
 
 
 class CapturedResponse:
@@ -102,16 +84,6 @@ class CapturedResponse:
         return b"".join(message.get("body", b"") for message in self._messages)
 
 
-def _wanted_chart(scope: Scope) -> str | None:
-    """Path of the chart that is requested as a picture; None of other requests."""
-    if scope["type"] != "http" or scope["method"] != "GET":
-        return None
-    found = _CHART.fullmatch(scope["path"])
-    if found is None or not (found["suffix"] or _prefers_png(scope)):
-        return None
-    return found["path"]
-
-
 def _without_picture(scope: Scope, path: str) -> Scope:
     """The same request for the chart's figure."""
     headers = [pair for pair in scope["headers"] if pair[0] != b"accept"]
@@ -122,12 +94,6 @@ def _without_picture(scope: Scope, path: str) -> Scope:
         "headers": headers,
         USED_PARAMETERS: {"width"},
     }
-
-
-def _prefers_png(scope: Scope) -> bool:
-    # PNG must come first: browsers accept it for any address.
-    accept = (header(scope, b"accept") or b"").decode("latin-1").lower()
-    return accept.split(",")[0].split(";")[0].strip() == PNG
 
 
 def _query(scope: Scope) -> dict[str, list[str]]:
@@ -230,7 +196,7 @@ class LinkedPictureMiddleware:
 
     async def _draw(self, request: _PictureRequest) -> CapturedResponse:
         answered = CapturedResponse()
-        await self._app(request.scope, _empty_body, answered.take)
+        await self._app(request.scope, _no_caller(), answered.take)
         return answered
 
     def _response(self, picture: Picture, drawn: bytes) -> Response:
@@ -253,11 +219,22 @@ def _chart_request(scope: Scope, picture: Picture) -> Scope:
         "raw_path": path.encode(),
         "query_string": query,
         "headers": [pair for pair in scope["headers"] if pair[0] == b"host"],
+        KIND_KEY: None,
     }
 
 
-async def _empty_body() -> Message:
-    return {"type": "http.request", "body": b"", "more_body": False}
+def _no_caller() -> Receive:
+    """An empty body, of a caller that never hangs up: the picture is for all who request it."""
+    is_given = False
+
+    async def receive() -> Message:
+        nonlocal is_given
+        if is_given:
+            await asyncio.get_running_loop().create_future()
+        is_given = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    return receive
 
 
 LINK_PATH = f"{PICTURES_PATH}{{link}}"

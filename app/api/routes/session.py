@@ -1,15 +1,28 @@
-"""Session: a page exchanges the token for a cookie that scripts cannot read."""
+"""Sessions: a page exchanges the token for a cookie that scripts cannot read.
+
+They are listed and ended here, too.
+"""
 
 from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Path, Response
 from fastapi import Request as HttpRequest
-from pydantic import SecretStr
+from pydantic import Field, SecretStr
+from starlette.concurrency import run_in_threadpool
 
 from app.api.http.auth import COOKIE, check_same_origin, client_address
-from app.api.http.fields import RequestModel, ResponseModel
-from app.api.routes.dependencies import BODY_REFUSALS, ServiceDep, refusals
-from app.errors import Unauthorised
+from app.api.http.fields import RequestModel, ResponseModel, timestamp, timestamp_or_none
+from app.api.http.principal import ROOT, ROOT_ID, Principal, principal_of
+from app.api.routes.audit import write_audit
+from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
+from app.api.service.service import Service
+from app.errors import SessionNotFound, Unauthorised
+from app.store import tokens
+from app.store.credentials import sessions
+from app.store.credentials.sessions import SessionRecord
+from app.store.database import Connection
 from app.store.tokens import SCOPES, Scope
 
 router = APIRouter(tags=["session"])
@@ -31,13 +44,15 @@ class PriceOut(ResponseModel):
 class SessionOut(ResponseModel):
     """Whether the caller is signed in; if so, with the scopes of the session's token.
 
-    `lossy` lists what a crash could lose, if the operator allows such a setup. `price` is null if
-    the operator has set none.
+    `lossy` lists what a crash could lose, if the operator allows such a setup. `disk` says how full
+    it is, to callers with the scope admin, once it is nearly full. `price` is null if the operator
+    has set none.
     """
 
     authenticated: bool
     scopes: tuple[Scope, ...] = ()
     lossy: tuple[str, ...] = ()
+    disk: str | None = None
     price: PriceOut | None = None
 
 
@@ -67,10 +82,16 @@ async def sign_in(
         raise Unauthorised("unknown token")
     caller, _ = found
     caller.check("read")
+    cookie = await run_in_threadpool(
+        service.auth.begin_session,
+        caller,
+        user_agent=request.headers.get("user-agent", ""),
+        address=address,
+    )
     response.set_cookie(
         COOKIE,
-        service.auth.sessions.new(caller.token_id),
-        max_age=int(service.auth.sessions.session_s),
+        cookie,
+        max_age=int(service.auth.session_s),
         path="/",
         secure=request.url.scheme == "https",
         httponly=True,
@@ -92,9 +113,11 @@ async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
         caller = await service.auth.caller(request.scope)
     except Unauthorised:
         return SessionOut(authenticated=False)
+    sentence = service.status.disk.sentence() if "admin" in caller.scopes else None
     return SessionOut(
         authenticated=True,
         scopes=tuple(scope for scope in SCOPES if scope in caller.scopes),
+        **({} if sentence is None else {"disk": sentence}),
         lossy=await service.loss_warnings.sentences(),
         price=None if service.gpu_price is None else PriceOut(**asdict(service.gpu_price)),
     )
@@ -107,10 +130,117 @@ async def get_session(request: HttpRequest, service: ServiceDep) -> SessionOut:
     status_code=204,
     responses=refusals(*BODY_REFUSALS),
 )
-async def sign_out(request: HttpRequest, response: Response) -> None:
-    """Deletes the session cookie in this browser only.
-
-    The cookie stays valid until it expires: revoke its token to end it at once.
-    """
+async def sign_out(request: HttpRequest, response: Response, service: ServiceDep) -> None:
+    """Ends the session, in every process within 5 s, and deletes its cookie in this browser."""
+    session = await service.auth.session_of(request.scope)
+    if session is not None:
+        await run_in_threadpool(_end, service, principal_of(request.scope), session)
     secure = request.url.scheme == "https"
     response.delete_cookie(COOKIE, path="/", secure=secure, httponly=True, samesite="strict")
+
+
+class ActiveSessionOut(ResponseModel):
+    """A signed-in page: with which token, from where, and until when."""
+
+    session_id: str
+    token_id: str
+    token_name: str
+    user_agent: str = Field(description="What the browser calls itself; empty if it does not say.")
+    address: str = Field(description="Address that the sign-in came from.")
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None = Field(
+        description="Time of the last request, to the minute; null if there was none."
+    )
+    is_current: bool = Field(description="Whether this request was made in this session.")
+
+
+class SessionsOut(ResponseModel):
+    """Sessions that have neither ended nor expired, the newest first."""
+
+    items: list[ActiveSessionOut]
+
+
+SessionId = Annotated[
+    str,
+    Path(pattern="^[0-9a-f]{16}$", description="The session's id.", examples=["5f0c3a9be81d4267"]),
+]
+
+
+@router.get(
+    "/sessions",
+    operation_id="list_sessions",
+    summary="List sessions",
+    responses=refusals(),
+)
+async def list_sessions(
+    request: HttpRequest, service: ServiceDep, caller: CallerDep
+) -> SessionsOut:
+    """Those of the caller's token; with the scope admin, of all tokens of the project.
+
+    Sessions of the operator's token are listed to the operator only.
+    """
+    current = await service.auth.session_of(request.scope)
+    current_id = None if current is None else current.session_id
+    return await run_in_threadpool(_sessions_out, service, caller, current_id)
+
+
+@router.delete(
+    "/sessions/{session_id}",
+    operation_id="end_session",
+    summary="End a session",
+    status_code=204,
+    responses=refusals(404, *BODY_REFUSALS),
+)
+def end_session(session_id: SessionId, service: ServiceDep, caller: CallerDep) -> None:
+    """All processes refuse its cookie within 5 s. Idempotent until it would have expired."""
+    with service.store.read() as conn:
+        found = sessions.find(conn, session_id)
+    if found is None or not _may_see(caller, found):
+        raise SessionNotFound(session_id)
+    _end(service, caller, found)
+
+
+def _end(service: Service, caller: Principal, session: SessionRecord) -> None:
+    now_s = service.now_s()
+    with service.store.write() as conn:
+        if sessions.end(conn, session.project, session.session_id, now_s=now_s):
+            of_token = {"token": session.token_id}
+            write_audit(conn, caller, "session.end", session.session_id, now_s=now_s, **of_token)
+    service.auth.forget_session(session.session_id)
+
+
+def _may_see(caller: Principal, session: SessionRecord) -> bool:
+    if caller.token_id == session.token_id:
+        return True
+    is_of_project = session.project == caller.project and session.token_id != ROOT_ID
+    return is_of_project and "admin" in caller.scopes
+
+
+def _sessions_out(service: Service, caller: Principal, current_id: str | None) -> SessionsOut:
+    with service.store.read() as conn:
+        found = sessions.active(conn, caller.project, now_s=service.now_s())
+        seen = [each for each in found if _may_see(caller, each)]
+        names = {each.token_id: _token_name(conn, each.token_id) for each in seen}
+    items = [
+        ActiveSessionOut(
+            session_id=each.session_id,
+            token_id=each.token_id,
+            token_name=names[each.token_id],
+            user_agent=each.user_agent,
+            address=each.address,
+            created_at=timestamp(each.created_s),
+            expires_at=timestamp(each.expires_s),
+            last_used_at=timestamp_or_none(each.last_used_s),
+            is_current=each.session_id == current_id,
+        )
+        for each in seen
+    ]
+    return SessionsOut(items=items)
+
+
+def _token_name(conn: Connection, token_id: str) -> str:
+    if token_id == ROOT_ID:
+        return ROOT.name
+    record = tokens.find(conn, token_id)
+    return token_id if record is None else record.name or token_id

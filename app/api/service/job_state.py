@@ -18,8 +18,11 @@ JobState = Literal[
     "low-fidelity",
     "not-analysed",
     "finished",
+    "crashed",
+    "preempted",
 ]
 STATES: tuple[JobState, ...] = get_args(JobState)
+ENDED_STATES: frozenset[JobState] = frozenset({"finished", "crashed", "preempted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ def job_state(
 ) -> JobState:
     """The first of these states that applies.
 
-    finished: the job reported its end.
+    crashed, preempted: its ranks have reported that they failed, or were asked to end.
+    finished: the job reported its end, or all its ranks did.
     stale: no data stored for `silent_after_s`, and no consumer is alive (`is_watched`), so that
         the job may be sending.
     stalled: no worker sends.
@@ -52,7 +56,7 @@ def job_state(
     not-analysed, low-fidelity, straggling, healthy: by the steps that the job is judged by.
     """
     if job.ended_s is not None:
-        return "finished"
+        return job.ended_as or "finished"
     silent_s = silent_for_s(job, now_s)
     if not is_watched and silent_s is not None and silent_s > thresholds.silent_after_s:
         return "stale"
@@ -75,6 +79,8 @@ def state_since_s(job: JobRecord | FleetLine, state: JobState) -> float | None:
             return job.silent_since_s
         case "stale":
             return job.last_data_s
+        case "crashed" | "preempted":
+            return job.ended_s
     return None
 
 

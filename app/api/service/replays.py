@@ -8,15 +8,18 @@ import threading
 from typing import Any, NamedTuple
 
 from app.api.http.caching import ComputeCache
-from app.api.http.limits import ConcurrencyLimit
 from app.engine.questions.answer import Questions
 from app.engine.replays import WindowReplay, prepare
 from app.engine.timeline.selection import slowest_step
 from app.engine.timeline.step_view import StepView, step_view
-from app.errors import Conflict
-from app.ingest.assembly.windows import StoredWindow, partial_steps, unpack_window
+from app.errors import Conflict, OperationsDamaged
+from app.ingest.assembly.int_packing import DamagedRows
+from app.ingest.assembly.window_codec import StoredWindow, unpack_window
+from app.ingest.assembly.windows import partial_steps
 from app.store import hosts, jobs, windows
 from app.store.database import Connection, Store
+from app.store.objects import moves
+from app.store.objects.bucket import Bucket
 from app.store.windows import WindowSummary
 from app.trace.job import Job, job_of
 from app.trace.window import SkippedStep, Window
@@ -92,26 +95,36 @@ def _why_not_replayable(window_id: str, result: dict[str, Any]) -> str:
     return f"window {window_id} has no step whose operations can be replayed{reason}"
 
 
-def load_window(store: Store, key: WindowKey) -> Window:
-    """The window as it was analysed, with its operations.
+def load_window(store: Store, key: WindowKey, bucket: Bucket | None = None) -> Window:
+    """The window as it was analysed, with its operations; their times as they are stored, rounded.
 
     Raises:
         Conflict: no step can be replayed, or the operations have been deleted.
+        ObjectStorageUnavailable: the operations are in a bucket that does not answer.
+        OperationsDamaged: what is stored is not what was stored.
     """
     with store.snapshot() as conn:
         result = windows.get(conn, key.job_id, key.window_id)
-        blob = windows.trace(conn, key.job_id, key.window_id)
+        found = moves.find(conn, key.job_id, key.window_id)
         epoch = result["window"]["epoch"]
         registration = jobs.registration(conn, key.job_id, epoch)
         names = hosts.load(conn, key.job_id, epoch)
     if not result["steps"]:
         raise Conflict(_why_not_replayable(key.window_id, result))
+    blob = moves.fetch(bucket, found)
     if blob is None:
         raise Conflict(
-            f"the operations of window {key.window_id} have been deleted "
-            "(PACELINE_KEEP_RAW_DAYS, or the project's setting): only its result is left"
+            f"the operations of window {key.window_id} have been deleted (PACELINE_KEEP_RAW_DAYS, "
+            "or the project's setting), or were not stored since the disk was nearly full: only "
+            "its result is left"
         )
-    return _decoded_window(key, result, unpack_window(blob), registration.job, names)
+    try:
+        stored = unpack_window(blob)
+    except DamagedRows as error:
+        raise OperationsDamaged(
+            f"the operations of window {key.window_id} cannot be read, only its result: {error}"
+        ) from error
+    return _decoded_window(key, result, stored, registration.job, names)
 
 
 def _decoded_window(
@@ -121,12 +134,14 @@ def _decoded_window(
     job: Job,
     names: dict[hosts.WorkerKey, str],
 ) -> Window:
+    result = (result.get("thinned") or {}).get("recorded") or result
     header = result["window"]
     lacking = _completed_steps(result)
     completed = {each.step for each in lacking}
     steps = tuple(step for step in result["steps"] if step not in completed)
     skipped = [SkippedStep(each["step"], each["reason"]) for each in result["skipped_steps"]]
-    epoch, first_step = (int(number) for number in key.window_id.split("-"))
+    # Of windows that became one, only the operations of the one in `recorded` are stored.
+    epoch, first_step = (int(number) for number in header["id"].split("-"))
     origin_ns, groups = stored.ops.origins_ns(steps), stored.groups
     return Window(
         job=job,
@@ -166,38 +181,18 @@ MAX_REPLAY_BYTES = 1 << 30
 # A trace's columns, three matrices of times, and the graph.
 BYTES_PER_OP = 80
 
-# A caller that waits for a build holds one of the 40 threads of the process.
-MAX_BUILD_WAITERS = 8
-# Work on a large job's replay takes up to 100 MB and one or two cores.
-MAX_CONCURRENT_WORK = 4
-# Each keeps a core busy and delays other answers.
-MAX_DOWNLOADS = 2
-
-TOO_MANY_REPLAYS = "too many others ask for recorded operations now: ask again in a moment"
-_TOO_MANY_DOWNLOADS = "others download timelines now: ask again in a moment"
-
 
 class ReplayCache:
-    """LRU cache of the replays of stored windows; thread-safe.
-
-    Hold a slot of `work_limit` for computations on a replay, and of `download_limit` for a file
-    that is written while it is sent.
-    """
+    """LRU cache of the replays of stored windows; thread-safe."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        max_bytes: int = MAX_REPLAY_BYTES,
-        max_waiting: int = MAX_BUILD_WAITERS,
+        self, store: Store, bucket: Bucket | None = None, *, max_bytes: int = MAX_REPLAY_BYTES
     ) -> None:
         self._store = store
+        self._bucket = bucket
         self._cache = ComputeCache[WindowKey, Questions](max_size=max_bytes, size_of=_size_bytes)
         # One build at a time: a large window takes gigabytes meanwhile.
         self._building = threading.Lock()
-        self._waiting = ConcurrencyLimit(max_waiting, TOO_MANY_REPLAYS)
-        self.work_limit = ConcurrencyLimit(MAX_CONCURRENT_WORK, TOO_MANY_REPLAYS)
-        self.download_limit = ConcurrencyLimit(MAX_DOWNLOADS, _TOO_MANY_DOWNLOADS)
 
     def get(self, job_id: str, window_id: str) -> WindowReplay:
         """The replay of a closed window; `latest` is the newest closed one of the current run.
@@ -206,7 +201,6 @@ class ReplayCache:
             JobNotFound: the job never registered.
             WindowNotFound: it has no such window.
             Conflict: the window is still open, or none of its steps can be replayed.
-            Unavailable: too many wait for a window already.
         """
         return self.questions(job_id, window_id).replay
 
@@ -217,8 +211,12 @@ class ReplayCache:
         return self._cache.find(key) or self._build(key)
 
     def _build(self, key: WindowKey) -> Questions:
-        with self._waiting.slot(), self._building:
-            return self._cache.get(key, lambda: Questions(prepare(load_window(self._store, key))))
+        with self._building:
+            return self._cache.get(key, lambda: Questions(prepare(self.load(key))))
+
+    def load(self, key: WindowKey) -> Window:
+        """The window itself, not kept here; raises as `load_window` does."""
+        return load_window(self._store, key, self._bucket)
 
 
 def _size_bytes(questions: Questions) -> int:
@@ -240,7 +238,6 @@ class StepViewCache:
             max_size=max_bytes, size_of=lambda view: view.size_bytes
         )
         self._playing = threading.Lock()
-        self._waiting = ConcurrencyLimit(MAX_BUILD_WAITERS, TOO_MANY_REPLAYS)
 
     def get(
         self, job_id: str, window_id: str, step: int | None, dp_rank: int | None
@@ -253,7 +250,6 @@ class StepViewCache:
             JobNotFound, WindowNotFound: there is no such job or window.
             Conflict: the window is open, or its operations have been deleted.
             InvalidRequest: it has no such step or dp rank.
-            Unavailable: too many ask for recorded operations.
         """
         replay = self._replays.get(job_id, window_id)
         shown = slowest_step(replay) if step is None else step
@@ -262,10 +258,5 @@ class StepViewCache:
         return replay, view.of(dp_rank)
 
     def _play(self, key: _StepKey, replay: WindowReplay, step: int) -> StepView:
-        def play() -> StepView:
-            # Callers that wait for the same step hold no slot of the work limit.
-            with self._replays.work_limit.slot():
-                return step_view(replay, step)
-
-        with self._waiting.slot(), self._playing:
-            return self._cache.get(key, play)
+        with self._playing:
+            return self._cache.get(key, lambda: step_view(replay, step))

@@ -4,7 +4,6 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from app.api.http.caching import ComputeCache
-from app.api.http.limits import ConcurrencyLimit
 from app.store import joint_windows, windows
 from app.store.database import Store
 from app.store.joint_windows import ARRAYS_PER_RANK, ARRAYS_PER_WORKER
@@ -15,20 +14,18 @@ Result = Mapping[str, Any]
 MAX_NUMBERS_CACHED = 2_000_000
 # Of a result without its arrays.
 _MIN_NUMBERS = 2_000
-# Each reader of a range holds as many numbers as the whole cache.
-MAX_CONCURRENT_RANGES = 4
-_TOO_MANY_RANGES = "too many others ask for several windows now: ask again in a moment"
+# The charts of a page are asked for together, and the next revision has another key. Without this
+# the cache would grow for hours, mostly by revisions that nobody asks for any more.
+IDLE_S = 120.0
 
 
 class ResultCache:
-    """Results by job, window and revision; thread-safe. Shared: no caller may change one.
-
-    Hold a slot of `range_limit` while reading several windows at once.
-    """
+    """Results by job, window and revision; thread-safe. Shared: no caller may change one."""
 
     def __init__(self, *, max_numbers: int = MAX_NUMBERS_CACHED) -> None:
-        self._cache = ComputeCache[Hashable, Result](max_size=max_numbers, size_of=num_numbers)
-        self.range_limit = ConcurrencyLimit(MAX_CONCURRENT_RANGES, _TOO_MANY_RANGES)
+        self._cache = ComputeCache[Hashable, Result](
+            max_size=max_numbers, size_of=num_numbers, idle_s=IDLE_S
+        )
 
     def get(self, store: Store, job_id: str, window_id: str, *, per_step: bool = False) -> Result:
         """One window's result; raises as `app.store.windows.get` does."""
@@ -47,7 +44,7 @@ class ResultCache:
             judged = joint_windows.judged_windows(conn, job_id)
 
         def read() -> Result:
-            with self.range_limit.slot(), store.read() as conn:
+            with store.read() as conn:
                 return joint_windows.read_judged(conn, job_id, judged, per_step=per_step)
 
         return self.get_or_compute((job_id, "recent", judged.key, per_step), read)

@@ -6,8 +6,10 @@
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
-from urllib.parse import urlsplit
+
+from anyio import CapacityLimiter
 
 from app.alerts.guard.guard import SsrfGuard
 from app.alerts.rule import Rule
@@ -27,7 +29,7 @@ from app.api.service.results import ResultCache
 from app.api.service.status import LossWarnings, ServiceStatus
 from app.ingest.queue import Announcer, QueueWriter
 from app.store.database import Connection, Store
-from app.store.retention import RetentionDays
+from app.store.retention import RetentionLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,13 @@ class PublicSettings:
 
     `rules` apply to projects without rules of their own. `pages_url` is the address of the pages,
     for links in messages: `public` where the operator has set it, else where this process listens,
-    which other machines may reach (`host`) or not (`loopback`).
+    which other machines may reach (`host`) or not (`loopback`). Without `canary_every_s` there is
+    no canary; without `consumers_dead_after_s` nobody is told that consumers are dead.
     """
 
     rules: Sequence[Rule]
     rules_source: RulesSource
-    keep: RetentionDays
+    keep: RetentionLimits
     pages_url: str
     pages_url_reach: PagesUrlReach
     window_steps: int
@@ -88,12 +91,9 @@ class PublicSettings:
     silent_after_s: float
     session_hours: float
     max_jobs: int
-
-
-def url_origin(url: str) -> str:
-    """Scheme, host and port of a receiver's URL: no secret is in them."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    consumers_dead_after_s: float | None
+    canary_every_s: float | None
+    canary_missing_after_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +135,8 @@ class Service:
     results: ResultCache = field(default_factory=ResultCache)
     answers: ComputeCache[Hashable, Any] = field(default_factory=cost_aware_cache)
     test_sends: ConcurrencyLimit = field(default_factory=test_send_limit)
+    # /metrics has no place of its own, and its text of 1,000 jobs takes a while.
+    metrics_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
     span_buffer: SpanBuffer = field(default_factory=SpanBuffer)
     span_bodies: OtlpBodyReader = field(default_factory=OtlpBodyReader)
     span_refusals: SpanRefusalLog = field(default_factory=SpanRefusalLog)

@@ -18,6 +18,9 @@ from app.errors import PacelineError, QueueUnavailable, StartUpFailed, StoreUnav
 from app.ingest.queue import QueueWriter
 from app.store import fleet, projects, service_state
 from app.store.database import Store, check_durable, durability_weaknesses
+from app.store.disk.forecast import read_forecast
+from app.store.disk.table_sizes import read_table_sizes
+from app.store.disk.usage import DiskWatch
 from app.store.fleet import FleetLine
 from app.store.service_state import ServiceState
 
@@ -26,6 +29,9 @@ MAX_WAIT_S = 3.0
 STATE_TTL_S = 1.0
 # The lines of thousands of jobs take a fraction of a second to read.
 JOBS_TTL_S = 5.0
+# A small file is read whole for its tables' sizes, in a tenth of a second.
+SIZES_TTL_S = 300.0
+FORECAST_TTL_S = 5.0
 
 AnswerT = TypeVar("AnswerT")
 
@@ -72,10 +78,12 @@ class ServiceStatus:
         num_shards: int,
         lease_s: float,
         allow_lossy: bool,
+        disk: DiskWatch,
         now_s: Callable[[], float],
         monotonic: Callable[[], float],
     ) -> None:
         self._store = store
+        self.disk = disk
         self._is_migrated = is_migrated
         self._now_s = now_s
         self.num_shards = num_shards
@@ -94,6 +102,8 @@ class ServiceStatus:
 
         self.state = of_store(self._read, STATE_TTL_S)
         self.jobs = of_store(self._read_jobs, JOBS_TTL_S)
+        self.table_sizes = of_store(lambda: read_table_sizes(store), SIZES_TTL_S)
+        self.disk_forecast = of_store(lambda: read_forecast(store, disk), FORECAST_TTL_S)
         self.checked_state = of_store(self._check_and_read, 0.0)
         self.lag = SharedQuery(writer.lag, fresh_s=STATE_TTL_S, late=no_queue, monotonic=monotonic)
         self.queue = SharedQuery(writer.check, fresh_s=0.0, late=no_queue, monotonic=monotonic)

@@ -51,8 +51,9 @@ class StepAxis:
     A run has no large gap; steps that are left out here and there take no room.
 
     `spans` are the first and the last of the recorded steps that a drawn one stands for: itself,
-    unless there are more than can be drawn. `started_s` are the Unix times at which the drawn
-    steps started, None where not known; empty where none is.
+    unless there are more than can be drawn, or some are stored as means of several (`has_means`).
+    `started_s` are the Unix times at which the drawn steps started, None where not known; empty
+    where none is.
     """
 
     steps: tuple[int, ...]
@@ -60,6 +61,7 @@ class StepAxis:
     gaps: tuple[StepGap, ...]
     spans: tuple[tuple[int, int], ...]
     started_s: tuple[float | None, ...] = ()
+    has_means: bool = False
 
     @classmethod
     def over(
@@ -119,6 +121,8 @@ class StepAxis:
 
     @property
     def _step_title(self) -> str:
+        if self.has_means:
+            return f"step, means of up to {formatting.count(self.max_steps_per_point)} each"
         if self.max_steps_per_point > 1:
             return f"step, the slowest of up to {formatting.count(self.max_steps_per_point)} each"
         return "step, recorded ones only" if self._is_sparse else "step"
@@ -355,12 +359,25 @@ _FEW_STEPS = 8 * MAX_READ_STEPS
 TimedStep = tuple[int, float]  # step, seconds
 
 
-def thinned_axis(steps: Sequence[TimedStep]) -> StepAxis:
-    """The axis over ascending steps and their times; none is drawn for steps across a gap."""
+def thinned_axis(
+    steps: Sequence[TimedStep], last_steps: Mapping[int, int] | None = None
+) -> StepAxis:
+    """The axis over ascending steps and their times; none is drawn for steps across a gap.
+
+    `last_steps` has, of those that are stored as means, the last step that each stands for.
+    """
+    ends = last_steps or {}
+    found = _drawn_axis(steps, ends)
+    return replace(found, has_means=True) if ends else found
+
+
+def _drawn_axis(steps: Sequence[TimedStep], ends: Mapping[int, int]) -> StepAxis:
     most = MAX_DRAWN_STEPS if len(steps) <= _FEW_STEPS else MAX_READ_STEPS
     if len(steps) <= most:
-        return StepAxis.over([step for step, _ in steps])
-    runs = _runs_of_steps(steps)
+        return StepAxis.over(
+            [step for step, _ in steps], [(step, ends.get(step, step)) for step, _ in steps]
+        )
+    runs = _runs_of_steps(steps, ends)
     if len(runs) > most // 2:
         runs = [list(steps)]  # broken up so much that gaps cannot be shown
     size = -(-len(steps) // most)
@@ -369,14 +386,14 @@ def thinned_axis(steps: Sequence[TimedStep]) -> StepAxis:
     groups = [run[at : at + size] for run in runs for at in range(0, len(run), size)]
     return StepAxis.over(
         [max(group, key=lambda each: each[1])[0] for group in groups],
-        [(group[0][0], group[-1][0]) for group in groups],
+        [(group[0][0], ends.get(group[-1][0], group[-1][0])) for group in groups],
     )
 
 
-def _runs_of_steps(steps: Sequence[TimedStep]) -> list[list[TimedStep]]:
+def _runs_of_steps(steps: Sequence[TimedStep], ends: Mapping[int, int]) -> list[list[TimedStep]]:
     runs: list[list[TimedStep]] = [[steps[0]]]
     for before, after in pairwise(steps):
-        if after[0] - before[0] > 1:
+        if after[0] - ends.get(before[0], before[0]) > 1:
             runs.append([])
         runs[-1].append(after)
     return runs

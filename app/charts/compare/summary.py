@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app import formatting
+from app.engine import step_counts
 from app.engine.metrics import gpu_time_wasted
 
 _SHAPE_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size")
@@ -46,8 +47,8 @@ class Side:
 
     def mean_s(self, kind: str) -> float | None:
         """Mean seconds a step: `recorded`, `simulated` or `ideal`."""
-        times = (self.result.get("step_time_s") or {}).get(kind) or ()
-        return sum(times) / len(times) if times else None
+        has_times = bool((self.result.get("step_time_s") or {}).get(kind))
+        return step_counts.mean_s(self.result, kind) if has_times else None
 
     @property
     def why_not_measured(self) -> str | None:

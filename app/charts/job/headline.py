@@ -11,6 +11,7 @@ from app import formatting
 from app.charts.job.waits import remarks
 from app.diagnosis.sentence import sentence_case
 from app.engine.metrics import MAX_DISCREPANCY
+from app.engine.step_counts import Resolution, num_steps, resolution_of
 
 JobState = Literal[
     "healthy",
@@ -21,9 +22,12 @@ JobState = Literal[
     "low-fidelity",
     "not-analysed",
     "finished",
+    "crashed",
+    "preempted",
 ]
 
 
+ENDED: tuple[JobState, ...] = ("finished", "crashed", "preempted")
 _SILENT = "silent-worker"
 _UNIFORM = "uniform-slowdown"
 
@@ -56,6 +60,7 @@ class JobFacts:
     silent_who: str | None = None
     step_s: float | None = None  # what a step takes, where earlier ones tell
     num_gpus: int = 0  # of a running job; 0 where no figures a day are given
+    ended_by: str | None = None  # what made a job crash, or preempted it
 
 
 def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> Headline:
@@ -78,16 +83,32 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
                 text = _leading_cause(result["findings"]), _explained(text[0], leading)
         case "finished":
             text = _finished(known, seen) if known else _finished_unmeasured(result, seen)
+        case "crashed" | "preempted":
+            text = _cut_off(state, known, seen)
         case _:
             text = _running(state, known, seen)
     sentence, sub = _with_missing_ranks(state, text, known)
-    return Headline(state, sentence, f"{sub} {_first_figures(state, known, seen)}".strip())
+    added = f"{_first_figures(state, known, seen)} {thinned_words(known)}".strip()
+    return Headline(state, sentence, f"{sub} {added}".strip())
+
+
+_KEPT_WORDS: Mapping[Resolution, str] = {
+    "step": "",
+    "window": "Figures by step are no longer stored of all these steps.",
+    "hour": "Old windows are stored by the hour: causes and figures are of whole hours.",
+    "day": "Old windows are stored by the day: causes and figures are of whole days.",
+}
+
+
+def thinned_words(result: Mapping[str, Any] | None) -> str:
+    """What is no longer stored of old steps; "" where nothing is missing."""
+    return "" if result is None else _KEPT_WORDS[resolution_of(result)]
 
 
 def _first_figures(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> str:
     """That the figures are those of the first steps, before a window has closed; else ""."""
     window = (result or {}).get("window") or {}
-    if result is None or state == "finished" or window.get("state") != "open":
+    if result is None or state in ENDED or window.get("state") != "open":
         return ""
     if "windows" in window:
         return ""  # of several, the last of which is open
@@ -98,7 +119,7 @@ def _first_figures(state: JobState, result: Mapping[str, Any] | None, seen: JobF
 # Smallest launch slowdown worth a remark.
 _MIN_LAUNCH_SLOWDOWN = 1.03
 # Their first sentence is about the whole job.
-_SAID_AFTER = ("stalled", "stale", "finished")
+_SAID_AFTER = ("stalled", "stale", *ENDED)
 
 
 def _with_missing_ranks(
@@ -118,7 +139,7 @@ def missing_ranks_sentence(result: Mapping[str, Any]) -> str:
     if not workers or any(each.get("cause") == _SILENT for each in found):
         return ""
     are = "is" if len(workers) == 1 else "are"
-    most, of = max(each["num_steps"] for each in workers), len(result["steps"])
+    most, of = max(each["num_steps"] for each in workers), num_steps(result)
     steps = f"all {formatting.plural(of, 'step')}" if most >= of else f"{most} of {of} steps"
     up_to = "up to " if len({each["num_steps"] for each in workers}) > 1 else ""
     ranks = formatting.ranks([each["rank"] for each in workers])
@@ -216,6 +237,16 @@ def _time_left(seen: JobFacts) -> str:
     if seen.step_s is None or num_missing <= 0:
         return ""
     return f" About {formatting.rough_duration(num_missing * seen.step_s)} more."
+
+
+def _cut_off(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+    what = "It crashed" if state == "crashed" else "It was stopped from outside"
+    at = "" if seen.since_s is None else f" at {formatting.utc_time(seen.since_s, seen.now_s)}"
+    step = "" if seen.last_step is None else f", by step {formatting.count(seen.last_step)}"
+    sentence = f"{what}{at}{step}: {seen.ended_by or 'its ranks did not say why'}."
+    if result is None or _is_low(result):
+        return sentence, "No figures of it are known."
+    return sentence, f"Until then it ran at {formatting.ratio(result['slowdown'])} of its ideal."
 
 
 def _stalled(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:

@@ -44,6 +44,7 @@ class StepPoint:
     simulated_s: float | None
     ideal_s: float | None
     skipped_reason: str | None = None
+    num_steps: int = 1  # that the times are means of
 
     @property
     def is_measured(self) -> bool:
@@ -95,8 +96,9 @@ def time_range(points: Sequence[StepPoint], *, is_low: bool) -> list[float]:
 
 
 def mean_s(points: Sequence[StepPoint], read: TimeOfPoint) -> float:
-    """Mean of one of the points' times, seconds."""
-    return sum(read(point) or 0.0 for point in points) / len(points)
+    """Mean of one of the times over all steps, seconds."""
+    total_s = sum((read(point) or 0.0) * point.num_steps for point in points)
+    return total_s / sum(point.num_steps for point in points)
 
 
 def discrepancy_of(points: Sequence[StepPoint]) -> float:
@@ -246,7 +248,7 @@ def _sentence(measured: Sequence[StepPoint], *, is_low: bool) -> str:
     if not measured:
         return "No complete step has been analysed yet."
     takes = (
-        f"Over {formatting.plural(len(measured), 'step')}, from "
+        f"Over {formatting.plural(sum(each.num_steps for each in measured), 'step')}, from "
         f"{formatting.count(measured[0].step)} to {formatting.count(measured[-1].step)}, "
         f"a step takes {_mean(measured, lambda p: p.recorded_s)}"
     )
@@ -258,7 +260,11 @@ def _sentence(measured: Sequence[StepPoint], *, is_low: bool) -> str:
 
 def _notes(num_read: int, at: StepAxis, *, is_part: bool) -> list[str]:
     part = f"Only the last {formatting.count(num_read)} steps of these windows are read."
-    thin = f"Of every {formatting.count(at.max_steps_per_point)} steps the slowest is drawn."
+    most = formatting.count(at.max_steps_per_point)
+    if at.has_means:
+        thin = f"Old steps are stored as means of several: a point stands for up to {most}."
+    else:
+        thin = f"Of every {most} steps the slowest is drawn."
     return [part] * is_part + [thin] * (at.max_steps_per_point > 1)
 
 

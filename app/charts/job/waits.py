@@ -26,6 +26,7 @@ from app.charts.base.heatmap import heatmap, row_label, step_cells, values_on_ax
 from app.charts.base.step_axis import StepAxis, StepEvent, add_clock, event_lines
 from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 from app.charts.job.step_times import LEFT_PX
+from app.engine.step_counts import mean_s
 
 Result = Mapping[str, Any]
 
@@ -110,8 +111,7 @@ def _culprits(result: Result) -> list[Mapping[str, Any]]:
 
 def mean_step_s(result: Result) -> float:
     """Mean recorded step time, seconds."""
-    recorded_s = result["step_time_s"]["recorded"]
-    return float(sum(recorded_s) / len(recorded_s))
+    return mean_s(result, "recorded")
 
 
 def has_arrivals_finding(result: Result) -> bool:

@@ -8,6 +8,7 @@ from app import formatting
 from app.charts.base.figure import Cell, FigureTable
 from app.charts.job.waits import cost_text, remarks
 from app.engine.metrics import MAX_DISCREPANCY
+from app.engine.step_counts import mean_s, num_steps
 
 Result = Mapping[str, Any]
 Row = tuple[str, str, str]
@@ -65,8 +66,7 @@ def _won_back(result: Result) -> Row:
 
 
 def _mean_s(result: Result, name: str) -> str:
-    times = result["step_time_s"][name]
-    return formatting.seconds(sum(times) / len(times))
+    return formatting.seconds(mean_s(result, name))
 
 
 def _fidelity(result: Result) -> Row:
@@ -100,7 +100,7 @@ def _steps(result: Result) -> str:
     steps = result["steps"]
     first, last = formatting.count(steps[0]), formatting.count(steps[-1])
     stretch = f"{first} to {last}" if len(steps) > 1 else f"step {first}"
-    return f"{formatting.plural(len(steps), 'step')}, {stretch}"
+    return f"{formatting.plural(num_steps(result), 'step')}, {stretch}"
 
 
 def table(content: FigureTable) -> str:

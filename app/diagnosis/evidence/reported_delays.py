@@ -22,7 +22,7 @@ _TOLERANCE_S = 50e-6
 
 def annotations_of(window: Window, name: str) -> Trace | None:
     """The annotations of one type; None where there are none."""
-    rows = np.flatnonzero(window.trace.optype == OP_CODES[name])
+    rows = window.trace.rows_of_type(OP_CODES[name])
     return window.trace.select(rows) if rows.size else None
 
 

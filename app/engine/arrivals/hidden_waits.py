@@ -64,7 +64,7 @@ def without_waits(
 ) -> tuple[tuple[Replayer, ...], tuple[NDArray[np.int8], ...]]:
     """The groups with waits taken out of their computations, and `WindowReplay.held_up`."""
     late = [] if arrivals is None or len(replay.steps) < MIN_STEPS else _late_workers(arrivals)
-    if not late and not (replay.window.trace.optype == WAIT_CODE).any():
+    if not late and not replay.window.trace.rows_of_type(WAIT_CODE).size:
         return replay.groups, ()
     held_up = tuple(_held_up_by(group, late) for group in replay.groups)
     groups = tuple(
@@ -110,16 +110,16 @@ Spans = tuple[Ints, Floats, Floats]  # cells, starts, ends
 
 def _client_waits(window: Window, grid: Grid) -> Spans:
     """The `wait` spans of the grid's steps, by its clock."""
-    trace, num_lanes = window.trace, grid.start_s.shape[1]
-    steps = np.asarray(grid.steps)
-    rows = np.flatnonzero((trace.optype == WAIT_CODE) & np.isin(trace.step, steps))
-    at = np.searchsorted(steps, trace.step[rows])
-    stage = trace.stage[rows].astype(np.int64)
-    lane = trace.dp_rank[rows].astype(np.int64) * grid.num_steps + at
-    start_s = trace.start_s[rows].copy()
+    num_lanes, steps = grid.start_s.shape[1], np.asarray(grid.steps)
+    waits = window.trace.select(window.trace.rows_of_type(WAIT_CODE))
+    waits = waits.select(np.isin(waits.step, steps))
+    at = np.searchsorted(steps, waits.step)
+    stage = waits.stage.astype(np.int64)
+    lane = waits.dp_rank.astype(np.int64) * grid.num_steps + at
+    start_s = waits.start_s.copy()
     if grid.shift_s is not None:
         start_s += grid.shift_s[stage, lane]
-    return stage * num_lanes + lane, start_s, start_s + trace.duration_s[rows]
+    return stage * num_lanes + lane, start_s, start_s + waits.duration_s
 
 
 def recorded_waits(

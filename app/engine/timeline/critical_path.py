@@ -18,6 +18,7 @@ from app.engine.template import AT_ONCE_S
 from app.engine.timeline.slices import op_labels
 from app.engine.timeline.step_run import RunKind, StepRun, play_step
 from app.trace.window import Ints
+from app.work_budget import checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ def _walk(walk: "_Walk", row: int, dp_rank: int) -> list[PathLink]:
     links: list[PathLink] = []
     seen: set[tuple[int, int]] = set()
     while True:
+        checkpoint()
         seen.add((row, dp_rank))
         op, until_s = walk.op_of(row), walk.end_s(row, dp_rank)
         arrival, arrival_dp = walk.last_arrival(op, dp_rank)

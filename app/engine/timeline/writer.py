@@ -21,6 +21,7 @@ from app.engine.timeline.slices import (
 from app.engine.timeline.step_run import RUN_KINDS, RunKind, StepRun, play_step
 from app.engine.what_if import Replayer
 from app.trace.window import Ints
+from app.work_budget import checkpoint
 
 # Process numbers begin here, so that none is the number of a thread: a thread with its process's
 # number would be shown as the main one.
@@ -129,6 +130,7 @@ class _Writer:
         thread_ids = self._tracks.thread_id(track[:, None], found.sibling)
         form = self._form(template, stage, ops)
         for column, dp_rank in enumerate(dp_ranks.tolist()):
+            checkpoint()
             process = process_id(dp_rank * replayer.pp_size + stage, run.kind)
             name = worker_name(replayer, dp_rank, stage)
             yield self._name(process, 0, f"{name} · {run.kind}")

@@ -5,21 +5,14 @@ After a crash an assembler is rebuilt from its stored `RunState` and the spooled
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
 import zstandard
 
-from app.ingest.assembly.op_table import (
-    NO_GROUPS,
-    BatchSlice,
-    GroupCounts,
-    GroupRecords,
-    group_slices,
-)
+from app.ingest.assembly.op_table import NO_GROUPS, GroupCounts, GroupRecords, group_slices
 from app.ingest.assembly.rank_tracker import NO_STEP, BatchVerdict, RankCursor, RankTracker
+from app.ingest.assembly.run_table import BatchSlice, KnownShapes
 from app.ingest.assembly.steps import (
     OpenStep,
     OpenSteps,
@@ -28,13 +21,13 @@ from app.ingest.assembly.steps import (
     restore_settled_step,
     settle_step,
 )
+from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.assembly.windows import (
     MAX_GROUP_REVISIONS,
     ClosedWindow,
     ClosedWindows,
     OpenWindow,
     RecallOps,
-    pack_window,
 )
 from app.ingest.batch import OpBatch
 from app.trace.job import Job, Placement
@@ -111,11 +104,12 @@ class WindowRules:
 class WindowRevision:
     """A window as it is now, to be saved in place of its earlier revision.
 
-    `ops` is there once the window is closed: all its operations, packed by `trace_codec`.
+    `ops` is there once the window is closed: all its operations; not where
+    `RunAssembler.keeps_ops` is false.
     """
 
     window: Window
-    ops: bytes | None = None
+    ops: PackedWindow | None = None
 
 
 class AddedBatch(NamedTuple):
@@ -168,7 +162,8 @@ class RunAssembler:
         self._tracker = RankTracker(job.parallelism)
         self._window = OpenWindow(job, epoch, rules.window_steps)
         self._closed = ClosedWindows((), 0.0)
-        self._steps = OpenSteps()
+        self._shapes = KnownShapes()
+        self._steps = OpenSteps(self._shapes)
         self._groups = GroupRecords()
         self._resettle: set[int] = set()
         self._settled_through = NO_STEP
@@ -176,6 +171,9 @@ class RunAssembler:
         self.longest_span_s: float | None = None
         self.is_dirty = False  # whether something was settled since the last `dump`
         self.turn = 0  # the last one that the restored state knew of
+        # Whether the caller stores operations of windows that close from now on. Without them a
+        # closed window is final, since none can be revised.
+        self.keeps_ops = True
 
     @classmethod
     def restore(
@@ -209,13 +207,18 @@ class RunAssembler:
                     run._tracker.add(batch, worker, digest)
                 run._take_again(batch, worker, set(dropped), now_s)
         for number, skipped in state.settled:
-            step = run._steps.get(number) or OpenStep(number, now_s)
+            step = run._steps.get(number) or OpenStep(number, now_s, run._shapes)
             run._put(restore_settled_step(step, job, skipped))
         run._settled_through = state.settled_through
         run._window.revision = state.revision
         run._window.has_news = state.revision < len(state.settled)
         run.is_dirty = False
         return run
+
+    @property
+    def first_revisable(self) -> int | None:
+        """The first step of the oldest closed window that late operations may still change."""
+        return min((each.first_step for each in self._closed.kept), default=None)
 
     def dump(self, turn: int) -> bytes:
         """State that the batches of open windows do not hold; to be saved whenever it `is_dirty`.
@@ -295,7 +298,7 @@ class RunAssembler:
         return None if lowest is None else lowest.first_arrival_s + self._patience_s()
 
     def _take(self, batch: OpBatch, worker: int, now_s: float) -> AddedBatch:
-        said_of = _step_reports(batch, worker)
+        said_of = _step_reports(batch, worker, self._shapes)
         dropped: list[int] = []
         num_late, last_step = 0, NO_STEP
         for number, said in said_of.items():
@@ -328,7 +331,7 @@ class RunAssembler:
         return GroupCounts(**counts), last_step
 
     def _take_again(self, batch: OpBatch, worker: int, dropped: set[int], now_s: float) -> None:
-        for number, said in _step_reports(batch, worker).items():
+        for number, said in _step_reports(batch, worker, self._shapes).items():
             if number > self.closed_through and number not in dropped:
                 self._steps.put(number, now_s, **said._asdict())
         for number, part in group_slices(batch):
@@ -359,7 +362,7 @@ class RunAssembler:
         return [
             WindowRevision(
                 each.window.revised(each.state, self._tracker, each.groups),
-                pack_window(each.window.table, each.groups),
+                each.window.packed(each.groups, takes_groups=each.takes_groups),
             )
             for each in revised
         ]
@@ -412,44 +415,29 @@ class RunAssembler:
         self.is_dirty = True
         groups = self._groups.table(window.steps_with_groups)
         self._groups.remove_through(self.closed_through)
-        change = WindowRevision(
-            window.revised(state, self._tracker, groups), pack_window(window.table, groups)
-        )
-        self._closed.add(
-            window.settled,
-            state,
-            window.revision,
-            now_s,
-            group_revisions=MAX_GROUP_REVISIONS if self._groups.were_seen else 0,
-        )
+        takes_groups = self._groups.were_seen
+        ops = window.packed(groups, takes_groups=takes_groups) if self.keeps_ops else None
+        change = WindowRevision(window.revised(state, self._tracker, groups), ops)
+        if self.keeps_ops:
+            self._closed.add(
+                window.settled,
+                state,
+                window.revision,
+                now_s,
+                group_revisions=MAX_GROUP_REVISIONS if takes_groups else 0,
+            )
         self._window = OpenWindow(self.job, self._epoch, self._rules.window_steps)
         return change
 
 
-def _step_reports(batch: OpBatch, worker: int) -> dict[int, _StepReport]:
+def _step_reports(batch: OpBatch, worker: int, shapes: KnownShapes) -> dict[int, _StepReport]:
     """What the batch says of each step, ascending."""
-    parts, declared = _batch_slices(batch, worker), dict(batch.steps_done)
+    parts = shapes.slices_of(worker, batch.rank, batch.columns)
+    declared = dict(batch.steps_done)
     kinds = dict(batch.step_kinds)
     return {
         number: _StepReport(
             worker, batch.rank, parts.get(number), declared.get(number), kinds.get(number)
         )
         for number in sorted({*parts, *declared})
-    }
-
-
-def _batch_slices(batch: OpBatch, worker: int) -> dict[int, BatchSlice]:
-    """The batch's operations by step; views if the rows are ordered by step, as nearly always."""
-    columns, step = batch.columns, batch.columns.step
-    if not step.size:
-        return {}
-    changes = np.flatnonzero(step[1:] != step[:-1])
-    if changes.size and (step[1:] < step[:-1]).any():
-        columns = columns.select(np.argsort(step, kind="stable"))
-        step = columns.step
-        changes = np.flatnonzero(step[1:] != step[:-1])
-    bounds = [0, *(changes + 1).tolist(), step.size]
-    return {
-        int(step[first]): BatchSlice(worker, batch.rank, columns, first, end)
-        for first, end in pairwise(bounds)
     }

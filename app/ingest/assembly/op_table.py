@@ -14,20 +14,7 @@ from numpy.typing import NDArray
 
 from app.ingest.batch import GroupRows, OpBatch
 from app.trace.collectives import Collectives, RankGroup, RankPlace
-from app.trace.window import (
-    OPTIONAL,
-    S_PER_NS,
-    TABLE_DTYPES,
-    Floats,
-    Ints,
-    OpColumns,
-    PlacedOps,
-    Trace,
-)
-
-_SLICE_COLUMNS = ("optype", "seq_id", "mc", "mb_id", "start_ns", "duration_ns")
-_TIE_COLUMNS = (*OPTIONAL, "mb_id", "mc", "duration_ns", "start_ns")  # the last one decides first
-_SEQ_BITS, _OPTYPE_BITS = 31, 8  # of a sort key; the rest is the worker's number
+from app.trace.window import S_PER_NS, Floats, Ints, PlacedOps, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -36,6 +23,14 @@ class OpTable(PlacedOps):
 
     Shapes: all [ops], of `TABLE_DTYPES`. Operations of skipped steps are among them.
     """
+
+    @property
+    def run_firsts(self) -> Ints:
+        """[runs], the first row of each worker's step."""
+        is_first = np.diff(self.step, prepend=-1) != 0
+        for column in (self.dp_rank, self.stage):
+            is_first |= np.diff(column, prepend=-1) != 0
+        return np.flatnonzero(is_first)
 
     def of_step(self, step: int) -> "OpTable":
         """The rows of one step, without copying them."""
@@ -48,10 +43,11 @@ class OpTable(PlacedOps):
         table = self if wanted.all() else self.select(wanted)
         columns = table.columns()
         start_ns, duration_ns = columns.pop("start_ns"), columns.pop("duration_ns")
+        firsts = np.flatnonzero(np.diff(table.step, prepend=-1))
         return Trace(
             **columns,
-            start_s=_seconds_in_step(table.step, start_ns),
-            duration_s=duration_ns.astype(np.float64) * S_PER_NS,
+            start_s=seconds_in_step(firsts, start_ns),
+            duration_s=duration_ns * S_PER_NS,
         )
 
     def origins_ns(self, steps: Sequence[int]) -> tuple[int, ...]:
@@ -60,99 +56,18 @@ class OpTable(PlacedOps):
         return tuple(int(each.min()) if each.size else 0 for each in firsts)
 
 
-class BatchSlice(NamedTuple):
-    """What one batch holds of one step: the rows from `first` to before `end` of its columns."""
+def seconds_in_step(firsts: Ints, start_ns: Ints) -> Floats:
+    """[ops] seconds after the step's first start; subtracted as integers, which lose nothing.
 
-    worker: int  # dp_rank * pp_size + stage
-    rank: int
-    columns: OpColumns
-    first: int
-    end: int
-
-    @property
-    def num_ops(self) -> int:
-        """Number of rows."""
-        return self.end - self.first
-
-    def column(self, name: str) -> NDArray[Any] | None:
-        """Its rows of one column, without copying them; None where the batch has none."""
-        values: NDArray[Any] | None = getattr(self.columns, name)
-        return None if values is None else values[self.first : self.end]
-
-
-def concatenate_tables(tables: Sequence[OpTable]) -> OpTable:
-    """One table out of many, in their order."""
-    if len(tables) == 1:
-        return tables[0]
-    sizes = [table.num_ops for table in tables]
-    named = {name: [getattr(table, name) for table in tables] for name in TABLE_DTYPES}
-    arrays: dict[str, Any] = {
-        name: _joined_column(name, each, sizes) for name, each in named.items()
-    }
-    return OpTable(**arrays)
-
-
-def table_of_slices(step: int, parts: Sequence[BatchSlice], pp_size: int) -> OpTable:
-    """The operations of one step from its batches, in any order of arrival."""
-    parts = sorted(parts, key=lambda part: part.worker)
-    sizes = [part.num_ops for part in parts]
-    named = {name: [part.column(name) for part in parts] for name in (*_SLICE_COLUMNS, *OPTIONAL)}
-    arrays: dict[str, Any] = {
-        name: _joined_column(name, each, sizes) for name, each in named.items()
-    }
-    worker = np.repeat(np.array([part.worker for part in parts], dtype=np.int64), sizes)
-    order = _canonical(worker, arrays)
-    arrays = {n: None if values is None else values[order] for n, values in arrays.items()}
-    # The workers' rows stay together in the canonical order.
-    dp_rank, stage = np.divmod(worker, pp_size)
-    rank = np.repeat(np.array([part.rank for part in parts], dtype=np.int32), sizes)
-    return OpTable(
-        step=np.full(worker.size, step, dtype=np.int64),
-        rank=rank,
-        dp_rank=dp_rank.astype(np.int32),
-        stage=stage.astype(np.int16),
-        **arrays,
-    )
-
-
-def _joined_column(
-    name: str, arrays: Sequence[NDArray[Any] | None], sizes: Sequence[int]
-) -> NDArray[Any] | None:
-    """One column of all parts, -1 where a part lacks it; None if all do."""
-    dtype = np.dtype(TABLE_DTYPES[name])
-    if name in OPTIONAL and all(each is None for each in arrays):
-        return None
-    there = [
-        np.full(size, -1, dtype) if each is None else each
-        for each, size in zip(arrays, sizes, strict=True)
-    ]
-    if not there:
-        return np.empty(0, dtype)
-    joined: NDArray[Any] = np.concatenate(there, dtype=dtype, casting="same_kind")
-    return joined
-
-
-def _canonical(worker: Ints, arrays: dict[str, NDArray[Any]]) -> Ints:
-    """The order by worker, operation type and seq_id; of equal ones by their times."""
-    key = worker << (_SEQ_BITS + _OPTYPE_BITS)
-    key |= arrays["optype"].astype(np.int64) << _SEQ_BITS
-    key |= arrays["seq_id"].astype(np.int64)
-    order = np.argsort(key)
-    ascending = key[order]
-    if (ascending[1:] == ascending[:-1]).any():  # recorded twice: no order may depend on luck
-        others = [arrays[name] for name in _TIE_COLUMNS if arrays[name] is not None]
-        order = np.lexsort((*others, key))
-    return order
-
-
-def _seconds_in_step(step: Ints, start_ns: Ints) -> Floats:
-    """[ops] seconds after the step's first start; subtracted as integers, which lose nothing."""
-    if not step.size:
+    `firsts` [steps] are the first rows of each step.
+    """
+    if not firsts.size:
         return np.empty(0)
-    firsts = np.flatnonzero(np.diff(step, prepend=step[0] - 1))
     began_ns = np.minimum.reduceat(start_ns, firsts)
-    num_rows = np.diff(firsts, append=step.size)
-    seconds: Floats = (start_ns - np.repeat(began_ns, num_rows)) * S_PER_NS
+    seconds = np.empty(start_ns.size)
+    ends = np.append(firsts[1:], start_ns.size)
+    for first, end, origin_ns in zip(firsts.tolist(), ends.tolist(), began_ns, strict=True):
+        np.multiply(start_ns[first:end] - origin_ns, S_PER_NS, out=seconds[first:end])
     return seconds
 
 

@@ -150,10 +150,12 @@ class RankTracker:
         return batch.dp_rank * sizes.pp_size + batch.stage
 
     def add(self, batch: OpBatch, worker: int, digest: int) -> BatchVerdict:
-        """Add a batch; returns whether it is new."""
+        """Add a batch; returns whether it is new. Of a rank that has moved, it is a stranger's."""
         at = self._at.get(batch.rank)
         if at is None and (batch.batch_seq > MAX_GAP or len(self._cursors) >= self._most_ranks):
             return "stranger"
+        if at is not None and self._cursors[at].worker != worker:
+            return "stranger"  # it claims another's place: that worker's record stays as it is
         if at is None:
             at = self._add_cursor(RankCursor(batch.rank, worker, is_alone=batch.is_alone))
         cursor = self._cursors[at]

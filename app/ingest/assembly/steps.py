@@ -6,8 +6,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from app.ingest.assembly.op_table import BatchSlice, OpTable, table_of_slices
+from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.rank_tracker import RankTracker
+from app.ingest.assembly.run_table import BatchSlice, KnownShapes, RunTable, table_of_slices
 from app.trace.job import Job
 from app.trace.window import S_PER_NS, SkippedStep, StepKind
 
@@ -29,9 +30,12 @@ class OpenStep:
     (tensor-parallel peers), the lowest one that has declared the step counts.
     """
 
-    def __init__(self, step: int, first_arrival_s: float) -> None:
+    def __init__(
+        self, step: int, first_arrival_s: float, shapes: KnownShapes | None = None
+    ) -> None:
         self.step = step
         self.first_arrival_s = first_arrival_s
+        self._shapes = shapes or KnownShapes()
         self.num_ops = 0
         self.kinds: set[StepKind] = set()  # as its ranks say; empty for a training step
         self._senders: dict[int, RankReport] = {}  # by rank
@@ -47,8 +51,8 @@ class OpenStep:
         for end in map(int, ends):
             part = table.select(slice(first, end))
             worker = int(part.dp_rank[0]) * pp_size + int(part.stage[0])
-            columns = part.recorded()
-            again.add(BatchSlice(worker, int(part.rank[0]), columns, 0, columns.num_ops))
+            slices = again._shapes.slices_of(worker, int(part.rank[0]), part.recorded())
+            again.add(slices[step])
             first = end
         for rank, (worker, num_ops) in declared.items():
             again.declare(worker, rank, num_ops)
@@ -105,11 +109,10 @@ class OpenStep:
                 chosen[sender.worker] = sender
         return chosen
 
-    def table(self, senders: Mapping[int, RankReport], pp_size: int) -> OpTable:
+    def table(self, senders: Mapping[int, RankReport], pp_size: int) -> RunTable:
         """The operations of these senders, in canonical order."""
-        return table_of_slices(
-            self.step, [part for sender in senders.values() for part in sender.parts], pp_size
-        )
+        parts = [part for sender in senders.values() for part in sender.parts]
+        return table_of_slices(self.step, parts, pp_size, self._shapes)
 
     def _sender(self, worker: int, rank: int) -> RankReport:
         sender = self._senders.get(rank)
@@ -137,20 +140,20 @@ class SettledStep:
         return not self.open.has_declared(rank) or self.skipped.is_missing(rank)
 
 
-def ranks_with_duplicates(table: OpTable) -> list[int]:
+def ranks_with_duplicates(table: RunTable) -> list[int]:
     """Ranks with two operations of the same type and number."""
-    same = np.ones(max(table.num_ops - 1, 0), dtype=np.bool_)
-    for column in (table.dp_rank, table.stage, table.optype, table.seq_id):
-        same &= column[1:] == column[:-1]
-    return sorted({int(rank) for rank in table.rank[1:][same]})
+    has_twins = np.array([each.has_twins for each in table.runs.shapes], np.bool_)
+    if not has_twins.any():
+        return []
+    found: list[int] = np.unique(table.runs.rank[has_twins[table.runs.shape_at]]).tolist()
+    return found
 
 
 def longest_span_s(table: OpTable) -> float:
     """Longest time that one worker took for a step, by its own clock: clocks differ by host."""
     if not table.num_ops:
         return 0.0
-    is_other = (np.diff(table.dp_rank) != 0) | (np.diff(table.stage) != 0)
-    firsts = np.concatenate(([0], np.flatnonzero(is_other) + 1))
+    firsts = table.run_firsts
     start_ns = np.minimum.reduceat(table.start_ns, firsts)
     end_ns = np.maximum.reduceat(table.start_ns + table.duration_ns, firsts)
     return float((end_ns - start_ns).max() * S_PER_NS)
@@ -164,7 +167,8 @@ MAX_OPEN_OPS = 32_000_000
 class OpenSteps:
     """Steps by their numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, shapes: KnownShapes) -> None:
+        self._shapes = shapes
         self._steps: dict[int, OpenStep] = {}
         self._heap: list[int] = []
         self._num_ops = 0
@@ -200,7 +204,7 @@ class OpenSteps:
         """Add the data of one batch for a step."""
         step = self._steps.get(number)
         if step is None:
-            step = self._steps[number] = OpenStep(number, now_s)
+            step = self._steps[number] = OpenStep(number, now_s, self._shapes)
             heappush(self._heap, number)
         step.add_report(worker, rank, part, num_declared, kind)
         self._num_ops += part.num_ops if part else 0

@@ -1,36 +1,34 @@
-"""The open window, closed windows that late operations may still complete, and their stored bytes.
+"""The open window, and closed windows that late operations may still complete.
 
-Late collectives inside groups are taken into the newest windows, too. A closed window's operations
-and collectives are stored column by column, compressed without loss.
+Late collectives inside groups are taken into the newest windows, too.
 """
 
-import zlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
-import zstandard
-from numpy.typing import NDArray
 
+from app.engine.memory import return_freed_memory
 from app.ingest.assembly.op_table import (
-    GROUP_TABLE_COLUMNS,
-    BatchSlice,
     GroupRowCounts,
     GroupSlice,
     GroupTable,
     OpTable,
-    concatenate_tables,
     group_table_of_slices,
 )
 from app.ingest.assembly.rank_tracker import RankTracker
+from app.ingest.assembly.run_table import BatchSlice, concatenate_tables
 from app.ingest.assembly.steps import OpenStep, SettledStep, settle_step
+from app.ingest.assembly.window_codec import (
+    PackedWindow,
+    pack_remainders,
+    pack_window,
+    unpack_window,
+)
 from app.ingest.wire.body import LAST_STEP
-from app.ingest.wire.collectives import members_of, ranks_of
-from app.trace.collectives import RankGroup, RankPlace
 from app.trace.job import Job
 from app.trace.window import (
-    TABLE_DTYPES,
     PartialSteps,
     SkippedStep,
     StepKind,
@@ -38,156 +36,11 @@ from app.trace.window import (
     WindowState,
 )
 
-_LEVEL = 1  # twice the size of the best one, for a tenth of the time
-
-
-def pack_column(values: NDArray[Any]) -> dict[str, Any]:
-    """Differences to the least value, in the narrowest integers that hold them, compressed."""
-    least = int(values.min()) if values.size else 0
-    most = int(values.max()) if values.size else 0
-    dtype = np.min_scalar_type(most - least).newbyteorder("<")
-    # Modulo 2**64, where the difference of any two values has room.
-    offsets = values.view(f"u{values.itemsize}") - np.array(least, values.dtype).view(
-        f"u{values.itemsize}"
-    )
-    data = zstandard.compress(offsets.astype(dtype, copy=False).data, _LEVEL)
-    return {"least": least, "dtype": dtype.str, "bytes": data}
-
-
-def unpack_column(column: dict[str, Any]) -> NDArray[np.int64]:
-    """The values that `pack_column` was given, as int64."""
-    return unpack_offsets(column, zstandard.decompress(column["bytes"]))
-
-
-def unpack_offsets(column: dict[str, Any], offsets_bytes: bytes) -> NDArray[np.int64]:
-    """The same of a column that was compressed in another way, or not at all."""
-    offsets = np.frombuffer(offsets_bytes, dtype=column["dtype"]).astype(np.uint64)
-    offsets += np.int64(column["least"]).view(np.uint64)
-    return offsets.view(np.int64)
-
-
-_PLACE_COLUMNS = ("rank", "dp_rank", "stage", "local_rank", "host")
-
-
-def groups_to_message(table: GroupTable) -> dict[str, Any]:
-    """The table as a map that msgpack can hold."""
-    hosts = sorted({each.host for each in table.places.values() if each.host is not None})
-    host_at = {host: at for at, host in enumerate(hosts)}
-    places = [table.places[rank] for rank in sorted(table.places)]
-    columns = {
-        "rank": [each.rank for each in places],
-        "dp_rank": [_or_none(each.dp_rank) for each in places],
-        "stage": [_or_none(each.stage) for each in places],
-        "local_rank": [_or_none(each.local_rank) for each in places],
-        "host": [-1 if each.host is None else host_at[each.host] for each in places],
-    }
-    return {
-        "groups": [
-            {"name": each.name, "axis": each.axis, **members_of(each.ranks)}
-            for each in table.groups
-        ],
-        "kinds": list(table.kinds),
-        "hosts": hosts,
-        "columns": {name: pack_column(values) for name, values in table.columns().items()},
-        "places": {
-            name: pack_column(np.array(values, np.int64)) for name, values in columns.items()
-        },
-    }
-
-
-def groups_of_message(message: dict[str, Any]) -> GroupTable:
-    """The table in a map that `groups_to_message` made."""
-    hosts = message["hosts"]
-    columns = {
-        name: unpack_column(message["columns"][name]).astype(np.int64)
-        for name in GROUP_TABLE_COLUMNS
-    }
-    places = [unpack_column(message["places"][name]).tolist() for name in _PLACE_COLUMNS]
-    return GroupTable(
-        groups=tuple(_group(each) for each in message["groups"]),
-        kinds=tuple(message["kinds"]),
-        places={
-            rank: RankPlace(
-                rank,
-                None if dp_rank < 0 else dp_rank,
-                None if stage < 0 else stage,
-                None if host < 0 else hosts[host],
-                None if local_rank < 0 else local_rank,
-            )
-            for rank, dp_rank, stage, local_rank, host in zip(*places, strict=True)
-        },
-        **columns,
-    )
-
-
-def _or_none(number: int | None) -> int:
-    return -1 if number is None else number
-
-
-def _group(message: dict[str, Any]) -> RankGroup:
-    ranks = ranks_of(message.get("ranks", ()), message.get("runs", ()))
-    return RankGroup(message["name"], message["axis"], tuple(ranks))
-
-
-# Operation types are stored by code. That lasts: built-in rows are only ever appended, below
-# the first code of a job's own types, which have the order of their run's registration.
-# Format 1, of the first release, was compressed otherwise and knew no optional columns.
-# What else is known of the window stands beside the columns, where older versions do not look.
-WINDOW_FORMAT = 2
-_ZLIB = b"\x78"
-
-
-class StoredWindow(NamedTuple):
-    """A window's operations, and the collectives inside groups, None where there are none."""
-
-    ops: OpTable
-    groups: GroupTable | None
-
-
-def pack_window(table: OpTable, groups: GroupTable | None = None) -> bytes:
-    """The table as bytes, each column compressed, and the collectives inside groups with it."""
-    message: dict[str, Any] = {
-        "format": WINDOW_FORMAT,
-        "columns": {name: pack_column(values) for name, values in table.columns().items()},
-    }
-    if groups is not None and groups.num_rows:
-        message["collectives"] = groups_to_message(groups)
-    return msgspec.msgpack.encode(message)
-
-
-def unpack_window(blob: bytes) -> StoredWindow:
-    """All that is in bytes that `pack_window` made.
-
-    Raises:
-        ValueError: a newer version made them.
-    """
-    message = _message(blob)
-    groups = message.get("collectives")
-    return StoredWindow(_operations(message), None if groups is None else groups_of_message(groups))
-
-
-def _message(blob: bytes) -> dict[str, Any]:
-    while blob[:1] == _ZLIB:  # format 1 was compressed as a whole, and twice
-        blob = zlib.decompress(blob)
-    message: dict[str, Any] = msgspec.msgpack.decode(blob)
-    if message["format"] not in (1, WINDOW_FORMAT):
-        raise ValueError(f"stored operations of format {message['format']} are not known here")
-    return message
-
-
-def _operations(message: dict[str, Any]) -> OpTable:
-    columns = {}
-    for name, column in message["columns"].items():
-        is_packed = message["format"] == WINDOW_FORMAT
-        offsets = zstandard.decompress(column["bytes"]) if is_packed else column["bytes"]
-        columns[name] = unpack_offsets(column, offsets).astype(TABLE_DTYPES[name])
-    return OpTable(**columns)
-
-
 # Evaluations and the like close no window, unless there are this many in a row.
 MAX_LEFT_OUT = 256
 # A window with more operations would not fit into a consumer's memory: it closes earlier.
 MAX_WINDOW_OPS = 16_000_000
+LARGE_OPS = 1_000_000
 
 
 class OpenWindow:
@@ -246,6 +99,12 @@ class OpenWindow:
         """All operations, those of skipped steps included."""
         if self._table is None:
             self._table = concatenate_tables([step.table for step in self.settled])
+            # The steps' own copies would take as much again.
+            self.settled = [
+                replace(step, table=self._table.of_step(step.step)) for step in self.settled
+            ]
+            if self._table.num_ops > LARGE_OPS:  # its batches lay in small blocks all over
+                return_freed_memory()
         return self._table
 
     @property
@@ -278,6 +137,12 @@ class OpenWindow:
             collectives=None if groups is None else groups.collectives(steps, origin_ns),
             partial=partial_steps(self.table, groups, steps, lacking) if lacking else None,
         )
+
+    def packed(self, groups: GroupTable | None, *, takes_groups: bool) -> PackedWindow:
+        """Its operations and collectives; to the nanosecond if late ones may revise it."""
+        can_change = takes_groups or any(step.open is not None for step in self.settled)
+        remainders = pack_remainders(self.table, groups) if can_change else None
+        return PackedWindow(pack_window(self.table, groups), remainders)
 
     def _is_large(self) -> bool:
         """Whether one more step like the last would exceed the limit."""
@@ -318,7 +183,7 @@ MAX_DECLARED = 1_000_000  # of all that is remembered: beyond, the oldest window
 MAX_GROUP_WINDOWS = 8
 MAX_GROUP_REVISIONS = 4
 
-RecallOps = Callable[[int], bytes]  # what `trace_codec` packed of the window with this first step
+RecallOps = Callable[[int], PackedWindow]  # what is stored of the window with this first step
 # Step, and what `OpenStep.take` wants: worker, rank, operations, number of declared ones, kind.
 LateReport = tuple[int, int, int, BatchSlice | None, int | None, StepKind | None]
 
@@ -363,11 +228,12 @@ class ClosedWindow(msgspec.Struct):
 
 
 class RevisedWindow(NamedTuple):
-    """A closed window with its late operations."""
+    """A closed window with its late operations; whether it `takes_groups` once more."""
 
     window: OpenWindow
     state: WindowState
     groups: GroupTable | None
+    takes_groups: bool
 
 
 class ClosedWindows:
@@ -476,7 +342,7 @@ class ClosedWindows:
     ) -> RevisedWindow | None:
         late, late_groups = self._late.get(first, []), self._late_groups.get(first, [])
         window, at_s = self._windows[first]
-        stored = unpack_window(recall(first))
+        stored = unpack_window(*recall(first))
         groups = group_table_of_slices(late_groups, stored.groups) if late_groups else stored.groups
         # Looking costs as much where all of it was there: that counts as a revision, too.
         left = max(0, window.group_revisions - bool(late_groups))
@@ -501,7 +367,7 @@ class ClosedWindows:
             again.add(settle_step(step, job, tracker, "in time"))
         state = _state(window.state, again)
         self.add(again.settled, state, window.revision + 1, at_s, group_revisions=left)
-        return RevisedWindow(again, state, groups)
+        return RevisedWindow(again, state, groups, left > 0)
 
 
 def _num_rows(groups: GroupTable | None) -> int:

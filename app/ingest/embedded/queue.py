@@ -12,11 +12,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import redis
+import structlog
 
-from app.errors import StartUpFailed
+from app.errors import QueueUnavailable, StartUpFailed
 from app.ingest.embedded.server import dies_with_parent, find_server, server_command, socket_path
+
+log = structlog.get_logger()
 
 LOCK_WAIT_S = 5.0  # for a server whose parent was killed a moment ago
 LOCK_POLL_S = 0.05
@@ -105,6 +109,11 @@ def _end_orphan(server: int | None) -> None:
 START_S = 60.0  # a long append-only file is read before the first answer
 STOP_S = 3.0  # then it is killed, which loses nothing either
 POLL_S = 0.02
+RESTART_DELAYS_S = (0.2, 1.0)  # short: while it is down, nothing is taken
+STABLE_AFTER_S = 10.0
+# On a disk that fills, its log is rewritten from here on if it is so many times what is in memory.
+COMPACT_FROM_BYTES = 2 << 20
+COMPACT_RATIO = 4
 MAX_MEMORY_BYTES = 1 << 30
 
 
@@ -120,11 +129,19 @@ class EmbeddedQueue:
         self._lock = QueueLock(self._dir / "lock")
         self._server: subprocess.Popen[bytes] | None = None
         self._socket: Path | None = None
+        self._failures = 0
+        self._started_s = self._restart_at_s = float("-inf")
 
     @property
     def pid(self) -> int | None:
         """Process id of the server, None before the start."""
         return self._server.pid if self._server else None
+
+    @property
+    def url(self) -> str:
+        """Where the server listens, or will."""
+        self._socket = self._socket or socket_path(self._dir)
+        return f"unix://{self._socket}"
 
     def start(self) -> str:
         """URL of the server once it answers; a server that has died is started again.
@@ -136,14 +153,58 @@ class EmbeddedQueue:
         binary = find_server()
         self._dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock.take()
-        socket = self._socket = self._socket or socket_path(self._dir)
+        url = self.url
         if not self.alive():
+            socket = Path(url.removeprefix("unix://"))
             socket.unlink(missing_ok=True)
             self._server = self._spawn(binary, socket)
+            self._started_s = time.monotonic()
             self._lock.note(self._server.pid)
-        url = f"unix://{socket}"
         self._await_answer(url)
         return url
+
+    def keep_alive(self) -> None:
+        """Start a server that has died again, after a moment if it died of that before.
+
+        It ends where it cannot write, as on a full disk: nothing that it acknowledged is lost, and
+        it comes back until there is space. Never raises.
+        """
+        if self.alive():
+            if time.monotonic() > self._started_s + STABLE_AFTER_S:
+                self._failures = 0
+            return
+        if time.monotonic() < self._restart_at_s:
+            return
+        delay_s = RESTART_DELAYS_S[min(self._failures, len(RESTART_DELAYS_S) - 1)]
+        self._failures += 1
+        try:
+            self.start()
+        except (StartUpFailed, OSError) as error:
+            log.warning("event queue not started", reason=str(error), retry_in_s=delay_s)
+        self._restart_at_s = time.monotonic() + delay_s
+
+    def compact(self) -> bool:
+        """Have the server rewrite its log if most of it is of entries that are done.
+
+        Returns whether it was asked to. Needs room for what is still in the queue.
+
+        Raises:
+            QueueUnavailable: no answer.
+        """
+        client = redis.Redis.from_url(self.url, socket_timeout=1.0)
+        try:
+            log_state: Any = client.info("persistence")
+            memory: Any = client.info("memory")
+            log_bytes = int(log_state.get("aof_current_size", 0))
+            least_bytes = COMPACT_FROM_BYTES + COMPACT_RATIO * _dataset_bytes(memory)
+            if log_state.get("aof_rewrite_in_progress") or log_bytes < least_bytes:
+                return False
+            client.bgrewriteaof()
+        except redis.RedisError as error:
+            raise QueueUnavailable(f"the event queue does not answer: {error}") from error
+        finally:
+            client.close()
+        return True
 
     def alive(self) -> bool:
         """Whether the server process runs."""
@@ -199,6 +260,10 @@ class EmbeddedQueue:
         if self._socket.parent != self._dir:
             os.rmdir(self._socket.parent)  # noqa: PTH106
         self._socket = None
+
+
+def _dataset_bytes(memory: Any) -> int:
+    return max(0, int(memory["used_memory"]) - int(memory["used_memory_startup"]))
 
 
 def _answers(client: redis.Redis) -> bool:

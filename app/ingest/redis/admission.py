@@ -212,15 +212,22 @@ CHECK_EVERY_S = 10.0
 
 
 def open_writer(
-    url: str, num_shards: int, *, allow_lossy: bool = False, wait_replicas: int = 0
+    url: str,
+    num_shards: int,
+    *,
+    allow_lossy: bool = False,
+    wait_replicas: int = 0,
+    refuse_batches: Callable[[], None] = lambda: None,
 ) -> QueueWriter:
     """The guarded end of the queue that a URL names; nothing is connected yet.
+
+    `refuse_batches` is called before each append, and raises where there is no room for its result.
 
     Raises:
         StartUpFailed: the URL cannot be used.
     """
     writer = RedisWriter(url, num_shards, allow_lossy=allow_lossy, wait_replicas=wait_replicas)
-    return GuardedWriter(writer, MemoryGauges(url), num_shards)
+    return GuardedWriter(writer, MemoryGauges(url), num_shards, refuse_batches=refuse_batches)
 
 
 class GuardedWriter(QueueWriter):
@@ -233,8 +240,10 @@ class GuardedWriter(QueueWriter):
         num_shards: int,
         *,
         monotonic: Callable[[], float] = time.monotonic,
+        refuse_batches: Callable[[], None] = lambda: None,
     ) -> None:
         self._writer = writer
+        self._refuse_batches = refuse_batches
         self._gauges = gauges
         self._admission = Admission(gauges.of, monotonic)
         self._num_shards = num_shards
@@ -244,6 +253,7 @@ class GuardedWriter(QueueWriter):
 
     @override
     async def append(self, job_id: str, body: bytes) -> None:
+        self._refuse_batches()
         await self._see_that_it_is_sound()
         shard = shard_of(job_id, self._num_shards)
         async with self._admission.admitted(job_id, shard, len(body)):

@@ -349,8 +349,10 @@ class RedisWriter(QueueWriter):
             primaries = await self._nodes.primaries()
             seconds, microseconds = await primaries[0].time()
             memory: list[Any] = [await node.info("memory") for node in primaries]
+            logs: list[Any] = [await node.info("persistence") for node in primaries]
         now_s = seconds + 1e-6 * microseconds
         limits = [int(node["maxmemory"]) for node in memory]
+        sizes = [node.get("aof_current_size") for node in logs]
         return Lag(
             entries=tuple(count for count, _ in waiting),
             oldest_s=tuple(
@@ -358,6 +360,7 @@ class RedisWriter(QueueWriter):
             ),
             memory_bytes=sum(int(node["used_memory"]) for node in memory),
             memory_limit_bytes=sum(limits) if all(limits) else None,
+            log_bytes=None if None in sizes else sum(map(int, sizes)),
         )
 
     async def _waiting(self, key: str) -> tuple[int, bytes | None]:

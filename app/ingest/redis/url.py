@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from app.errors import StartUpFailed
 
@@ -20,7 +20,8 @@ class QueueUrl:
     redis+cluster://HOST:PORT[,HOST:PORT]                   some nodes of a cluster
     redis+sentinel://HOST:PORT[,HOST:PORT]/SERVICE[/DB]     some sentinels, and a primary's name
 
-    With rediss+ in front the last two use TLS. `?sentinel_username=...&sentinel_password=...`
+    With rediss+ in front the last two use TLS. `?ssl_ca_certs=FILE` (and other `ssl_` options of
+    redis-py) say whom to trust; `?sentinel_username=...&sentinel_password=...&sentinel_ssl=true`
     are for the sentinels themselves.
     """
 
@@ -38,7 +39,9 @@ class QueueUrl:
         credentials = ":".join(names)
         scheme = "rediss" if "ssl" in self.options else "redis"
         at = f"{credentials}@" if credentials != ":" else ""
-        return QueueUrl("single", f"{scheme}://{at}{_bracketed(host)}:{port}")
+        tls = urlencode({k: v for k, v in self.options.items() if k.startswith("ssl_")})
+        query = f"?{tls}" if tls else ""
+        return QueueUrl("single", f"{scheme}://{at}{_bracketed(host)}:{port}{query}")
 
 
 def parse_queue_url(url: str) -> QueueUrl:
@@ -71,7 +74,10 @@ def _parsed(url: str) -> QueueUrl:
     if base not in ("redis", "rediss") or kind not in _PORTS:
         raise ValueError("scheme")
     credentials, _, hosts = parts.netloc.rpartition("@")
-    options = {**_credentials(credentials), **({"ssl": True} if base == "rediss" else {})}
+    query = parse_qsl(parts.query)
+    tls: dict[str, Any] = {"ssl": True} if base == "rediss" else {}
+    tls |= {name: value for name, value in query if name.startswith("ssl_") and tls}
+    options = {**_credentials(credentials), **tls}
     addresses = tuple(_address(host, _PORTS[kind]) for host in hosts.split(",") if host)
     if not addresses:
         raise ValueError("no host")
@@ -80,7 +86,8 @@ def _parsed(url: str) -> QueueUrl:
     service, _, db = parts.path.strip("/").partition("/")
     if not service:
         raise ValueError("no service")
-    own = {name.removeprefix("sentinel_"): value for name, value in parse_qsl(parts.query)}
+    of_sentinels = ((name, value) for name, value in query if not name.startswith("ssl_"))
+    own = {name.removeprefix("sentinel_"): value for name, value in of_sentinels}
     return QueueUrl("sentinel", url, addresses, service, {**options, "db": int(db or 0)}, own)
 
 

@@ -2,5 +2,5 @@
 
 Read `alerts.py` first, then `notifications.py` (when a group is due) and `outbox.py` (messages to
 send).
-Imported by: api, consumer, store.
+Imported by: api, consumer, store, watch.
 """

@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, or_, select, tuple_, update
 
 from app.alerts.alert import (
     AlertEvent,
@@ -30,6 +30,7 @@ from app.store.columns import checked_text, clipped, clipped_or_none, clipped_va
 from app.store.database import Int64, chunks, from_cursor, insert, split_page, to_cursor
 from app.store.projects import job_id_contains, owns
 from app.store.runs import current_epoch
+from app.store.tables import jobs
 from app.trace.job import DEFAULT_PROJECT
 
 MAX_SUBJECT = 256
@@ -73,6 +74,14 @@ def remove(conn: Connection, fingerprints: Sequence[str]) -> None:
     """Remove these alerts: they have been resolved."""
     for some in chunks(sorted(fingerprints)):
         conn.execute(delete(alerts).where(alerts.c.fingerprint.in_(some)))
+
+
+def of_hidden_jobs(conn: Connection) -> list[str]:
+    """Archived and deleted jobs that have alerts."""
+    is_hidden = or_(jobs.c.archived_s.is_not(None), jobs.c.deleted_s.is_not(None))
+    of_job = alerts.join(jobs, jobs.c.job_id == alerts.c.job_id)
+    query = select(alerts.c.job_id).distinct().select_from(of_job).where(is_hidden)
+    return list(conn.execute(query).scalars())
 
 
 def pending_by_clock(conn: Connection) -> list[str]:

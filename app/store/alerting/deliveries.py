@@ -1,10 +1,10 @@
 """Deliveries for people to read: the state of each message, and every attempt to send it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, String, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Select, String, cast, delete, func, or_, select
 
 from app.alerts.notice import NoticeKind
 from app.alerts.receiver import Format
@@ -155,6 +155,18 @@ class DeliveryAttempt:
 
 _ATTEMPTS = delivery_attempts
 _ATTEMPT_COLUMNS = tuple(_ATTEMPTS.c[each.name] for each in fields(DeliveryAttempt))
+
+
+def forget_heartbeats(conn: Connection, endpoint_ids: Collection[str], *, now_s: float) -> None:
+    """Remove the heartbeats of these receivers that no sender is at: the next one replaces them."""
+    mine = select(outbox.c.delivery_id).where(
+        outbox.c.endpoint_id.in_(sorted(endpoint_ids)),
+        outbox.c.kind == "heartbeat",
+        or_(outbox.c.state != "due", outbox.c.lease_until_s <= now_s),
+    )
+    ids = conn.execute(mine.with_for_update(skip_locked=True)).scalars().all()
+    for table in (delivery_attempts, outbox):
+        conn.execute(delete(table).where(table.c.delivery_id.in_(ids)))
 
 
 def add_attempt(

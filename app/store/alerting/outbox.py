@@ -27,7 +27,18 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, String, cast, func, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    String,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from app.alerts.notice import Message, NoticeKind
@@ -115,24 +126,39 @@ def add(
     return delivery_id
 
 
-def has_due(conn: Connection, *, now_s: float) -> bool:
-    """Whether there may be something to claim; works in a read transaction."""
-    return bool(conn.scalar(select(select(outbox).where(_is_claimable(now_s)).exists())))
+def has_due(conn: Connection, *, now_s: float, kinds: Collection[NoticeKind] | None = None) -> bool:
+    """Whether there may be something to claim, of these kinds; works in a read transaction."""
+    due = select(outbox).where(_is_claimable(now_s), _is_of(kinds))
+    return bool(conn.scalar(select(due.exists())))
 
 
-def claim(conn: Connection, *, now_s: float, lease_s: float, limit: int) -> list[Delivery]:
-    """Claim deliveries to attempt now, in order, for `lease_s`.
+def claim(
+    conn: Connection,
+    *,
+    now_s: float,
+    lease_s: float,
+    limit: int,
+    kinds: Collection[NoticeKind] | None = None,
+) -> list[Delivery]:
+    """Claim deliveries to attempt now, of these kinds, in order, for `lease_s`.
 
     At most MAX_PER_RECEIVER attempts are in flight at a receiver, one a minute at a failing one,
     and MAX_PER_PROJECT at all receivers of a project. Projects take turns. Messages to disabled
     or removed receivers fail here.
     """
     _fail_undeliverable(conn, now_s=now_s)
-    chosen = _choose(conn, now_s=now_s, limit=limit)
+    chosen = _choose(conn, now_s=now_s, limit=limit, kinds=kinds)
     mine = update(outbox).where(outbox.c.seq.in_(chosen))
     mine = mine.values(attempt=outbox.c.attempt + 1, lease_until_s=now_s + lease_s)
     claimed = conn.execute(mine.returning(outbox.c.seq, *_COLUMNS)).all()
     return [Delivery(*row[1:]) for row in sorted(claimed, key=lambda row: row.seq)]
+
+
+def drop_notice(conn: Connection, notice_id: str, *, now_s: float) -> None:
+    """Drop what is left of a notice that is no longer true; what a sender is at, is sent."""
+    mine = (outbox.c.notice_id == notice_id, outbox.c.state == "due", _is_idle(now_s))
+    dropped = update(outbox).where(*mine).values(state="outdated", done_s=now_s)
+    runs.count_deliveries(conn, "outdated", conn.execute(dropped).rowcount)
 
 
 def mark_delivered(conn: Connection, delivery: Delivery, *, now_s: float) -> None:
@@ -208,16 +234,18 @@ _MAX_FAILED_AT_ONCE = 500
 _AttemptsUnderWay = Counter[tuple[str, str]]  # attempts in flight, by receiver and project
 
 
-def _choose(conn: Connection, *, now_s: float, limit: int) -> list[int]:
+def _choose(
+    conn: Connection, *, now_s: float, limit: int, kinds: Collection[NoticeKind] | None
+) -> list[int]:
     """The `seq` of deliveries to attempt now: projects take turns, each with its longest due first.
 
     Their receivers are locked until the transaction ends, so that no other sender chooses among
     their deliveries. A failing receiver gets one message a minute.
     """
-    most = _max_attempts(conn, now_s)
+    most = _max_attempts(conn, now_s, kinds)
     # Locked before counting, so that concurrent senders do not both find room.
     busy = _num_under_way(conn, now_s)
-    ready = _within_limits(_candidates(conn, most, now_s), most, busy)
+    ready = _within_limits(_candidates(conn, most, now_s, kinds), most, busy)
     chosen = _by_fair_turn(ready, busy, limit)
     receiver_ids = {row.endpoint_id for row in chosen}
     probed = update(endpoints).where(endpoints.c.endpoint_id.in_(receiver_ids))
@@ -245,11 +273,14 @@ def _fail_undeliverable(conn: Connection, *, now_s: float) -> None:
         runs.count_deliveries(conn, "failed", failed)
 
 
-def _max_attempts(conn: Connection, now_s: float) -> dict[str, int]:
+def _max_attempts(
+    conn: Connection, now_s: float, kinds: Collection[NoticeKind] | None
+) -> dict[str, int]:
     """Attempts allowed at each receiver with a due message; the receivers are locked."""
     has_due = select(outbox.c.seq).where(outbox.c.endpoint_id == endpoints.c.endpoint_id)
     query = select(endpoints.c.endpoint_id, endpoints.c.probe_at_s)
-    query = query.where(endpoints.c.is_enabled, has_due.where(_is_claimable(now_s)).exists())
+    has_due = has_due.where(_is_claimable(now_s), _is_of(kinds))
+    query = query.where(endpoints.c.is_enabled, has_due.exists())
     query = query.where(_receiver_is_ready(now_s)).order_by(endpoints.c.endpoint_id)
     rows = conn.execute(query.with_for_update(skip_locked=True))
     return {row.endpoint_id: MAX_PER_RECEIVER if row.probe_at_s is None else 1 for row in rows}
@@ -261,13 +292,19 @@ def _num_under_way(conn: Connection, now_s: float) -> _AttemptsUnderWay:
     return Counter({(row[0], row[1]): row[2] for row in conn.execute(query.group_by(*key))})
 
 
-def _candidates(conn: Connection, endpoint_ids: Collection[str], now_s: float) -> Sequence[Any]:
+def _candidates(
+    conn: Connection,
+    endpoint_ids: Collection[str],
+    now_s: float,
+    kinds: Collection[NoticeKind] | None,
+) -> Sequence[Any]:
     """The first few messages of each project at each receiver, and how many wait there."""
     key = (outbox.c.endpoint_id, outbox.c.project)
     order = ((outbox.c.kind != "test").label("can_wait"), outbox.c.next_at_s, outbox.c.seq)
     place_in_line = func.row_number().over(partition_by=key, order_by=order).label("place_in_line")
     number = func.count().over(partition_by=key).label("num_waiting")
-    ready = select(*key, *order, place_in_line, number).where(_is_claimable(now_s))
+    ready = select(*key, *order, place_in_line, number)
+    ready = ready.where(_is_claimable(now_s), _is_of(kinds))
     ready = ready.where(outbox.c.endpoint_id.in_(endpoint_ids), ~_waits_for_another(conn))
     first = ready.subquery()
     return conn.execute(select(first).where(first.c.place_in_line <= MAX_PER_RECEIVER)).all()
@@ -342,6 +379,11 @@ def _is_claimable(now_s: float) -> ColumnElement[bool]:
         & _is_past(outbox.c.next_at_s, now_s, LONGEST_DELAY_S)
         & (_is_idle(now_s))
     )
+
+
+def _is_of(kinds: Collection[NoticeKind] | None) -> ColumnElement[bool]:
+    """Whether a delivery is of one of these kinds; None: of any."""
+    return true() if kinds is None else outbox.c.kind.in_(sorted(kinds))
 
 
 def _is_idle(now_s: float) -> ColumnElement[bool]:

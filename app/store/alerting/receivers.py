@@ -1,24 +1,28 @@
 """Receivers of alerts: their settings, health, and limits. The table is called `endpoints`.
 
-Secrets and headers are in a column of their own, which lists never read. The number of receivers
-is limited, since each gets the alerts of all jobs of its project.
+URL, secrets and headers are encrypted together in the column `sealed`, which lists do not open;
+`url` has the public part of the address. Rows of releases before that have them in plain, without
+`sealed`, until app/store/credentials/resealing.py has sealed them. The number of receivers is
+limited, since each gets the alerts of all jobs of its project.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from sqlalchemy import Connection, delete, func, or_, select
 from sqlalchemy import update as update_rows
 
 from app.alerts.formats.registry import knows_each_alert
-from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver, public_address
 from app.alerts.retry import next_probe_s
-from app.errors import Conflict, InvalidRequest, ReceiverNotFound
+from app.errors import Conflict, InvalidRequest, ReceiverNotFound, SecretsLocked
 from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_json, matchers_of
 from app.store.alerting.deliveries import MAX_DETAIL
 from app.store.alerting.tables import endpoints
 from app.store.columns import checked_text, clipped
+from app.store.credentials.sealing import keys_of
 from app.store.database import insert
 
 
@@ -41,8 +45,6 @@ class ReceiverHealth:
 
 
 _HEALTH_COLUMNS = tuple(endpoints.c[each.name] for each in fields(ReceiverHealth))
-# After a change of one of these, earlier failures no longer count.
-_TARGET_COLUMNS = (endpoints.c.is_enabled, endpoints.c.url, endpoints.c.secrets)
 _HEALTHY: dict[str, Any] = {
     "failures": 0,
     "failing_since_s": None,
@@ -59,9 +61,10 @@ def add(conn: Connection, receiver: Receiver) -> None:
     Raises:
         InvalidRequest: a text is too long, or there are too many secrets, headers or matchers.
         Conflict: the project has the maximum number of receivers, or of this format.
+        SecretsLocked: there is no key to encrypt its secrets with.
     """
     _check_number(conn, receiver)
-    conn.execute(endpoints.insert().values(_row_of(receiver) | {"failures": 0}))
+    conn.execute(endpoints.insert().values(_row_of(conn, receiver) | {"failures": 0}))
 
 
 def update(conn: Connection, receiver: Receiver) -> bool:
@@ -70,18 +73,18 @@ def update(conn: Connection, receiver: Receiver) -> bool:
     That is so if it was enabled again, or has a new address or secret.
 
     Raises:
-        InvalidRequest, Conflict: as `add` does.
+        InvalidRequest, Conflict, SecretsLocked: as `add` does.
         ReceiverNotFound: the project has no receiver of its own with this id.
     """
     _check_push_receivers(conn, receiver)
     is_own = endpoints.c.project == receiver.project
     mine = (endpoints.c.endpoint_id == receiver.endpoint_id, is_own)
-    before = conn.execute(select(*_TARGET_COLUMNS).where(*mine)).one_or_none()
+    before = conn.execute(select(*_COLUMNS).where(*mine)).one_or_none()
     if before is None:
         raise ReceiverNotFound(receiver.endpoint_id)
-    values = _row_of(receiver)
-    is_same = all(getattr(before, column.name) == values[column.name] for column in _TARGET_COLUMNS)
-    is_anew = receiver.is_enabled and not is_same
+    values = _row_of(conn, receiver)
+    known = _receiver_of(conn, before)
+    is_anew = receiver.is_enabled and not (known.is_enabled and _have_same_target(known, receiver))
     values |= _HEALTHY if is_anew else {}
     conn.execute(update_rows(endpoints).where(*mine).values(values))
     return is_anew
@@ -97,55 +100,97 @@ def remove(conn: Connection, project: str, endpoint_id: str) -> None:
 def get(conn: Connection, project: str, endpoint_id: str, *, for_update: bool = False) -> Receiver:
     """A receiver with its secrets: the project's own, or the one of the settings.
 
-    With `for_update` its row is locked until the transaction ends.
+    With `for_update` its row is locked until the transaction ends. Of one whose secrets cannot be
+    read, `locked` says why.
 
     Raises:
         ReceiverNotFound: there is no such receiver.
     """
-    query = select(*_PUBLIC_COLUMNS, endpoints.c.secrets).where(
-        endpoints.c.endpoint_id == endpoint_id
-    )
+    query = select(*_COLUMNS).where(endpoints.c.endpoint_id == endpoint_id)
     query = query.where(_is_visible_to(project))
     row = conn.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
         raise ReceiverNotFound(endpoint_id)
-    return _receiver_of(row)
+    return _receiver_of(conn, row)
 
 
 def without_secrets(conn: Connection, project: str) -> list[Receiver]:
-    """The same receivers as `for_project`, without secrets and headers."""
-    query = (
-        select(*_PUBLIC_COLUMNS).where(_is_visible_to(project)).order_by(endpoints.c.endpoint_id)
+    """A project's receivers, including the one of the settings, without secrets and headers.
+
+    `url` is the public part of the address.
+    """
+    return _public_receivers(conn, _is_visible_to(project))
+
+
+def of_alerts(conn: Connection, project: str) -> list[Receiver]:
+    """As `without_secrets`, without those that get heartbeats only."""
+    return _public_receivers(
+        conn, _is_visible_to(project) & endpoints.c.heartbeat_every_s.is_(None)
     )
-    return [_receiver_of(row) for row in conn.execute(query)]
 
 
-def for_project(conn: Connection, project: str) -> list[Receiver]:
-    """A project's receivers with their secrets, including the one of the settings."""
-    query = select(*_PUBLIC_COLUMNS, endpoints.c.secrets).where(_is_visible_to(project))
-    return [_receiver_of(row) for row in conn.execute(query.order_by(endpoints.c.endpoint_id))]
+def _public_receivers(conn: Connection, condition: Any) -> list[Receiver]:
+    query = select(*_PUBLIC_COLUMNS, endpoints.c.sealed).where(condition)
+    rows = conn.execute(query.order_by(endpoints.c.endpoint_id))
+    return [_public_receiver(conn, row) for row in rows]
+
+
+def all_enabled(conn: Connection) -> list[Receiver]:
+    """The enabled receivers of all projects with their secrets, those of heartbeats included."""
+    query = select(*_COLUMNS).where(endpoints.c.is_enabled)
+    rows = conn.execute(query.order_by(endpoints.c.endpoint_id))
+    return [_receiver_of(conn, row) for row in rows]
+
+
+def has_due_heartbeats(conn: Connection, *, now_s: float) -> bool:
+    """Whether a receiver's next heartbeat is due; works in a read transaction."""
+    return bool(conn.scalar(select(select(endpoints).where(_is_heartbeat_due(now_s)).exists())))
+
+
+def claim_heartbeats(conn: Connection, *, now_s: float) -> list[Receiver]:
+    """The enabled receivers whose next heartbeat is due; it counts as written from now on."""
+    claim = update_rows(endpoints).where(_is_heartbeat_due(now_s)).values(heartbeat_at_s=now_s)
+    claimed = conn.execute(claim.returning(endpoints.c.endpoint_id)).scalars().all()
+    return list(of_ids(conn, claimed).values())
+
+
+def heartbeats_of(conn: Connection, project: str) -> dict[str, float | None]:
+    """When the last heartbeat to each dead-man's switch of a project was written, by id."""
+    query = select(endpoints.c.endpoint_id, endpoints.c.heartbeat_at_s)
+    query = query.where(_is_visible_to(project), endpoints.c.heartbeat_every_s.is_not(None))
+    return {row.endpoint_id: row.heartbeat_at_s for row in conn.execute(query)}
+
+
+def _is_heartbeat_due(now_s: float) -> Any:
+    every_s, at_s = endpoints.c.heartbeat_every_s, endpoints.c.heartbeat_at_s
+    # A time ahead of now was set by a clock that has been set back.
+    is_due = or_(at_s.is_(None), at_s <= now_s - every_s, at_s > now_s)
+    return endpoints.c.is_enabled & every_s.is_not(None) & is_due
 
 
 def of_ids(conn: Connection, endpoint_ids: Sequence[str]) -> dict[str, Receiver]:
     """The receivers with these ids, of any project, with their secrets."""
-    query = select(*_PUBLIC_COLUMNS, endpoints.c.secrets)
+    query = select(*_COLUMNS)
     rows = conn.execute(query.where(endpoints.c.endpoint_id.in_(sorted(set(endpoint_ids)))))
-    return {row.endpoint_id: _receiver_of(row) for row in rows}
+    return {row.endpoint_id: _receiver_of(conn, row) for row in rows}
 
 
 def put_settings_receiver(conn: Connection, receiver: Receiver | None) -> None:
     """Save the receiver of the settings, which all projects share; None removes it.
 
     Its health is kept while its address and secret stay the same.
+
+    Raises:
+        SecretsLocked: there is no key to encrypt its secrets with.
     """
     mine = endpoints.c.endpoint_id == SETTINGS_RECEIVER_ID
     if receiver is None:
         conn.execute(delete(endpoints).where(mine))
         return
-    values = _row_of(receiver) | {"endpoint_id": SETTINGS_RECEIVER_ID, "project": None}
-    known = conn.execute(select(*_TARGET_COLUMNS).where(mine)).one_or_none()
+    values = _row_of(conn, receiver) | {"endpoint_id": SETTINGS_RECEIVER_ID, "project": None}
+    known = conn.execute(select(*_COLUMNS).where(mine)).one_or_none()
     anew = _HEALTHY
-    if known and (known.url, known.secrets) == (values["url"], values["secrets"]):
+    if known and _have_same_target(_receiver_of(conn, known), receiver):
         anew = {"is_enabled": known.is_enabled}
     statement = insert(conn, endpoints).values(values | {"failures": 0})
     statement = statement.on_conflict_do_update(index_elements=["endpoint_id"], set_=values | anew)
@@ -224,22 +269,71 @@ MAX_SECRET_CHARS = 512
 MAX_HEADERS = 16
 MAX_HEADER_CHARS = 1024
 
-_SECRET_FIELDS = ("secrets", "headers")
+_NOT_COLUMNS = ("secrets", "headers", "locked")
 _PUBLIC_COLUMNS = tuple(
-    endpoints.c[each.name] for each in fields(Receiver) if each.name not in _SECRET_FIELDS
+    endpoints.c[each.name] for each in fields(Receiver) if each.name not in _NOT_COLUMNS
 )
+_COLUMNS = (*_PUBLIC_COLUMNS, endpoints.c.secrets, endpoints.c.sealed)
+# Of rows that are sealed; the older column stays for rows that are not.
+_NOTHING_PLAIN: dict[str, Any] = {"secrets": [], "headers": {}}
 
 
-def _row_of(receiver: Receiver) -> dict[str, Any]:
+class _Sealed(msgspec.Struct):
+    """What the column `sealed` holds, as JSON."""
+
+    url: str
+    secrets: list[str]
+    headers: dict[str, str]
+
+
+def _sealed_columns(conn: Connection, receiver: Receiver) -> dict[str, Any]:
+    """The columns in which the receiver's address and secrets are, encrypted.
+
+    Raises:
+        SecretsLocked: there is no key.
+    """
+    plain = _Sealed(receiver.url, list(receiver.secrets), dict(receiver.headers))
+    return {
+        "url": public_address(receiver.format, receiver.url),
+        "secrets": _NOTHING_PLAIN,
+        "sealed": keys_of(conn).seal(msgspec.json.encode(plain), _place(receiver.endpoint_id)),
+    }
+
+
+def reseal(conn: Connection, endpoint_id: str) -> Literal["plain", "sealed"] | None:
+    """Seal the receiver with the newest key; what it was, None if it cannot be opened."""
+    mine = endpoints.c.endpoint_id == endpoint_id
+    row = conn.execute(select(*_COLUMNS).where(mine)).one_or_none()
+    receiver = None if row is None else _receiver_of(conn, row)
+    if row is None or receiver is None or receiver.locked is not None:
+        return None
+    conn.execute(update_rows(endpoints).where(mine).values(_sealed_columns(conn, receiver)))
+    return "plain" if row.sealed is None else "sealed"
+
+
+def _place(endpoint_id: str) -> str:
+    return f"endpoints/{endpoint_id}"
+
+
+def _have_same_target(known: Receiver, receiver: Receiver) -> bool:
+    """Whether nothing has changed after which earlier failures no longer count."""
+    return known.locked is None and (known.url, list(known.secrets), dict(known.headers)) == (
+        receiver.url,
+        list(receiver.secrets),
+        dict(receiver.headers),
+    )
+
+
+def _row_of(conn: Connection, receiver: Receiver) -> dict[str, Any]:
     """The row without its health.
 
     Raises:
         InvalidRequest: a text is too long, or there are too many secrets, headers or matchers.
+        SecretsLocked: there is no key.
     """
     _check_limits(receiver)
     values = {column.name: getattr(receiver, column.name) for column in _PUBLIC_COLUMNS}
-    secrets = {"secrets": list(receiver.secrets), "headers": dict(receiver.headers)}
-    return values | {"matchers": matchers_json(receiver.matchers), "secrets": secrets}
+    return values | {"matchers": matchers_json(receiver.matchers)} | _sealed_columns(conn, receiver)
 
 
 def _check_limits(receiver: Receiver) -> None:
@@ -256,14 +350,29 @@ def _check_limits(receiver: Receiver) -> None:
             checked_text("header", each, MAX_HEADER_CHARS)
 
 
-def _receiver_of(row: Any) -> Receiver:
-    """The receiver in a row of `_PUBLIC_COLUMNS`, with its secrets if the row has them."""
-    values = dict(row._mapping)
-    values["matchers"] = matchers_of(values["matchers"])
-    secret = values.pop("secrets", None)
-    if secret is not None:
-        values |= {"secrets": tuple(secret["secrets"]), "headers": secret["headers"]}
-    return Receiver(**values)
+def _receiver_of(conn: Connection, row: Any) -> Receiver:
+    """The receiver in a row of `_COLUMNS`, with its secrets; locked where they cannot be read."""
+    values = {column.name: getattr(row, column.name) for column in _PUBLIC_COLUMNS}
+    values["matchers"] = matchers_of(row.matchers)
+    if row.sealed is None:
+        secrets = tuple(row.secrets["secrets"])
+        return Receiver(**values | {"secrets": secrets, "headers": row.secrets["headers"]})
+    try:
+        plain = keys_of(conn).open(row.sealed, _place(row.endpoint_id))
+    except SecretsLocked as error:
+        return Receiver(**values, locked=str(error))
+    known = msgspec.json.decode(plain, type=_Sealed)
+    found = {"url": known.url, "secrets": tuple(known.secrets), "headers": known.headers}
+    return Receiver(**values | found)
+
+
+def _public_receiver(conn: Connection, row: Any) -> Receiver:
+    """The receiver in a row of `_PUBLIC_COLUMNS` and `sealed`, without opening that."""
+    values = {column.name: getattr(row, column.name) for column in _PUBLIC_COLUMNS}
+    values["matchers"] = matchers_of(row.matchers)
+    values["url"] = public_address(row.format, row.url)
+    locked = None if row.sealed is None else keys_of(conn).why_locked(row.sealed)
+    return Receiver(**values, locked=locked)
 
 
 MAX_RECEIVERS = 50

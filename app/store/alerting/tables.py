@@ -151,15 +151,20 @@ endpoints = Table(
     Column("project", key_text(32)),  # null: of every project
     Column("name", Text, nullable=False),
     Column("format", Text, nullable=False),
-    Column("url", Text, nullable=False),
+    Column("url", Text, nullable=False),  # its public part; the whole is in `sealed`
     Column("matchers", JsonText, nullable=False),
     Column("min_severity", Text, nullable=False),
     Column("wants_resolved", Boolean, nullable=False),
     Column("is_enabled", Boolean, nullable=False),
-    # Signing secrets, and headers, which may hold a password: lists never read this.
+    # In plain, of older releases: signing secrets, and headers, which may hold a password.
     Column("secrets", JsonText, nullable=False),
+    # URL, secrets and headers, encrypted: app/store/credentials/sealing.py. Null: not sealed yet.
+    Column("sealed", Text),
     Column("old_secret_until_s", Real),
     Column("anew_at_s", Real),  # since when it wants what it wants, where that is known
+    # Of a dead-man's switch, which gets heartbeats and no alerts: how often, and the last one.
+    Column("heartbeat_every_s", Real),
+    Column("heartbeat_at_s", Real),
     # Health: failures in a row and since when, no attempt before `probe_at_s`, and when and why it
     # was disabled.
     Column("failures", Integer, nullable=False),

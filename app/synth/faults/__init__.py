@@ -2,5 +2,5 @@
 
 Read `fault.py` first, which is the interface, then `registry.py`, which lists every fault. A new
 fault joins the module of its family.
-Imported by: cli, synth.
+Imported by: cli, synth, watch.
 """

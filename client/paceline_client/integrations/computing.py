@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from ..guard import guarded
 from ..recording.cuda import CudaSpan
 
 
@@ -28,6 +29,7 @@ class CurrentComputation:
         """Whether the current step is recorded; if not, attributes are not computed."""
         return bool(getattr(self._recorder(), "is_recording", True))
 
+    @guarded()
     def begin(self, optype: str, microbatch: int = -1, chunk: int = -1, **attributes: int) -> None:
         """Begin a computation, after ending an open one."""
         self.end()
@@ -36,6 +38,7 @@ class CurrentComputation:
             self._operation = (optype, microbatch, chunk)
             self._begun = recorder.begin(optype, microbatch=microbatch, chunk=chunk, **attributes)
 
+    @guarded()
     def may_wait(self) -> None:
         """Mark that a concurrent collective may hold up the open computation's kernels.
 
@@ -44,6 +47,7 @@ class CurrentComputation:
         if isinstance(self._begun, CudaSpan):
             self._begun.contains_waits = True
 
+    @guarded()
     def end(self) -> None:
         """End the open computation, if any."""
         begun, self._begun = self._begun, None
@@ -51,12 +55,14 @@ class CurrentComputation:
         if begun is not None and recorder is not None:
             recorder.end(begun)
 
+    @guarded()
     def pause(self) -> tuple[str, int, int] | None:
         """End the open computation for a wait; pass the result to `resume`."""
         paused = self._operation if self._begun is not None else None
         self.end()
         return paused
 
+    @guarded()
     def resume(self, paused: tuple[str, int, int] | None) -> None:
         """Continue a paused computation as a new operation."""
         if paused is not None:
@@ -74,6 +80,7 @@ def current_computation(recorder: Any) -> CurrentComputation:
     return found
 
 
+@guarded()
 def begin_wait(recorder: Any, until: Any) -> CudaSpan | None:
     """Begin a wait of the compute stream for the collective recorded by `until`.
 

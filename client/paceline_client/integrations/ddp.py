@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from ..guard import guarded
 from ..recorder import NULL
 from .computing import CurrentComputation, begin_wait, current_computation
 
@@ -65,8 +66,18 @@ def attach(
 def record_optimizer(recorder: Any, optimizer: Any) -> None:
     """Record each step of an optimizer by its public hooks."""
     begun: list[Any] = []
-    optimizer.register_step_pre_hook(lambda *_: begun.append(recorder.begin("optimizer")))
-    optimizer.register_step_post_hook(lambda *_: recorder.end(begun.pop()) if begun else None)
+
+    @guarded()
+    def begins(*_: Any) -> None:
+        begun.append(recorder.begin("optimizer"))
+
+    @guarded()
+    def ends(*_: Any) -> None:
+        if begun:
+            recorder.end(begun.pop())
+
+    optimizer.register_step_pre_hook(begins)
+    optimizer.register_step_post_hook(ends)
 
 
 def _buckets(
@@ -76,15 +87,10 @@ def _buckets(
 
     # No annotations: DDP compares them with its own.
     def record_bucket(state, bucket):  # type: ignore[no-untyped-def]
-        around = current_computation(recorder)
-        begun = recorder.begin("grads-reduce-scatter", chunk=chunk)
-        around.may_wait()
-        if bucket.is_last():
-            # Runs before DDP's own callback, which waits for the buckets.
-            at_end_of_backward(functools.partial(_waits_for_buckets, recorder, around, begun))
+        begun = _bucket_begins(recorder, chunk, bucket)
 
         def reduced(future: Any) -> Any:
-            recorder.end(begun)
+            _bucket_ends(recorder, begun)
             return future.value()
 
         return inner(state, bucket).then(reduced)
@@ -92,6 +98,23 @@ def _buckets(
     return record_bucket
 
 
+@guarded()
+def _bucket_begins(recorder: Any, chunk: int, bucket: Any) -> Any:
+    around = current_computation(recorder)
+    begun = recorder.begin("grads-reduce-scatter", chunk=chunk)
+    around.may_wait()
+    if bucket.is_last():
+        # Runs before DDP's own callback, which waits for the buckets.
+        at_end_of_backward(functools.partial(_waits_for_buckets, recorder, around, begun))
+    return begun
+
+
+@guarded()
+def _bucket_ends(recorder: Any, begun: Any) -> None:
+    recorder.end(begun)
+
+
+@guarded()
 def _waits_for_buckets(recorder: Any, around: CurrentComputation, last: Any) -> None:
     """End the computation, and record the stream's wait for the last bucket."""
     around.end()
@@ -145,10 +168,12 @@ class _Passes:
             log.debug("paceline: the work of a micro-batch is unknown", exc_info=True)
             return {}
 
+    @guarded()
     def _forward_begins(self, _model: Any, args: Any, kwargs: Any) -> None:
         self._current = self._attributes(args, kwargs)
         self._computing.begin("forward-compute", chunk=self._chunk, **self._current)
 
+    @guarded()
     def _forward_ends(self, _model: Any, _args: Any, _kwargs: Any, outputs: Any) -> None:
         self._computing.end()
         try:
@@ -174,11 +199,13 @@ class _Passes:
                 MAX_UNSEEN_BACKWARDS,
             )
 
+    @guarded()
     def backward_begins(self, attributes: Mapping[str, int]) -> None:
         """The first gradient of an output exists."""
         self._num_without = 0
         self._computing.begin("backward-compute", chunk=self._chunk, **attributes)
 
+    @guarded()
     def backward_ends(self) -> None:
         """Autograd has finished the backward."""
         self._computing.end()
@@ -192,6 +219,7 @@ class _Backward:
         self._attributes = attributes
         self._is_open = False
 
+    @guarded()
     def begins(self, _gradient: Any) -> None:
         """The gradient of an output exists."""
         if not self._is_open:

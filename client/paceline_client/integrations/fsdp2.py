@@ -25,6 +25,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from ..guard import guarded
 from ..recording.cuda import CudaSpan
 from .computing import begin_wait, current_computation
 from .ddp import Work, _Passes, record_optimizer
@@ -41,31 +42,37 @@ class ReduceWait:
         self._waiting: CudaSpan | None = None
         self._is_ending = False
 
+    @guarded()
     def last(self, begun: Any) -> None:
         """Set the newest scatter."""
         self._last = begun if isinstance(begun, CudaSpan) else None
 
+    @guarded()
     def wait(self) -> None:
         """Begin a possible wait of the compute stream."""
         self._waiting = begin_wait(self._recorder, self._last)
 
+    @guarded()
     def waited(self) -> None:
         """End the wait, if one is open."""
         begun, self._waiting = self._waiting, None
         if begun is not None and self._last is not None:
             begun.end_with(self._last)
 
+    @guarded()
     def module_done(self) -> None:
         """A module's `post_backward` has ended; within the final callback, more may follow."""
         self.waited()
         if self._is_ending:
             self.wait()
 
+    @guarded()
     def begin_end(self) -> None:
         """The backward's final callback begins; it waits for all scatters."""
         self._is_ending = True
         self.wait()
 
+    @guarded()
     def end(self) -> None:
         """The final callback has ended."""
         self._is_ending = False
@@ -81,6 +88,7 @@ class GatherWait:
         self._gathered: CudaSpan | None = None
         self._is_watched = False
 
+    @guarded()
     def gathered(self, begun: Any) -> None:
         """Set the newest gather."""
         self._gathered = begun if self._is_watched and isinstance(begun, CudaSpan) else None
@@ -110,7 +118,12 @@ class GatherWait:
             return original(*args, **kwargs)
         finally:
             if begun is not None and gathered is not None:
-                begun.end_with(gathered, at_once=True)
+                _end_with(begun, gathered)
+
+
+@guarded()
+def _end_with(begun: CudaSpan, gathered: CudaSpan) -> None:
+    begun.end_with(gathered, at_once=True)
 
 
 def _wrap_method(
@@ -262,12 +275,22 @@ class _Recorded:
     def __call__(self, *args: Any, **call: Any) -> Any:
         # async_op is the last parameter of FSDP's collectives, by name or position.
         is_async = bool(call.get("async_op", args and args[-1] is True))
+        paused, begun = self._begins(is_blocking=not is_async and _blocks(args, call))
+        work = self._inner(*args, **call)
+        self._posted(work if is_async else None, paused, begun)
+        return work
+
+    @guarded((None, None))
+    def _begins(self, *, is_blocking: bool) -> tuple[Any, Any]:
         around = current_computation(self._recorder)
-        paused = None if is_async or not _blocks(args, call) else around.pause()
+        paused = around.pause() if is_blocking else None
         begun = self._recorder.begin(self._optype)
         around.may_wait()
-        work = self._inner(*args, **call)
-        if is_async and work is not None:
+        return paused, begun
+
+    @guarded()
+    def _posted(self, work: Any, paused: Any, begun: Any) -> None:
+        if work is not None:
             with contextlib.suppress(Exception):  # a backend without futures has no end
                 work.get_future().add_done_callback(lambda _: self._recorder.end(begun))
         else:
@@ -275,8 +298,7 @@ class _Recorded:
         if self._waits is not None:
             posted = self._waits.gathered if self._optype == _GATHER else self._waits.reduced.last
             posted(begun)
-        around.resume(paused)
-        return work
+        current_computation(self._recorder).resume(paused)
 
 
 def _blocks(args: Any, call: Any) -> bool:

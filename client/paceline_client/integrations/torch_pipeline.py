@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
+from ..guard import guarded
 from .computing import CurrentComputation, current_computation
 
 
@@ -39,24 +40,29 @@ class SendsInFlight:
         self._sent: dict[TransferLabel, Any] = {}
         self.num_in_flight = 0  # posted batches that have not been waited for
 
+    @guarded()
     def begin(self, label: TransferLabel) -> Any:
         """Begin a transfer."""
         return self._recorder.begin(label.optype, microbatch=label.microbatch, chunk=label.chunk)
 
+    @guarded()
     def posted(self, label: TransferLabel) -> None:
         """Begin a send."""
         self._sent[label] = self.begin(label)
 
+    @guarded()
     def end(self, begun: Any) -> None:
         """End a transfer."""
         self._recorder.end(begun)
 
+    @guarded()
     def arrived(self, label: TransferLabel) -> None:
         """End a send that has been waited for."""
         begun = self._sent.pop(label, None)
         if begun is not None:
             self._recorder.end(begun)
 
+    @guarded()
     def release(self) -> None:
         """End all sends: the worker continues without waiting for them."""
         while self._sent:

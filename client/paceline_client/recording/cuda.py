@@ -17,6 +17,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, cast
 
+from ..guard import guarded
 from .buffer import SKIPPED_OP, Buffer, PendingOp, SkippedOp
 from .op_attributes import NO_ATTRIBUTES
 from .timing import StepState
@@ -304,15 +305,20 @@ class CudaSpan(PendingOp):
         self.attributes = {**self.attributes, **attributes}
 
     def __enter__(self) -> CudaSpan:
+        self._enter()
+        return self
+
+    @guarded()
+    def _enter(self) -> None:
         try:
             self._seq_id = next(self.state.counts[self.optype])
         except Exception:  # an invalid name: dropped and counted at the end
             self._seq_id = -1
-        self._phase = _OPEN
         self._start_ns = perf_counter_ns()
         self._has_events = self._timing.record(self._begin)
-        return self
+        self._phase = _OPEN
 
+    @guarded()
     def __exit__(
         self,
         kind: type[BaseException] | None,

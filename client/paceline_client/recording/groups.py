@@ -20,6 +20,7 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ..guard import guarded
 from ..topology import group_ranks
 from .op_attributes import MAX_ATTRIBUTE, valid_attributes
 from .wire import NO_GROUP, Group, GroupBatch
@@ -330,10 +331,15 @@ class TimedGroupOp:
         self._sequence = attributes.get("sequence", self._sequence)
 
     def __enter__(self) -> TimedGroupOp:
-        self._begin = None if self._cuda is None else self._cuda.mark()
-        self._start_ns = perf_counter_ns()
+        self._mark()
         return self
 
+    @guarded()
+    def _mark(self) -> None:
+        self._begin = None if self._cuda is None else self._cuda.mark()
+        self._start_ns = perf_counter_ns()
+
+    @guarded()
     def __exit__(
         self,
         kind: type[BaseException] | None,

@@ -12,6 +12,8 @@ from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ..guard import give_up
+
 if TYPE_CHECKING:
     from .buffer import Buffer
 
@@ -115,23 +117,26 @@ class TimedOp:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        duration_ns = perf_counter_ns() - self._start_ns
-        buffer = self._buffer
-        if len(buffer.items) < buffer.max_items:
-            buffer.items.append(
-                (
-                    self._state.step,
-                    self._optype,
-                    self._start_ns + self._epoch_ns,
-                    duration_ns,
-                    self._seq_id,
-                    self._chunk,
-                    self._microbatch,
-                    self._attributes or None,
+        try:
+            duration_ns = perf_counter_ns() - self._start_ns
+            buffer = self._buffer
+            if len(buffer.items) < buffer.max_items:
+                buffer.items.append(
+                    (
+                        self._state.step,
+                        self._optype,
+                        self._start_ns + self._epoch_ns,
+                        duration_ns,
+                        self._seq_id,
+                        self._chunk,
+                        self._microbatch,
+                        self._attributes or None,
+                    )
                 )
-            )
-        else:
-            buffer.drop(self._state.step)
+            else:
+                buffer.drop(self._state.step)
+        except Exception as broken:
+            give_up(broken)
 
 
 class NoOp:

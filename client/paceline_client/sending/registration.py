@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
+from .contact import advice_on
 from .transport import TIMEOUT_S, Answer, Transport, Unreachable, job_path
 
 END_WITHIN_S = 5.0
-_FIRST_RETRY_S = 0.2
 
 log = logging.getLogger("paceline_client")
 
@@ -69,12 +69,13 @@ def register(
 
 
 def end_job(url: str, token: str, job: str, timeout_s: float = END_WITHIN_S) -> bool:
-    """Report that the job has ended, so that it does not count as silent; whether that is noted.
+    """Report that the job has ended; whether the server has noted it.
 
-    Never raises, and returns within the timeout: a training that is done must not fail, or run
-    again under `torchrun --max-restarts`, because the server is away. The reason is logged once.
+    Closing the recorders of all workers does the same: this is for scripts without a recorder, or
+    for a job that is to end before its processes do. Never raises, and returns within the timeout:
+    a training that is done must not fail because nobody could be told. Why is logged once.
     """
-    until_s, delay_s, reason = time.monotonic() + timeout_s, _FIRST_RETRY_S, "no time for it"
+    until_s, delay_s, reason = time.monotonic() + timeout_s, 0.2, "no attempt was made"
     try:
         while (left_s := until_s - time.monotonic()) > 0:
             try:
@@ -84,17 +85,17 @@ def end_job(url: str, token: str, job: str, timeout_s: float = END_WITHIN_S) -> 
             except Refused as refused:
                 reason = str(refused)
                 if not refused.answer.retryable:
+                    reason += f". {advice_on(refused.answer.status)}"
                     break
             else:
                 return True
             time.sleep(max(0.0, min(delay_s, until_s - time.monotonic())))
             delay_s *= 2
-    except Exception as error:  # an address or a token that is none
-        reason = str(error) or type(error).__name__
+    except Exception as error:  # an address that is none
+        reason = str(error)
     log.warning(
-        "paceline: the end of job %r could not be reported: %s. It will count as stalled in a few "
-        "minutes. Check PACELINE_URL and PACELINE_TOKEN (scope ingest), and call end_job again "
-        "from a shell",
+        "paceline: the end of job %r could not be reported: %s. It shows as stalled in a few "
+        "minutes; end it on its page, or with POST /api/v1/jobs/JOB/end",
         job,
         reason,
     )
@@ -113,7 +114,7 @@ def request_end(url: str, token: str, job: str, *, timeout_s: float = TIMEOUT_S)
         answer = transport.request("POST", job_path(job, "/end"), b"", "application/json")
     finally:
         transport.close()
-    if not answer.ok:
+    if not answer.ok or answer.json().get("job_id") is None:
         raise Refused(answer)
 
 

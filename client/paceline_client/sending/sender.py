@@ -11,16 +11,18 @@ from typing import Any
 from ..recording.buffer import REFUSED, SPOOL_DAMAGED, UNDELIVERED, Buffer, empty_content
 from ..recording.sampling import RecordingPlans
 from ..recording.wire import CONTENT_TYPE, Batch, GroupBatch, Worker, batch_of, encode
+from .contact import FirstContact, advice_on
 from .registration import Refused, Registered, register_with
 from .retry import Backoff, RetryPolicy
 from .spool import Outbox
-from .transport import Answer, Transport, Unreachable, job_path
+from .transport import TIMEOUT_S, Answer, Transport, Unreachable, job_path
 
 __all__ = ["Backoff", "Sender"]
 
 MAX_ERRORS = 20  # server errors for one batch, after which it is dropped
 # While no step is recorded, only heartbeats bring new recording plans.
 HEARTBEAT_EVERY_S = 10.0
+FIRST_TIMEOUT_S = 3.0  # of the first registration: a frozen server is to be noticed early
 SETTLE_EVERY_S = 1.0  # resolving GPU times while the outbox is full
 SUPERSEDED = "superseded by a newer run"
 
@@ -65,6 +67,9 @@ class Sender:
         self._wants_now = False
         self._over: str | None = None  # why the server wants nothing more of this recorder
         self._warned = False
+        self._has_tried = False  # to register
+        self.on_registered: Callable[[int], None] = lambda epoch: None
+        self._contact = FirstContact(transport.address, worker)
         self._thread = threading.Thread(target=self._run, name="paceline-sender", daemon=True)
 
     def start(self) -> None:
@@ -93,6 +98,8 @@ class Sender:
     def _run(self) -> None:
         try:
             self._outbox.open()
+            if self._registered is not None:
+                self._tell_registered(self._registered.epoch)
             while self._over is None and not self._buffer.closed:
                 self._collect()
                 if self._is_due():
@@ -102,8 +109,10 @@ class Sender:
             self._last_round()
         except Exception as error:
             self._warn(f"stopped: {error!r}")
-        finally:
+        try:
             self._end()
+        except Exception as error:  # a thread's uncaught error would be printed beside training's
+            self._warn(f"stopped: {error!r}")
 
     def _last_round(self) -> None:
         """After the close: one attempt per batch, until one fails."""
@@ -126,6 +135,8 @@ class Sender:
         finally:
             self._buffer.abandon(reason)
             self._transport.close()
+            if self._registered is None and self._over is None:
+                self._contact.ended()
 
     def _collect_the_rest(self) -> None:
         while self._over is None and self._outbox.has_room and self._collect(at_once=True):
@@ -201,6 +212,7 @@ class Sender:
 
     def _attempt(self) -> None:
         """One request: register the run, or send the batch at the head."""
+        self._contact.trying()
         if self._registered is None:
             self._register()
             return
@@ -212,32 +224,49 @@ class Sender:
             answer = self._transport.request(
                 "POST", job_path(self._job, "/ops"), body, CONTENT_TYPE, body[:2] == b"\x1f\x8b"
             )
-        except Unreachable:
+        except Unreachable as error:
             self._may_be_there = True
             self._attempts.failed()
+            self._contact.failed(str(error))
             return
+        self._contact.succeeded()
         self._apply_answer(batch, answer)
 
     def _register(self) -> None:
+        self._transport.timeout_s = TIMEOUT_S if self._has_tried else FIRST_TIMEOUT_S
+        self._has_tried = True
         try:
             self._registered = register_with(self._transport, self._job, self._request)
         except Refused as refused:
             if refused.answer.retryable:
                 self._attempts.failed(refused.answer.retry_after_s)
-                if self._attempts.is_broken:
-                    self._warn(f"job {self._job!r} cannot be registered yet: {refused}")
+                self._contact.failed(f"job {self._job!r} cannot be registered yet: {refused}")
                 return
             self._over = REFUSED
-            self._warn(f"job {self._job!r} cannot be registered: {refused}")
+            self._warn(
+                f"job {self._job!r} cannot be registered, so nothing is recorded: {refused}. "
+                f"{advice_on(refused.answer.status)}"
+            )
             return
-        except Unreachable:
+        except Unreachable as error:
             self._attempts.failed()
+            self._contact.failed(str(error))
             return
+        finally:
+            self._transport.timeout_s = TIMEOUT_S
         self._attempts.succeeded()
+        self._contact.succeeded()
+        self._tell_registered(self._registered.epoch)
         if self._registered.is_new:
             self._outbox.next_seq = 0
             self._plans.forget()
         self._plans.update(self._registered.answer)
+
+    def _tell_registered(self, epoch: int) -> None:
+        try:
+            self.on_registered(epoch)
+        except Exception:  # how the process ends stays untold; its operations are sent all the same
+            log.debug("paceline: the end of this process will not be reported", exc_info=True)
 
     def _body_of(self, batch: Batch, registered: Registered) -> bytes | None:
         if self._body is None:
@@ -331,6 +360,6 @@ class Sender:
             self._over = SUPERSEDED
 
     def _warn(self, message: str) -> None:
-        if not self._warned:
+        if not self._warned and self._contact.speaks:
             log.warning("paceline: %s (further warnings are left out)", message)
             self._warned = True

@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import socket
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -118,15 +119,31 @@ class _Response(http.client.HTTPResponse):
 
 
 class Transport:
-    """Sends one request at a time, reconnecting when needed."""
+    """Sends one request at a time, reconnecting when needed.
 
-    def __init__(self, url: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
+    `tls` says which certificates to trust; by default those that this machine trusts.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        timeout_s: float = TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._url = url
         self._token = token
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        self._tls = tls
         self._connection: http.client.HTTPConnection | None = None
         self._used_s = 0.0
         self._aborted = False
+
+    @property
+    def address(self) -> str:
+        """The server's URL, without user and password."""
+        scheme, at, rest = self._url.partition("://")
+        return f"{scheme}{at}{rest.rpartition('@')[2]}" if at else scheme
 
     def request(
         self,
@@ -170,7 +187,7 @@ class Transport:
 
     def _reset_timeout(self, connection: http.client.HTTPConnection) -> None:
         """Restore the socket's timeout, which reading the last answer has reduced."""
-        connection.timeout = LAST_TIMEOUT_S if self._aborted else self._timeout_s
+        connection.timeout = LAST_TIMEOUT_S if self._aborted else self.timeout_s
         if connection.sock is not None:
             connection.sock.settimeout(connection.timeout)
 
@@ -189,9 +206,12 @@ class Transport:
         if time.monotonic() - self._used_s > MAX_IDLE_S:
             self.close()
         if self._connection is None:
-            secure = parts.scheme == "https"
-            kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-            self._connection = kind(parts.hostname, parts.port, timeout=self._timeout_s)
+            host, port, timeout_s = parts.hostname, parts.port, self.timeout_s
+            self._connection = (
+                http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._tls)
+                if parts.scheme == "https"
+                else http.client.HTTPConnection(host, port, timeout=timeout_s)
+            )
             self._connection.response_class = _Response
         return self._connection, parts.path.rstrip("/")
 

@@ -100,6 +100,7 @@ const ON = {
     name: () => "Silent workers",
     holds: () => "workers of a job send nothing while others go on",
   },
+  crashed: { figure: none, name: () => "Crashed", holds: () => "the processes of a job have failed or were killed" },
   "low-fidelity": {
     figure: share,
     name: () => "Low fidelity: discrepancy",
@@ -155,11 +156,12 @@ export function resolvesWhen({ on, above, clear, keep_firing }) {
   const time = keep_firing > 0 ? duration(keep_firing) : null
   if (below) return tidy(time ? `Resolves after ${time} below ${below}.` : `Resolves below ${below}.`)
   if (isOnce(on)) return "Each outcome is notified once."
+  if (on === "crashed") return "Resolves once the job runs again."
   if (isByClock(on)) return time ? `Resolves once they have sent again for ${time}.` : "Resolves once they send again."
   return time ? `Resolves once that has been over for ${time}.` : "Resolves once that is over."
 }
 
-const isByClock = (on) => on === "stalled" || on === "silent-worker"
+const isByClock = (on) => on === "stalled" || on === "silent-worker" || on === "crashed"
 
 const isOnce = (on) => on === "fix-outcome"
 

@@ -148,6 +148,10 @@ export class ChartCard {
   fail(error) {
     // What is drawn stays; the next change tries again.
     if (this.hasPicture() && error.status === 0) return
+    if (error.problem?.code === "no_longer_stored") {
+      this.say({ markName: "not-analysed", title: "No longer stored", text: `${contained(error.message)}.` })
+      return
+    }
     if (error.status === 404) {
       this.say({
         markName: "not-analysed",

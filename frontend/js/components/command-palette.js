@@ -18,6 +18,7 @@ const PLACES = [
   { kind: "Page", text: "Compare", href: "/compare" },
   { kind: "Page", text: "Settings", href: "/settings" },
   { kind: "Page", text: "Audit", href: "/settings/audit" },
+  { kind: "Page", text: "Status", href: "/status" },
   { kind: "Docs", text: "Documentation", href: "/docs" },
 ]
 // What a page offers; a menu's entries are there while it is closed.

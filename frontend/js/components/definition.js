@@ -41,6 +41,11 @@ const LABELS = {
   "Lost today": "gpu_hours_lost",
   "Being lost now": "being lost now",
   "Alerts firing": "firing",
+  "Canary last found": "canary",
+  "Consumers alive": "consumer",
+  "Batches in the queue": "event queue",
+  "Dead-man's switches": "dead-man's switch",
+  Disk: "disk of the service",
 }
 
 const box = h("div", { id: ID, class: "definition", role: "tooltip", hidden: true })

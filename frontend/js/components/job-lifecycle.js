@@ -2,13 +2,14 @@
 
 import { send } from "../lib/api.js"
 import { contained, counted } from "../lib/formatting.js"
+import { isOver } from "./state-icon.js"
 import { toast } from "./toast.js"
 
 // A job in these states has no end, and none of its workers sends: it is ended first.
 const SENDS_NOTHING = new Set(["stalled", "stale"])
 
 /** Whether a job can be archived or deleted: it has ended, or sends nothing and is ended first. */
-export const hasEnded = ({ state }) => state === "finished" || SENDS_NOTHING.has(state)
+export const hasEnded = ({ state }) => isOver({ state }) || SENDS_NOTHING.has(state)
 
 /** What can be done to jobs, with the scope that it takes: by the name that pages use. */
 export const CHANGES = {

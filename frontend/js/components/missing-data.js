@@ -1,7 +1,7 @@
 /** Missing data of a job: which ranks are silent, since when, and which operations are in no figure. */
 
 import { h } from "../lib/dom.js"
-import { clock, counted, whole } from "../lib/formatting.js"
+import { clock, contained, counted, whole } from "../lib/formatting.js"
 import { workerHref, workerName } from "./culprits.js"
 
 const NAMED = 3
@@ -16,6 +16,7 @@ export const hasStaleFigures = (job) => OLD.has(job.state)
 export function missingDataInShort(job) {
   if (job.state === "stalled") return ["no worker sends", "hangs or cut off"]
   if (job.state === "silent") return [`${silentRanks(job)} silent`, othersGoOn(job)]
+  if (job.state === "crashed" || job.state === "preempted") return [contained(job.silence ?? job.state), "has ended"]
   if (job.state === "stale") return ["no consumer is running", "sent data is queued"]
   return null
 }

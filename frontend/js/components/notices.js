@@ -52,6 +52,12 @@ export function panelFailed(what, error, retry) {
   )
 }
 
+/** The bar for operators, or null while the disk has room. */
+export function diskBar(sentence) {
+  if (!sentence) return null
+  return noteBar({ fact: `${capitalized(sentence)}.`, consequence: "Free space on it, or lower keep_raw_days." })
+}
+
 /** The bar, or null where a crash loses no data. */
 export function lossyBar(sentences) {
   if (!sentences.length) return null

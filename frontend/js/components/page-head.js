@@ -26,6 +26,7 @@ const VIEWS = {
   Settings: [
     ["/settings", "Settings"],
     ["/settings/audit", "Audit"],
+    ["/status", "Status"],
   ],
 }
 

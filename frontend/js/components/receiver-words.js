@@ -1,6 +1,6 @@
 /** Names and states of receivers and of notifications to them, in words and icons. */
 
-import { ago, capitalized, clock, contained, counted, seconds, whole } from "../lib/formatting.js"
+import { ago, capitalized, clock, contained, counted, duration, seconds, whole } from "../lib/formatting.js"
 import { matchersWords } from "./label-matchers.js"
 
 /** Formats and their names, the default first. */
@@ -12,7 +12,18 @@ export const FORMATS = {
   slack: "Slack",
   cloudevents: "CloudEvents",
   email: "E-mail",
+  healthchecks: "Check of healthchecks.io",
 }
+
+/** Formats that heartbeats can be sent in; one of them takes nothing else. */
+export const HEARTBEAT_FORMATS = new Set([
+  "standard",
+  "alertmanager",
+  "alertmanager-push",
+  "cloudevents",
+  "healthchecks",
+])
+export const HEARTBEATS_ONLY = "healthchecks"
 
 /** Formats whose notifications are signed with a secret that is made here. */
 export const SIGNED = new Set(["standard", "alertmanager", "cloudevents"])
@@ -36,9 +47,10 @@ const STATES = {
   resting: ["warning", "Failing"],
   disabled: ["stalled", "Disabled"],
   off: ["not-analysed", "Off"],
+  locked: ["stalled", "Locked"],
 }
 
-const FAILING = new Set(["failing", "resting", "disabled", "unreachable"])
+const FAILING = new Set(["failing", "resting", "disabled", "unreachable", "locked"])
 
 /** Whether notifications to it fail now, as far as that is known. */
 export const isFailing = ({ health }) => FAILING.has(health.state)
@@ -118,6 +130,7 @@ export function healthWords({ health }) {
     const reason = contained(disabled_reason ?? "no reason recorded")
     return `Disabled at ${clock(new Date(disabled_at))}: ${reason}. ${last}`
   }
+  if (state === "locked") return `Nothing can be sent: ${contained(last_detail)}. ${last}`
   if (state === "unreachable") return `Not reached when it was saved: ${contained(last_detail)}. ${last}`
   if (state === "untried") return "No delivery yet: send a test."
   if (state !== "failing" && state !== "resting") return last
@@ -130,8 +143,9 @@ export function healthWords({ health }) {
   return `${counted(failures, "attempt")} in a row failed${since}${detail}.${probe} ${last}`
 }
 
-/** Which alerts it is notified of: "Warning and critical, where job is llm-*, not when resolved". */
-export function wantsWords({ min_severity, matchers, wants_resolved }) {
+/** Of what it is notified: "Warning and critical, where job is llm-*, not when resolved". */
+export function wantsWords({ min_severity, matchers, wants_resolved, heartbeat_every_s }) {
+  if (heartbeat_every_s) return `A heartbeat every ${duration(heartbeat_every_s)} while the service works, no alerts`
   const severity = { info: "Every severity", warning: "Warning and critical", critical: "Critical only" }[min_severity]
   return [severity, matchers.length > 0 && `where ${matchersWords(matchers)}`, !wants_resolved && "not when resolved"]
     .filter(Boolean)
@@ -153,6 +167,9 @@ const KINDS = {
   test: "a test",
   "notifier-unhealthy": "another receiver is failing",
   "fix-outcome": "what a fix has achieved",
+  "service-down": "the service does not work",
+  "service-up": "the service works again",
+  heartbeat: "a heartbeat",
 }
 
 /** The icon of a notification's state. */

@@ -20,6 +20,7 @@ const SECTIONS = new Set([
   "uniform-slowdown",
   "silent-worker",
   "stalled",
+  "crashed",
   "low-fidelity",
 ])
 

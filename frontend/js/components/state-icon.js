@@ -21,6 +21,8 @@ const SHAPES = {
   finished: TICK,
   straggling: () => [h("path", { d: "M6 .8 11.8 11.2H.2z", fill: "currentColor" })],
   stalled: () => [h("rect", { x: 1, y: 1, width: 10, height: 10, fill: "currentColor" })],
+  crashed: () => [h("path", { d: "M2 2 10 10M10 2 2 10", stroke: "currentColor", "stroke-width": 2.25 })],
+  preempted: () => [h("rect", { x: 1.75, y: 1.75, width: 8.5, height: 8.5, fill: "none", stroke: "currentColor" })],
   silent: RING,
   stale: RING,
   "low-fidelity": () => [
@@ -41,6 +43,7 @@ const TONES = {
   healthy: "is-ok",
   straggling: "is-lost",
   stalled: "is-bad",
+  crashed: "is-bad",
   stale: "is-stale",
   "low-fidelity": "is-doubt",
   live: "is-ok",
@@ -56,7 +59,12 @@ export const STATE_WORDS = {
   "low-fidelity": "Low fidelity",
   "not-analysed": "Not analysed",
   finished: "Finished",
+  crashed: "Crashed",
+  preempted: "Preempted",
 }
+
+/** Whether the job is over, well or not. */
+export const isOver = ({ state }) => state === "finished" || state === "crashed" || state === "preempted"
 
 /** The icon alone; `tone` overrides its colour. */
 export function stateIcon(name, tone = TONES[name] ?? "") {

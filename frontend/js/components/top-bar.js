@@ -23,7 +23,7 @@ const PAGES = [
   { href: "/", text: "Fleet", isHere: (path) => path === "/" || path.startsWith("/jobs/") || path === "/compare" },
   { href: "/alerts", text: "Alerts", isHere: (path) => path.startsWith("/alerts") },
   { href: "/hosts", text: "Hosts", isHere: (path) => path.startsWith("/hosts") },
-  { href: "/settings", text: "Settings", isHere: (path) => path.startsWith("/settings") },
+  { href: "/settings", text: "Settings", isHere: (path) => path.startsWith("/settings") || path === "/status" },
   // Documents of their own, which the server renders.
   { href: "/docs", text: "Docs", isHere: (path) => path.startsWith("/docs") },
 ]

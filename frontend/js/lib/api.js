@@ -70,7 +70,7 @@ export async function getAll(path, most = 1000) {
   return items
 }
 
-/** What the server says of this browser's session: `authenticated`, `scopes`, `lossy`, `price`. */
+/** What the server says of this browser's session: `authenticated`, `scopes`, `lossy`, `disk`, `price`. */
 export function getSession() {
   return getJson("/session")
 }
@@ -78,11 +78,6 @@ export function getSession() {
 /** Whether this browser already has a session. */
 export async function isSignedIn() {
   return (await getSession()).authenticated
-}
-
-/** Sentences about data that a crash could lose; empty where none is at risk. */
-export async function whatMayBeLost() {
-  return (await getSession()).lossy ?? []
 }
 
 /** Trade a token for the session cookie. */

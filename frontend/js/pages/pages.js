@@ -17,6 +17,7 @@ const PAGES = [
   { path: /^\/alerts\/receivers$/, title: "Receivers", load: () => import("./receivers/page.js") },
   { path: /^\/settings\/audit$/, title: "Audit", load: () => import("./audit/page.js") },
   { path: /^\/settings$/, title: "Settings", load: () => import("./settings/page.js") },
+  { path: /^\/status$/, title: "Status", load: () => import("./status/page.js") },
   { path: /^\/compare$/, title: "Compare", load: () => import("./compare/page.js") },
 ]
 const NOWHERE = { title: "No such page", load: () => import("./not-found/page.js") }

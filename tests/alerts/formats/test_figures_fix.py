@@ -3,14 +3,13 @@
 import json
 from dataclasses import replace
 from email import message_from_string, policy
-from typing import get_args
 
 import pytest
 
 from app.alerts.alert import SuggestedFix
 from app.alerts.formats.registry import render_notice
 from app.alerts.formats.text import shorten_notice
-from app.alerts.receiver import Format
+from tests.alerts.formats.test_registry import ALERT_FORMATS
 from tests.alerts.notices import DETAIL, make_receiver, notice, told
 
 COMMAND = "sbatch --exclude=host-017 JOB_SCRIPT"
@@ -31,7 +30,7 @@ def text_of(format_, body):
     return " ".join(str(part.get_content()) for part in parts if not part.is_multipart())
 
 
-@pytest.mark.parametrize("format_", get_args(Format))
+@pytest.mark.parametrize("format_", ALERT_FORMATS)
 def test_firing_message_has_the_fix_its_gain_and_a_command(format_):
     body = message(format_)
     if format_ in PLAIN:
@@ -54,7 +53,7 @@ def test_firing_message_has_the_fix_its_gain_and_a_command(format_):
 
 # A PagerDuty incident holds all data of the alert, as the plain ones do.
 @pytest.mark.parametrize(
-    "format_", [each for each in get_args(Format) if each not in (*PLAIN, "pagerduty")]
+    "format_", [each for each in ALERT_FORMATS if each not in (*PLAIN, "pagerduty")]
 )
 def test_resolved_message_has_no_fix(format_):
     body = message(format_, status="resolved", ends_at_s=1_700_000_100.0)

@@ -3,12 +3,11 @@
 import json
 from dataclasses import replace
 from email import message_from_string, policy
-from typing import get_args
 
 import pytest
 
 from app.alerts.formats.registry import render_notice
-from app.alerts.receiver import Format
+from tests.alerts.formats.test_registry import ALERT_FORMATS
 from tests.alerts.notices import BLAME, DETAIL, make_receiver, notice, told
 
 CULPRIT = {"dp_rank": 3, "stage": 1, "host": "host-043", "rank": 11, "local_rank": 5}
@@ -23,7 +22,7 @@ def sent(format_):
     return render_notice(made, make_receiver(format_)).body
 
 
-@pytest.mark.parametrize("format_", get_args(Format))
+@pytest.mark.parametrize("format_", ALERT_FORMATS)
 def test_the_rank_and_the_gpu_are_named(format_):
     body = sent(format_)
     if format_ == "email":

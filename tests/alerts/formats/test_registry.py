@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from datetime import datetime
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,9 @@ from tests.alerts.notices import BLAME, DETAIL, LABELS, SECRET, make_receiver, n
 
 IMAGE = "https://paceline.example/charts/1.png"
 KINDS: tuple[NoticeKind, ...] = ("firing", "resolved", "test", "notifier-unhealthy")
-every_format = pytest.mark.parametrize("format_", RENDERERS)
+# Those of alerts; a check of healthchecks is only pinged.
+ALERT_FORMATS = [name for name in RENDERERS if name != "healthchecks"]
+every_format = pytest.mark.parametrize("format_", ALERT_FORMATS)
 
 
 def shown(format_, given):
@@ -59,7 +62,7 @@ def test_every_format_renders_every_kind(format_, kind):
 
 def test_outcomes_of_fixes_go_to_receivers_that_keep_no_incident():
     takers = [name for name in RENDERERS if format_takes(name, "fix-outcome")]
-    assert takers == [name for name in RENDERERS if name != "pagerduty"]
+    assert takers == [name for name in ALERT_FORMATS if name != "pagerduty"]
     sentence = "llm-70b: re-split at step 4,120: predicted 1.18\u00d7, achieved 1.16\u00d7."
     outcome = notice(kind="fix-outcome", alerts=(), sentence=sentence, severity="info")
     for name in takers:
@@ -120,7 +123,23 @@ def test_only_alertmanager_pushes_take_refreshes():
 
 def test_only_pagerduty_takes_acknowledgements():
     assert [name for name in RENDERERS if format_takes(name, "acknowledged")] == ["pagerduty"]
-    assert all(format_takes(name, kind) for name in RENDERERS for kind in KINDS)
+    assert all(format_takes(name, kind) for name in ALERT_FORMATS for kind in KINDS)
+
+
+def test_news_of_the_service_go_to_every_receiver_and_only_an_outage_to_a_check():
+    for kind in ("service-down", "service-up"):
+        takers = [name for name in RENDERERS if format_takes(name, kind)]
+        assert set(ALERT_FORMATS) <= set(takers)
+        assert ("healthchecks" in takers) == (kind == "service-down")
+        for name in takers:
+            text = shown(name, notice(kind=kind, alerts=(), sentence="No consumer has worked."))
+            assert "resolve" in text if kind == "service-up" and name == "pagerduty" else True
+            assert "No consumer has worked." in text or kind == "service-up"
+
+
+def test_check_takes_nothing_of_jobs():
+    taken = {kind for kind in get_args(NoticeKind) if format_takes("healthchecks", kind)}
+    assert taken == {"heartbeat", "service-down", "test"}
 
 
 PAGE = "https://paceline.example/"

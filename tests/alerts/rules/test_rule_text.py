@@ -233,6 +233,7 @@ def test_the_rules_that_hold_by_default_can_be_written_and_read_again():
         "step-time",
         "stalled",
         "silent-worker",
+        "crashed",
         "fix-outcome",
     ]
 

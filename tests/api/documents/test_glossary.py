@@ -40,7 +40,7 @@ def _labels() -> dict[str, str]:
     """The glossary's key of each label of a strip of figures."""
     script = _scripts("components/definition.js")
     table = script.partition("const LABELS = {")[2].partition("\n}")[0]
-    return dict(re.findall(r'"?(\w[\w -]*)"?: "([^"]+)"', table))
+    return dict(re.findall(r'"?(\w[^":\n]*)"?: "([^"]+)"', table))
 
 
 def test_every_definition_that_a_page_asks_for_is_in_the_glossary(known):

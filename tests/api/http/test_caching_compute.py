@@ -38,6 +38,28 @@ def test_value_that_costs_nothing_is_computed_again():
     assert [cache.get("a", compute), cache.get("a", compute)] == [1, 2]
 
 
+def test_values_that_nobody_asks_for_are_removed():
+    clock = Clock()
+    cache = ComputeCache[str, int](max_size=10, idle_s=60.0, monotonic=clock)
+    compute = Compute(clock, 1.0)
+    for key in ("revision 1", "used"):
+        cache.get(key, compute)
+    for _ in range(4):
+        clock.now_s += 20.0
+        assert cache.get("used", compute) == 2
+    assert len(cache) == 1
+    assert cache.find("revision 1") is None
+
+
+def test_what_was_evicted_for_its_size_leaves_nothing_behind():
+    clock = Clock()
+    cache = ComputeCache[str, int](max_size=2, idle_s=60.0, monotonic=clock)
+    for number in range(100):
+        cache.get(str(number), Compute(clock, 0.0))
+    assert len(cache) == 2
+    assert len(cache._used_s) <= 5
+
+
 def test_none_is_cached_and_each_key_has_its_own_value():
     clock = Clock()
     cache, compute = cost_aware_cache(clock), Compute(clock, 1.0)

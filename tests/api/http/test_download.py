@@ -14,8 +14,6 @@ import uvicorn
 from app.api.http import connection
 from app.api.http.connection import BoundedHeaders
 from app.api.http.download import Download
-from app.api.http.limits import ConcurrencyLimit
-from app.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -66,15 +64,8 @@ class Reader:
         return b"".join(each["body"] for each in self.messages[1:])
 
 
-def file(made, limit=None, **limits):
-    limit = limit or ConcurrencyLimit(1, "full")
-    return Download(iter(made), limit, name="a.gz", media_type="application/gzip", **limits)
-
-
-def is_free(limit):
-    with contextlib.suppress(Unavailable), limit.slot():
-        return True
-    return False
+def file(made, **limits):
+    return Download(iter(made), name="a.gz", media_type="application/gzip", **limits)
 
 
 async def test_file_arrives_whole_in_small_chunks():
@@ -88,31 +79,22 @@ async def test_file_arrives_whole_in_small_chunks():
     assert b"content-length" not in headers
 
 
-async def test_download_without_a_free_slot_sends_nothing():
-    limit, reader = ConcurrencyLimit(1, "full"), Reader()
-    with limit.slot(), pytest.raises(Unavailable):
-        await file(Pieces(b"a"), limit)(SCOPE, reader.receive, reader.send)
-    assert reader.messages == []
-
-
 @pytest.mark.parametrize(("pieces", "num_messages"), [((), 0), ((b"a",), 2)])
 async def test_error_in_the_first_piece_is_raised(pieces, num_messages):
-    limit, reader = ConcurrencyLimit(1, "full"), Reader()
+    reader = Reader()
     with pytest.raises(ZeroDivisionError):
-        await file(Pieces(*pieces, ZeroDivisionError()), limit)(SCOPE, reader.receive, reader.send)
+        await file(Pieces(*pieces, ZeroDivisionError()))(SCOPE, reader.receive, reader.send)
     assert len(reader.messages) == num_messages
-    assert is_free(limit)
 
 
-async def test_disconnected_reader_frees_its_slot_at_once():
-    made, limit, reader = Pieces(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(3)
-    answer = asyncio.create_task(file(made, limit)(SCOPE, reader.receive, reader.send))
+async def test_disconnected_reader_ends_the_download_at_once():
+    made, reader = Pieces(b"a", endless=True), Reader(3)
+    answer = asyncio.create_task(file(made)(SCOPE, reader.receive, reader.send))
     await reader.is_stuck.wait()
-    assert not is_free(limit)
+    assert not answer.done()
     reader.disconnected.set()
     await answer
     assert made.is_ended
-    assert is_free(limit)
 
 
 @pytest.mark.parametrize("end", ["hang up", "cancel"])
@@ -124,39 +106,35 @@ async def test_running_thread_is_awaited_before_the_generator_closes(end):
         assert go_on.wait(60)
         return b"b"
 
-    made, limit, reader = Pieces(b"a", slow, endless=True), ConcurrencyLimit(1, "full"), Reader()
-    answer = asyncio.create_task(file(made, limit)(SCOPE, reader.receive, reader.send))
+    made, reader = Pieces(b"a", slow, endless=True), Reader()
+    answer = asyncio.create_task(file(made)(SCOPE, reader.receive, reader.send))
     await asyncio.to_thread(begun.wait, 60)
     reader.disconnected.set() if end == "hang up" else answer.cancel()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not is_free(limit)
+    assert not answer.done()
     go_on.set()
     await asyncio.wait([answer])
     assert answer.cancelled() == (end == "cancel")
     assert made.is_ended
-    assert is_free(limit)
 
 
-async def test_stalled_reader_frees_its_slot_after_the_timeout():
-    made, limit, reader = Pieces(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(3)
-    await file(made, limit, send_within_s=0.01)(SCOPE, reader.receive, reader.send)
+async def test_stalled_reader_ends_the_download_after_the_timeout():
+    made, reader = Pieces(b"a", endless=True), Reader(3)
+    await file(made, send_within_s=0.01)(SCOPE, reader.receive, reader.send)
     assert made.is_ended
-    assert is_free(limit)
 
 
 async def test_slow_reader_is_aborted_after_the_total_timeout():
-    made, limit, reader = Pieces(b"a", endless=True), ConcurrencyLimit(1, "full"), Reader(10**9)
-    await file(made, limit, whole_within_s=0.05)(SCOPE, reader.receive, reader.send)
+    made, reader = Pieces(b"a", endless=True), Reader(10**9)
+    await file(made, whole_within_s=0.05)(SCOPE, reader.receive, reader.send)
     assert made.is_ended
-    assert is_free(limit)
 
 
 class Server:
     """A real server of one endless file; `answered` once a response has ended."""
 
     def __init__(self, **limits):
-        self.limit = ConcurrencyLimit(1, "full")
         self.answered = asyncio.Event()
         self._limits = limits
         config = uvicorn.Config(
@@ -190,7 +168,7 @@ class Server:
     async def _answer(self, scope, receive, send):
         try:
             made = Pieces(bytes(100_000), endless=True)
-            await file(made, self.limit, **self._limits)(scope, receive, send)
+            await file(made, **self._limits)(scope, receive, send)
         finally:
             self.answered.set()
 
@@ -199,7 +177,7 @@ async def received(caller):
     return await asyncio.get_running_loop().sock_recv(caller, 65_536)
 
 
-async def test_disconnect_frees_the_slot_without_garbage_collection():
+async def test_disconnect_ends_the_download_without_garbage_collection():
     gc.disable()
     try:
         async with Server() as server:
@@ -208,7 +186,6 @@ async def test_disconnect_frees_the_slot_without_garbage_collection():
                 caller = await server.caller()
                 caller.close()
                 await server.answered.wait()
-                assert is_free(server.limit)
     finally:
         gc.enable()
 
@@ -217,7 +194,6 @@ async def test_connection_of_a_stalled_reader_is_aborted(caplog):
     async with Server(send_within_s=0.05) as server:
         caller = await server.caller()
         await server.answered.wait()
-        assert is_free(server.limit)
         with contextlib.suppress(ConnectionError):
             while await received(caller):
                 pass
@@ -230,7 +206,6 @@ async def test_server_stops_despite_a_stalled_reader(caplog, monkeypatch):
     async with Server() as server:
         caller = await server.caller()
     assert server.answered.is_set()
-    assert is_free(server.limit)
     assert errors(caplog) == []
     caller.close()
 

@@ -75,8 +75,8 @@ async def test_body_over_the_limit_is_refused_while_it_arrives():
 @pytest.mark.parametrize(
     ("headers", "error"),
     [
-        ({"content_length": "4"}, TooLarge),
-        ({"content_length": "9" * 5000}, TooLarge),
+        ({"content_length": "4", "expect": "100-continue"}, TooLarge),
+        ({"content_length": "9" * 5000, "expect": "100-continue"}, TooLarge),
         ({"content_length": "-1"}, BadRequest),
         ({"content_length": "four"}, BadRequest),
         ({"content_encoding": "zstd"}, UnsupportedMedia),

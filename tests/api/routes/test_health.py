@@ -10,6 +10,7 @@ from app.errors import StoreUnavailable
 from app.ingest.queue import Lag
 from app.store import shards
 from app.store.database import Store, is_migrated
+from app.store.disk.usage import DiskWatch
 from tests.api.server import NOW_S, json_batch, running
 from tests.ingest.memory_queue import MemoryQueue
 
@@ -40,7 +41,7 @@ async def test_healthy_service_is_ready(api):
     shown = ready.json()
     assert (shown["status"], shown["degraded"]) == ("ready", [])
     assert {name: check["ok"] for name, check in shown["checks"].items()} == dict.fromkeys(
-        ["queue", "room", "store", "consumers", "shards", "backlog", "durability"], True
+        ["queue", "room", "store", "consumers", "shards", "backlog", "disk", "durability"], True
     )
     assert shown["checks"]["consumers"]["sentence"] == "1 is alive"
 
@@ -131,6 +132,7 @@ def watch_of(empty_database):
         "num_shards": NUM_SHARDS,
         "lease_s": 15.0,
         "allow_lossy": False,
+        "disk": DiskWatch(),
         "now_s": lambda: NOW_S,
         "monotonic": lambda: 0.0,
     }

@@ -1,11 +1,12 @@
 """Settings of the service without secrets, and retention of a project."""
 
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from app.store import retention
-from app.store.retention import RetentionDays
+from app.store.retention import RetentionLimits
 from tests.api.server import TOKEN, running
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +22,7 @@ async def keep(client, raw_days, results_days):
 async def test_settings_route_shows_the_configured_values(empty_database, tmp_path):
     path = tmp_path / "own.db"
     path.write_bytes(empty_database.read_bytes())
-    more = {"window_steps": 16, "silent_after_s": 42.0, "keep_raw_days": 3.0}
+    more: dict[str, Any] = {"window_steps": 16, "silent_after_s": 42.0, "keep_raw_days": 3.0}
     async with running(f"sqlite:///{path}", **more) as api:
         answer = await api.client.get(PATH)
     found = answer.json()
@@ -58,15 +59,19 @@ async def test_retention_can_be_set_and_reset(api):
     assert changed == {
         "raw_days": 30.0,
         "results_days": 180.0,
+        "max_gb": None,
         "has_own_raw_days": True,
         "has_own_results_days": False,
+        "has_own_max_gb": False,
         "usual_raw_days": 14.0,
         "usual_results_days": 180.0,
+        "usual_max_gb": None,
+        "stored_gb": 0.0,
     }
     assert (await api.client.get(PATH)).json()["retention"] == changed
     with api.store.read() as conn:
-        [policy] = retention.policies(conn, RetentionDays(14.0, 180.0))
-    assert (policy.project, policy.days) == ("default", RetentionDays(30.0, 180.0))
+        [policy] = retention.policies(conn, RetentionLimits(14.0, 180.0))
+    assert (policy.project, policy.limits) == ("default", RetentionLimits(30.0, 180.0))
     again = (await keep(api.client, None, None)).json()
     assert (again["raw_days"], again["has_own_raw_days"]) == (14.0, False)
 
@@ -77,6 +82,23 @@ async def test_retention_of_one_project_does_not_affect_another(api):
         assert (await keep(other, 2.0, 3.0)).status_code == 200
         assert (await other.get(PATH)).json()["retention"]["raw_days"] == 2.0
     assert (await api.client.get(PATH)).json()["retention"]["raw_days"] == 14.0
+
+
+async def test_quota_can_be_set_alone_stays_when_left_out_and_is_reset_by_null(api):
+    body = {"raw_days": None, "results_days": None}
+    found = await api.client.put(f"{PATH}/retention", json=body | {"max_gb": 1.5})
+    assert (found.json()["max_gb"], found.json()["has_own_max_gb"]) == (1.5, True)
+    assert (await keep(api.client, 30.0, None)).json()["max_gb"] == 1.5
+    found = await api.client.put(f"{PATH}/retention", json=body | {"max_gb": None})
+    assert (found.json()["max_gb"], found.json()["has_own_max_gb"]) == (None, False)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1e10, "2"])
+async def test_invalid_quotas_are_refused(api, most):
+    body = {"raw_days": None, "results_days": None, "max_gb": most}
+    answer = await api.client.put(f"{PATH}/retention", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["field"] == "body.max_gb"
 
 
 @pytest.mark.parametrize("days", [0, -1, 0.5, 1e9, "30", True])

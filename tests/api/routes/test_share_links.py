@@ -175,7 +175,7 @@ async def test_links_stay_in_the_list_as_long_as_results(job):
     with job.store.read() as conn:
         now_s = database_now_s(conn)
     assert now_s > NOW_S + 2 * DAY_S
-    days = retention.RetentionDays(1.0, 1.0)
+    days = retention.RetentionLimits(1.0, 1.0)
     removed = {each.kind for each in retention.sweep(job.store, days)}
     assert "share links" in removed
     assert (await job.client.get("/api/v1/shares")).json()["items"] == []

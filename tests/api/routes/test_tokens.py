@@ -87,7 +87,6 @@ async def test_session_ends_with_its_token(api):
     async with api.anonymous_client() as page:
         answer = await page.post("/api/v1/session", json={"token": created["token"]})
         assert answer.status_code == 204
-        assert created["token_id"] in answer.headers["set-cookie"]
         assert (await page.get("/api/v1/jobs")).status_code == 200
         await api.client.delete(f"{PATH}/{created['token_id']}")
         assert (await page.get("/api/v1/jobs")).status_code == 401

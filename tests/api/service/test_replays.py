@@ -2,14 +2,14 @@
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event
+from threading import Barrier
 
 import pytest
 
 from app.api.service import replays as module
-from app.api.service.replays import BYTES_PER_OP, MAX_BUILD_WAITERS, ReplayCache
+from app.api.service.replays import BYTES_PER_OP, ReplayCache
 from app.engine.replays import prepare
-from app.errors import Conflict, JobNotFound, Unavailable, WindowNotFound
+from app.errors import Conflict, JobNotFound, WindowNotFound
 from app.store import hosts
 from tests.api import recorded
 from tests.api.server import closed_again, recorded_record, window_record
@@ -20,6 +20,7 @@ from tests.engine.clocks.shifted_windows import recorded as shown
 pytestmark = pytest.mark.anyio
 
 JOB = "default/llm-70b"
+ROUNDING_S = 20e-6  # of stored times, each by up to 1 us, along a step's chain
 
 
 @pytest.fixture
@@ -60,8 +61,8 @@ async def test_replay_uses_the_clock_of_the_analysis(api):
     assert replay.window.hosts == window.hosts
     assert replay.clocks.offset_s == pytest.approx(analysed.clocks.offset_s)
     assert max(replay.clocks.offset_s.values()) > 0.09
-    assert replay.simulated_s == pytest.approx(analysed.simulated_s, rel=1e-9)
-    assert replay.recorded_s == pytest.approx(analysed.recorded_s, rel=1e-9)
+    assert replay.simulated_s == pytest.approx(analysed.simulated_s, abs=ROUNDING_S)
+    assert replay.recorded_s == pytest.approx(analysed.recorded_s, abs=ROUNDING_S)
 
 
 async def test_latest_is_the_newest_closed_window_of_the_current_run(api):
@@ -176,50 +177,31 @@ async def test_replay_larger_than_the_cache_stays_until_the_next(api, built):
     assert built == ["1-0", "1-2", "1-0"]
 
 
+NUM_CALLERS = 8
+
+
 async def test_concurrent_callers_share_one_build(api, built):
     await api.register()
     recorded.save(api, recorded.window())
-    replays, together = ReplayCache(api.store), Barrier(MAX_BUILD_WAITERS)
+    replays, together = ReplayCache(api.store), Barrier(NUM_CALLERS)
 
     def get(_):
         together.wait()
         return replays.get(JOB, "1-0")
 
-    with ThreadPoolExecutor(MAX_BUILD_WAITERS) as pool:
-        found = list(pool.map(get, range(MAX_BUILD_WAITERS)))
+    with ThreadPoolExecutor(NUM_CALLERS) as pool:
+        found = list(pool.map(get, range(NUM_CALLERS)))
     assert built == ["1-0"]
     assert all(each is found[0] for each in found)
 
 
-async def test_failed_build_frees_its_waiting_slot(api, monkeypatch):
+async def test_failed_build_is_tried_again(api, monkeypatch):
     await api.register()
     recorded.save(api, recorded.window())
     replays = ReplayCache(api.store)
     with monkeypatch.context() as patched:
         patched.setattr(module, "prepare", lambda window: 1 / 0)
-        for _ in range(MAX_BUILD_WAITERS + 1):
+        for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 replays.get(JOB, "1-0")
     assert replays.get(JOB, "1-0").steps == (0, 1)
-
-
-async def test_callers_over_the_waiting_limit_are_refused(api, monkeypatch):
-    await api.register()
-    recorded.save(api, recorded.window(0), recorded.window(2))
-    begun, go_on = Event(), Event()
-
-    def slowly(window):
-        begun.set()
-        assert go_on.wait(60)
-        return prepare(window)
-
-    monkeypatch.setattr(module, "prepare", slowly)
-    replays = ReplayCache(api.store, max_waiting=1)
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(replays.get, JOB, "1-0")
-        assert begun.wait(60)
-        with pytest.raises(Unavailable, match="too many others"):
-            replays.get(JOB, "1-2")
-        go_on.set()
-        assert first.result().window.id == "1-0"
-    assert replays.get(JOB, "1-2").window.id == "1-2"

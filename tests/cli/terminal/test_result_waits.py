@@ -16,6 +16,7 @@ RESULT: dict[str, Any] = {
     "gpu_time_wasted": 0.01,
     "launch_slowdown": 1.0,
     "fidelity": {"discrepancy": 0.01, "verdict": "ok"},
+    "steps": [0, 1],
     "step_time_s": {"recorded": [2.0, 2.4]},
     "findings": [],
     "ruled_out": [],

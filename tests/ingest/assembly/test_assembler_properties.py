@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.ingest.assembly.assembler import EarlierBatch, RunAssembler, WindowRules
 from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.windows import pack_window, unpack_window
+from app.ingest.assembly.window_codec import pack_remainders, pack_window, unpack_window
 from app.ingest.wire.codec import encode, read_entry
 from app.trace.window import OPTIONAL, TABLE_DTYPES
 from tests.example_counts import many
@@ -104,7 +104,7 @@ def test_any_order_of_late_data_gives_the_same_operations(arrival, data):
     overdue = set(data.draw(st.lists(st.integers(0, len(order)), max_size=3)))
     crashing_run = CrashingRun(batches, order, overdue)
     windows, num_late = crashing_run.play()
-    stored = [unpack_window(blob).ops for blob in crashing_run.closed.ops.values()]
+    stored = [unpack_window(*packed).ops for packed in crashing_run.closed.ops.values()]
     assert sum(table.num_ops for table in stored) + num_late == NUM_OPS
     settled = [*(step for window in windows.values() for step in window[2])]
     settled += [each.step for window in windows.values() for each in window[3]]
@@ -188,7 +188,7 @@ tables = st.integers(0, 30).flatmap(tables_of)
 
 @given(tables)
 def test_packed_operations_round_trip(table):
-    decoded = unpack_window(pack_window(table)).ops
+    decoded = unpack_window(pack_window(table), pack_remainders(table)).ops
     assert decoded.columns().keys() == table.columns().keys()
     for name, before in table.columns().items():
         after = decoded.columns()[name]

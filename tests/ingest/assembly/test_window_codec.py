@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.ingest.assembly.windows import pack_window, unpack_window
+from app.ingest.assembly.window_codec import pack_window, unpack_window
 
 # Three operations as the first release packed them.
 OF_THE_FIRST_RELEASE = (

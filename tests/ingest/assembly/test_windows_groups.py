@@ -8,7 +8,7 @@ import pytest
 from app.ingest.assembly import op_table, windows
 from app.ingest.assembly.assembler import EarlierBatch, RunAssembler, WindowRules
 from app.ingest.assembly.op_table import GroupSlice, OpTable, group_table_of_slices
-from app.ingest.assembly.windows import pack_window, unpack_window
+from app.ingest.assembly.window_codec import pack_window, unpack_window
 from app.ingest.batch import GroupRows, OpBatch
 from app.trace.collectives import RankGroup, RankPlace
 from app.trace.job import Job, Parallelism
@@ -77,7 +77,7 @@ def restored(run, closed, before):
 
 # Untyped: none of these is None in these tests.
 def stored(change):
-    return unpack_window(change.ops)
+    return unpack_window(*change.ops)
 
 
 def collectives_of(window):
@@ -153,7 +153,7 @@ def test_run_without_collectives_stores_no_collectives():
     changes = feed(run, [each for step in range(WINDOW_STEPS) for each in step_batches(step)])
     [change] = [each for each in changes if each.ops is not None]
     assert change.window.collectives is None
-    assert change.ops == pack_window(stored(change).ops)
+    assert change.ops == (pack_window(stored(change).ops), None)
     assert stored(change).groups is None
     assert run._closed.kept == []
 

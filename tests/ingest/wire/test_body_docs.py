@@ -72,7 +72,7 @@ def test_worked_example_is_accepted_and_queued_unchanged(body):
 
 def test_json_and_binary_batches_are_equal(body):
     expected = decode(body, BINARY_TYPE, SIZES).batch
-    examples = [text for text in blocks("json") if '"epoch"' in text and "groups" not in text]
+    examples = [text for text in blocks("json") if '"batch_seq"' in text and "groups" not in text]
     assert len(examples) == 2
     for text in examples:
         batch = decode(text.encode(), JSON_TYPE, SIZES).batch

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge
-from app.ingest.batch import LAST_START_NS, MAX_STEP_JUMP
+from app.ingest.batch import LAST_START_NS, MAX_FIRST_STEP, MAX_STEP_JUMP
 from app.ingest.wire.body import (
     ANY_RATIO_BYTES,
     MAX_DECODED_BYTES,
@@ -51,7 +51,7 @@ def encoding(name):
 
 row_values = st.fixed_dictionaries(
     {
-        "step": st.integers(0, LARGE),
+        "step": st.integers(0, MAX_FIRST_STEP),
         "optype": st.sampled_from(OP_NAMES),
         "start_ns": st.integers(0, LAST_START_NS),
         "duration_ns": st.integers(0, 86_400 * 10**9),
@@ -121,7 +121,7 @@ def test_all_forms_and_encodings_decode_to_the_same_batch(columns):
     for body_of, media in FORMS.values():
         for name, compress in ENCODERS.items():
             body = compress(body_of(fields))
-            decoded = decode(body, media, SIZES, content_encoding=encoding(name))
+            decoded = decode(body, media, SIZES, content_encoding=encoding(name), last_step=LARGE)
             assert decoded.rejected == 0
             found += [content_of(decoded.batch), content_of(read_entry(encode(decoded.batch)))]
     assert all(each == found[0] for each in found)
@@ -321,6 +321,17 @@ def test_only_steps_beyond_the_maximum_jump_are_refused(form):
     assert decode(body, media, SIZES).rejected == 0  # no step of the run is known yet
     with pytest.raises(InvalidRequest, match="no row can be taken"):
         decode(body_of(batch_fields(columns={"step": [2**62, 2**62]})), media, SIZES)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_run_cannot_begin_at_a_step_that_no_run_reaches(form):
+    body_of, media = FORMS[form]
+    steps = [MAX_FIRST_STEP, 10**15]
+    decoded = decode(body_of(batch_fields(columns={"step": steps})), media, SIZES)
+    assert decoded.batch.columns.step.tolist() == steps[:1]
+    [error] = decoded.errors
+    assert (error.index, error.code) == (1, "step_jump")
+    assert "greatest that a run may begin with" in error.message
 
 
 def test_done_step_beyond_the_maximum_jump_is_refused():

@@ -5,7 +5,7 @@ from sqlalchemy import event as events
 from sqlalchemy import text
 
 from app.alerts.labels import Matcher
-from app.alerts.receiver import SETTINGS_RECEIVER_ID
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, public_address
 from app.alerts.retry import FAILURES_TO_OPEN, PROBE_EVERY_S
 from app.api.http.principal import ROOT
 from app.api.routes.alerts.receivers import own_receiver
@@ -13,6 +13,7 @@ from app.errors import Conflict, InvalidRequest, ReceiverNotFound, StoreUnavaila
 from app.store.alerting import receivers
 from app.store.alerting.receivers import MAX_PUSH_RECEIVERS, MAX_RECEIVERS, ReceiverHealth
 from app.store.database import Store
+from tests.secret_keys import KEYS
 from tests.store.factories import webhook_receiver
 
 WHOLE = webhook_receiver(
@@ -51,7 +52,6 @@ def test_receiver_is_read_back(store, added):
     added(WHOLE)
     with store.read() as conn:
         assert receivers.get(conn, "default", "hook") == WHOLE
-        assert receivers.for_project(conn, "default") == [WHOLE]
         assert receivers.of_ids(conn, ["hook", "nothing"]) == {"hook": WHOLE}
 
 
@@ -61,7 +61,8 @@ def test_lists_of_receivers_never_read_secrets(store, added):
     with store.read() as conn:
         events.listen(conn, "before_cursor_execute", lambda *given: asked.append(given[2]))
         [found] = receivers.without_secrets(conn, "default")
-    assert found == replace(WHOLE, secrets=(), headers={})
+    address = public_address(WHOLE.format, WHOLE.url)
+    assert found == replace(WHOLE, url=address, secrets=(), headers={})
     assert asked
     assert not any("endpoints.secrets" in each or "headers" in each for each in asked)
 
@@ -70,9 +71,9 @@ def test_project_has_its_receivers_and_that_of_the_settings(store, added):
     added(webhook_receiver("b"), webhook_receiver("a"), webhook_receiver("c", project="other"))
     with store.write() as conn:
         receivers.put_settings_receiver(conn, SETTINGS_RECEIVER)
-        for find in (receivers.without_secrets, receivers.for_project):
-            assert ids(find(conn, "default")) == ["a", "b", SETTINGS_RECEIVER_ID]
-            assert ids(find(conn, "nobody")) == [SETTINGS_RECEIVER_ID]
+        for project, its in (("default", ["a", "b"]), ("nobody", [])):
+            found = receivers.without_secrets(conn, project)
+            assert ids(found) == [*its, SETTINGS_RECEIVER_ID]
         assert receivers.get(conn, "default", SETTINGS_RECEIVER_ID) == SETTINGS_RECEIVER
         with pytest.raises(ReceiverNotFound):
             receivers.get(conn, "default", "c")
@@ -90,7 +91,7 @@ def test_receivers_of_other_projects_cannot_be_changed(store, added):
         receivers.update(conn, webhook_receiver("c", project="other", name="new"))
         assert receivers.get(conn, "other", "c").name == "new"
         receivers.remove(conn, "other", "c")
-        assert ids(receivers.for_project(conn, "other")) == [SETTINGS_RECEIVER_ID]
+        assert ids(receivers.without_secrets(conn, "other")) == [SETTINGS_RECEIVER_ID]
 
 
 def test_receiver_of_the_settings_is_added_and_removed(store):
@@ -116,7 +117,7 @@ def test_receiver_of_the_settings_is_added_and_removed(store):
         assert receivers.get(conn, "default", SETTINGS_RECEIVER_ID).is_enabled
         assert receivers.health(conn, [SETTINGS_RECEIVER_ID])[SETTINGS_RECEIVER_ID].failures == 0
         receivers.put_settings_receiver(conn, None)
-        assert receivers.for_project(conn, "default") == []
+        assert receivers.without_secrets(conn, "default") == []
 
 
 def test_failing_receiver_is_probed_until_a_success(store, added, fail):
@@ -203,7 +204,7 @@ def test_alertmanagers_of_a_project_are_limited(store, added):
 
 def test_receiver_read_for_update_is_locked(pg_url):
     """Otherwise one change would undo a concurrent secret rotation."""
-    store = Store(pg_url)
+    store = Store(pg_url, keys=KEYS)
     with store.write() as conn:
         receivers.add(conn, webhook_receiver("e"))
     with store.write() as first:
@@ -222,4 +223,4 @@ def test_every_receiver_field_has_a_column(store, added):
     added(WHOLE)
     with store.read() as conn:
         row = conn.execute(text("SELECT * FROM endpoints")).mappings().one()
-    assert {each.name for each in fields(WHOLE)} <= {*row, "headers"}
+    assert {each.name for each in fields(WHOLE)} <= {*row, "headers", "locked"}

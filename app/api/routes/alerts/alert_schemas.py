@@ -110,6 +110,7 @@ class AlertFiguresOut(ResponseModel):
         description="The first few silent workers, for a rule on `silent-worker`."
     )
     num_named: int = Field(description="Total number of silent workers.")
+    ended: str | None = Field(description="What ended the job, for a rule on `crashed`.")
 
 
 def alert_figures(detail: Detail) -> dict[str, Any]:

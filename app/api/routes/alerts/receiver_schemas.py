@@ -11,7 +11,13 @@ from fastapi import Path
 from pydantic import ConfigDict, Field, StringConstraints, computed_field
 
 from app.alerts.guard.guard import SsrfGuard
-from app.alerts.receiver import SETTINGS_RECEIVER_ID, Format, Receiver
+from app.alerts.receiver import (
+    SETTINGS_RECEIVER_ID,
+    Format,
+    Receiver,
+    public_address,
+    url_origin,
+)
 from app.alerts.rule import Severity
 from app.alerts.sending import KEY_PREFIX, refuse_unusable_receiver
 from app.alerts.smtp import MailServer
@@ -27,13 +33,14 @@ from app.api.http.fields import (
 )
 from app.api.http.principal import Principal
 from app.api.routes.audit import CHANGED_VALUE, changed_fields
-from app.api.service.service import url_origin
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, SecretsLocked
 from app.store.alerting.alerts import MAX_URL
 from app.store.alerting.deliveries import DeliveryCount
 from app.store.alerting.receivers import MAX_HEADERS, MAX_NAME, ReceiverHealth
 
-ReceiverState = Literal["ok", "untried", "unreachable", "failing", "resting", "disabled", "off"]
+ReceiverState = Literal[
+    "ok", "untried", "unreachable", "failing", "resting", "disabled", "off", "locked"
+]
 RECEIVER_PATTERN = "^[0-9a-z_]{1,32}$"
 ReceiverId = Annotated[
     str,
@@ -53,7 +60,7 @@ class ReceiverHealthOut(ResponseModel):
         "`last_detail`; `failing`: the last attempt failed; `resting`: after many failures, one "
         "attempt per minute; "
         "`disabled`: given up, see `disabled_reason`; `off`: `is_enabled` is "
-        "false."
+        "false; `locked`: its encrypted address and secrets cannot be read, see `last_detail`."
     )
     failures: int = Field(description="Number of successive failed attempts.")
     failing_since: datetime | None
@@ -64,7 +71,8 @@ class ReceiverHealthOut(ResponseModel):
     disabled_reason: str | None
     last_ok_at: datetime | None
     last_detail: str | None = Field(
-        description="Result of the last attempt, or of connecting when it was saved; for the "
+        description="Result of the last attempt, or of connecting when it was saved, or why its "
+        "secrets cannot be read; for the "
         "operator's receiver, only shown to "
         "the operator."
     )
@@ -101,6 +109,10 @@ class ReceiverOut(ResponseModel):
     min_severity: Severity
     wants_resolved: bool
     is_enabled: bool
+    heartbeat_every_s: float | None = Field(
+        description="Of a dead-man's switch: seconds between its heartbeats; it gets no alerts. "
+        "null: a receiver of alerts."
+    )
     health: ReceiverHealthOut
     deliveries: DeliveryCountsOut
 
@@ -144,6 +156,16 @@ class RotatedSecretOut(ResponseModel):
     )
 
 
+_SHOWN_FIELDS = (
+    "name",
+    "format",
+    "min_severity",
+    "wants_resolved",
+    "is_enabled",
+    "heartbeat_every_s",
+)
+
+
 def is_address_hidden(endpoint_id: str, caller: Principal) -> bool:
     """Whether the address is hidden: that of the settings, from all but the operator."""
     return endpoint_id == SETTINGS_RECEIVER_ID and not caller.is_operator
@@ -158,9 +180,8 @@ def receiver_fields(
     """The fields of `ReceiverOut`, as the caller may see them."""
     hidden = is_address_hidden(receiver.endpoint_id, caller)
     known = health or ReceiverHealth()
-    same = ("name", "format", "min_severity", "wants_resolved", "is_enabled")
     return {
-        **{name: getattr(receiver, name) for name in same},
+        **{name: getattr(receiver, name) for name in _SHOWN_FIELDS},
         "receiver_id": receiver.endpoint_id,
         "address": None if hidden else public_address(receiver.format, receiver.url),
         "is_of_settings": receiver.endpoint_id == SETTINGS_RECEIVER_ID,
@@ -175,11 +196,6 @@ def secret_fields(receiver: Receiver) -> dict[str, Any]:
     return {"header_names": sorted(receiver.headers), "has_secret": bool(receiver.secrets)}
 
 
-def public_address(format_: Format, url: str) -> str:
-    """The part of a receiver's address that is no secret."""
-    return url if format_ == "email" else url_origin(url)
-
-
 def _health_out(receiver: Receiver, known: ReceiverHealth) -> ReceiverHealthOut:
     times: Mapping[str, float | None] = {
         "failing_since": known.failing_since_s,
@@ -188,15 +204,18 @@ def _health_out(receiver: Receiver, known: ReceiverHealth) -> ReceiverHealthOut:
         "last_ok_at": known.last_ok_s,
     }
     return ReceiverHealthOut(
-        state=_receiver_state(receiver, known),
+        state=receiver_state(receiver, known),
         failures=known.failures,
         disabled_reason=known.disabled_reason,
-        last_detail=known.last_detail,
+        last_detail=receiver.locked or known.last_detail,
         **{name: timestamp_or_none(at_s) for name, at_s in times.items()},
     )
 
 
-def _receiver_state(receiver: Receiver, health: ReceiverHealth) -> ReceiverState:
+def receiver_state(receiver: Receiver, health: ReceiverHealth) -> ReceiverState:
+    """The state of a receiver in a word."""
+    if receiver.locked is not None:
+        return "locked"
     if health.disabled_at_s is not None:
         return "disabled"
     if not receiver.is_enabled:
@@ -222,9 +241,8 @@ _SECRET_FIELDS = ("url", "secrets", "headers")
 
 def receiver_audit(receiver: Receiver) -> dict[str, Any]:
     """A receiver for the audit: only the host of its address and the names of its headers."""
-    same = ("name", "format", "min_severity", "wants_resolved", "is_enabled")
     return {
-        **{name: getattr(receiver, name) for name in same},
+        **{name: getattr(receiver, name) for name in _SHOWN_FIELDS},
         "address": public_address(receiver.format, receiver.url),
         "matchers": [each.model_dump(mode="json") for each in matchers_out(receiver.matchers)],
         "header_names": sorted(receiver.headers),
@@ -270,6 +288,7 @@ Headers = Annotated[
         "values are never shown.",
     ),
 ]
+HeartbeatInterval = Annotated[float, Field(ge=10, le=86_400, allow_inf_nan=False)]
 Secret = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]*$")]
 
 
@@ -299,6 +318,12 @@ class ReceiverIn(RequestModel):
     min_severity: Severity = "info"
     wants_resolved: bool = True
     is_enabled: bool = True
+    heartbeat_every_s: HeartbeatInterval | None = Field(
+        None,
+        description="Make it a dead-man's switch: it gets a heartbeat every so many seconds while "
+        "the service works, and no alerts. Required for format `healthchecks`; not for formats "
+        "for people.",
+    )
 
     def receiver(self, project: str, guard: SsrfGuard, mail: MailServer | None) -> Receiver:
         """The receiver for the store, with a signing secret if its format signs.
@@ -326,6 +351,7 @@ class ReceiverIn(RequestModel):
                 min_severity=self.min_severity,
                 wants_resolved=self.wants_resolved,
                 is_enabled=self.is_enabled,
+                heartbeat_every_s=self.heartbeat_every_s,
             ),
             guard,
             mail,
@@ -347,9 +373,18 @@ class ReceiverChange(RequestModel):
     min_severity: Severity | None = None
     wants_resolved: bool | None = None
     is_enabled: bool | None = None
+    heartbeat_every_s: HeartbeatInterval | None = Field(
+        None, description="New interval; only of a receiver that gets heartbeats."
+    )
 
     def applied(self, known: Receiver, guard: SsrfGuard, mail: MailServer | None) -> Receiver:
-        """The receiver with these changes; raises as `ReceiverIn.receiver` does."""
+        """The receiver with these changes; raises as `ReceiverIn.receiver` does.
+
+        Raises:
+            SecretsLocked: its stored secrets cannot be read, so they cannot be kept.
+        """
+        if known.locked is not None:
+            raise SecretsLocked(f"{known.locked}; or delete the receiver and create it anew")
         same = ("name", "url", "headers", "min_severity", "wants_resolved", "is_enabled")
         said = {name: getattr(self, name) for name in same if getattr(self, name) is not None}
         if self.matchers is not None:
@@ -357,6 +392,12 @@ class ReceiverChange(RequestModel):
         if self.secret is not None:
             _check_takes_secret(known.format)
             said["secrets"] = [self.secret]
+        if self.heartbeat_every_s is not None:
+            if known.heartbeat_every_s is None:
+                raise InvalidRequest(
+                    "heartbeat_every_s: this receiver gets alerts; create another for heartbeats"
+                )
+            said["heartbeat_every_s"] = self.heartbeat_every_s
         self._check_elsewhere(known)
         return _checked_receiver(replace(known, **said), guard, mail)
 

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 
 from app.alerts.formats.registry import render_notice
 from app.alerts.notice import Notice
-from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver
+from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver, public_address
 from app.alerts.sending import Transport, mail_route, send, why_not_reached
 from app.api.http.fields import ResponseModel, timestamp_or_none
 from app.api.http.limits import check_manual_send
@@ -28,7 +28,6 @@ from app.api.routes.alerts.receiver_schemas import (
     RotatedSecretOut,
     is_address_hidden,
     new_secret,
-    public_address,
     receiver_audit,
     receiver_changes,
     receiver_fields,
@@ -37,7 +36,7 @@ from app.api.routes.alerts.receiver_schemas import (
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
 from app.api.service.service import Service
-from app.errors import Conflict, Forbidden, NoConsumer
+from app.errors import Conflict, Forbidden, NoConsumer, SecretsLocked
 from app.store import shards
 from app.store.alerting import deliveries, notifications, outbox, receivers
 from app.store.alerting.outbox import pull_forward
@@ -294,6 +293,8 @@ def rotate_receiver_secret(
     with service.store.write() as conn:
         now_s = service.database_time(conn)
         known = own_receiver(conn, caller, receiver_id)
+        if known.locked is not None:
+            raise SecretsLocked(known.locked)
         if known.format not in SIGNED_FORMATS:
             raise Conflict(f"format {known.format} does not sign: change its secret by PATCH")
         old = list(known.secrets_at(now_s)[:1])
@@ -343,6 +344,8 @@ def test_receiver(
     with service.store.write() as conn:
         now_s = service.database_time(conn)
         receiver = testable_receiver(conn, caller, receiver_id)
+        if receiver.locked is not None:
+            raise SecretsLocked(receiver.locked)
         if receiver.format == "email":
             mail_route(service.mail, receiver)
         check_manual_send(conn, caller.project, now_s)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header
 from fastapi.exceptions import RequestValidationError
 from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -18,6 +19,7 @@ from app.alerts.rule import On, Rule, Severity
 from app.alerts.rules import rule_text
 from app.alerts.rules.rule_text import MAX_RULES, MAX_RULES_BYTES
 from app.api.http import bodies
+from app.api.http.errors import MAX_FIELDS
 from app.api.http.fields import Label, RequestModel, ResponseModel, Text
 from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
@@ -174,16 +176,16 @@ async def rules_text(request: HttpRequest) -> str:
             raise BadRequest("the text is not valid UTF-8") from None
     if media != bodies.JSON_TYPE:
         raise UnsupportedMedia(f"send {YAML_TYPE} or {bodies.JSON_TYPE}")
-    return _as_yaml(bodies.read_json(body, media))
+    return await run_in_threadpool(_as_yaml, body, media)
 
 
-def _as_yaml(given: object) -> str:
+def _as_yaml(body: bytes, media: str) -> str:
     try:
-        known = RulesIn.model_validate(given)
+        known = RulesIn.model_validate(bodies.read_json(body, media))
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise RequestValidationError(
-            [{**each, "loc": ("body", *each["loc"])} for each in found]
+            [{**each, "loc": ("body", *each["loc"])} for each in found[:MAX_FIELDS]]
         ) from error
     return rule_text.dump_rules([rule.rule() for rule in known.rules])
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from app import formatting
 from app.api.service.job_state import (
+    ENDED_STATES,
     JobState,
     StateThresholds,
     job_state,
@@ -20,6 +21,7 @@ from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
 from app.store.database import JobId, from_cursor, to_cursor
 from app.store.fleet import FleetLine, LossSum
+from app.trace.exits import end_sentence
 from app.trace.job import job_of
 
 HOURS_A_DAY = 24.0
@@ -27,7 +29,7 @@ HOURS_A_DAY = 24.0
 # States in which the newest figures are current.
 MEASURED_STATES: tuple[JobState, ...] = ("healthy", "straggling")
 LOSING_STATES: tuple[JobState, ...] = ("straggling", "stalled")
-_DIAGNOSED_STATES: tuple[JobState, ...] = (*MEASURED_STATES, "low-fidelity", "finished")
+_DIAGNOSED_STATES: tuple[JobState, ...] = (*MEASURED_STATES, "low-fidelity", *ENDED_STATES)
 
 
 class FleetJob(NamedTuple):
@@ -83,13 +85,15 @@ def fleet_jobs(
 
 
 def job_missing_data_text(job: FleetJob, now_s: float) -> str | None:
-    """Text on a job's missing data; None if data arrives or the job has ended."""
+    """Text on a job's missing data, or what ended it; None if data arrives or all went well."""
     line = job.line
     match job.state:
         case "silent":
             return f"{formatting.plural(len(line.silent_ranks or ()), 'rank')} silent"
         case "stalled" | "stale":
             return f"no data for {formatting.duration(silent_for_s(line, now_s) or 0.0)}"
+        case "crashed" | "preempted" if line.end_cause:
+            return f"{job.state}: {end_sentence(line.end_cause)}"
     return None
 
 
@@ -124,6 +128,7 @@ Direction = Literal["asc", "desc"]
 
 # Most severe first.
 _STATES_BY_SEVERITY: tuple[JobState, ...] = (
+    "crashed",
     "stalled",
     "straggling",
     "silent",
@@ -131,6 +136,7 @@ _STATES_BY_SEVERITY: tuple[JobState, ...] = (
     "low-fidelity",
     "not-analysed",
     "healthy",
+    "preempted",
     "finished",
 )
 _ASCENDING_ORDERS: tuple[Order, ...] = ("name", "state")
@@ -319,7 +325,7 @@ def fleet_summary(
     fleet: Sequence[FleetJob], lost_today: LossSum, *, now_s: float, thresholds: StateThresholds
 ) -> FleetSummary:
     """Figures of these jobs; `lost_today` is the loss in today's windows."""
-    running = [each for each in fleet if each.state != "finished"]
+    running = [each for each in fleet if each.state not in ENDED_STATES]
     measured = [each for each in running if each.state in MEASURED_STATES]
     stalled_s = sum(_stalled_gpu_s(each, now_s) for each in running)
     sentence, sub = fleet_headline(_headline_fleet(fleet, len(measured), now_s, thresholds))

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from typing_extensions import override
 
 from app.api.routes.fleet.fleet_jobs import MEASURED_STATES, FleetJob
-from app.api.service.job_state import STATES
+from app.api.service.job_state import ENDED_STATES, STATES
 from app.api.service.results import ResultCache
 from app.engine.metrics import gpu_time_wasted
 from app.errors import WindowNotFound
@@ -106,7 +106,7 @@ class FleetSamples(Collector):
 
     @override
     def collect(self) -> Iterator[Metric]:
-        running = [each for each in self.jobs if each.state != "finished"]
+        running = [each for each in self.jobs if each.state not in ENDED_STATES]
         by_state = Counter(each.state for each in self.jobs)
         family = GaugeMetricFamily("paceline_jobs", "Jobs by how they do.", labels=["state"])
         for state in STATES:

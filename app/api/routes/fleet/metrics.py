@@ -7,22 +7,25 @@ import asyncio
 import re
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import structlog
+from anyio import to_thread
 from fastapi import APIRouter, Request
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response
 from typing_extensions import override
 
 from app.api.http.auth import header
 from app.api.http.principal import ROOT, Principal
 from app.api.routes.dependencies import ServiceDep, only_refusals
+from app.api.routes.fleet.disk_metrics import DiskSamples
 from app.api.routes.fleet.fleet_jobs import FleetJob, fleet_jobs
 from app.api.routes.fleet.job_metrics import FleetSamples, JobSamples, slowest_workers
+from app.api.service.job_state import ENDED_STATES
 from app.api.service.service import Service
 from app.errors import PacelineError
 from app.ingest.queue import Lag
@@ -42,6 +45,8 @@ _TOTALS = {
     "fenced_commits": "Commits refused because another consumer owned the shard.",
     "ops_replayed": "Operations of dead letters that were put back into the queue.",
     "entries_lost": "Entries that the queue had acknowledged and no longer held.",
+    "canary_found": "Rounds of the canary that found its straggler.",
+    "canary_missed": "Rounds of the canary that did not.",
 }
 _COUNTER_NAME = re.compile(r"[a-z][a-z_]*")
 
@@ -83,6 +88,28 @@ def _store_samples(state: ServiceState) -> Iterator[Metric]:
     yield _gauge("consumers_alive", "Consumers whose lease holds.", state.live_consumers)
     unheld = len(state.unheld_shards)
     yield _gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
+    yield from _watch_samples(state)
+
+
+def _watch_samples(state: ServiceState) -> Iterator[Metric]:
+    """Ages since the service is known to have worked; none of what never has."""
+    consumers, canary = state.watches.get("consumers"), state.watches.get("canary")
+    turned_s = [each.last_turn_s for each in state.consumers if each.last_turn_s is not None]
+    if turned_s:
+        age_s = max(0.0, state.at_s - max(turned_s))
+        yield _gauge("consumer_turn_age_seconds", "Since a consumer last finished a turn.", age_s)
+    if canary is not None and canary.ok_s is not None:
+        age_s = max(0.0, state.at_s - canary.ok_s)
+        yield _gauge("canary_age_seconds", "Since the canary was last found.", age_s)
+        if canary.took_s is not None:
+            took = "From the start of the last good round of the canary until it was found."
+            yield _gauge("canary_took_seconds", took, canary.took_s)
+    told = "1 for each part of the service that receivers were told is down."
+    family = GaugeMetricFamily("paceline_service_down", told, labels=["part"])
+    for watch in (consumers, canary):
+        if watch is not None:
+            family.add_metric([watch.name], watch.told_s is not None)
+    yield family
 
 
 def _notification_samples(counts: NotificationCounts) -> Iterator[Metric]:
@@ -110,6 +137,9 @@ def _queue_samples(lag: Lag) -> Iterator[Metric]:
     yield _gauge("queue_full_shards", full, len(lag.full))
     if lag.memory_bytes is not None:
         yield _gauge("queue_memory_bytes", "Memory that the queue uses.", lag.memory_bytes)
+    if lag.log_bytes is not None:
+        logs = "Bytes of the queue's logs on disk."
+        yield _gauge("queue_disk_bytes", logs, lag.log_bytes)
     if lag.memory_limit_bytes is not None:
         limit = "Memory that the queue may use."
         yield _gauge("queue_memory_limit_bytes", limit, lag.memory_limit_bytes)
@@ -158,16 +188,20 @@ async def get_metrics(request: Request, service: ServiceDep) -> Response:
     """
     caller = await _optional_caller(request, service)
     watch = service.status
-    state, lag, lines = await asyncio.gather(
+    state, lag, lines, sizes, forecast = await asyncio.gather(
         _or_none(service, "store", watch.state.get()),
         _or_none(service, "queue", watch.lag.get()),
         _or_none(service, "jobs", watch.jobs.get()),
+        _or_none(service, "tables", watch.table_sizes.get()),
+        _or_none(service, "disk", watch.disk_forecast.get()),
     )
     text = generate_latest(service.metrics.registry)
     text += generate_latest(ServiceSamples(state, lag, watch.num_shards, watch.allow_lossy))
+    text += generate_latest(DiskSamples(sizes, forecast, watch.disk.level))
     if state is not None and lines is not None:
         is_watched = state.live_consumers > 0
-        making = run_in_threadpool(_job_text, service, caller, lines, is_watched)
+        work = partial(_job_text, service, caller, lines, is_watched)
+        making = to_thread.run_sync(work, limiter=service.metrics_threads)
         text += await _or_none(service, "jobs", making) or b""
     return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
@@ -194,7 +228,7 @@ def _job_text(
 
 
 def _named_jobs(service: Service, caller: Principal, known: list[FleetJob]) -> JobSamples:
-    running = [each for each in known if each.state != "finished"]
+    running = [each for each in known if each.state not in ENDED_STATES]
     if caller != ROOT:
         running = [each for each in running if project_of(each.line.job_id) == caller.project]
     running.sort(key=lambda each: (-(each.lost_per_hour or 0.0), each.line.job_id))

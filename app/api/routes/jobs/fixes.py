@@ -230,8 +230,7 @@ def track_fix(
     without asking.
     """
     case = _case(service, job_id, given)
-    with service.replays.work_limit.slot():
-        prediction = _prediction(case, given.fix)
+    prediction = _prediction(case, given.fix)
     window = case.replay.window
     with service.store.write() as conn:
         now_s = service.now_s()

@@ -30,10 +30,12 @@ from app.errors import InvalidRequest
 from app.ingest.wire.body import EXTENSIONS
 from app.store import jobs, recordings, runs, shards
 from app.store.database import Connection
+from app.store.ending import exits
 from app.store.jobs import JobRecord, Lifecycle
 from app.store.runs import IngestCounts, RecorderDrops, Registration
 from app.trace import ops
-from app.trace.job import MAX_STAGES, Parallelism, job_of
+from app.trace.exits import end_sentence
+from app.trace.job import CANARY_PROJECT, MAX_STAGES, Parallelism, job_of, project_of
 from app.trace.ops import MAX_USER_TYPES, OpTypes
 
 TypeName = Annotated[
@@ -268,6 +270,29 @@ class DropsOut(ResponseModel):
         return cls(total=drops.total, num_workers=drops.num_workers, worst=worst)
 
 
+class JobEndOut(ResponseModel):
+    """The rank whose end ended the job, as its recorder reported it; texts are the training's."""
+
+    sentence: str
+    outcome: str
+    rank: int | None
+    dp_rank: int
+    stage: int
+    host: str | None
+    error_type: str | None
+    message: str | None
+    signal: int | None
+    exit_code: int | None
+    num_reported: int = Field(description="Number of ranks that reported such an end.")
+
+    @classmethod
+    def of(cls, cause: dict[str, Any]) -> "JobEndOut":
+        """From the stored cause."""
+        told = {name: cause.get(name) for name in cls.model_fields if name != "sentence"}
+        rank = None if cause["rank"] < 0 else cause["rank"]
+        return cls(**told | {"sentence": f"{end_sentence(cause)}.", "rank": rank})
+
+
 class JobOut(ResponseModel):
     """A job and its state; unknown figures are null."""
 
@@ -294,6 +319,9 @@ class JobOut(ResponseModel):
     state: JobState
     registered_at: datetime
     ended_at: datetime | None
+    end: JobEndOut | None = Field(
+        description="What ended a job that crashed or was preempted; otherwise null."
+    )
     last_data_at: datetime | None
     last_step: int | None
     silent_ranks: list[int] = Field(
@@ -363,6 +391,7 @@ def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
         state=job_state(job, now_s=now_s, thresholds=thresholds, is_watched=is_watched),
         registered_at=timestamp(job.registered_s),
         ended_at=timestamp_or_none(job.ended_s),
+        end=None if job.end_cause is None else JobEndOut.of(job.end_cause),
         last_data_at=timestamp_or_none(job.last_data_s),
         last_step=job.last_step,
         silent_ranks=list(silent_ranks[:MAX_SILENT_RANKS]),
@@ -420,11 +449,13 @@ def register_job(
     registration = job.registration(job_of(job_id))
     with service.store.write() as conn:
         now_s = service.now_s()
-        registered = runs.register(
-            conn, job_id, registration, now_s=now_s, max_active_jobs=service.max_jobs
-        )
+        # The service's own check counts in no quota.
+        most = None if project_of(job_id) == CANARY_PROJECT else service.max_jobs
+        registered = runs.register(conn, job_id, registration, now_s=now_s, max_active_jobs=most)
         if registered.created:
             end_silences_with_run(conn, service, job_id)
+        else:
+            exits.begins_again(conn, job_id, registered.epoch)
         # Leases use the database's clock, which may differ from this machine's.
         at_s = service.database_time(conn)
         accepts = shards.extensions_known_to_all(conn, EXTENSIONS, now_s=at_s)

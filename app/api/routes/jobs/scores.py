@@ -13,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 
 from app.api.http import bodies
+from app.api.http.errors import MAX_FIELDS
 from app.api.http.fields import (
     Cursor,
     Limit,
@@ -189,7 +190,7 @@ def _report_of_json(body: bytes, media: str) -> ScoreReport:
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise RequestValidationError(
-            [{**each, "loc": ("body", *each["loc"])} for each in found]
+            [{**each, "loc": ("body", *each["loc"])} for each in found[:MAX_FIELDS]]
         ) from error
 
 

@@ -266,9 +266,8 @@ def get_advice(
 
     def ask() -> dict[str, Any]:
         replay = service.replays.get(job_id, key.window_id)
-        with service.replays.work_limit.slot():
-            case = _case(replay, result, numbers, facts)
-            return _answer(key, case.replay.steps, advise(case))
+        case = _case(replay, result, numbers, facts)
+        return _answer(key, case.replay.steps, advise(case))
 
     answer: dict[str, Any] = service.answers.get(("advice", key, numbers, facts), ask)
     return answer

@@ -39,6 +39,7 @@ from app.charts.job.step_times import step_times as steps_chart
 from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions, PerStep
 from app.charts.worker.grid import Sort
 from app.diagnosis.evidence.sequence_lengths import LengthPairs, length_pairs
+from app.engine.step_counts import Resolution, resolution_of
 from app.errors import NotFound
 from app.store import hosts, jobs, windows
 from app.store.database import Connection
@@ -86,7 +87,10 @@ def shown_steps(
 
 def step_axis(rows: Sequence[StepRow]) -> StepAxis:
     """The axis over the measured steps; columns are merged where they are too many."""
-    found = thinned_axis([(row.step, row.recorded_s) for row in rows if row.recorded_s is not None])
+    found = thinned_axis(
+        [(row.step, row.recorded_s) for row in rows if row.recorded_s is not None],
+        {row.step: row.last_step for row in rows if row.last_step is not None},
+    )
     return found.with_clock({row.step: row.started_s for row in rows})
 
 
@@ -184,13 +188,9 @@ def length_points(
         JobNotFound: the job never registered.
         WindowNotFound: it has no such window.
         Conflict: the window is open, or its operations have been deleted.
-        Unavailable: too many ask for recorded operations now.
     """
     replay = service.replays.get(job_id, last_window(window))
-    with service.replays.work_limit.slot():
-        return length_pairs(
-            replay, None if steps is None else parse_step_ranges(steps, replay.steps)
-        )
+    return length_pairs(replay, None if steps is None else parse_step_ranges(steps, replay.steps))
 
 
 router = APIRouter(tags=["charts"])
@@ -204,6 +204,12 @@ class ChartNotMeasured(NotFound):
     """The window lacks the figures of this chart."""
 
     code = "not_measured"
+
+
+class FiguresNoLongerStored(NotFound):
+    """The window is old: what this chart shows of it has been thinned."""
+
+    code = "no_longer_stored"
 
 
 @router.get(
@@ -224,7 +230,8 @@ def get_window_chart(
 ) -> Response:
     """404 with code `not_measured` while the chart's figures are missing.
 
-    `lengths` needs the operations of the newest closed window, until retention deletes them.
+    Of old windows, figures by step are `no_longer_stored`. `lengths` needs the operations of the
+    newest closed window, until retention deletes them.
     """
     if chart == "lengths":
         return json_response(_lengths(service, job_id, window, steps, THEMES[theme]))
@@ -232,6 +239,7 @@ def get_window_chart(
     by_step = kind.per_step is not None and steps is not None
     result = shown_result(service, job_id, window, steps, per_step=by_step)
     window_id, epoch = result["window"]["id"], result["window"]["epoch"]
+    resolution = resolution_of(result)
     if not kind.can_draw(result):
         raise ChartNotMeasured(f"window {window_id!r} has no figures for this chart")
     with service.store.read() as conn:
@@ -246,7 +254,7 @@ def get_window_chart(
             else:
                 result = with_steps(conn, job_id, result, shown, kind.per_step)
             if not result["steps"]:
-                raise ChartNotMeasured(f"window {window_id!r} has no figures by step")
+                raise _no_steps(window_id, resolution)
     events = [] if axis is None else step_events(service, job_id, epoch)
     setting = ChartOptions(THEMES[theme], known_hosts, axis, sort, events, silent)
     return json_response(kind.draw(result, setting))
@@ -294,7 +302,14 @@ def get_steps_chart(
         shown = ShownSteps(rows, step_axis(rows))
         is_to_the_end = last is None and epoch in (None, job.epoch)
     points = [
-        StepPoint(row.step, row.recorded_s, row.simulated_s, row.ideal_s, row.skipped_reason)
+        StepPoint(
+            row.step,
+            row.recorded_s,
+            row.simulated_s,
+            row.ideal_s,
+            row.skipped_reason,
+            row.num_steps or 1,
+        )
         for row in shown.rows
     ]
     if not any(point.is_measured for point in points):
@@ -309,6 +324,15 @@ def get_steps_chart(
         is_part=shown.is_part,
     )
     return json_response(figure)
+
+
+def _no_steps(window_id: str, resolution: Resolution) -> NotFound:
+    if resolution == "step":
+        return ChartNotMeasured(f"window {window_id!r} has no figures by step")
+    return FiguresNoLongerStored(
+        f"the figures by step of window {window_id!r} are no longer stored "
+        "(PACELINE_THIN_STEPS_DAYS): its other charts have the means over all of its steps"
+    )
 
 
 def _of_window(service: Service, job: JobRecord, window: str) -> tuple[ShownSteps, bool]:

@@ -25,6 +25,7 @@ from app.charts.compare.summary import (
     step_time_change,
 )
 from app.engine.metrics import gpu_time_wasted
+from app.engine.step_counts import num_steps
 from app.store import hosts, jobs
 
 router = APIRouter(tags=["charts"])
@@ -172,7 +173,7 @@ def _side_out(service: Service, caller: Principal, side: Side) -> ComparedSideOu
         epoch=header["epoch"],
         first_step=min(result["steps"], default=None),
         last_step=max(result["steps"], default=None),
-        num_steps=len(result["steps"]),
+        num_steps=num_steps(result),
         state=header["state"],
         shape=side.shape,
         gpus=side.num_gpus,

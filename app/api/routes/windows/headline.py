@@ -25,6 +25,7 @@ from app.errors import WindowNotFound
 from app.store import jobs
 from app.store.database import Connection
 from app.store.jobs import JobRecord
+from app.trace.exits import end_sentence
 
 router = APIRouter(tags=["charts"])
 
@@ -96,6 +97,7 @@ def _job_facts(conn: Connection, job: JobRecord, state: JobState, service: Servi
         num_others=job.parallelism.num_workers - len({*silent_workers(job)}),
         step_s=recent_step_s(conn, job.job_id, job.epoch),
         num_gpus=job.num_gpus if is_running else 0,
+        ended_by=end_sentence(job.end_cause) if job.end_cause else None,
     )
 
 

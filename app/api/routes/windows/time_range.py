@@ -82,18 +82,19 @@ def get_time_range(
             )
         from_s = _moment_s(begin, "from", known)
         to_s = _moment_s(end, "to", known)
-        if from_s > to_s:
+        if from_s > to_s and begin is not None and end is not None:
             raise InvalidRequest("`from` is later than `to`: give the earlier time first")
         found = windows.windows_between(conn, job_id, run, from_s=from_s, to_s=to_s)
     if found is None:
         now_s = service.now_s()
-        asked, recorded = (
-            f"{formatting.utc_time(first_s, now_s)} and {formatting.utc_time(last_s, now_s)}"
-            for first_s, last_s in ((from_s, to_s), known)
-        )
+        first, last, *ends = (formatting.utc_time(each, now_s) for each in (from_s, to_s, *known))
+        # An end that was not given lies within the run, so all of it is on the other's far side.
+        asked = f"between {first} and {last}"
+        if from_s > to_s:
+            asked = f"before {last}" if begin is None else f"after {first}"
         raise NoStepThen(
-            f"no recorded step of job {job_of(job_id)!r} started between {asked}: "
-            f"choose a time between {recorded}"
+            f"no recorded step of job {job_of(job_id)!r} started {asked}: "
+            f"choose a time between {' and '.join(ends)}"
         )
     first, last = (f"{run}-{step}" for step in found)
     return TimeRangeOut(

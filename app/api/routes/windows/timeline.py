@@ -93,7 +93,6 @@ def get_window_timeline(
     _check_size(replay, choice)
     return Download(
         trace_event_pieces(replay, choice),
-        service.replays.download_limit,
         name=f"{job_of(job_id)}-{replay.window.id}-timeline.json.gz",
         media_type=GZIP,
     )
@@ -181,9 +180,8 @@ def get_window_critical_path(
     last.
     """
     replay = service.replays.get(job_id, window)
-    with service.replays.work_limit.slot():
-        chosen = slowest_step(replay, run) if step is None else step
-        found = critical_path.critical_path(replay, chosen, run)
+    chosen = slowest_step(replay, run) if step is None else step
+    found = critical_path.critical_path(replay, chosen, run)
     return {"window": replay.window.id, **critical_path.as_json(found)}
 
 

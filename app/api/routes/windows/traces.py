@@ -13,9 +13,8 @@ from typing_extensions import override
 from app.api.http.download import Download
 from app.api.http.fields import WindowId
 from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
-from app.api.service.replays import WindowKey, load_window, window_key
+from app.api.service.replays import ReplayCache, WindowKey, window_key
 from app.store import jobs
-from app.store.database import Store
 from app.store.runs import Registration
 from app.trace.job import job_of
 from app.trace.readers.published import collective_files, meta
@@ -55,16 +54,17 @@ def get_window_trace(job_id: JobKey, window: WindowId, service: ServiceDep) -> R
         registration = jobs.registration(conn, job_id, epoch)
     name = f"{job_of(job_id)}-{key.window_id}"
     return Download(
-        _zipped(service.store, key, registration, name),
-        service.replays.download_limit,
+        _zipped(service.replays, key, registration, name),
         name=f"{name}.zip",
         media_type=ZIP,
     )
 
 
-def _zipped(store: Store, key: WindowKey, registration: Registration, name: str) -> Iterator[bytes]:
+def _zipped(
+    replays: ReplayCache, key: WindowKey, registration: Registration, name: str
+) -> Iterator[bytes]:
     """Both files in one zip, generated while it is read, operations included."""
-    window = load_window(store, key)
+    window = replays.load(key)
     about = meta.text(window.job, run_id=registration.run_key, labels=registration.labels)
     sink = _Sink()
     # Stored, not deflated: parquet is compressed.

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http import bodies
+from app.api.http.errors import MAX_FIELDS
 from app.api.http.fields import (
     Cursor,
     Limit,
@@ -95,7 +96,7 @@ def _checked(body: bytes, content_type: str, model: type[_Body]) -> _Body:
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
         raise RequestValidationError(
-            [{**each, "loc": ("body", *each["loc"])} for each in found]
+            [{**each, "loc": ("body", *each["loc"])} for each in found[:MAX_FIELDS]]
         ) from error
 
 
@@ -195,9 +196,8 @@ def ask_what_if(
     Edits are applied in order. `latest` is the newest closed window of the current run. The first
     question about a large window takes a second or more, further ones milliseconds.
     """
-    with service.replays.work_limit.slot():
-        answer = service.replays.questions(job_id, window).answer(question.all_edits())
-        found = answer_as_json(answer)
+    answer = service.replays.questions(job_id, window).answer(question.all_edits())
+    found = answer_as_json(answer)
     if figure is not None:
         found["figure"] = what_if(found["steps"], found["step_time_s"], theme=THEMES[figure])
     return found

@@ -61,7 +61,6 @@ def shown_result(
         WindowNotFound: it has no such window.
         InvalidRequest: the range or the steps are not valid.
         Conflict: steps of a window whose operations are not stored.
-        Unavailable: too many ask for steps or for several windows now.
     """
     if steps is not None:
         result = _result_of_steps(service, job_id, window, steps, per_step=per_step)
@@ -110,8 +109,7 @@ def _result_of_steps(
     numbers = parse_step_ranges(named, whole.steps)
 
     def analyse() -> Result:
-        with service.replays.work_limit.slot():
-            return analysed(whole.only(numbers), History())[1]
+        return analysed(whole.only(numbers), History())[1]
 
     result = service.results.get_or_compute((job_id, whole.id, whole.revision, numbers), analyse)
     return result if per_step else split_by_step(result)[0]
@@ -131,7 +129,7 @@ def _result_of_range(
         span = windows.window_range(conn, job_id, first, last)
 
     def read() -> Result:
-        with service.results.range_limit.slot(), service.store.read() as conn:
+        with service.store.read() as conn:
             return read_range(conn, job_id, span, per_step=per_step, since_step=since_step)
 
     key = (job_id, named, span.num_windows, span.revisions, per_step, since_step)
@@ -331,6 +329,11 @@ class StepOut(ResponseModel):
     started_at: datetime | None = Field(
         description="When the step started, by the workers' clocks; null where not known."
     )
+    last_step: int = Field(
+        description="The last step that the times are means of; the step itself while it is stored "
+        "by itself (PACELINE_THIN_STEPS_DAYS)."
+    )
+    num_steps: int = Field(description="How many steps with figures the times are means of.")
 
     @classmethod
     def of(cls, row: StepRow) -> "StepOut":
@@ -345,6 +348,8 @@ class StepOut(ResponseModel):
             window=row.window_id,
             skipped_reason=row.skipped_reason,
             started_at=timestamp_or_none(row.started_s),
+            last_step=row.step if row.last_step is None else row.last_step,
+            num_steps=1 if row.num_steps is None else row.num_steps,
         )
 
 
@@ -368,7 +373,10 @@ def list_steps(
     last: StepNumber = None,
     limit: Limit = 200,
 ) -> StepsOut:
-    """The last `limit` steps between `first` and `last`; default epoch: the current one."""
+    """The last `limit` steps between `first` and `last`; default epoch: the current one.
+
+    Of old steps, one item has the means over several.
+    """
     with service.store.read() as conn:
         rows = windows.step_series(conn, job_id, epoch=epoch, first=first, last=last, limit=limit)
     return StepsOut(items=[StepOut.of(row) for row in rows])

@@ -331,8 +331,7 @@ def _ops(
     service: Service, job_id: str, view: WorkerView, window: str, theme: Theme
 ) -> PlotlyFigure:
     replay = service.replays.get(job_id, last_window(window))
-    with service.replays.work_limit.slot():
-        found = ops_by_type(replay, view.dp_rank, view.stage)
+    found = ops_by_type(replay, view.dp_rank, view.stage)
     return worker_operations(found, view.name, theme=theme)
 
 

@@ -22,6 +22,7 @@ from app.trace.readers.otlp.spans import (
     SentSpans,
     span_of,
 )
+from app.work_budget import checkpoint
 
 # An object in memory is many times as large as its text: `{}` of a body full of them.
 MAX_OBJECTS = 1_000_000  # some 40 a span
@@ -261,6 +262,7 @@ def _scope_spans(
 ) -> None:
     for field in reader.fields(around.first, around.end):
         if (field.number, field.kind) == (2, _BYTES):
+            checkpoint()
             sent.num_spans += 1
             if sent.num_spans > left:
                 raise TooLarge(f"more than {MAX_SPANS:,} spans in one message: split it")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from app.trace.collectives import Collectives
 from app.trace.readers.importing import ImportOptions, MissingData
 from app.trace.readers.input_file import FileText, TextLine, TextLines, line_error
+from app.work_budget import checkpoint
 
 NO_WHAT_IF = "scores, no what-if"
 MAX_SERIES = 200_000  # of one report: 100 bytes each in memory, some 300 with the key
@@ -218,6 +219,7 @@ def json_object(text: TextLines, line: TextLine, max_bytes: int) -> dict[str, An
     Raises:
         InvalidTrace: it is too long, not JSON, or not an object.
     """
+    checkpoint()
     if not line.is_whole:
         raise line_error(text, line, f"longer than {max_bytes:,} bytes: write one report a line")
     try:

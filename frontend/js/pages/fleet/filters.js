@@ -13,11 +13,13 @@ const PAUSE_MS = 150
 // Rare states are shown only while a job has them.
 const SEGMENTS = [
   { value: "straggling", text: "Straggling" },
+  { value: "crashed", text: "Crashed", isSeldom: true },
   { value: "stalled", text: "Stalled", isSeldom: true },
   { value: "silent", text: "Silent", isSeldom: true },
   { value: "healthy", text: "Healthy" },
   { value: "low-fidelity", text: "Low fidelity", isSeldom: true },
   { value: "not-analysed", text: "Not analysed", isSeldom: true },
+  { value: "preempted", text: "Preempted", isSeldom: true },
   { value: "finished", text: "Finished", isSeldom: true },
   { value: "stale", text: "Stale", isSeldom: true },
 ]

@@ -12,11 +12,13 @@ export function fleetStats(summary, money, isOld) {
 function jobs({ jobs, by_state }) {
   const sum = (...states) => states.reduce((total, state) => total + (by_state[state] ?? 0), 0)
   const groups = [
+    [sum("crashed"), "crashed"],
     [sum("stalled"), "stalled"],
     [sum("silent"), "silent"],
     [sum("straggling"), "straggling"],
     [sum("healthy"), "healthy"],
     [sum("stale", "low-fidelity", "not-analysed"), "without current figures"],
+    [sum("preempted"), "preempted"],
     [sum("finished"), "finished"],
   ]
   const parts = groups.filter(([number]) => number).map(([number, words]) => `${whole(number)} ${words}`)

@@ -3,7 +3,7 @@
 import { place, placeOf, rankWords } from "../../components/culprits.js"
 import { definedBy, term } from "../../components/definition.js"
 import { hasStaleFigures, missingDataInShort } from "../../components/missing-data.js"
-import { stateLabel } from "../../components/state-icon.js"
+import { isOver, stateLabel } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
 import {
   causeName,
@@ -156,7 +156,7 @@ const isWithheld = (job) => job.verdict === "low"
 
 function slowdown(job) {
   if (job.slowdown === null || hasStaleFigures(job)) return quiet(NOT_MEASURED)
-  return h("b", { class: job.state === "finished" && "old" }, ratio(job.slowdown))
+  return h("b", { class: isOver(job) && "old" }, ratio(job.slowdown))
 }
 
 function course(job) {
@@ -190,7 +190,7 @@ const sinceWords = ({ causes }) => (causes.length ? "whole run" : NOT_ANY)
 function lost(job, money) {
   const perDay = job.lost_gpu_hours_per_day
   if (perDay === null)
-    return h("span", { class: "number lost is-unknown" }, quiet(job.state === "finished" ? NOT_ANY : NOT_MEASURED))
+    return h("span", { class: "number lost is-unknown" }, quiet(isOver(job) ? NOT_ANY : NOT_MEASURED))
   const price = money(perDay)
   return h("span", { class: "number lost" }, h("b", {}, roughHours(perDay)), price && h("small", {}, price))
 }
@@ -223,7 +223,8 @@ function causes(job) {
   const words = instead(job)
   if (words) return h("span", { class: "causes at-desk quiet" }, words)
   const silence = missingDataInShort(job)
-  if (silence) return h("span", { class: "causes at-desk" }, chip(silence[0], job.state === "stalled"))
+  if (silence)
+    return h("span", { class: "causes at-desk" }, chip(silence[0], job.state === "stalled" || job.state === "crashed"))
   const chips = job.causes
     .slice(0, CHIPS)
     .map(({ cause }, at) => chip(shortCause(cause, job), at === 0 && job.state === "straggling", cause))

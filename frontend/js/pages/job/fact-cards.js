@@ -164,6 +164,8 @@ export function waitingForCard(job) {
 function why({ state, last_data_at }) {
   if (state === "finished")
     return "The run ended without a complete step: figures need a step that most workers of each stage have reported."
+  if (state === "crashed" || state === "preempted")
+    return "The run ended before a complete step: figures need a step that most workers of each stage have reported."
   if (!last_data_at)
     return "The job is registered; no worker has sent data yet. Figures come with the first complete step."
   return "Figures come with the first step that its workers have reported."

@@ -8,7 +8,16 @@ import { may } from "../../lib/session.js"
 import { labelLinks } from "./more-menu.js"
 
 // Jobs in these states have a sentence that does not change from step to step.
-const STILL = new Set(["finished", "not-analysed", "stalled", "silent", "stale", "low-fidelity"])
+const STILL = new Set([
+  "finished",
+  "crashed",
+  "preempted",
+  "not-analysed",
+  "stalled",
+  "silent",
+  "stale",
+  "low-fidelity",
+])
 
 /** Crumbs, headline, buttons and the menu `more`; `window` and `steps` are those that the page shows. */
 export function jobHead({ job, summary, base, window, steps, result, pinned, before, more, onShare }) {

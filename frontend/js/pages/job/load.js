@@ -1,6 +1,7 @@
 /** Which windows and steps the address names, and everything above the panels that the page requests for them. */
 
 import { hasStaleFigures } from "../../components/missing-data.js"
+import { isOver } from "../../components/state-icon.js"
 import { readAddress } from "../../lib/address.js"
 import { getJson, getJsonOrNull } from "../../lib/api.js"
 import { about, counted, isKnown, stepRange, whole } from "../../lib/formatting.js"
@@ -48,14 +49,19 @@ async function windowsOfTime(base, { from, to }) {
 /** Mean seconds of the recorded steps shown; null where there are none. */
 export function meanStep({ result }) {
   const times = result?.step_time_s?.recorded ?? []
-  return times.length ? times.reduce((total, time_s) => total + time_s, 0) / times.length : null
+  if (!times.length) return null
+  const total_s = times.reduce((total, time_s, at) => total + time_s * (result.thinned?.step_counts?.[at] ?? 1), 0)
+  return total_s / numSteps(result)
 }
+
+/** Steps with figures; a value of a thinned result stands for several. */
+const numSteps = ({ steps, thinned }) => thinned?.step_counts?.reduce((total, each) => total + each, 0) ?? steps.length
 
 /** How long until the open window is complete, while its job runs; "" once that time has passed without data. */
 export function timeLeft({ job, result }) {
   const times = result?.step_time_s?.recorded ?? []
   const missing = job.window_steps - times.length
-  if (!times.length || missing <= 0 || hasStaleFigures(job) || job.state === "finished") return ""
+  if (!times.length || missing <= 0 || hasStaleFigures(job) || isOver(job)) return ""
   const left_s = missing * meanStep({ result })
   const past_s = (Date.now() - new Date(job.last_data_at)) / 1000
   return past_s > left_s ? "" : `, about ${about(left_s)} more`
@@ -107,6 +113,13 @@ export function beforeOnset({ since_onset, bins }) {
   return at > 0 && bins[at - 1].epoch === bins[at].epoch ? bins[at - 1].to : null
 }
 
+/** What is left of old windows; docs/operations.md. */
+const KEPT_WORDS = {
+  window: "old: no figures by step",
+  hour: "old: figures by the hour",
+  day: "old: figures by the day",
+}
+
 /** Short lines: which steps are shown, when they started, and how many of them are recorded. */
 export function shownWords({ result, steps, job, left, isSinceOnset = false }) {
   if (!result?.steps?.length) return ["no complete step", result ? "in this window" : "has arrived"]
@@ -115,8 +128,10 @@ export function shownWords({ result, steps, job, left, isSinceOnset = false }) {
   const { state, windows } = result.window
   const lines = [range, timesOf(result)].filter(Boolean)
   if (steps) return [...lines, `of window ${result.window.id}, alone`]
-  if (windows) return [...lines, `${counted(result.steps.length, "step")} in ${counted(windows.length, "window")}`]
-  if (state !== "open") return [...lines, `${whole(result.steps.length)} recorded, ${state}`]
+  const kept = KEPT_WORDS[result.thinned?.resolution]
+  if (kept) lines.push(kept)
+  if (windows) return [...lines, `${counted(numSteps(result), "step")} in ${counted(windows.length, "window")}`]
+  if (state !== "open") return [...lines, `${whole(numSteps(result))} recorded, ${state}`]
   return [...lines, `first figures: ${whole(result.steps.length)} of ${counted(job.window_steps, "step")}${left}`]
 }
 

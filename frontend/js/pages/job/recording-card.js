@@ -2,6 +2,7 @@
 
 import { segments } from "../../components/buttons.js"
 import { workerHref, workerName } from "../../components/culprits.js"
+import { isOver } from "../../components/state-icon.js"
 import { h, patch } from "../../lib/dom.js"
 import { ago, contained, counted, whole } from "../../lib/formatting.js"
 import { may } from "../../lib/session.js"
@@ -20,9 +21,10 @@ function planWords({ enabled, every, steps }) {
 }
 
 /** The note bar of a job whose recording is off; null for any other. */
-export function recordingNote({ recording, state }) {
+export function recordingNote(job) {
+  const { recording } = job
   const { enabled, has_begun, from_step } = recording
-  if (enabled || !has_begun || state === "finished") return null
+  if (enabled || !has_begun || isOver(job)) return null
   return {
     fact: "Nothing is recorded.",
     consequence: `Recording is off from step ${whole(from_step)}: there are no newer figures.`,

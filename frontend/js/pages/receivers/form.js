@@ -1,7 +1,7 @@
 /** The form of a receiver of alerts: a new one, or changes to one that is there. */
 
 import { MatcherFields } from "../../components/label-matchers.js"
-import { FORMATS, SIGNED, testWords } from "../../components/receiver-words.js"
+import { FORMATS, HEARTBEAT_FORMATS, HEARTBEATS_ONLY, SIGNED, testWords } from "../../components/receiver-words.js"
 import { announce, h, patch } from "../../lib/dom.js"
 import { capitalized, contained } from "../../lib/formatting.js"
 
@@ -25,6 +25,7 @@ const ADDRESSES = {
     "Events are signed; the secret is generated here and shown only once.",
   ],
   email: ["mailto:oncall@example.com", "Sent by the mail server in the settings."],
+  healthchecks: ["https://hc-ping.com/...", "The check's ping address; an outage is a ping of its /fail."],
 }
 const SECRETS = { pagerduty: "Routing key", "alertmanager-push": "Bearer token (optional)" }
 const SEVERITIES = [
@@ -104,6 +105,7 @@ export class ReceiverForm {
         addressField(known, format, recipe?.url),
         secretField(known, format),
         severityField(known),
+        heartbeatField(known, format),
       ),
     )
     patch(
@@ -159,6 +161,7 @@ export class ReceiverForm {
   /** What the API takes; null where the headers are invalid, which is said. */
   wanted() {
     const { name, url, secret, headers, min_severity, wants_resolved, is_enabled } = this.node.elements
+    const { heartbeat_every_s } = this.node.elements
     const typed = headersOf(headers?.value ?? "")
     if (typed === null) {
       this.refuse("Headers: one per line, such as X-Team: pretraining.")
@@ -175,6 +178,7 @@ export class ReceiverForm {
       min_severity: min_severity.value,
       wants_resolved: wants_resolved.checked,
       is_enabled: is_enabled.checked,
+      ...(heartbeat_every_s?.value && { heartbeat_every_s: Number(heartbeat_every_s.value) }),
     }
   }
 }
@@ -245,6 +249,27 @@ function severityField(known) {
         h("option", { value, selected: value === (known?.min_severity ?? "info") }, text),
       ),
     ),
+  )
+}
+
+/** Seconds between heartbeats: with them, the receiver is a dead-man's switch and gets no alerts. */
+function heartbeatField(known, format) {
+  if (known ? !known.heartbeat_every_s : !HEARTBEAT_FORMATS.has(format)) return null
+  const isNeeded = format === HEARTBEATS_ONLY || Boolean(known)
+  return h(
+    "label",
+    { "data-key": `heartbeat-${format}` },
+    h("b", {}, isNeeded ? "Heartbeat every, seconds" : "Heartbeat every, seconds (optional)"),
+    h("input", {
+      class: "field",
+      name: "heartbeat_every_s",
+      type: "number",
+      min: 10,
+      max: 86_400,
+      required: isNeeded,
+      value: known?.heartbeat_every_s ?? (isNeeded ? 60 : ""),
+    }),
+    h("small", {}, "A dead-man's switch: heartbeats while the service works, and no alerts."),
   )
 }
 

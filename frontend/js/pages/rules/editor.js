@@ -242,8 +242,8 @@ const KEYS = [
   ["name", "lower-case letters, digits and hyphens; identifies the alerts of the rule"],
   [
     "on",
-    "slowdown, waste, gpu-hours-lost, cause, worker, host, optype, stalled, silent-worker, low-fidelity, " +
-      "clock-residual, step-time or fix-outcome",
+    "slowdown, waste, gpu-hours-lost, cause, worker, host, optype, stalled, silent-worker, crashed, " +
+      "low-fidelity, clock-residual, step-time or fix-outcome",
   ],
   ["jobs, of", "patterns with * and ?: jobs, and causes, workers, hosts or operation types; all where omitted"],
   ["above, clear", "the condition begins at `above` or more and ends below `clear`: 1.10 for slowdowns, 0.1 for 10 %"],

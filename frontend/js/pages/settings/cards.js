@@ -1,7 +1,7 @@
 /** Retention with its form, and the settings that pages cannot change. */
 
 import { h } from "../../lib/dom.js"
-import { clock, counted, duration, whole } from "../../lib/formatting.js"
+import { clock, counted, duration, isKnown, whole } from "../../lib/formatting.js"
 
 const FIELDS = [
   {
@@ -18,6 +18,16 @@ const FIELDS = [
     has: "has_own_results_days",
     note: "all figures of the past",
   },
+  {
+    name: "max_gb",
+    label: "Windows of the project, in GB",
+    usual: "usual_max_gb",
+    has: "has_own_max_gb",
+    note: "beyond, the oldest operations go first, then the oldest windows",
+    unit: "GB",
+    min: 0.001,
+    max: 1e9,
+  },
 ]
 
 /** The card with its form. */
@@ -26,7 +36,12 @@ export function retentionCard({ retention, state, act }) {
   return h(
     "section",
     { class: "card", "data-key": "retention", "aria-label": "Retention" },
-    h("header", {}, h("h2", {}, "Retention"), h("span", { class: "explanation" }, "in days; empty: server default")),
+    h(
+      "header",
+      {},
+      h("h2", {}, "Retention"),
+      h("span", { class: "explanation" }, "in days and GB; empty: server default"),
+    ),
     h(
       "form",
       {
@@ -43,7 +58,7 @@ export function retentionCard({ retention, state, act }) {
         h(
           "p",
           { class: "warning", role: "alert" },
-          "This is shorter than now. Older data is deleted within the hour and cannot be restored.",
+          "This is less than now. Older data is deleted within the hour and cannot be restored.",
         ),
       isRefused && h("p", { class: "refused", role: "alert" }, state.refused.text),
       h(
@@ -56,16 +71,17 @@ export function retentionCard({ retention, state, act }) {
   )
 }
 
-/** The form's values: days, or null for the server default. */
+/** The form's values: days and GB, or null for the server default. */
 export function retentionOf(form) {
   return Object.fromEntries(
     FIELDS.map(({ name }) => [name, form.elements[name].value === "" ? null : Number(form.elements[name].value)]),
   )
 }
 
-function fieldOf({ name, label, usual, has, note }, retention) {
-  const days = (number) => `${number} days`
-  const own = retention[has] ? days(retention[name]) : `${days(retention[usual])}, the server default`
+function fieldOf({ name, label, usual, has, note, unit = "days", min = 1, max = 36500 }, retention) {
+  const written = (number) => (isKnown(number) ? `${number} ${unit}` : "no quota")
+  const own = retention[has] ? written(retention[name]) : `${written(retention[usual])}, the server default`
+  const used = unit === "GB" ? `, ${Number(retention.stored_gb.toPrecision(2))} GB used` : ""
   return h(
     "label",
     {},
@@ -74,18 +90,18 @@ function fieldOf({ name, label, usual, has, note }, retention) {
       class: "field",
       name,
       type: "number",
-      min: 1,
-      max: 36500,
+      min,
+      max,
       step: "any",
       value: retention[has] ? retention[name] : "",
-      placeholder: String(retention[usual]),
+      placeholder: isKnown(retention[usual]) ? String(retention[usual]) : "no quota",
     }),
-    h("small", {}, `Now ${own}; ${note}.`),
+    h("small", {}, `Now ${own}${used}; ${note}.`),
   )
 }
 
-/** The cards beside the forms; `onSignOut` ends this browser's session. */
-export function factsCards(settings, onSignOut) {
+/** The cards beside the forms. */
+export function factsCards(settings) {
   return [
     card("Analysis", "window size, waiting times and limits", [
       ["Window", counted(settings.window_steps, "step"), "WINDOW_STEPS"],
@@ -106,19 +122,6 @@ export function factsCards(settings, onSignOut) {
         h("a", { href: "/alerts/receivers" }, "receivers"),
         " are notified of it.",
       ),
-    ),
-    h(
-      "section",
-      { class: "card", "data-key": "session", "aria-label": "This browser" },
-      h("header", {}, h("h2", {}, "This browser")),
-      h(
-        "p",
-        {},
-        `Signed in for ${duration(settings.session_hours * 3600)} at a time. `,
-        "Signing out ends the session in this browser; ",
-        "to end it everywhere, revoke its token.",
-      ),
-      h("button", { class: "button", type: "button", onclick: onSignOut }, "Sign out"),
     ),
   ]
 }

@@ -6,6 +6,7 @@ import { getAll, getJson, send } from "../../lib/api.js"
 import { announce, h, patch } from "../../lib/dom.js"
 import { contained } from "../../lib/formatting.js"
 import { factsCards, retentionCard, retentionOf } from "./cards.js"
+import { sessionsCard } from "./sessions.js"
 import { sharesCard } from "./shares.js"
 import { tokensCard, tokenWanted } from "./tokens.js"
 
@@ -83,6 +84,11 @@ export function render(root, _params, { setSubject, onRefused }) {
         announce("Saved.")
       })
     },
+    endSession: (sessionId) =>
+      change("session", async () => {
+        await send("DELETE", `/sessions/${encodeURIComponent(sessionId)}`)
+        announce("The session is ended.")
+      }),
     // A new document, so that no data and no event of the old session stays.
     signOut: () =>
       change("session", async () => {
@@ -100,10 +106,11 @@ export function render(root, _params, { setSubject, onRefused }) {
 }
 
 async function load(page) {
-  const [settings, tokens, shares] = await Promise.allSettled([
+  const [settings, tokens, shares, sessions] = await Promise.allSettled([
     getJson("/settings"),
     getAll("/tokens", MOST_TOKENS),
     getAll("/shares", MAX_SHARES),
+    getJson("/sessions"),
   ])
   if (settings.reason) throw settings.reason
   if (tokens.reason?.status === 401) throw tokens.reason
@@ -111,17 +118,20 @@ async function load(page) {
     settings: settings.value,
     tokens: tokens.value ?? null,
     shares: shares.value ?? null,
+    sessions: sessions.value?.items ?? null,
     tokensRefused: tokens.reason ?? null,
     error: null,
   })
 }
 
-/** Whether a retention would be shorter than now. */
-function isShorter({ raw_days, results_days }, now) {
-  return (raw_days ?? now.usual_raw_days) < now.raw_days || (results_days ?? now.usual_results_days) < now.results_days
+/** Whether less would be kept than now. */
+function isShorter({ raw_days, results_days, max_gb }, now) {
+  const isSmaller = (max_gb ?? now.usual_max_gb ?? Infinity) < (now.max_gb ?? Infinity)
+  const isOlder = (days, name) => (days ?? now[`usual_${name}`]) < now[name]
+  return isSmaller || isOlder(raw_days, "raw_days") || isOlder(results_days, "results_days")
 }
 
-function content({ settings, tokens, tokensRefused, shares, error }, state, act) {
+function content({ settings, tokens, tokensRefused, shares, sessions, error }, state, act) {
   return [
     pageTop("Settings", {
       sentence: "Settings",
@@ -140,7 +150,7 @@ function content({ settings, tokens, tokensRefused, shares, error }, state, act)
         sharesCard({ shares, state, act }),
         retentionCard({ retention: settings.retention, state, act }),
       ),
-      h("div", { class: "column" }, factsCards(settings, act.signOut)),
+      h("div", { class: "column" }, factsCards(settings), sessionsCard({ sessions, settings, state, act })),
     ),
   ]
 }

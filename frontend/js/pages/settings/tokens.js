@@ -42,7 +42,7 @@ function withTokens(tokens, state, act) {
           { class: "token-rows" },
           shown.map((token) => row(token, state, act)),
         )
-      : h("p", { class: "none" }, "No tokens except the one printed at start-up."),
+      : h("p", { class: "none" }, "No tokens except the one of PACELINE_TOKEN or the data directory."),
     old > 0 &&
       h(
         "button",

@@ -53,6 +53,7 @@ async def test_transition_has_its_figures(api):
         "fix": None,
         "names": [],
         "num_named": 0,
+        "ended": None,
     }
 
 

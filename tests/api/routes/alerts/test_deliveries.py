@@ -160,6 +160,6 @@ async def test_deliveries_of_another_project_are_hidden(api, sent):
 
 
 def test_only_the_host_of_an_address_is_shown():
-    from app.api.service.service import url_origin
+    from app.alerts.receiver import url_origin
 
     assert url_origin("https://user:password@hooks.internal/x") == "https://hooks.internal"

@@ -2,6 +2,7 @@
 
 import socket
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from standardwebhooks.webhooks import Webhook
@@ -345,7 +346,10 @@ async def mailing(anyio_backend, empty_database, tmp_path):
     """The API of a service with a mail server."""
     path = tmp_path / "mailing.db"
     path.write_bytes(empty_database.read_bytes())
-    server = {"smtp_url": "smtp://mail.example", "smtp_from": "paceline@example.com"}
+    server: dict[str, Any] = {
+        "smtp_url": "smtp://mail.example",
+        "smtp_from": "paceline@example.com",
+    }
     async with running(f"sqlite:///{path}", **server) as api:
         yield api
 
@@ -446,7 +450,7 @@ async def test_private_addresses_need_the_operators_setting(
 ):
     path = tmp_path / "own.db"
     path.write_bytes(empty_database.read_bytes())
-    allowed = {
+    allowed: dict[str, Any] = {
         "webhook_allow": "10.0.0.0/8",
         "webhook_allow_http": True,
         "webhook_ports": "80,9000",
@@ -559,3 +563,37 @@ async def test_receivers_of_another_project_are_not_found(api):
         ):
             answer = await other.request(method, f"{PATH}/ep_1{path}", json={})
             assert (answer.status_code, answer.json()["code"]) == (404, "endpoint_not_found")
+
+
+async def test_dead_mans_switch_says_how_often_and_can_be_changed(api):
+    made = await make(
+        api, format="healthchecks", url="https://hc-ping.com/secret", heartbeat_every_s=60
+    )
+    assert (made["heartbeat_every_s"], made["secret"], made["has_secret"]) == (60.0, None, False)
+    path = f"{PATH}/{made['receiver_id']}"
+    changed = await api.client.patch(path, json={"heartbeat_every_s": 300})
+    assert changed.json()["heartbeat_every_s"] == 300.0
+    assert (await make(api))["heartbeat_every_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"format": "healthchecks"}, "say how often"),
+        ({"format": "slack", "heartbeat_every_s": 60}, "is for people"),
+        ({"heartbeat_every_s": 9}, "heartbeat_every_s"),
+        ({"heartbeat_every_s": 90_000}, "heartbeat_every_s"),
+    ],
+)
+async def test_dead_mans_switch_that_cannot_be_is_refused(api, given, words):
+    answer = await api.client.post(PATH, json=NEW | given)
+    assert answer.status_code == 422
+    assert words in answer.text
+
+
+async def test_receiver_of_alerts_is_not_turned_into_a_dead_mans_switch(api):
+    made = await make(api)
+    path = f"{PATH}/{made['receiver_id']}"
+    answer = await api.client.patch(path, json={"heartbeat_every_s": 60})
+    assert answer.status_code == 422
+    assert "create another" in answer.text

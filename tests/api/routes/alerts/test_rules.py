@@ -1,6 +1,7 @@
 """Rules as YAML and as JSON: read, checked line by line, replaced and reset."""
 
 from hashlib import sha256
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ async def test_project_without_rules_has_the_defaults(api):
 async def test_default_slowdown_rule_uses_the_setting(anyio_backend, empty_database, tmp_path):
     path = tmp_path / "own.db"
     path.write_bytes(empty_database.read_bytes())
-    own = {"alert_slowdown": 1.3, "alert_clear_slowdown": 1.2, "alert_windows": 5}
+    own: dict[str, Any] = {"alert_slowdown": 1.3, "alert_clear_slowdown": 1.2, "alert_windows": 5}
     async with running(f"sqlite:///{path}", **own) as api:
         [rule, *_] = (await api.client.get(PATH)).json()["rules"]
     assert (rule["above"], rule["clear"], rule["for"]["windows"]) == (1.3, 1.2, 5)
@@ -133,7 +134,7 @@ async def test_rules_can_be_reset_to_the_defaults(api):
     assert (await api.client.get(PATH)).json() == found
     entries = (await api.client.get("/api/v1/audit?object_kind=rules")).json()["items"]
     assert [entry["action"] for entry in entries] == ["rules.reset", "rules.replace"]
-    usual = ["slowdown", "cause", "step-time", "stalled", "silent-worker", "fix-outcome"]
+    usual = ["slowdown", "cause", "step-time", "stalled", "silent-worker", "crashed", "fix-outcome"]
     assert (entries[1]["detail"]["added"], entries[1]["detail"]["removed"]) == (["slow"], usual)
     assert (entries[0]["detail"]["added"], entries[0]["detail"]["removed"]) == (usual, ["slow"])
 

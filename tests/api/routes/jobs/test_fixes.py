@@ -1,12 +1,10 @@
 """Predicted fixes over HTTP: followed, listed with their outcome, deleted."""
 
-from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from app.advice.facts import MAX_LAYERS
-from app.api.service.replays import MAX_CONCURRENT_WORK
 from app.store import fixes
 from app.synth.costs import OperationCosts
 from app.synth.job import SimulatedJob
@@ -73,15 +71,6 @@ async def test_window_of_an_older_run_is_refused(job):
     answer = await job.client.post(PATH, json=REPLACE)
     assert answer.status_code == 409
     assert "2-4, not from 1-8" in answer.text
-
-
-async def test_prediction_waits_for_a_slot_of_the_work_limit(job):
-    limit = job.app.state.service.replays.work_limit
-    with ExitStack() as slots:
-        for _ in range(MAX_CONCURRENT_WORK):
-            slots.enter_context(limit.slot())
-        assert (await job.client.post(PATH, json=REPLACE)).status_code == 503
-    assert (await job.client.post(PATH, json=REPLACE)).status_code == 201
 
 
 async def test_outcome_is_shown(job):

@@ -77,6 +77,7 @@ async def test_job_has_its_registered_fields(api):
         "state": "not-analysed",
         "registered_at": "2026-09-21T14:13:20Z",
         "ended_at": None,
+        "end": None,
         "last_data_at": None,
         "last_step": None,
         "silent_ranks": [],

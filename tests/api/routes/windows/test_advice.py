@@ -10,7 +10,6 @@ from app.advice.advise import advice_as_json
 from app.advice.facts import facts_of
 from app.advice.fix import Facts
 from app.api.routes.windows.advice import AdviceOut
-from app.api.service.replays import MAX_CONCURRENT_WORK
 from app.engine.replays import prepare
 from app.monitor import advice_case, observe
 from app.store import hosts
@@ -201,11 +200,10 @@ async def test_window_of_which_nothing_could_be_concluded_withholds(api):
 
 async def test_answer_is_computed_once_for_each_revision_and_facts(api, monkeypatch):
     await given(api, record())
-    asked, free_slots = [], []
+    asked = []
 
     def count(case):
         asked.append(case.facts)
-        free_slots.append(api.app.state.service.replays.work_limit._slots._value)
         return advising.advise(case)
 
     monkeypatch.setattr("app.api.routes.windows.advice.advise", count)
@@ -214,21 +212,9 @@ async def test_answer_is_computed_once_for_each_revision_and_facts(api, monkeypa
         await got(api, "1-0", layers=36)
         await got(api, steps="2-4")
     assert asked == [Facts(), Facts(layers=36), Facts()]
-    assert free_slots == [MAX_CONCURRENT_WORK - 1] * 3
     api.save_window(closed_again(record()))
     await got(api)
     assert len(asked) == 4
-
-
-async def test_more_callers_than_slots_are_told_to_wait(api):
-    await given(api, record())
-    limit = api.app.state.service.replays.work_limit
-    slots = [limit.slot() for _ in range(MAX_CONCURRENT_WORK)]
-    for each in slots:
-        each.__enter__()
-    assert (await refused(api))[0] == 503
-    slots[0].__exit__(None, None, None)
-    await got(api)
 
 
 async def test_the_models_have_every_key_of_advice(api):

@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from app.engine.arrivals import arrivals as arrivals_result
 from app.store.windows import join_by_step, split_by_step
 from tests import arrival_results
 from tests.api.server import recorded_record
@@ -107,19 +106,6 @@ async def test_unknown_group_is_refused(api):
     assert several.status_code == 422
     still_open = await api.client.get(f"{PATH}/1-4/arrivals", params={"group": GROUP})
     assert still_open.status_code == 409
-
-
-async def test_group_computation_holds_a_work_slot(api, monkeypatch):
-    await given(api, record(0, members=1))
-    free_slots = []
-
-    def count(found, name=None):
-        free_slots.append(api.app.state.service.replays.work_limit._slots._value)
-        return arrivals_result.groups_as_json(found, name)
-
-    monkeypatch.setattr("app.api.routes.windows.arrivals.groups_as_json", count)
-    await got(api, "1-0/arrivals", group=GROUP)
-    assert free_slots == [3]
 
 
 async def test_unknown_windows_and_jobs_are_not_found(api):

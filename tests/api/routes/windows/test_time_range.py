@@ -62,6 +62,16 @@ async def test_a_time_without_steps_is_refused_with_the_times_that_have_some(api
     assert f"choose a time between {first} and {last}" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    ("query", "words"), [({"to": at(-10)}, "started before"), ({"from": at(10)}, "started after")]
+)
+async def test_one_end_beyond_the_run_is_a_time_without_steps(api, query, words):
+    await timed_job(api)
+    answer = await asked(api, **query)
+    assert (answer.status_code, answer.json()["code"]) == (404, "no_step_then")
+    assert words in answer.json()["detail"]
+
+
 async def test_a_job_of_unknown_times_says_so(api):
     await timed_job(api, is_known=False)
     answer = await asked(api)

@@ -1,13 +1,13 @@
 """Timelines and critical paths of closed windows, over HTTP."""
 
 import asyncio
-import contextlib
 import gc
 
 import pytest
 
+from app.api.http.request_kinds import Kind
+from app.api.http.work_places import PLACES
 from app.api.routes.windows import timeline
-from app.api.service.replays import MAX_DOWNLOADS
 from tests.api import recorded
 from tests.api.server import TOKEN
 from tests.engine.timeline.trace_reader import overlaps, read
@@ -83,23 +83,10 @@ async def test_open_and_unknown_windows_have_no_timeline(closed, kind):
     assert (await closed.client.get(f"/api/v1/jobs/none/windows/1-8/{kind}")).status_code == 404
 
 
-async def test_concurrent_timelines_are_limited(closed):
-    limit = closed.app.state.service.replays.download_limit
-    with contextlib.ExitStack() as slots:
-        for _ in range(MAX_DOWNLOADS):
-            slots.enter_context(limit.slot())
-        answer = await closed.client.get(f"{PATH}/latest/timeline")
-        assert answer.status_code == 503
-        assert int(answer.headers["retry-after"]) >= 1
-        assert "others download timelines now" in answer.json()["detail"]
-    for _ in range(MAX_DOWNLOADS + 1):
-        assert (await closed.client.get(f"{PATH}/latest/timeline")).status_code == 200
-
-
-async def test_disconnected_callers_free_their_slots(closed):
+async def test_disconnected_callers_free_their_places(closed):
     gc.disable()
     try:
-        for _ in range(MAX_DOWNLOADS + 1):
+        for _ in range(PLACES[Kind.DOWNLOAD].number + 1):
             assert await status_of_a_broken_download(closed.app) == 200
     finally:
         gc.enable()

@@ -1,11 +1,9 @@
 """One step of a closed window over HTTP: sentences, charts and operations."""
 
-import contextlib
-
 import pytest
 
 from app.api.service import replays
-from app.api.service.replays import MAX_CONCURRENT_WORK, StepViewCache
+from app.api.service.replays import StepViewCache
 from app.engine.timeline.step_view import step_view
 from tests.api import recorded
 
@@ -129,15 +127,3 @@ async def test_cache_of_step_views_is_limited(closed):
     for step in (8, 9, 8):
         assert views.get("default/llm-70b", "1-8", step, None)[1].step == step
         assert len(views._cache) == 1
-
-
-async def test_concurrent_step_views_are_limited(closed):
-    limit = closed.app.state.service.replays.work_limit
-    assert (await closed.client.get(f"{PATH}/1-8/step", params={"step": 8})).status_code == 200
-    with contextlib.ExitStack() as slots:
-        for _ in range(MAX_CONCURRENT_WORK):
-            slots.enter_context(limit.slot())
-        answer = await closed.client.get(f"{PATH}/1-8/step", params={"step": 9})
-        assert answer.status_code == 503
-        # Cached step views need no slot.
-        assert (await closed.client.get(f"{PATH}/1-8/step", params={"step": 8})).status_code == 200

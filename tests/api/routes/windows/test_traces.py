@@ -50,10 +50,3 @@ async def test_download_equals_the_recorded_window(closed, tmp_path):
 async def test_window_without_operations_has_no_download(closed, window, status):
     answer = await closed.client.get(f"{PATH}/{window}/trace")
     assert answer.status_code == status
-
-
-async def test_concurrent_downloads_are_limited(closed):
-    limit = closed.app.state.service.replays.download_limit
-    with limit.slot(), limit.slot():
-        assert (await closed.client.get(f"{PATH}/latest/trace")).status_code == 503
-    assert (await closed.client.get(f"{PATH}/latest/trace")).status_code == 200

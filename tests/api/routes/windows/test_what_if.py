@@ -8,7 +8,6 @@ import pytest
 from app.api.http import bodies
 from app.api.routes.windows.what_if import MAX_QUESTION_BYTES
 from app.api.routes.windows.what_if_edits import MAX_LIST_ITEMS
-from app.api.service.replays import MAX_CONCURRENT_WORK
 from app.diagnosis.finding import CAUSES
 from app.trace.window import SkippedStep
 from tests.api import recorded
@@ -237,27 +236,12 @@ async def test_question_with_another_media_type_is_refused(api, media):
 async def test_openapi_document_lists_the_refusals_of_a_question(api):
     document = (await api.client.get("/openapi.json")).json()
     ask_what_if = document["paths"]["/api/v1/jobs/{job_id}/windows/{window}/what-if"]["post"]
-    assert {"400", "404", "408", "409", "413", "415", "422", "503"} <= set(ask_what_if["responses"])
-    assert "too many ask for recorded operations" in ask_what_if["responses"]["503"]["description"]
+    assert {"400", "404", "408", "409", "413", "415", "422", "429", "503"} <= set(
+        ask_what_if["responses"]
+    )
+    assert "too much is being computed" in ask_what_if["responses"]["429"]["description"]
     body = ask_what_if["requestBody"]["content"]["application/json"]["schema"]
     assert body["$ref"].removeprefix("#/components/schemas/") in document["components"]["schemas"]
-
-
-async def test_questions_over_the_work_limit_get_503(api):
-    await api.register()
-    recorded.save(api, recorded.window())
-    limit = api.app.state.service.replays.work_limit
-    slots = [limit.slot() for _ in range(MAX_CONCURRENT_WORK)]
-    for each in slots:
-        each.__enter__()
-    for path in (f"{PATH}/latest", f"{PATH}/1-0"):
-        answer = await api.client.get(path, params={"steps": "0"})
-        assert answer.status_code == 503
-    answer = await ask(api, PP_COMM_AT_0)
-    assert answer.status_code == 503
-    assert int(answer.headers["retry-after"]) >= 1
-    slots[0].__exit__(None, None, None)
-    assert (await ask(api, PP_COMM_AT_0)).status_code == 200
 
 
 async def test_question_about_an_unknown_window_gets_404(api):

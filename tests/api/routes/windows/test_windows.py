@@ -117,6 +117,8 @@ async def test_step_series_is_ascending_and_has_the_last_steps(api):
         "window": "1-2",
         "started_at": None,
         "skipped_reason": None,
+        "last_step": 3,
+        "num_steps": 1,
     }
     query = {"first": 1, "last": 2}
     some = (await api.client.get(f"{PATH}/steps", params=query)).json()["items"]

@@ -1,12 +1,11 @@
 """Ranges of windows: joined figures and charts, and results of selected steps."""
 
-import contextlib
 import dataclasses
 
 import numpy as np
 import pytest
 
-from app.api.service.results import MAX_CONCURRENT_RANGES, ResultCache
+from app.api.service.results import ResultCache
 from app.store import joint_windows
 from app.store import windows as stored_windows
 from app.store.joint_windows import ARRAYS_PER_RANK, ARRAYS_PER_WORKER, thinned_windows
@@ -178,20 +177,6 @@ async def test_loss_is_unknown_if_steps_were_deleted(api, monkeypatch):
     await given_too_many(api, monkeypatch)
     monkeypatch.setattr(stored_windows, "gpu_s_lost", lambda *_, **__: None)
     assert (await got(api, "/windows/1-0..1-8"))["gpu_hours_lost"] is None
-
-
-async def test_concurrent_ranges_are_limited_and_single_windows_are_not(api):
-    await given(api, a_window(0), a_window(2))
-    with contextlib.ExitStack() as slots:
-        for _ in range(MAX_CONCURRENT_RANGES):
-            slots.enter_context(api.app.state.service.results.range_limit.slot())
-        for path in (
-            f"{PATH}/windows/1-0..1-2",
-            "/api/v1/compare?a=llm-70b:1-0&b=llm-70b:1-0..1-2",
-        ):
-            assert (await api.client.get(path)).status_code == 503
-        await got(api, "/windows/1-0")
-    await got(api, "/windows/1-0..1-2")
 
 
 async def test_fewer_windows_are_read_for_large_jobs(api, monkeypatch):

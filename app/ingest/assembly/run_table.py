@@ -1,0 +1,286 @@
+"""Tables of whole steps from batches, with what repeats from worker to worker held once.
+
+Batches are put in canonical order as they come, so that a step is closed by joining them.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.ingest.assembly.op_table import OpTable, seconds_in_step
+from app.trace.runs import (
+    SHAPE_COLUMNS,
+    OpShape,
+    RunTrace,
+    WorkerRuns,
+    expanded_column,
+    joined_runs,
+)
+from app.trace.window import OPTIONAL, S_PER_NS, TABLE_DTYPES, Ints, OpColumns, Trace
+
+_TIE_COLUMNS = (*OPTIONAL, "mb_id", "mc", "duration_ns", "start_ns")  # the last one decides first
+_SEQ_BITS, _KEY_BITS = 31, 39  # of a sort key: seq_id, and with it the operation type's code
+_RADIX_SORTED = 1 << 16  # NumPy sorts 16 bits by radix, several times faster than the whole key
+
+
+class RunTable(OpTable):
+    """A table that holds its runs; each use of an expanded column makes it anew."""
+
+    __slots__ = ("runs",)
+    runs: WorkerRuns
+
+    step = expanded_column("step")
+    rank = expanded_column("rank")
+    dp_rank = expanded_column("dp_rank")
+    stage = expanded_column("stage")
+    optype = expanded_column("optype")
+    seq_id = expanded_column("seq_id")
+    mc = expanded_column("mc")
+    mb_id = expanded_column("mb_id")
+
+    def __init__(self, runs: WorkerRuns, held: Mapping[str, Ints | None]) -> None:
+        """`held` are the columns that are not expanded; optional ones may be left out."""
+        for name, value in {"runs": runs, **dict.fromkeys(OPTIONAL), **held}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def num_ops(self) -> int:
+        """Number of rows."""
+        return self.runs.num_rows
+
+    @property
+    def held(self) -> dict[str, Ints | None]:
+        """The columns that are not expanded."""
+        return {name: getattr(self, name) for name in ("start_ns", "duration_ns", *OPTIONAL)}
+
+    def select(self, rows: NDArray[Any] | slice) -> OpTable:  # type: ignore[override]
+        """The chosen rows, as columns."""
+        held = {name: values for name, values in self.held.items() if values is not None}
+        chosen: dict[str, Any] = {name: values[rows] for name, values in held.items()}
+        return OpTable(**self.runs.columns_of(rows), **chosen)
+
+    @property
+    def run_firsts(self) -> Ints:
+        """[runs], the first row of each worker's step."""
+        return self.runs.first_row[:-1]
+
+    def of_step(self, step: int) -> "RunTable":
+        """The rows of one step, without copying them."""
+        first, end = np.searchsorted(self.runs.step, [step, step + 1]).tolist()
+        rows = slice(int(self.runs.first_row[first]), int(self.runs.first_row[end]))
+        held = {n: None if values is None else values[rows] for n, values in self.held.items()}
+        return RunTable(self.runs.select(slice(first, end)), held)
+
+    def trace(self, steps: Sequence[int]) -> Trace:
+        """The operations of these steps (a window's complete ones), as the engine wants them."""
+        wanted = np.isin(self.runs.step, np.array(steps, dtype=np.int64))
+        if not wanted.all():
+            runs = [self.of_step(step) for step in sorted(steps)]
+            return concatenate_tables(runs).trace(steps)
+        firsts = self.runs.first_row[:-1][np.diff(self.runs.step, prepend=-1) != 0]
+        return RunTrace(
+            self.runs,
+            seconds_in_step(firsts, self.start_ns),
+            np.asarray(self.duration_ns * S_PER_NS, np.float64),
+            {name: values for name in OPTIONAL if (values := getattr(self, name)) is not None},
+        )
+
+
+class BatchSlice(NamedTuple):
+    """What one batch holds of one step, in canonical order; `optional` has the columns sent."""
+
+    worker: int  # dp_rank * pp_size + stage
+    rank: int
+    shape: OpShape
+    start_ns: Ints
+    duration_ns: Ints
+    optional: dict[str, Ints]
+
+    @property
+    def num_ops(self) -> int:
+        """Number of rows."""
+        return self.shape.num_ops
+
+
+# Beyond so many rows of shapes all are forgotten, and known anew when they come again.
+MAX_SHAPE_ROWS = 500_000
+
+
+class KnownShapes:
+    """Shapes that have come before: most of a worker's steps are alike, and alike its peers'."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[bytes, OpShape] = {}
+        self._num_rows = 0
+
+    def slices_of(self, worker: int, rank: int, ops: OpColumns) -> dict[int, BatchSlice]:
+        """One worker's operations by step, ascending."""
+        if not ops.num_ops:
+            return {}
+        ops, bounds = _by_step(ops)
+        key = _order_key(ops.optype, ops.seq_id)
+        key += np.repeat(np.arange(len(bounds) - 1) << _KEY_BITS, np.diff(bounds))
+        order = _order_of(key)
+        columns = {
+            name: values.astype(TABLE_DTYPES[name], copy=False)[order]
+            for name, values in ops.columns().items()
+            if name != "step"
+        }
+        steps = ops.step[bounds[:-1]].tolist()
+        return {
+            step: self._slice(
+                worker, rank, {name: values[first:end] for name, values in columns.items()}
+            )
+            for step, (first, end) in zip(steps, pairwise(bounds), strict=True)
+        }
+
+    def _slice(self, worker: int, rank: int, columns: dict[str, NDArray[Any]]) -> BatchSlice:
+        """Operations of one step, in order but for those of the same type and number."""
+        shape = self._shape(columns)
+        if shape.has_twins:  # no order of equal ones may depend on luck
+            others = [columns[name] for name in _TIE_COLUMNS if name in columns]
+            order = np.lexsort((*others, _order_key(columns["optype"], columns["seq_id"])))
+            columns = {name: values[order] for name, values in columns.items()}
+            shape = self._shape(columns)
+        # Copies, as a view would hold the whole batch until its last step is settled.
+        return BatchSlice(
+            worker,
+            rank,
+            shape,
+            columns["start_ns"].copy(),
+            columns["duration_ns"].copy(),
+            {name: columns[name].copy() for name in OPTIONAL if name in columns},
+        )
+
+    def _shape(self, columns: dict[str, NDArray[Any]]) -> OpShape:
+        key = b"".join([columns[name].tobytes() for name in SHAPE_COLUMNS])
+        shape = self._shapes.get(key)
+        if shape is None:
+            num_rows = columns["optype"].size
+            if self._num_rows + num_rows > MAX_SHAPE_ROWS:
+                self._shapes, self._num_rows = {}, 0
+            in_order = np.diff(_order_key(columns["optype"], columns["seq_id"]))
+            held = {name: columns[name].copy() for name in SHAPE_COLUMNS}
+            shape = OpShape(**held, has_twins=bool((in_order == 0).any()))
+            self._shapes[key] = shape
+            self._num_rows += num_rows
+        return shape
+
+    def merged(self, parts: Sequence[BatchSlice]) -> BatchSlice:
+        """What several batches hold of one worker's step."""
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part.shape, name) for part in parts])
+            for name in SHAPE_COLUMNS
+        }
+        sizes = [part.num_ops for part in parts]
+        optional: dict[str, Any] = {
+            name: joined_column(name, [part.optional.get(name) for part in parts], sizes)
+            for name in OPTIONAL
+        }
+        ops = OpColumns(
+            step=np.zeros(sum(sizes), np.int64),
+            start_ns=np.concatenate([part.start_ns for part in parts]),
+            duration_ns=np.concatenate([part.duration_ns for part in parts]),
+            **columns,
+            **optional,
+        )
+        [merged] = self.slices_of(parts[0].worker, parts[0].rank, ops).values()
+        return merged
+
+
+def concatenate_tables(tables: Sequence[OpTable]) -> OpTable:
+    """One table out of many, in their order."""
+    if len(tables) == 1:
+        return tables[0]
+    sizes = [table.num_ops for table in tables]
+    with_runs = [table for table in tables if isinstance(table, RunTable)]
+    is_of_runs = len(with_runs) == len(tables) > 0
+    names = ("start_ns", "duration_ns", *OPTIONAL) if is_of_runs else tuple(TABLE_DTYPES)
+    arrays: dict[str, Any] = {
+        name: joined_column(name, [getattr(table, name) for table in tables], sizes)
+        for name in names
+    }
+    if is_of_runs:
+        return RunTable(joined_runs([table.runs for table in with_runs]), arrays)
+    return OpTable(**arrays)
+
+
+def table_of_slices(
+    step: int, parts: Sequence[BatchSlice], pp_size: int, known: KnownShapes
+) -> RunTable:
+    """The operations of one step from its batches, in any order of arrival."""
+    by_worker: dict[int, list[BatchSlice]] = {}
+    for part in parts:
+        by_worker.setdefault(part.worker, []).append(part)
+    whole = [
+        of_worker[0] if len(of_worker) == 1 else known.merged(of_worker)
+        for _, of_worker in sorted(by_worker.items())
+    ]
+    worker = np.array([part.worker for part in whole], np.int64)
+    dp_rank, stage = np.divmod(worker, pp_size)
+    rank = np.array([part.rank for part in whole], np.int32)
+    places = {
+        "step": np.full(worker.size, step, np.int64),
+        "rank": rank,
+        "dp_rank": dp_rank,
+        "stage": stage,
+    }
+    sizes = [part.num_ops for part in whole]
+    optional = {
+        name: joined_column(name, [part.optional.get(name) for part in whole], sizes)
+        for name in OPTIONAL
+    }
+    return RunTable(
+        WorkerRuns.of(places, [part.shape for part in whole]),
+        {
+            "start_ns": joined_column("start_ns", [part.start_ns for part in whole], sizes),
+            "duration_ns": joined_column(
+                "duration_ns", [part.duration_ns for part in whole], sizes
+            ),
+            **optional,
+        },
+    )
+
+
+def joined_column(
+    name: str, arrays: Sequence[NDArray[Any] | None], sizes: Sequence[int]
+) -> NDArray[Any] | None:
+    """One column of all parts, -1 where a part lacks it; None if all do."""
+    dtype = np.dtype(TABLE_DTYPES[name])
+    if name in OPTIONAL and all(each is None for each in arrays):
+        return None
+    there = [
+        np.full(size, -1, dtype) if each is None else each
+        for each, size in zip(arrays, sizes, strict=True)
+    ]
+    if not there:
+        return np.empty(0, dtype)
+    joined: NDArray[Any] = np.concatenate(there, dtype=dtype, casting="same_kind")
+    return joined
+
+
+def _by_step(ops: OpColumns) -> tuple[OpColumns, list[int]]:
+    """The rows ordered by step, as they nearly always come; the bounds of the steps."""
+    step = ops.step
+    changes = np.flatnonzero(step[1:] != step[:-1])
+    if changes.size and (step[1:] < step[:-1]).any():
+        ops = ops.select(np.argsort(step, kind="stable"))
+        changes = np.flatnonzero(ops.step[1:] != ops.step[:-1])
+    return ops, [0, *(changes + 1).tolist(), step.size]
+
+
+def _order_key(optype: NDArray[np.int16], seq_id: NDArray[Any]) -> Ints:
+    return (optype.astype(np.int64) << _SEQ_BITS) | seq_id.astype(np.int64)
+
+
+def _order_of(key: Ints) -> Ints:
+    """The order of these keys, of which those of one type are nearly always ascending."""
+    if key[-1] >> _SEQ_BITS < _RADIX_SORTED:
+        order = np.argsort((key >> _SEQ_BITS).astype(np.uint16), kind="stable")
+        in_order = key[order]
+        if (in_order[1:] >= in_order[:-1]).all():
+            return order
+    return np.argsort(key)

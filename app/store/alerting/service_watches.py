@@ -1,0 +1,145 @@
+"""What is watched of the service: since when it works, and whether people were told that it fails.
+
+Several API processes watch at the same time. A conditional update decides which of them tells
+people of an outage, of its end, and which does the next round of the canary.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from sqlalchemy import Connection, delete, func, or_, select, update
+
+from app.store.columns import clipped_or_none
+from app.store.database import insert_new
+from app.store.tables import consumers, service_watches, shards
+
+WatchName = Literal["consumers", "canary"]
+_MAX_DETAIL = 500
+# Nobody watched for so long: what happened meanwhile is not known, and counts as no outage.
+_GAP_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One thing that is watched; times are Unix seconds by the database's clock.
+
+    It last worked at `ok_s`. An outage counts from there, but not from before `since_s`, when
+    watching began. `told_s` is when people were told of the present outage. `detail` is what the
+    last check found wrong, `took_s` how long the last good round took.
+    """
+
+    name: WatchName
+    ok_s: float | None
+    since_s: float
+    checked_s: float | None
+    told_s: float | None
+    took_s: float | None
+    rounds: int
+    detail: str | None
+
+    def down_s(self, now_s: float) -> float:
+        """Seconds for which it is not known to have worked, while it was watched."""
+        return max(0.0, now_s - max(self.since_s, self.ok_s or 0.0))
+
+    def is_due(self, now_s: float, every_s: float) -> bool:
+        """Whether the last round ended so long ago, or ahead of now, by a clock since set back."""
+        return self.checked_s is None or not now_s - every_s < self.checked_s <= now_s
+
+
+_COLUMNS = tuple(service_watches.c[name] for name in Watch.__slots__)
+
+
+def read(conn: Connection) -> dict[WatchName, Watch]:
+    """All that is watched, by name."""
+    return {row.name: Watch(*row) for row in conn.execute(select(*_COLUMNS))}
+
+
+def note_consumers(conn: Connection, *, now_s: float) -> Watch:
+    """Note when consumers worked last; after a gap in watching every outage counts from now on."""
+    _create(conn, "consumers", now_s)
+    mine = service_watches.c.name == "consumers"
+    before = conn.execute(select(*_COLUMNS).where(mine).with_for_update()).one()
+    if before.checked_s is not None and now_s - before.checked_s > _GAP_S:
+        conn.execute(update(service_watches).values(since_s=now_s))
+    last_turn_s = conn.execute(select(func.max(consumers.c.last_turn_s))).scalar_one()
+    # A time ahead of now was set by a clock that has been set back.
+    known = [each for each in (before.ok_s, last_turn_s) if each is not None and each <= now_s]
+    values = {"ok_s": max(known, default=None), "checked_s": now_s}
+    conn.execute(update(service_watches).where(mine).values(values))
+    return read(conn)["consumers"]
+
+
+def begin_outage(conn: Connection, name: WatchName, *, now_s: float, detail: str | None) -> bool:
+    """Note that people are told now; False if they were told of this outage already."""
+    mine = (service_watches.c.name == name, service_watches.c.told_s.is_(None))
+    values: dict[str, object] = {"told_s": now_s}
+    if detail is not None:
+        values["detail"] = clipped_or_none(detail, _MAX_DETAIL)
+    return bool(conn.execute(update(service_watches).where(*mine).values(values)).rowcount)
+
+
+def end_outage(conn: Connection, name: WatchName) -> bool:
+    """Note that it works again; False if another process has noted that."""
+    mine = (service_watches.c.name == name, service_watches.c.told_s.is_not(None))
+    return bool(conn.execute(update(service_watches).where(*mine).values(told_s=None)).rowcount)
+
+
+def forget(conn: Connection, name: WatchName) -> None:
+    """Forget what is no longer watched: it would look older and older."""
+    conn.execute(delete(service_watches).where(service_watches.c.name == name))
+
+
+def claim_round(conn: Connection, *, now_s: float, every_s: float, lease_s: float) -> int | None:
+    """The number of the canary's next round, if it is due and no other process is at one."""
+    _create(conn, "canary", now_s)
+    canary = service_watches.c
+    is_due = or_(canary.checked_s.is_(None), canary.checked_s <= now_s - every_s,
+                 canary.checked_s > now_s)  # fmt: skip
+    is_free = or_(canary.lease_until_s <= now_s, canary.lease_until_s > now_s + 2 * lease_s)
+    claim = update(service_watches).where(canary.name == "canary", is_due, is_free)
+    claim = claim.values(lease_until_s=now_s + lease_s, rounds=canary.rounds + 1)
+    return conn.execute(claim.returning(canary.rounds)).scalar_one_or_none()
+
+
+def finish_round(
+    conn: Connection, number: int, *, now_s: float, took_s: float, missing: str | None
+) -> None:
+    """Note how a round of the canary ended: found after `took_s`, or why it is `missing`."""
+    values: dict[str, object] = {"checked_s": now_s, "lease_until_s": 0.0}
+    if missing is None:
+        values |= {"ok_s": now_s, "took_s": took_s, "detail": None}
+    else:
+        values["detail"] = clipped_or_none(missing, _MAX_DETAIL)
+    mine = (service_watches.c.name == "canary", service_watches.c.rounds == number)
+    conn.execute(update(service_watches).where(*mine).values(values))
+
+
+def _create(conn: Connection, name: WatchName, now_s: float) -> None:
+    row = {"name": name, "since_s": now_s, "lease_until_s": 0.0, "rounds": 0}
+    insert_new(conn, service_watches, [row])
+
+
+class ConsumerLine(NamedTuple):
+    """One consumer: whether its lease holds, its last turn with shards, and which it has."""
+
+    name: str
+    is_alive: bool
+    last_turn_s: float | None
+    shards: tuple[int, ...]
+
+
+def consumer_lines(conn: Connection, *, now_s: float) -> list[ConsumerLine]:
+    """The consumers of the last hour, by name."""
+    owned: dict[str, list[int]] = {}
+    held = select(shards.c.owner, shards.c.shard).where(
+        shards.c.owner.is_not(None), shards.c.lease_until_s >= now_s
+    )
+    for owner, shard in conn.execute(held.order_by(shards.c.shard)):
+        owned.setdefault(owner, []).append(shard)
+    rows = conn.execute(select(consumers).order_by(consumers.c.owner))
+    return [
+        ConsumerLine(
+            row.owner, row.lease_until_s >= now_s, row.last_turn_s, tuple(owned.get(row.owner, ()))
+        )
+        for row in rows
+    ]

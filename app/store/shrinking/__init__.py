@@ -1,0 +1,6 @@
+"""What keeps the database small?
+
+Read `thinning.py` first (old windows), then `quota.py` (projects with too many); `file_size.py`
+gives free pages back.
+Imported by: cli, consumer, store.
+"""

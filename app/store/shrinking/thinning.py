@@ -1,0 +1,375 @@
+"""Thinning: old windows become fewer and smaller, so that the database stays bounded.
+
+First their figures by step go, and their steps become one row. Later the windows of an hour, by
+the time at which they were last saved, become one window, and then those of a day: with the joint
+result of all (app.diagnosis.thinned_result), the losses and the steps of all, and the operations of
+one. The last windows of a run stay whole, because the job is judged by them.
+
+Each change is a small transaction; what it is computed from is read before, outside of it.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, NamedTuple
+
+import structlog
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    func,
+    not_,
+    select,
+    tuple_,
+    update,
+)
+
+from app.diagnosis.recent_steps import RECENT_WINDOWS
+from app.diagnosis.thinned_result import MAX_VALUES, recorded_part, thinned_result, thinned_steps
+from app.engine.arrivals.arrivals import MAX_RANKS
+from app.engine.step_counts import Resolution, num_steps
+from app.store import windows as stored
+from app.store.alerting.tables import alert_events
+from app.store.database import Store, now_s
+from app.store.joint_windows import (
+    ARRAYS_PER_RANK,
+    ARRAYS_PER_WORKER,
+    MAX_RANGE_NUMBERS,
+    MAX_RANGE_WINDOWS,
+)
+from app.store.tables import (
+    runs,
+    steps,
+    window_briefs,
+    window_losses,
+    window_objects,
+    windows,
+)
+from app.store.windows import StepRow
+from app.trace.job import project_of
+
+log = structlog.get_logger()
+
+_DAY_S = 86_400.0
+PERIODS_S: Mapping[Resolution, float] = {"hour": 3600.0, "day": _DAY_S}
+# Rows of a transaction, and runs that are looked at in one query.
+_BATCH_ROWS = 20
+_BATCH_BYTES = 8 << 20
+_BATCH_RUNS = 100
+# Alerts whose windows are preferred when operations are kept.
+_MAX_ALERTS = 500
+
+_UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
+
+RunKey = tuple[str, int]  # job_id, epoch
+Lock = Callable[[Connection], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ThinningDays:
+    """Ages in days: of figures by step, of single windows, and of hours that become days."""
+
+    steps_days: float
+    windows_days: float
+    hours_days: float
+
+
+class ThinnedWindows(NamedTuple):
+    """Windows of a project that were thinned in one transaction: by step, or into hours or days.
+
+    `number` are those whose figures by step went, or which became part of another window.
+    """
+
+    project: str
+    resolution: Resolution
+    number: int
+
+
+def thin(store: Store, ages: ThinningDays, lock: Lock) -> Iterator[ThinnedWindows]:
+    """Thin all windows that are due, one transaction per iteration.
+
+    `lock` keeps other processes from doing the same; raises what it raises, and StoreUnavailable.
+    """
+    with store.read() as conn:
+        at_s = now_s(conn)
+    yield from _thin_steps(store, at_s - ages.steps_days * _DAY_S, lock)
+    for run in _runs(store):
+        for resolution, group in _due_groups(store, run, ages, at_s):
+            yield from _merge_all(store, run, resolution, group, lock)
+
+
+def count_due(store: Store, ages: ThinningDays) -> Iterator[ThinnedWindows]:
+    """What `thin` would do now."""
+    found: dict[tuple[str, Resolution], int] = defaultdict(int)
+    with store.read() as conn:
+        at_s = now_s(conn)
+        before_s = at_s - ages.steps_days * _DAY_S
+        due = select(windows.c.job_id, func.count()).where(*_has_old_steps(before_s))
+        for job_id, number in conn.execute(due.group_by(windows.c.job_id)):
+            found[project_of(job_id), "window"] += number
+    for run in _runs(store):
+        for resolution, group in _due_groups(store, run, ages, at_s):
+            found[project_of(run[0]), resolution] += len(group) - 1
+    for (project, resolution), number in found.items():
+        yield ThinnedWindows(project, resolution, number)
+
+
+def _newest_kept(job_id: Any, epoch: Any) -> Any:
+    """Subquery: the first step of the oldest window of a run that stays whole."""
+    newer = windows.alias("newer")
+    query = select(newer.c.first_step).where(newer.c.job_id == job_id, newer.c.epoch == epoch)
+    query = query.where(newer.c.state != "open", newer.c.slowdown.is_not(None))
+    query = query.order_by(newer.c.first_step.desc()).limit(1).offset(RECENT_WINDOWS - 1)
+    return query.correlate(windows).scalar_subquery()
+
+
+def _has_old_steps(before_s: float) -> tuple[Any, ...]:
+    of = windows.c
+    return (
+        of.per_step.is_not(None),
+        of.updated_s < before_s,
+        of.state != "open",
+        of.first_step < _newest_kept(of.job_id, of.epoch),
+    )
+
+
+def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWindows]:
+    of = windows.c
+    size_bytes = func.coalesce(func.length(of.trace), 0) + func.length(of.result)
+    query = select(of.job_id, of.epoch, of.first_step, of.last_step, of.result,
+                   size_bytes.label("size_bytes"))  # fmt: skip
+    query = query.where(*_has_old_steps(before_s)).order_by(of.updated_s).limit(_BATCH_ROWS)
+    query = query.with_for_update(of=windows, skip_locked=True)  # no row changes meanwhile
+    while True:
+        with store.write() as conn:
+            lock(conn)
+            rows = within_batch_bytes(conn.execute(query).all(), _BATCH_BYTES)
+            by_project: dict[str, int] = defaultdict(int)
+            for row in rows:
+                try:
+                    _replace_steps(conn, row, row.result, max_values=1)
+                except _UNREADABLE:
+                    # Its steps stay: a result that cannot be read must not stop the others.
+                    log.exception("steps not thinned", job=row.job_id, first_step=row.first_step)
+                by_project[project_of(row.job_id)] += 1
+            keys = [tuple(row)[:3] for row in rows]
+            conn.execute(update(windows).where(_is_one_of(windows, keys)).values(per_step=None))
+            # Only that of the newest window is ever read.
+            conn.execute(delete(window_briefs).where(_is_one_of(window_briefs, keys)))
+        yield from (ThinnedWindows(each, "window", n) for each, n in by_project.items())
+        if not rows:
+            return
+
+
+def _is_one_of(table: Table, keys: Sequence[tuple[Any, ...]]) -> ColumnElement[bool]:
+    return tuple_(table.c.job_id, table.c.epoch, table.c.first_step).in_(keys)
+
+
+def within_batch_bytes(rows: Sequence[Any], max_bytes: int) -> list[Any]:
+    """The first rows, at least one, whose `size_bytes` add up to so many bytes at most."""
+    sizes = accumulate(row._mapping.get("size_bytes", 0) for row in rows)
+    return [row for at, (row, sum_) in enumerate(zip(rows, sizes, strict=True))
+            if at == 0 or sum_ <= max_bytes]  # fmt: skip
+
+
+def _replace_steps(conn: Connection, window: Any, result: Mapping[str, Any], *,
+                   max_values: int) -> None:  # fmt: skip
+    """Replace the measured steps of a window by a few means; of skipped ones the listed stay."""
+    window_id = f"{window.epoch}-{window.first_step}"
+    has_figures = result["slowdown"] is not None
+    rows = [
+        StepRow(
+            window.epoch, each.first_step, each.recorded_s, each.simulated_s, each.ideal_s,
+            each.slowdown, window_id, started_s=each.started_s, last_step=each.last_step,
+            num_steps=each.num_steps,
+        )
+        for each in thinned_steps(result, window.last_step, max_values=max_values) * has_figures
+    ]  # fmt: skip
+    listed = [each["step"] for each in result["skipped_steps"]]
+    inside = (
+        steps.c.job_id == window.job_id,
+        steps.c.epoch == window.epoch,
+        steps.c.step.between(window.first_step, window.last_step),
+    )
+    is_left = and_(steps.c.skipped_reason.is_not(None), steps.c.step.in_(listed))
+    conn.execute(delete(steps).where(*inside, not_(is_left)))
+    stored.save_steps(conn, window.job_id, rows)
+
+
+def _runs(store: Store) -> Iterator[RunKey]:
+    """All runs, a page at a time, so that no transaction stays open."""
+    key, after = (runs.c.job_id, runs.c.epoch), ("", 0)
+    while True:
+        query = select(*key).where(tuple_(*key) > after).order_by(*key).limit(_BATCH_RUNS)
+        with store.read() as conn:
+            found = [(row.job_id, row.epoch) for row in conn.execute(query)]
+        yield from found
+        if len(found) < _BATCH_RUNS:
+            return
+        after = found[-1]
+
+
+def _due_groups(
+    store: Store, run: RunKey, ages: ThinningDays, at_s: float
+) -> list[tuple[Resolution, list[int]]]:
+    """First steps of successive windows of one hour or day, all of which is old enough."""
+    after_days: Mapping[Resolution, float] = {"hour": ages.windows_days, "day": ages.hours_days}
+    befores_s = {
+        name: (at_s - days * _DAY_S) // PERIODS_S[name] * PERIODS_S[name]
+        for name, days in after_days.items()
+    }
+    of = windows.c
+    query = select(of.first_step, of.updated_s).where(of.job_id == run[0], of.epoch == run[1])
+    query = query.where(of.first_step < _newest_kept(*run), of.updated_s < max(befores_s.values()))
+
+    def period(row: Any) -> tuple[Resolution, int]:
+        name: Resolution = "day" if row.updated_s < befores_s["day"] else "hour"
+        return name, int(row.updated_s // PERIODS_S[name])
+
+    its = window_objects.c
+    in_bucket = select(its.first_step).where(its.job_id == run[0], its.epoch == run[1])
+    with store.read() as conn:
+        rows = conn.execute(query.order_by(of.first_step)).all()
+        moved = set(conn.execute(in_bucket.where(~its.is_removed)).scalars())
+    groups = [(key[0], [row.first_step for row in each]) for key, each in groupby(rows, period)]
+    # An object belongs to one window: those in object storage stay apart until retention removes
+    # their operations.
+    return [(name, group) for name, group in groups if len(group) > 1 and moved.isdisjoint(group)]
+
+
+def _merge_all(
+    store: Store, run: RunKey, resolution: Resolution, group: Sequence[int], lock: Lock
+) -> Iterator[ThinnedWindows]:
+    """Merge the windows into the first, as many at a time as can be read at once."""
+    at_once = _max_at_once(store, run)
+    left = list(group)
+    while len(left) > 1:
+        some = left[:at_once]
+        try:
+            is_done = _merge(store, run, resolution, some, lock)
+        except _UNREADABLE:
+            # A result that this release cannot read must not stop the others.
+            log.exception("windows not thinned", job=run[0], epoch=run[1], first_step=some[0])
+            return
+        if not is_done:
+            return
+        yield ThinnedWindows(project_of(run[0]), resolution, len(some) - 1)
+        left = [left[0], *left[at_once:]]
+
+
+def _max_at_once(store: Store, run: RunKey) -> int:
+    size = select(runs.c.dp_size * runs.c.pp_size)
+    with store.read() as conn:
+        workers = conn.execute(
+            size.where(runs.c.job_id == run[0], runs.c.epoch == run[1])
+        ).scalar_one()
+    each_holds = workers * ARRAYS_PER_WORKER + min(MAX_RANKS, workers) * ARRAYS_PER_RANK
+    at_once: int = max(2, min(MAX_RANGE_NUMBERS // each_holds, MAX_RANGE_WINDOWS))
+    return at_once
+
+
+def _merge(
+    store: Store, run: RunKey, resolution: Resolution, group: Sequence[int], lock: Lock
+) -> bool:
+    """Merge windows into the first of them; False if one of them has changed meanwhile."""
+    of = windows.c
+    own = (of.job_id == run[0], of.epoch == run[1])
+    these = (*own, of.first_step.in_(group))
+    query = select(
+        of.job_id, of.epoch, of.first_step, of.last_step, of.revision, of.state, of.num_steps,
+        of.num_ops, of.slowdown, of.updated_s, of.result,
+        of.trace.is_not(None).label("has_trace"),
+    ).where(*these).order_by(of.first_step)  # fmt: skip
+    with store.read() as conn:
+        rows = conn.execute(query).all()
+        linked = _windows_of_alerts(conn, run)
+    if [row.first_step for row in rows] != list(group) or any(r.state == "open" for r in rows):
+        return False
+    recorded = _most_interesting(rows, linked)
+    result = thinned_result(
+        [row.result for row in rows], resolution, None if recorded is None else recorded.result
+    )
+    first = rows[0]
+    merged: dict[str, Any] = {
+        "last_step": max(row.last_step for row in rows),
+        "revision": result["window"]["revision"],
+        "state": result["window"]["state"],
+        "num_steps": num_steps(result) if result["steps"] else 0,
+        "num_ops": sum(row.num_ops for row in rows),
+        "slowdown": result["slowdown"],
+        "verdict": result["fidelity"]["verdict"] if result["slowdown"] is not None else None,
+        "updated_s": max(row.updated_s for row in rows),
+        "result": result,
+        "per_step": None,
+    }
+    with store.write() as conn:
+        lock(conn)
+        now_there = select(of.first_step, of.revision).where(*these).order_by(of.first_step)
+        seen = conn.execute(now_there.with_for_update()).all()
+        if [tuple(row) for row in seen] != [(row.first_step, row.revision) for row in rows]:
+            return False
+        if recorded is None:
+            merged["trace"] = None
+        elif recorded is not first:
+            source = windows.alias("source")
+            kept = select(source.c.trace).where(source.c.job_id == run[0])
+            kept = kept.where(source.c.epoch == run[1], source.c.first_step == recorded.first_step)
+            merged["trace"] = kept.scalar_subquery()
+        _merge_losses(conn, run, group, result, merged["updated_s"])
+        brief = window_briefs.c
+        of_run = (brief.job_id == run[0], brief.epoch == run[1])
+        conn.execute(delete(window_briefs).where(*of_run, brief.first_step.in_(group)))
+        conn.execute(update(windows).where(*own, of.first_step == first.first_step).values(merged))
+        conn.execute(delete(windows).where(*own, of.first_step.in_(group[1:])))
+        window = _Window(*run, first.first_step, merged["last_step"])
+        _replace_steps(conn, window, result, max_values=MAX_VALUES)
+    return True
+
+
+class _Window(NamedTuple):
+    job_id: str
+    epoch: int
+    first_step: int
+    last_step: int
+
+
+def _windows_of_alerts(conn: Connection, run: RunKey) -> set[str]:
+    """Ids of the windows that alerts of the job link to."""
+    query = select(alert_events.c.detail).where(alert_events.c.job_id == run[0])
+    query = query.order_by(alert_events.c.at_s.desc()).limit(_MAX_ALERTS)
+    details = conn.execute(query).scalars()
+    return {each["window_id"] for each in details if each and each.get("window_id")}
+
+
+def _most_interesting(rows: Sequence[Any], linked: set[str]) -> Any | None:
+    """The window whose operations are kept: one of an alert, else the slowest."""
+
+    def interest(row: Any) -> tuple[bool, float]:
+        return recorded_part(row.result)["window"]["id"] in linked, row.slowdown or 0.0
+
+    return max((row for row in rows if row.has_trace), key=interest, default=None)
+
+
+def _merge_losses(
+    conn: Connection, run: RunKey, group: Sequence[int], result: Mapping[str, Any], at_s: float
+) -> None:
+    """One loss of each kind and name: sums of the windows', and the largest slowdown."""
+    of = window_losses.c
+    these = (of.job_id == run[0], of.epoch == run[1], of.first_step.in_(group))
+    summed = select(
+        of.kind, of.name, func.sum(of.gpu_s).label("gpu_s"),
+        func.sum(of.gpu_s_recorded).label("gpu_s_recorded"),
+        func.max(of.num_gpus).label("num_gpus"), func.max(of.slowdown).label("slowdown"),
+    ).where(*these).group_by(of.kind, of.name)  # fmt: skip
+    losses = [dict(row._mapping) for row in conn.execute(summed)]
+    conn.execute(delete(window_losses).where(*these))
+    for each in losses:
+        if each["kind"] == "total":
+            each["slowdown"] = result["slowdown"]
+    key = {"job_id": run[0], "epoch": run[1], "first_step": group[0], "updated_s": at_s}
+    if losses:
+        conn.execute(window_losses.insert(), [{**key, **each} for each in losses])

@@ -1,0 +1,151 @@
+"""What people are told of the service itself: that it does not work, that it does again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app import formatting
+from app.alerts.formats.registry import format_takes, render_notice
+from app.alerts.notice import Notice, NoticeKind
+from app.alerts.receiver import Receiver
+from app.store.alerting import outbox, receivers
+from app.store.alerting.service_watches import WatchName
+from app.store.database import Connection
+from app.trace.job import DEFAULT_PROJECT
+
+# Messages that the API process sends by itself, since consumers may be dead.
+SERVICE_KINDS: frozenset[NoticeKind] = frozenset({"service-down", "service-up"})
+_PAGE = "/status"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceNews:
+    """News of one part of the service; `began_s` is when its outage was told."""
+
+    part: WatchName
+    kind: NoticeKind
+    began_s: float
+    at_s: float
+    sentence: str
+    sub: str
+
+    @property
+    def outage_id(self) -> str:
+        """Id of the notice that told of this outage."""
+        return f"service-down-{self.part}-{self.began_s:.3f}"
+
+    def notice(self, base_url: str | None, project: str) -> Notice:
+        """The notice; the same outage has one id, so that a receiver gets each news once."""
+        return Notice(
+            notice_id=f"{self.kind}-{self.part}-{self.began_s:.3f}",
+            kind=self.kind,
+            group_key=f'{{}}:{{service="{self.part}"}}',
+            project=project,
+            job=None,
+            job_name=None,
+            rule=None,
+            severity="critical",
+            at_s=self.at_s,
+            sentence=self.sentence,
+            sub=self.sub,
+            page_url=None if base_url is None else base_url.rstrip("/") + _PAGE,
+            base_url=base_url,
+            group_labels={"service": self.part},
+            began_s=self.began_s,
+        )
+
+
+def consumers_down(began_s: float, down_s: float) -> ServiceNews:
+    """No consumer has worked for `down_s`."""
+    return ServiceNews(
+        "consumers",
+        "service-down",
+        began_s,
+        began_s,
+        f"No consumer has worked for {formatting.duration(down_s)}: no job is analysed, "
+        "and no alert is sent.",
+        "Batches are still accepted and wait in the queue. Start a consumer, or read its log; "
+        "the status page says what answers and what does not.",
+    )
+
+
+def consumers_up(began_s: float, now_s: float) -> ServiceNews:
+    """A consumer works again."""
+    return ServiceNews(
+        "consumers",
+        "service-up",
+        began_s,
+        now_s,
+        "Consumers work again: jobs are analysed and alerts are sent.",
+        f"You were told {formatting.duration(now_s - began_s)} ago. "
+        "What waited in the queue is being worked off.",
+    )
+
+
+def canary_missing(began_s: float, down_s: float, detail: str | None) -> ServiceNews:
+    """The canary was not found for `down_s`."""
+    return ServiceNews(
+        "canary",
+        "service-down",
+        began_s,
+        began_s,
+        f"The canary has not been found for {formatting.duration(down_s)}: a straggler may be "
+        "missed, though consumers work.",
+        f"Last round: {detail or 'it did not end'}. The status page has the parts.",
+    )
+
+
+def canary_found(began_s: float, now_s: float) -> ServiceNews:
+    """The canary is found again."""
+    return ServiceNews(
+        "canary",
+        "service-up",
+        began_s,
+        now_s,
+        "The canary is found again: stragglers are recognised.",
+        f"You were told {formatting.duration(now_s - began_s)} ago.",
+    )
+
+
+def heartbeat(at_s: float) -> ServiceNews:
+    """All parts work."""
+    return ServiceNews(
+        "consumers",
+        "heartbeat",
+        at_s,
+        at_s,
+        "Paceline works: queue, consumers and database.",
+        "When these heartbeats stay away, it does not.",
+    )
+
+
+def put_in_outbox(
+    conn: Connection, news: ServiceNews, to: Sequence[Receiver], *, base_url: str | None
+) -> int:
+    """Add the news to the outbox for these receivers; returns the number of messages."""
+    number = 0
+    for receiver in to:
+        notice = news.notice(base_url, receiver.project or DEFAULT_PROJECT)
+        added = outbox.add(
+            conn,
+            endpoint_id=receiver.endpoint_id,
+            notice_id=notice.notice_id,
+            job_id=None,
+            rule=None,
+            kind=news.kind,
+            message=render_notice(notice, receiver),
+            fingerprints=[],
+            now_s=news.at_s,
+            project=notice.project,
+        )
+        number += added is not None
+    return number
+
+
+def receivers_of(conn: Connection, kind: NoticeKind) -> list[Receiver]:
+    """Who is told of the service: all receivers, and of an outage also checks of healthchecks."""
+    return [
+        each
+        for each in receivers.all_enabled(conn)
+        if format_takes(each.format, kind)
+        and (each.heartbeat_every_s is None or each.format == "healthchecks")
+    ]

@@ -1,0 +1,151 @@
+"""Decides when people are told of the service itself, and when heartbeats are written.
+
+Consumers are dead when none has finished a turn for `consumers_dead_after_s`, whatever their
+heartbeats in the database say. This process then puts a message for every receiver into the outbox,
+in the transaction that notes the outage, and sends it by a sender of its own: the usual senders are
+in the consumers. Heartbeats of dead-man's switches are written here while all is well, but sent by
+the consumers: so they stay away when any part fails.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from app.consumer.context import NotifyContext
+from app.consumer.sender import OutboxSender
+from app.errors import Unavailable
+from app.store.alerting import deliveries, outbox, receivers, service_watches
+from app.store.alerting.service_watches import Watch
+from app.store.database import Connection
+from app.watch import notices
+from app.watch.notices import SERVICE_KINDS, ServiceNews
+
+log = structlog.get_logger()
+
+CHECK_EVERY_S = 5.0
+# A consumer that turns says so every few seconds; heartbeats stop when none has for so long.
+TURNED_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLimits:
+    """Seconds after which people are told; None: never. Without a canary none is missed."""
+
+    consumers_dead_after_s: float | None
+    canary_missing_after_s: float | None
+
+
+class ServiceWatch:
+    """Watches the service from one API process. Close it when done."""
+
+    def __init__(
+        self, context: NotifyContext, limits: WatchLimits, *, is_migrated: Callable[[], bool]
+    ) -> None:
+        self._context = context
+        self._limits = limits
+        self._is_migrated = is_migrated
+        self._sender = OutboxSender(context, SERVICE_KINDS)
+
+    def run(self, stop: threading.Event) -> None:
+        """Watch until `stop` is set."""
+        while not stop.wait(CHECK_EVERY_S):
+            try:
+                if self._is_migrated():
+                    self.turn()
+            except Unavailable as error:
+                # Without a database nobody can be told: the dead-man's switch is for that.
+                log.warning("service not watched", reason=str(error))
+            except Exception:
+                log.exception("service not watched")
+        self.close()
+
+    def close(self) -> None:
+        """Wait until no attempt is in flight."""
+        self._sender.close()
+
+    def turn(self) -> None:
+        """Look once: begin or end outages, write due heartbeats, send what is due.
+
+        Raises:
+            StoreUnavailable: the database does not answer.
+        """
+        with self._context.store.write() as conn:
+            now_s = self._context.database_time(conn)
+            works = service_watches.note_consumers(conn, now_s=now_s)
+            canary = service_watches.read(conn).get("canary")
+            if canary is not None and self._limits.canary_missing_after_s is None:
+                service_watches.forget(conn, "canary")
+        self._tell_of_consumers(works, now_s)
+        is_found = self._tell_of_canary(canary, works, now_s)
+        if is_found and works.told_s is None and _is_turning(works, now_s):
+            self._write_heartbeats()
+        self._sender.send_due()
+
+    def settle(self) -> None:
+        """Wait for all attempts that have begun."""
+        self._sender.settle()
+
+    def _tell_of_consumers(self, works: Watch, now_s: float) -> None:
+        limit_s = self._limits.consumers_dead_after_s
+        down_s = works.down_s(now_s)
+        if works.told_s is None:
+            if limit_s is None or down_s < limit_s:
+                return
+            self._begin(notices.consumers_down(now_s, down_s), None)
+        elif _is_turning(works, now_s, after_s=works.told_s):
+            self._end(notices.consumers_up(works.told_s, now_s))
+
+    def _tell_of_canary(self, canary: Watch | None, works: Watch, now_s: float) -> bool:
+        """Tell of the canary, and whether it is not known to be missing."""
+        limit_s = self._limits.canary_missing_after_s
+        if canary is None or limit_s is None:
+            return True
+        down_s = canary.down_s(now_s)
+        is_missing = down_s >= limit_s
+        if canary.told_s is None and is_missing:
+            # While consumers are dead, that is why; people are told of it alone.
+            if _is_turning(works, now_s):
+                news = notices.canary_missing(now_s, down_s, canary.detail)
+                self._begin(news, canary.detail)
+        elif canary.told_s is not None and (canary.ok_s or 0.0) > canary.told_s:
+            self._end(notices.canary_found(canary.told_s, now_s))
+        return not is_missing
+
+    def _begin(self, news: ServiceNews, detail: str | None) -> None:
+        with self._context.store.write() as conn:
+            if not service_watches.begin_outage(conn, news.part, now_s=news.at_s, detail=detail):
+                return
+            number = self._put(conn, news)
+        log.error("service does not work", part=news.part, said=news.sentence, messages=number)
+
+    def _end(self, news: ServiceNews) -> None:
+        with self._context.store.write() as conn:
+            if not service_watches.end_outage(conn, news.part):
+                return
+            # Who could not be told yet need not hear of an outage that is over.
+            outbox.drop_notice(conn, news.outage_id, now_s=news.at_s)
+            number = self._put(conn, news)
+        log.info("service works again", part=news.part, messages=number)
+
+    def _put(self, conn: Connection, news: ServiceNews) -> int:
+        told = notices.receivers_of(conn, news.kind)
+        return notices.put_in_outbox(conn, news, told, base_url=self._context.pages_url(conn))
+
+    def _write_heartbeats(self) -> None:
+        with self._context.store.read() as conn:
+            now_s = self._context.database_time(conn)
+            if not receivers.has_due_heartbeats(conn, now_s=now_s):
+                return
+        with self._context.store.write() as conn:
+            due = receivers.claim_heartbeats(conn, now_s=now_s)
+            deliveries.forget_heartbeats(conn, [each.endpoint_id for each in due], now_s=now_s)
+            base_url = self._context.pages_url(conn)
+            notices.put_in_outbox(conn, notices.heartbeat(now_s), due, base_url=base_url)
+
+
+def _is_turning(works: Watch, now_s: float, *, after_s: float = 0.0) -> bool:
+    """Whether a consumer has finished a turn a moment ago, and after this time."""
+    turned_s = works.ok_s
+    return turned_s is not None and turned_s > after_s and now_s - turned_s <= TURNED_WITHIN_S

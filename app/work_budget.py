@@ -1,0 +1,60 @@
+"""What one caller's computation may take: its time, and an end when the caller has gone.
+
+A thread cannot be ended from outside. So whoever answers a request sets a `WorkBudget`, and all
+loops that may be long call `checkpoint`: each round of a replay, each statement of the database,
+each piece of a text. Where no budget is set, as in the consumer and on the command line, it does
+nothing.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from app.errors import CallerGone, TooCostly
+
+
+class WorkBudget:
+    """The time of one computation in seconds, from now; thread-safe."""
+
+    def __init__(self, seconds: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._until_s = monotonic() + seconds
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        """End the computation at its next checkpoint: nobody waits for it any more."""
+        self._is_cancelled = True
+
+    def check(self) -> None:
+        """Return if the computation may go on.
+
+        Raises:
+            CallerGone: `cancel` was called.
+            TooCostly: the time is used up.
+        """
+        if self._is_cancelled:
+            raise CallerGone
+        if self._monotonic() > self._until_s:
+            raise TooCostly(self._seconds)
+
+
+_budget: ContextVar[WorkBudget | None] = ContextVar("paceline_work_budget", default=None)
+
+
+@contextmanager
+def within(budget: WorkBudget | None) -> Iterator[None]:
+    """Let all that the block computes, in whichever thread, keep to this budget; None lifts it."""
+    token = _budget.set(budget)
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+def checkpoint() -> None:
+    """Return if the present computation may go on, or has no budget; raises as `check` does."""
+    budget = _budget.get()
+    if budget is not None:
+        budget.check()

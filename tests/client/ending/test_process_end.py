@@ -1,0 +1,167 @@
+"""What a real process reports of its own end, and that its exit status stays what it was."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import TOKEN
+
+CLIENT = Path(__file__).parents[3] / "client"
+TRAINING = """
+    import ctypes, multiprocessing, os, signal, sys, time
+    import paceline_client
+    from paceline_client.ending.process_end import reporter
+
+    run = paceline_client.start(
+        "job", sys.argv[1], sys.argv[2], rank=3, dp_rank=1, stage=1, dp_size=2, pp_size=2,
+        run_key="run-1", host="node-1",
+    )
+    with run.step(0), run.op("forward-compute"):
+        pass
+    until_s = time.monotonic() + 20
+    while not reporter._watched and time.monotonic() < until_s:
+        time.sleep(0.005)
+"""
+WITHIN_S = 60.0
+
+FAILED = {"outcome": "failed"}
+TERMINATED = {"outcome": "terminated", "signal": signal.SIGTERM}
+BY_SIGTERM = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)"
+
+
+# A shell has processes in its background ignore it, and they pass that on to their own.
+TAKES_SIGINT = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
+
+
+def ended(paceline, last_lines, *, before=""):
+    """Exit status of a process, and the reports of its end but for its place."""
+    body = textwrap.dedent(TRAINING)
+    script = "\n".join((TAKES_SIGINT, before, body, textwrap.dedent(last_lines)))
+    process = subprocess.run(
+        [sys.executable, "-c", script, paceline.url, TOKEN],
+        env={"PYTHONPATH": str(CLIENT), "PATH": ""},
+        capture_output=True,
+        timeout=WITHIN_S,
+        check=False,
+    )
+    paceline.wait_for(lambda: paceline.exits, WITHIN_S)
+    place = {"epoch": 3, "rank": 3, "dp_rank": 1, "stage": 1, "host": "node-1"}
+    assert all(report.items() >= place.items() for report in paceline.exits)
+    return process.returncode, [
+        {name: value for name, value in report.items() if name not in place}
+        for report in paceline.exits
+    ]
+
+
+@pytest.mark.parametrize(
+    ("last_lines", "status", "report"),
+    [
+        ("", 0, {"outcome": "finished"}),
+        (
+            "raise ValueError('of <this>\\n kind')",
+            1,
+            {**FAILED, "error_type": "ValueError", "message": "of <this>\n kind"},
+        ),
+        (BY_SIGTERM, -signal.SIGTERM, TERMINATED),
+        (
+            "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)",
+            -signal.SIGINT,
+            {"outcome": "terminated", "signal": signal.SIGINT},
+        ),
+    ],
+)
+def test_an_end_is_reported_once_and_has_its_own_exit_status(paceline, last_lines, status, report):
+    assert ended(paceline, last_lines) == (status, [report])
+
+
+def test_a_killed_process_is_reported_by_its_watcher(paceline):
+    status, [report] = ended(paceline, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert (status, report["outcome"]) == (-signal.SIGKILL, "killed")
+    # Whether the signal is known depends on who asks the kernel first.
+    assert report.get("signal") in (None, signal.SIGKILL)
+
+
+def test_a_closed_recorder_has_finished_whatever_comes_then(paceline):
+    status, reports = ended(paceline, "run.close(); os.kill(os.getpid(), signal.SIGKILL)")
+    assert (status, reports) == (-signal.SIGKILL, [{"outcome": "finished"}])
+
+
+def test_a_handler_of_the_training_still_decides_what_sigterm_does(paceline):
+    before = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(4))"
+    status, reports = ended(paceline, BY_SIGTERM, before=before)
+    assert status == 4
+    assert reports[0]["outcome"] == "terminated"
+
+
+def test_children_of_the_training_report_nothing_and_die_of_sigterm(paceline):
+    status, reports = ended(
+        paceline,
+        """
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        child.terminate()
+        child.join()
+        if child.exitcode != -signal.SIGTERM:
+            sys.exit(9)
+        run.close()
+        """,
+    )
+    assert (status, reports) == (0, [{"outcome": "finished"}])
+
+
+def test_a_child_that_gets_sigterm_as_soon_as_it_is_forked_is_not_its_parent(paceline):
+    status, reports = ended(
+        paceline,
+        """
+        child = ctypes.PyDLL(None).fork()  # nothing of Python's or Paceline's own runs in it first
+        if not child:
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.waitpid(child, 0)
+        run.close()
+        """,
+    )
+    assert (status, reports) == (0, [{"outcome": "finished"}])
+
+
+def test_the_error_file_of_torchrun_names_the_exception_of_a_killed_process(paceline, tmp_path):
+    file = tmp_path / "error.json"
+    status, [report] = ended(
+        paceline,
+        f"""
+        import json
+        told = {{"message": {{"message": "RuntimeError: NCCL: gone", "extraInfo": {{}}}}}}
+        open({str(file)!r}, "w").write(json.dumps(told))
+        os.kill(os.getpid(), signal.SIGABRT)
+        """,
+        before=f"import os\nos.environ['TORCHELASTIC_ERROR_FILE'] = {str(file)!r}",
+    )
+    assert status == -signal.SIGABRT
+    assert (report["outcome"], report["error_type"], report["message"]) == (
+        "failed",
+        "RuntimeError",
+        "NCCL: gone",
+    )
+
+
+def test_no_secret_is_in_the_watchers_command_line(paceline):
+    status, _ = ended(
+        paceline,
+        """
+        found = []
+        for name in os.listdir("/proc"):
+            try:
+                command = open(f"/proc/{name}/cmdline", "rb").read()
+            except OSError:
+                continue
+            if b"exit_watcher.py" in command and command.endswith(b"%d\\0" % os.getpid()):
+                found.append(command)
+        if len(found) != 1 or sys.argv[2].encode() in found[0]:
+            os._exit(9)
+        run.close()
+        """,
+    )
+    assert status == 0

@@ -1,0 +1,65 @@
+"""No input costs more than in proportion to its size; `superlinear` is the long form."""
+
+import json
+from contextlib import suppress
+
+import pytest
+import yaml
+
+from app.alerts.rules.rule_text import parse_rules
+from app.errors import PacelineError
+from app.trace.readers.published import meta
+from tests.benchmarks.running import run_benchmark
+from tests.harness.fuzz.input_families import YAML, growth_exponent, reader_growth
+
+
+@pytest.mark.parametrize(
+    ("costs_s", "exponent"),
+    [
+        ((1.0, 2.0, 4.0), 1.0),
+        ((1.0, 4.0, 16.0), 2.0),
+        ((0.001, 0.004, 0.016), 0.0),  # too small to tell
+    ],
+)
+def test_exponent_is_the_power_of_the_size(costs_s, exponent):
+    assert growth_exponent(costs_s) == pytest.approx(exponent)
+
+
+def test_nested_brackets_are_found_with_a_parser_that_follows_them():
+    # What the rules were read with before: 100 kB of them took 46 s.
+    def read(text):
+        with suppress(yaml.YAMLError):
+            list(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+
+    found = reader_growth(read, YAML["open lists"], 2_000)
+    assert found.is_wrong
+    assert found.exponent == pytest.approx(2, abs=0.6)
+
+
+@pytest.mark.parametrize("family", YAML)
+def test_rules_take_time_in_proportion_to_their_size(family):
+    def read(text):
+        with suppress(PacelineError):
+            parse_rules(text)
+
+    assert not reader_growth(read, YAML[family], 8_000).is_wrong
+
+
+def test_meta_files_take_time_in_proportion_to_their_size(tmp_path):
+    path = tmp_path / "meta-a.yaml"
+
+    def read(text):
+        path.write_text(text, encoding="utf-8")
+        with suppress(PacelineError):
+            meta.load(path)
+
+    wrong = [name for name, text in YAML.items() if reader_growth(read, text, 4_000).is_wrong]
+    assert wrong == []
+
+
+def test_hostile_bodies_hold_up_no_other_request():
+    result = run_benchmark("superlinear", "--only", "check_rules application/json", "--no-files")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["inputs"] > 20
+    assert found["longest_block_s"] <= 0.05

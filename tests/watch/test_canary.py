@@ -1,0 +1,133 @@
+"""The canary in a real `paceline serve`, and what it must not be seen in."""
+
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from app.api.http.auth import Authenticator
+from app.api.http.principal import CANARY
+from app.errors import InvalidRequest
+from app.ingest.queue import shard_of
+from app.monitor import observe
+from app.store import projects
+from app.store.database import Store
+from app.store.retention import RetentionLimits, policies
+from app.trace.job import CANARY_PROJECT, is_project_name, job_key
+from app.watch import canary as watched
+from tests.browser.paceline import running
+from tests.browser.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server whose canary was found twice; nobody else pushes anything."""
+    directory = tmp_path_factory.mktemp("canary")
+    settings = {"canary_every_s": "10", "limit_jobs": "1", "consumers_dead_after_s": "600"}
+    with running("serve", directory, **settings) as server:
+        wait_until(lambda: server.get("/status")["canary"]["state"] == "found", "it is found")
+        wait_until(lambda: metrics(server).get("paceline_canary_found_total", 0) >= 2, "twice")
+        yield server, directory / "data" / "paceline.db"
+
+
+def metrics(server):
+    text = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_canary_is_found_and_its_age_is_on_the_status_page_and_in_metrics(served):
+    server, _ = served
+    canary = server.get("/status")["canary"]
+    assert canary["detail"] is None
+    assert 0 <= canary["age_s"] < 120
+    assert 0 < canary["took_s"] < 60
+    found = metrics(server)
+    assert 0 <= found["paceline_canary_age_seconds"] < 120
+    assert found["paceline_consumer_turn_age_seconds"] < 60
+    assert found['paceline_service_down{part="canary"}'] == 0
+
+
+def test_canary_is_on_no_page_and_in_no_figure_alert_or_quota(served):
+    server, _ = served
+    fleet = server.get("/fleet")
+    assert "canary" not in str(fleet)
+    assert server.get("/jobs")["items"] == []
+    assert server.get("/hosts")["items"] == []
+    assert server.get("/search", q="canary")["items"] == []
+    assert server.get("/alerts")["items"] == []
+    assert server.get("/alerts/transitions")["items"] == []
+    assert server.get("/deliveries")["items"] == []
+    found = metrics(server)
+    assert {value for name, value in found.items() if name.startswith("paceline_jobs{")} == {0}
+    assert found["paceline_gpus"] == 0
+    # The quota of jobs is 1, and the canary has had two jobs already.
+    body = {"parallelism": {"dp_size": 1, "pp_size": 1}, "run_key": "a"}
+    assert server.http.put("/jobs/mine", json=body).status_code == 201
+
+
+def test_canary_raises_no_alert_and_is_kept_for_an_hour(served):
+    _, path = served
+    store = Store(f"sqlite:///{path}")
+    with store.read() as conn:
+        assert projects.names(conn) == ["default"]
+        [kept] = [
+            each
+            for each in policies(conn, RetentionLimits(14.0, 180.0))
+            if each.project == CANARY_PROJECT
+        ]
+        jobs = conn.exec_driver_sql("SELECT DISTINCT job_id FROM windows").scalars().all()
+        assert {each.partition("/")[0] for each in jobs} == {CANARY_PROJECT}
+        for table in ("alerts", "alert_events", "alert_groups"):
+            assert conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0
+    store.close()
+    assert kept.limits == RetentionLimits(1 / 24, 1 / 24)
+
+
+def test_rounds_take_turns_over_the_shards():
+    jobs = watched._job_of_each_shard(16)
+    shards = [shard_of(job_key(CANARY_PROJECT, each), 16) for each in jobs]
+    assert shards == list(range(16))
+
+
+def test_the_straggler_is_what_the_diagnosis_names_and_anything_else_is_missing():
+    record = watched.simulated_job().record(range(watched.NUM_STEPS))
+    result = observe(record.window()).result
+    watched._check(result)
+    healthy = {**result, "findings": []}
+    with pytest.raises(watched.CanaryNotFound, match="has no finding"):
+        watched._check(healthy)
+    first = result["findings"][0]
+    others: list[Any] = [{**first["culprits"][0], "dp_rank": 0}]
+    wrong_ones: list[dict[str, Any]] = [
+        {"cause": "gc-pause"},
+        {"culprits": others},
+        {"culprits": []},
+    ]
+    for wrong in wrong_ones:
+        with pytest.raises(watched.CanaryNotFound, match="blames"):
+            watched._check({**result, "findings": [first | wrong]})
+
+
+NOBODY: Any = None  # neither is used
+
+
+def test_no_user_can_have_the_project_of_the_canary(tmp_path):
+    assert not is_project_name(CANARY_PROJECT)
+    with pytest.raises(InvalidRequest):
+        projects.create_if_missing(NOBODY, CANARY_PROJECT, now_s=0.0)
+
+
+@pytest.mark.anyio
+async def test_the_canarys_token_is_of_this_process_and_of_its_project_only():
+    first, second = (
+        Authenticator("pl_" + "t" * 40, NOBODY, session_s=1, now_s=time.time, monotonic=time.time)
+        for _ in range(2)
+    )
+    found = await first.of_token(first.canary_token)
+    assert found is not None
+    assert found[0] == CANARY
+    assert CANARY.project == CANARY_PROJECT
+    assert CANARY.scopes == {"ingest", "read"}
+    assert await first.of_token(second.canary_token) is None
