@@ -18,7 +18,7 @@ from typing_extensions import override
 from app.api.documents import routes as documentation
 from app.api.http import errors
 from app.api.http.bodies import BodyLimit, ProjectRates
-from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, PushPace
+from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, RequestPace
 from app.api.http.middleware import (
     AuthMiddleware,
     ErrorMiddleware,
@@ -180,7 +180,7 @@ def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
     paths = [f"{API}{route.path}" for route in routes if isinstance(route, APIRoute)]
     nouns = route_labels([*paths, ops.PUSH_PATH, pictures.LINK_PATH])
     return [
-        Middleware(PushPace),
+        Middleware(RequestPace),
         Middleware(HeaderMiddleware),
         Middleware(OldSpellings),
         Middleware(RequestLog, measured=service.metrics, nouns=nouns),

@@ -95,6 +95,8 @@ def served(
             _, _, job_path = self.path.partition("/jobs/")
             name, _, route = job_path.partition("/")
             job = unquote(name)
+            if route == "exits":
+                return self._answer(200, {"job_state": "healthy"})
             accepted = 0
             if route == "ops":
                 kind, encoding = (
@@ -104,6 +106,7 @@ def served(
                 accepted = collectors[job].take(body, kind, encoding)
             if route == "end":
                 on_end(job)
+                return self._answer(200, {"job_id": job})
             self._answer(202, {"accepted": accepted, "rejected": 0, "errors": []})
 
         def log_message(self, *_: object) -> None:

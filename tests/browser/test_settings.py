@@ -59,17 +59,17 @@ def test_a_refused_token_form_shows_the_reason(stocked, open_page):
 def test_a_shorter_retention_needs_a_confirmation(stocked, settings):
     from playwright.sync_api import expect
 
-    usual = stocked.get("/settings")["retention"]
+    usual = retention_of(stocked)
     page = settings()
     card = page.get_by_role("region", name="Retention", exact=True)
     days = card.get_by_label("Operations of closed windows", exact=False)
     days.fill(str(usual["usual_raw_days"] - 1))
     card.get_by_role("button", name="Save").click()
     expect(card.get_by_role("alert")).to_contain_text("cannot be restored")
-    assert stocked.get("/settings")["retention"] == usual
+    assert retention_of(stocked) == usual
     card.get_by_role("button", name="Keep less").click()
     expect(card.get_by_text("Saved at")).to_be_visible()
-    kept = stocked.get("/settings")["retention"]
+    kept = retention_of(stocked)
     assert kept["raw_days"] == usual["usual_raw_days"] - 1
     assert kept["has_own_raw_days"]
     days.fill("")
@@ -77,7 +77,29 @@ def test_a_shorter_retention_needs_a_confirmation(stocked, settings):
         card.get_by_role("button", name="Save").click()
     expect(card.get_by_text("the server default").first).to_be_visible()
     expect(days).to_have_attribute("placeholder", f"{usual['usual_raw_days']:g}")
-    assert stocked.get("/settings")["retention"] == usual
+    assert retention_of(stocked) == usual
+
+
+def retention_of(stocked):
+    """The limits; what is stored grows while jobs are analysed."""
+    return {**stocked.get("/settings")["retention"], "stored_gb": None}
+
+
+def test_a_quota_is_set_in_gb_beside_what_is_stored(stocked, settings):
+    from playwright.sync_api import expect
+
+    card = settings().get_by_role("region", name="Retention", exact=True)
+    quota = card.get_by_label("Windows of the project", exact=False)
+    expect(quota).to_have_attribute("placeholder", "no quota")
+    expect(card.get_by_text("GB used")).to_be_visible()
+    quota.fill("500")
+    card.get_by_role("button", name="Save").click()
+    expect(card.get_by_text("Now 500 GB")).to_be_visible()
+    assert retention_of(stocked)["max_gb"] == 500
+    quota.fill("")
+    card.get_by_role("button", name="Save").click()
+    expect(card.get_by_text("Now no quota")).to_be_visible()
+    assert not retention_of(stocked)["has_own_max_gb"]
 
 
 def test_a_read_token_sees_no_tokens(stocked, open_page):

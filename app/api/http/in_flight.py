@@ -5,12 +5,13 @@ is up to `work_places.py`.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable, Mapping
 from typing import NoReturn, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.api.http.auth import header
 from app.api.http.principal import project_of_request
 from app.api.http.request_kinds import Kind, kind_of
 from app.errors import NoPlace, Unavailable
@@ -32,49 +33,73 @@ MAX_IN_FLIGHT = {
 }
 
 
-# Some 4 ms of work before the first of them waits for anything.
+# Of pushes and of all others. Some 4 ms of work each before the first of them waits for anything.
 MAX_BEGUN_PER_TURN = 12
 
 
-class PushPace:
-    """Begins so many pushes in one turn of the event loop; all other requests begin at once.
+class RequestPace:
+    """Begins so many requests in one turn of the event loop; probes and streams begin at once.
 
-    1,024 workers that begin together, or whose batches came while the loop was busy, would keep a
-    page's request waiting until all are authenticated and read.
+    1,024 workers that begin together would keep a page's request waiting until all of them are
+    authenticated and read, and a caller with hundreds of connections would do so to the pushes. So
+    pushes and all others have turns of their own, and of these each caller has the next in turn.
     """
 
     def __init__(self, app: ASGIApp, *, per_turn: int = MAX_BEGUN_PER_TURN) -> None:
         self._app = app
-        self._per_turn = per_turn
-        self._num_begun = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._pushes, self._others = _Turns(per_turn), _Turns(per_turn)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] == "http" and kind_of(scope).is_push:
-            await self._begin()
-        await self._app(scope, receive, send)
+        """Answer one request, unless its caller has gone before its turn."""
+        if scope["type"] != "http" or scope["path"] in UNCOUNTED:
+            return await self._app(scope, receive, send)
+        if kind_of(scope).is_push:
+            await self._pushes.begin(None)
+        else:
+            credentials = header(scope, b"authorization") or header(scope, b"cookie")
+            await self._others.begin(credentials)
+        if _has_gone(receive):
+            return None
+        return await self._app(scope, receive, send)
 
-    async def _begin(self) -> None:
+
+class _Turns:
+    """So many may begin in one turn of the loop; those that wait, of each caller in turn."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._num_begun = 0
+        self._waiting: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def begin(self, caller: Hashable) -> None:
+        """Returns when it is this request's turn."""
         loop = asyncio.get_running_loop()
-        if self._num_begun < self._per_turn and not self._waiting:
+        if self._num_begun < self._number and not self._waiting:
             if not self._num_begun:
                 loop.call_soon(self._end_turn, loop)
             self._num_begun += 1
         else:
             turn: asyncio.Future[None] = loop.create_future()
-            self._waiting.append(turn)
+            self._waiting.setdefault(caller, deque()).append(turn)
             await turn
 
     def _end_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         self._num_begun = 0
-        while self._waiting and self._num_begun < self._per_turn:
-            turn = self._waiting.popleft()
+        while self._waiting and self._num_begun < self._number:
+            caller, line = self._waiting.popitem(last=False)
+            turn = line.popleft()
+            if line:
+                self._waiting[caller] = line
             if not turn.done():  # its request may be gone
                 turn.set_result(None)
                 self._num_begun += 1
         if self._num_begun:
             loop.call_soon(self._end_turn, loop)
+
+
+def _has_gone(receive: Receive) -> bool:
+    """Whether the caller has hung up; uvicorn tells it there, and else only behind the body."""
+    return getattr(getattr(receive, "__self__", None), "disconnected", False) is True
 
 
 class InFlightLimit:

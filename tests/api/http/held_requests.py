@@ -43,7 +43,7 @@ async def ignore(message):
 
 def asked(request, project="a"):
     method, path = request
-    scope = {"type": "http", "method": method, "path": path}
+    scope = {"type": "http", "method": method, "path": path, "headers": []}
     attach_principal(scope, Principal(project, frozenset(), None, "id", project))
     return scope
 

@@ -3,12 +3,14 @@ from itertools import pairwise
 
 import pytest
 
-from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, PushPace
+from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, RequestPace
 from app.api.http.request_kinds import Kind
 from app.errors import NoPlace, Unavailable
 from tests.api.http.held_requests import BATCH, PAGE, HeldRoute, asked, held, ignore, no_body, turns
 
 pytestmark = pytest.mark.anyio
+
+MANY_AND_ONE = [b"many"] * 6 + [b"one"]
 
 
 async def test_kinds_of_requests_in_flight_are_limited_apart():
@@ -36,7 +38,7 @@ async def test_project_gets_half_of_the_requests_of_each_kind():
 
 async def test_a_page_overtakes_pushes_that_came_before_it():
     route = HeldRoute()
-    app = PushPace(route, per_turn=2)
+    app = RequestPace(route, per_turn=2)
     batches = [asyncio.create_task(app(asked(BATCH), no_body(), ignore)) for _ in range(7)]
     page = asyncio.create_task(app(asked(PAGE), no_body(), ignore))
     begun = []
@@ -53,7 +55,7 @@ async def test_a_page_overtakes_pushes_that_came_before_it():
 
 async def test_a_push_that_is_gone_takes_no_turn():
     route = HeldRoute()
-    app = PushPace(route, per_turn=1)
+    app = RequestPace(route, per_turn=1)
     first, gone, last = (
         asyncio.create_task(app(asked(BATCH), no_body(), ignore)) for _ in range(3)
     )
@@ -63,3 +65,53 @@ async def test_a_push_that_is_gone_takes_no_turn():
     assert len(route.inside) == 2
     route.go_on.set()
     await asyncio.gather(first, last)
+
+
+async def test_a_push_overtakes_requests_that_came_before_it():
+    route = HeldRoute()
+    app = RequestPace(route, per_turn=1)
+    pages = [asyncio.create_task(app(asked(PAGE), no_body(), ignore)) for _ in range(5)]
+    batch = asyncio.create_task(app(asked(BATCH), no_body(), ignore))
+    await asyncio.sleep(0)
+    assert len(route.inside) == 2
+    assert "/api/v1/fleet" in route.inside
+    route.go_on.set()
+    await asyncio.gather(*pages, batch)
+
+
+async def test_callers_begin_in_turn_however_many_requests_one_of_them_has():
+    order = []
+
+    async def route(scope, receive, send):
+        order.append(dict(scope["headers"])[b"authorization"])
+
+    app = RequestPace(route, per_turn=1)
+    tasks = [
+        asyncio.create_task(
+            app({**asked(PAGE), "headers": [(b"authorization", name)]}, no_body(), ignore)
+        )
+        for name in [b"many"] * 6 + [b"one"]
+    ]
+    await asyncio.gather(*tasks)
+    assert order.index(b"one") <= 2
+
+
+async def test_a_request_whose_caller_hung_up_while_it_waited_is_not_begun():
+    route = HeldRoute()
+    app = RequestPace(route, per_turn=1)
+
+    class Cycle:
+        disconnected = False
+
+        async def receive(self):
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+    cycle = Cycle()
+    first = asyncio.create_task(app(asked(PAGE), no_body(), ignore))
+    waiting = asyncio.create_task(app(asked(PAGE), cycle.receive, ignore))
+    cycle.disconnected = True
+    await turns()
+    assert waiting.done()
+    assert len(route.inside) == 1
+    route.go_on.set()
+    await first

@@ -124,9 +124,9 @@ async function load(page) {
   })
 }
 
-/** Whether less would be kept than now. */
+/** Whether something that is stored now would go. */
 function isShorter({ raw_days, results_days, max_gb }, now) {
-  const isSmaller = (max_gb ?? now.usual_max_gb ?? Infinity) < (now.max_gb ?? Infinity)
+  const isSmaller = (max_gb ?? now.usual_max_gb ?? Infinity) < now.stored_gb
   const isOlder = (days, name) => (days ?? now[`usual_${name}`]) < now[name]
   return isSmaller || isOlder(raw_days, "raw_days") || isOlder(results_days, "results_days")
 }
