@@ -95,8 +95,6 @@ def served(
             _, _, job_path = self.path.partition("/jobs/")
             name, _, route = job_path.partition("/")
             job = unquote(name)
-            if route == "exits":
-                return self._answer(200, {"job_state": "healthy"})
             accepted = 0
             if route == "ops":
                 kind, encoding = (
@@ -106,8 +104,10 @@ def served(
                 accepted = collectors[job].take(body, kind, encoding)
             if route == "end":
                 on_end(job)
-                return self._answer(200, {"job_id": job})
-            self._answer(202, {"accepted": accepted, "rejected": 0, "errors": []})
+            # A client repeats reports of exits and of the end until it knows that they are taken.
+            taken = {"exits": {"job_state": "healthy"}, "end": {"job_id": job}}
+            counts = {"accepted": accepted, "rejected": 0, "errors": []}
+            self._answer(202, taken.get(route, counts))
 
         def log_message(self, *_: object) -> None:
             """Nothing is printed."""
