@@ -9,8 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE := $(addprefix tests/,advice alerts api benchmarks charts cli client consumer diagnosis e2e \
     engine ingest store synth trace)
 
-# Real trainings that are judged by their timing: beside other tests, neither core is theirs.
-ALONE := tests/torch/test_advised.py tests/torch/test_pipeline.py
+# Judged by timing, as are real trainings: beside other tests, neither core is theirs.
+ALONE := tests/torch/test_advised.py tests/torch/test_pipeline.py tests/fuzz/test_superlinear.py
 
 # Tests that start no process. Those of tests/consumer are left out: they take a minute by themselves.
 QUICK := $(addprefix tests/,advice alerts charts cli/terminal client/recording client/sending diagnosis engine \

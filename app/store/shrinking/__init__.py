@@ -2,5 +2,5 @@
 
 Read `thinning.py` first (old windows), then `quota.py` (projects with too many); `file_size.py`
 gives free pages back.
-Imported by: cli, consumer, store.
+Imported by: api, cli, consumer, store.
 """
