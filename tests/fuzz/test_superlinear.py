@@ -16,6 +16,7 @@ from tests.harness.fuzz.input_families import YAML, growth_exponent, reader_grow
 # texts are small; the benchmark reads larger ones, and has the limit of 1.2.
 MAX_EXPONENT_HERE = 1.6
 
+
 @pytest.mark.parametrize(
     ("costs_s", "exponent"),
     [
