@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="How much is kept, and how long.")
 
-Days = Annotated[float | None, typer.Option(min=1, help="Days. Default: the service's setting.")]
+Days = Annotated[float | None, typer.Option(min=1, help="Days.")]
 
 
 @app.command()
@@ -87,21 +87,23 @@ def set_(
     results_days: Days = None,
     max_gb: Annotated[
         float | None,
-        typer.Option(min=0.001, help="GB that its windows may take. Default: the service's."),
+        typer.Option(min=0.001, help="GB that its windows may take in the database."),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Set how long a project's operations and results are kept, and how much of them.
 
-    An option that is left out goes back to the service's setting.
+    What is left out stays as it is; without any option all go back to the service's settings.
 
     Example: paceline retention set --project research --raw-days 60
     """
     from app.cli.store_access import audit_action, open_store
     from app.store import retention
 
-    limits = {"raw_days": raw_days, "results_days": results_days, "max_gb": max_gb}
+    said = {"raw_days": raw_days, "results_days": results_days, "max_gb": max_gb}
+    given = {name: value for name, value in said.items() if value is not None}
     with open_store(data_dir) as (store, _), store.write() as conn:
+        limits = retention.project_limits(conn, project) | given if given else said
         retention.set_project_limits(conn, project, **limits)
         audit_action(conn, project, "retention.set", project, **limits)
     show(data_dir)

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import Annotated, Any
 
@@ -250,8 +250,10 @@ def _at_a_rate(seconds: float, send: Callable[[], None]) -> list[float]:
     began_s = time.perf_counter()
 
     def one(due_s: float) -> float:
-        with suppress(OSError, http.client.HTTPException):  # no answer at all is a slow one
+        try:
             send()
+        except (OSError, http.client.HTTPException, BenchmarkFailed):
+            return _TIMEOUT_S  # no answer, or a refusal, is no quick one
         return time.perf_counter() - due_s
 
     with ThreadPoolExecutor(_MOST_AT_ONCE) as senders:

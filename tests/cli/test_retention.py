@@ -46,6 +46,8 @@ def test_retention_of_each_project_is_shown_and_set(store, paceline):
         "default: operations 20 days (default), results 7.5 days; "
         "windows take 0 GB, of at most 2 GB\n"
     )
+    shown = paceline("set", "--project", "default", "--max-gb", "3")  # the rest stays
+    assert "results 7.5 days; windows take 0 GB, of at most 3 GB" in shown.stdout
     assert paceline("set", "--project", "default").stdout == paceline("show").stdout
     assert "(default), results 180 days (default)" in paceline("show").stdout
 

@@ -57,7 +57,7 @@ class WarmProcess:
         self._pidfd = os.pidfd_open(self.pid)
 
     def __del__(self) -> None:
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # it may not have been started
             os.close(self._pidfd)
 
     def poll(self) -> int | None:

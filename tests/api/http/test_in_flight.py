@@ -2,15 +2,17 @@ import asyncio
 from itertools import pairwise
 
 import pytest
+import uvicorn
+from fastapi import FastAPI
+from starlette.middleware import Middleware
 
 from app.api.http.in_flight import InFlightLimit, ProjectShareLimit, RequestPace
 from app.api.http.request_kinds import Kind
 from app.errors import NoPlace, Unavailable
 from tests.api.http.held_requests import BATCH, PAGE, HeldRoute, asked, held, ignore, no_body, turns
+from tests.e2e.stack import free_port
 
 pytestmark = pytest.mark.anyio
-
-MANY_AND_ONE = [b"many"] * 6 + [b"one"]
 
 
 async def test_kinds_of_requests_in_flight_are_limited_apart():
@@ -115,3 +117,27 @@ async def test_a_request_whose_caller_hung_up_while_it_waited_is_not_begun():
     assert len(route.inside) == 1
     route.go_on.set()
     await first
+
+
+async def test_uvicorn_tells_beside_receive_whether_the_caller_has_gone():
+    told = []
+
+    async def route(scope, receive, send):
+        if scope["type"] == "http":
+            told.append(receive.__self__.disconnected)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    # FastAPI and Starlette put middleware of their own around ours.
+    app = FastAPI(middleware=[Middleware(lambda app: route)])
+    config = uvicorn.Config(app, port=free_port(), lifespan="off", log_config=None)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    reader, writer = await asyncio.open_connection("127.0.0.1", config.port)
+    writer.write(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await server.shutdown()
+    assert told == [False]
