@@ -101,7 +101,9 @@ def set_(
     from app.store import retention
 
     said = {"raw_days": raw_days, "results_days": results_days, "max_gb": max_gb}
-    given = {name: value for name, value in said.items() if value is not None}
+    given: dict[str, float | None] = {
+        name: value for name, value in said.items() if value is not None
+    }
     with open_store(data_dir) as (store, _), store.write() as conn:
         limits = retention.project_limits(conn, project) | given if given else said
         retention.set_project_limits(conn, project, **limits)
