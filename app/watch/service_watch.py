@@ -105,13 +105,21 @@ class ServiceWatch:
         down_s = canary.down_s(now_s)
         is_missing = down_s >= limit_s
         if canary.told_s is None and is_missing:
-            # While consumers are dead, that is why; people are told of it alone.
-            if _is_turning(works, now_s):
+            if works.told_s is None and self._turns_surely(works, now_s):
                 news = notices.canary_missing(now_s, down_s, canary.detail)
                 self._begin(news, canary.detail)
         elif canary.told_s is not None and (canary.ok_s or 0.0) > canary.told_s:
             self._end(notices.canary_found(canary.told_s, now_s))
         return not is_missing
+
+    def _turns_surely(self, works: Watch, now_s: float) -> bool:
+        """Whether a missing canary has another reason than consumers that are dead.
+
+        Of those people are told alone, but only after their own limit: so half of it is doubt.
+        """
+        limit_s = self._limits.consumers_dead_after_s
+        within_s = TURNED_WITHIN_S if limit_s is None else min(TURNED_WITHIN_S, limit_s / 2)
+        return _is_turning(works, now_s, within_s=within_s)
 
     def _begin(self, news: ServiceNews, detail: str | None) -> None:
         with self._context.store.write() as conn:
@@ -126,6 +134,9 @@ class ServiceWatch:
                 return
             # Who could not be told yet need not hear of an outage that is over.
             outbox.drop_notice(conn, news.outage_id, now_s=news.at_s)
+            if news.part == "consumers":
+                # No round could be found without them: its outage counts from now on.
+                service_watches.count_from(conn, "canary", now_s=news.at_s)
             number = self._put(conn, news)
         log.info("service works again", part=news.part, messages=number)
 
@@ -145,7 +156,9 @@ class ServiceWatch:
             notices.put_in_outbox(conn, notices.heartbeat(now_s), due, base_url=base_url)
 
 
-def _is_turning(works: Watch, now_s: float, *, after_s: float = 0.0) -> bool:
+def _is_turning(
+    works: Watch, now_s: float, *, after_s: float = 0.0, within_s: float = TURNED_WITHIN_S
+) -> bool:
     """Whether a consumer has finished a turn a moment ago, and after this time."""
     turned_s = works.ok_s
-    return turned_s is not None and turned_s > after_s and now_s - turned_s <= TURNED_WITHIN_S
+    return turned_s is not None and turned_s > after_s and now_s - turned_s <= within_s

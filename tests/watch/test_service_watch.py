@@ -118,6 +118,25 @@ def test_missing_canary_is_not_told_beside_dead_consumers(service):
     assert "No consumer" in service.said()[0][1]
 
 
+def test_canary_counts_anew_when_dead_consumers_are_back(service):
+    service.end_round()
+    service.watch(CANARY_LIMIT_S + 60, turns=False)
+    service.watch(CANARY_LIMIT_S - 20)
+    assert kinds(service) == ["service.down", "service.up"]
+    service.watch(40)
+    assert "The canary has not been found for 10 minutes" in service.said()[2][1]
+
+
+def test_missing_canary_waits_until_consumers_are_surely_alive(make_service, hook):
+    service = make_service(consumers_dead_after_s=20.0, canary_missing_after_s=25.0)
+    service.notifier.add_receiver("hook", hook.url)
+    service.end_round()
+    service.watch(12, every_s=2.0)
+    service.watch(40, turns=False, every_s=2.0)
+    [(kind, sentence)] = service.said()
+    assert (kind, "No consumer" in sentence) == ("service.down", True)
+
+
 def test_canary_that_is_off_is_never_missed(make_service, hook):
     service = make_service(canary_missing_after_s=None)
     service.notifier.add_receiver("hook", hook.url)

@@ -166,15 +166,17 @@ MAX_DRAIN_S = 10.0
 # FastAPI parses these on the event loop: 64 kB with a mistake in each key hold it up for 20 ms.
 MAX_JSON_BYTES = 64 << 10
 # Read in threads, or by readers of our own.
-_LARGE_BODIES = re.compile(
-    f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}"
-    "|/api/v1/rules(?:/check)?|/api/v1/jobs/[^/]+/(?:scores|what-ifs|windows/[^/]+/what-if)"
-)
+_PUSHED = re.compile(f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}|/api/v1/jobs/[^/]+/scores")
+# An edit of every worker of a large job has 0.75 MB.
+MAX_QUESTION_BYTES = 1 << 20
+_QUESTIONS = re.compile("/api/v1/jobs/[^/]+/(?:what-ifs|windows/[^/]+/what-if)")
 
 
 def max_body_bytes(scope: Scope) -> int:
     """The largest body that the route of this request reads."""
-    return LONGEST_BODY_BYTES if _LARGE_BODIES.fullmatch(scope["path"]) else MAX_JSON_BYTES
+    if _PUSHED.fullmatch(scope["path"]):
+        return LONGEST_BODY_BYTES
+    return MAX_QUESTION_BYTES if _QUESTIONS.fullmatch(scope["path"]) else MAX_JSON_BYTES
 
 
 Sender = tuple[str | None, bool]  # a project, and whether the request is a push

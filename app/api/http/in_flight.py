@@ -17,8 +17,9 @@ from app.api.http.request_kinds import Kind, kind_of
 from app.errors import NoPlace, Unavailable
 
 EVENTS_PATH = "/api/v1/events"
-# Streams have their own limit; probes must be answered whatever hangs.
-UNCOUNTED = {EVENTS_PATH, "/healthz", "/readyz", "/metrics"}
+# Streams have their own limit; probes must be answered whatever hangs, and cost next to nothing.
+_AT_ONCE = {EVENTS_PATH, "/healthz", "/readyz"}
+UNCOUNTED = {*_AT_ONCE, "/metrics"}
 # One project can use at most half.
 MAX_PROJECT_SHARE = 0.5
 
@@ -28,13 +29,16 @@ MAX_IN_FLIGHT = {
     Kind.REPORT: 2048,
     Kind.PERSON: 512,
     Kind.COMPUTE: 256,
+    Kind.PARSE: 64,
     Kind.PICTURE: 32,
     Kind.DOWNLOAD: 16,
 }
 
 
-# Of pushes and of all others. Some 4 ms of work each before the first of them waits for anything.
-MAX_BEGUN_PER_TURN = 12
+# Some 4 ms of work each before the first of them waits for anything.
+MAX_PUSHES_PER_TURN = 12
+# Of people. A turn that is short for all is what answers them soonest, too.
+MAX_OTHERS_PER_TURN = 3
 
 
 class RequestPace:
@@ -45,13 +49,19 @@ class RequestPace:
     pushes and all others have turns of their own, and of these each caller has the next in turn.
     """
 
-    def __init__(self, app: ASGIApp, *, per_turn: int = MAX_BEGUN_PER_TURN) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        pushes_per_turn: int = MAX_PUSHES_PER_TURN,
+        others_per_turn: int = MAX_OTHERS_PER_TURN,
+    ) -> None:
         self._app = app
-        self._pushes, self._others = _Turns(per_turn), _Turns(per_turn)
+        self._pushes, self._others = _Turns(pushes_per_turn), _Turns(others_per_turn)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, unless its caller has gone before its turn."""
-        if scope["type"] != "http" or scope["path"] in UNCOUNTED:
+        if scope["type"] != "http" or scope["path"] in _AT_ONCE:
             return await self._app(scope, receive, send)
         if kind_of(scope).is_push:
             await self._pushes.begin(None)
@@ -181,6 +191,7 @@ def refuse(kind: Kind) -> NoReturn:
 _NO_PLACE = {
     Kind.PERSON: "this project has too many requests at the same time: try again",
     Kind.COMPUTE: "too many answers are being computed for this project: ask again in a moment",
+    Kind.PARSE: "too many texts are being checked for this project: try again in a moment",
     Kind.PICTURE: "too many pictures are being drawn: ask again in a moment",
     Kind.DOWNLOAD: "too many files are being downloaded: ask again in a moment",
 }

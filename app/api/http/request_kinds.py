@@ -20,10 +20,8 @@ _COMPUTED = re.compile(
     r"/api/v1/(?:compare|jobs/[^/]+/(?:headline|ribbon|steps|workers/[^/]+"
     r"|windows/[^/]+(?:/[a-z-]+)?))"
 )
-# Bodies that are texts to parse or questions to answer.
-_COMPUTED_FROM_BODY = re.compile(
-    r"/api/v1/(?:rules(?:/check)?|jobs/[^/]+/(?:fixes|shares|what-ifs))"
-)
+_COMPUTED_FROM_BODY = re.compile(r"/api/v1/jobs/[^/]+/(?:fixes|shares|what-ifs)")
+_PARSED = re.compile(r"/api/v1/rules(?:/check)?")
 _DOWNLOAD = re.compile(r"/api/v1/jobs/[^/]+/windows/[^/]+/(?:timeline|trace)")
 
 
@@ -34,6 +32,7 @@ class Kind(Enum):
     REPORT = "report"  # other pushes (registration, spans, scores): each takes a thread
     PERSON = "person"  # rows are read or changed
     COMPUTE = "compute"
+    PARSE = "parse"  # texts, by Python code that holds the interpreter all the while
     PICTURE = "picture"
     DOWNLOAD = "download"  # files that are made while they are sent
 
@@ -64,6 +63,8 @@ def _kind(scope: Scope) -> Kind:
         return Kind.DOWNLOAD
     if chart_of_picture(scope) is not None:
         return Kind.PICTURE
+    if method in ("POST", "PUT") and _PARSED.fullmatch(path):
+        return Kind.PARSE
     is_computed = _COMPUTED.fullmatch(path) or _CHART.fullmatch(path)
     if is_computed or (method in ("POST", "PUT") and _COMPUTED_FROM_BODY.fullmatch(path)):
         return Kind.COMPUTE

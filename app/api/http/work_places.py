@@ -49,9 +49,12 @@ PLACES: Mapping[Kind, KindOfPlace] = {
     Kind.BATCH: KindOfPlace(64),
     # They take a thread and a connection of the database, which people need, too.
     Kind.REPORT: KindOfPlace(8, work_s=60.0),
-    Kind.PERSON: KindOfPlace(12, work_s=30.0),
+    Kind.PERSON: KindOfPlace(8, work_s=30.0),
     # Each keeps a core busy, delays all other threads by 5 ms at a time, and takes up to 100 MB.
     Kind.COMPUTE: KindOfPlace(6, work_s=60.0),
+    # The event loop waits for each of them, at every socket that it reads; a second one at the
+    # same time of the same project would not be faster.
+    Kind.PARSE: KindOfPlace(2, work_s=60.0),
     # Each takes a browser and a second or two of CPU.
     Kind.PICTURE: KindOfPlace(1, wait_s=15.0, work_s=60.0),
     Kind.DOWNLOAD: KindOfPlace(2, work_s=600.0, until_sent=True),

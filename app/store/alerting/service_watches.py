@@ -84,6 +84,12 @@ def end_outage(conn: Connection, name: WatchName) -> bool:
     return bool(conn.execute(update(service_watches).where(*mine).values(told_s=None)).rowcount)
 
 
+def count_from(conn: Connection, name: WatchName, *, now_s: float) -> None:
+    """Count its outage from now on: what was before has another reason."""
+    mine = service_watches.c.name == name
+    conn.execute(update(service_watches).where(mine).values(since_s=now_s))
+
+
 def forget(conn: Connection, name: WatchName) -> None:
     """Forget what is no longer watched: it would look older and older."""
     conn.execute(delete(service_watches).where(service_watches.c.name == name))

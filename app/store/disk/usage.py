@@ -113,6 +113,7 @@ class DiskWatch:
         measure: Callable[[Path], DiskUsage] = disk_usage,
     ) -> None:
         self._directories = tuple(directories)
+        self._unmeasured: set[Path] = set()  # told already
         self._marks = marks
         self._monotonic = monotonic
         self._measure = measure
@@ -180,8 +181,11 @@ class DiskWatch:
         for directory in self._directories:
             try:
                 found.append(self._measure(directory))
+                self._unmeasured.discard(directory)
             except OSError as error:
-                log.warning("disk not measured", directory=str(directory), reason=str(error))
+                if directory not in self._unmeasured:
+                    self._unmeasured.add(directory)
+                    log.warning("disk not measured", directory=str(directory), reason=str(error))
         return max(found, key=lambda usage: usage.used_share, default=None)
 
     def _note_level(self) -> None:

@@ -40,7 +40,7 @@ async def test_project_gets_half_of_the_requests_of_each_kind():
 
 async def test_a_page_overtakes_pushes_that_came_before_it():
     route = HeldRoute()
-    app = RequestPace(route, per_turn=2)
+    app = RequestPace(route, pushes_per_turn=2)
     batches = [asyncio.create_task(app(asked(BATCH), no_body(), ignore)) for _ in range(7)]
     page = asyncio.create_task(app(asked(PAGE), no_body(), ignore))
     begun = []
@@ -55,9 +55,22 @@ async def test_a_page_overtakes_pushes_that_came_before_it():
     await asyncio.gather(*batches, page)
 
 
+async def test_scrapes_take_turns_and_probes_begin_at_once():
+    route = HeldRoute()
+    app = RequestPace(route, others_per_turn=1)
+    tasks = [
+        asyncio.create_task(app(asked(("GET", path)), no_body(), ignore))
+        for path in ["/metrics"] * 3 + ["/healthz", "/readyz"]
+    ]
+    await asyncio.sleep(0)
+    assert sorted(route.inside) == ["/healthz", "/metrics", "/readyz"]
+    route.go_on.set()
+    await asyncio.gather(*tasks)
+
+
 async def test_a_push_that_is_gone_takes_no_turn():
     route = HeldRoute()
-    app = RequestPace(route, per_turn=1)
+    app = RequestPace(route, pushes_per_turn=1, others_per_turn=1)
     first, gone, last = (
         asyncio.create_task(app(asked(BATCH), no_body(), ignore)) for _ in range(3)
     )
@@ -71,7 +84,7 @@ async def test_a_push_that_is_gone_takes_no_turn():
 
 async def test_a_push_overtakes_requests_that_came_before_it():
     route = HeldRoute()
-    app = RequestPace(route, per_turn=1)
+    app = RequestPace(route, pushes_per_turn=1, others_per_turn=1)
     pages = [asyncio.create_task(app(asked(PAGE), no_body(), ignore)) for _ in range(5)]
     batch = asyncio.create_task(app(asked(BATCH), no_body(), ignore))
     await asyncio.sleep(0)
@@ -87,7 +100,7 @@ async def test_callers_begin_in_turn_however_many_requests_one_of_them_has():
     async def route(scope, receive, send):
         order.append(dict(scope["headers"])[b"authorization"])
 
-    app = RequestPace(route, per_turn=1)
+    app = RequestPace(route, pushes_per_turn=1, others_per_turn=1)
     tasks = [
         asyncio.create_task(
             app({**asked(PAGE), "headers": [(b"authorization", name)]}, no_body(), ignore)
@@ -100,7 +113,7 @@ async def test_callers_begin_in_turn_however_many_requests_one_of_them_has():
 
 async def test_a_request_whose_caller_hung_up_while_it_waited_is_not_begun():
     route = HeldRoute()
-    app = RequestPace(route, per_turn=1)
+    app = RequestPace(route, pushes_per_turn=1, others_per_turn=1)
 
     class Cycle:
         disconnected = False

@@ -126,8 +126,12 @@ def test_database_on_another_machine_is_watched_by_its_size():
     assert watch.level == "raw"
 
 
-def test_directory_that_is_gone_is_not_known(tmp_path):
-    assert DiskWatch([tmp_path / "gone"]).usage() is None
+def test_directory_that_is_gone_is_not_known_and_told_once(tmp_path):
+    watch = DiskWatch([tmp_path / "gone"], monotonic=iter(range(9)).__next__)
+    with capture_logs() as logged:
+        assert watch.usage() is None
+        assert watch.usage() is None
+    assert [each["event"] for each in logged] == ["disk not measured"]
 
 
 def test_real_disk_adds_up(tmp_path):

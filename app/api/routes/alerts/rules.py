@@ -17,7 +17,7 @@ from starlette.responses import Response
 from app.alerts.readings.readings import with_default_thresholds
 from app.alerts.rule import On, Rule, Severity
 from app.alerts.rules import rule_text
-from app.alerts.rules.rule_text import MAX_RULES, MAX_RULES_BYTES
+from app.alerts.rules.rule_text import MAX_RULES
 from app.api.http import bodies
 from app.api.http.errors import MAX_FIELDS
 from app.api.http.fields import Label, RequestModel, ResponseModel, Text
@@ -25,7 +25,7 @@ from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
 from app.api.service.service import Service
-from app.errors import BadRequest, Conflict, TooLarge, UnsupportedMedia
+from app.errors import BadRequest, Conflict, UnsupportedMedia
 from app.store.alerting import alert_rules, notifications
 from app.store.database import Connection
 
@@ -163,11 +163,9 @@ async def rules_text(request: HttpRequest) -> str:
     """The rules of a body as YAML.
 
     Raises:
-        TooLarge, UnsupportedMedia, BadRequest, RequestValidationError
+        UnsupportedMedia, BadRequest, RequestValidationError
     """
     body = await request.body()
-    if len(body) > MAX_RULES_BYTES:
-        raise TooLarge(f"rules have at most {MAX_RULES_BYTES:,} bytes")
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media in YAML_TYPES:
         try:
@@ -213,7 +211,7 @@ _YAML_EXAMPLE = """rules:
 RULES_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "At most 200 rules and 256 kB. For invalid YAML, `errors` lists every "
+        "description": "At most 200 rules and 64 kB. For invalid YAML, `errors` lists every "
         "invalid line.",
         "content": {
             YAML_TYPE: {"schema": {"type": "string"}, "example": _YAML_EXAMPLE},

@@ -200,7 +200,7 @@ async def get_metrics(request: Request, service: ServiceDep) -> Response:
     text += generate_latest(DiskSamples(sizes, forecast, watch.disk.level))
     if state is not None and lines is not None:
         is_watched = state.live_consumers > 0
-        work = partial(_job_text, service, caller, lines, is_watched)
+        work = partial(_shared_job_text, service, caller, lines, is_watched)
         making = to_thread.run_sync(work, limiter=service.metrics_threads)
         text += await _or_none(service, "jobs", making) or b""
     return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
@@ -213,6 +213,17 @@ async def _optional_caller(request: Request, service: Service) -> Principal | No
     caller = access.recent(request.scope) or await access.admit(request.scope)
     caller.check("read")
     return caller
+
+
+def _shared_job_text(
+    service: Service, caller: Principal | None, lines: list[FleetLine], is_watched: bool
+) -> bytes:
+    """The same for all scrapers of a project, however often they ask."""
+    sees = None if caller is None else (caller == ROOT, caller.project)
+    key = "metrics", sees, is_watched, int(service.now_s())
+    work = partial(_job_text, service, caller, lines, is_watched)
+    text: bytes = service.answers.get(key, work)
+    return text
 
 
 def _job_text(
