@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import redis
 
 from app.ingest.embedded.server import dies_with_parent, find_server
+from tests.harness.split_network import SplitNetwork
 
 WITHIN_S = 30.0
 BUS = 10_000  # a cluster node also listens so far above its port
@@ -40,6 +41,8 @@ class Server:
     port: int
     settings: dict[str, str]
     as_sentinel: bool = False
+    host: str = "127.0.0.1"
+    inside: Sequence[str] = ()  # what to put before its command
     process: subprocess.Popen[bytes] | None = field(default=None)
 
     def start(self) -> None:
@@ -51,7 +54,12 @@ class Server:
             config.write_text("\n".join([*lines, ""]))
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [find_server(), config, *(["--sentinel"] if self.as_sentinel else [])],
+                [
+                    *self.inside,
+                    find_server(),
+                    config,
+                    *(["--sentinel"] if self.as_sentinel else []),
+                ],
                 stdout=log,
                 stderr=log,
                 preexec_fn=dies_with_parent(),
@@ -71,7 +79,7 @@ class Server:
         os.kill(self.process.pid, signal.SIGCONT)
 
     def client(self, **options: Any) -> redis.Redis:
-        return redis.Redis(port=self.port, socket_timeout=5, **options)
+        return redis.Redis(self.host, self.port, socket_timeout=5, **options)
 
 
 @dataclass
@@ -92,8 +100,8 @@ class Group:
         """The server that sentinels call the primary."""
         with closing(self.sentinels[0].client()) as client:
             where: Any = client.sentinel_get_master_addr_by_name("paceline")
-        _, port = where
-        return next(server for server in self.servers if server.port == port)
+        host, port = where[0].decode(), where[1]
+        return next(each for each in self.servers if (each.host, each.port) == (host, port))
 
 
 @contextmanager
@@ -131,6 +139,94 @@ def wait_until_whole(group: Group) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(closing(server.client())) for server in group.servers]
         until(lambda: all(_is_whole(client) for client in clients))
+
+
+@contextmanager
+def split_cluster(directory: Path, network: SplitNetwork) -> Iterator[Group]:
+    """A primary with a third of the slots on each of hosts 0 to 2, its replica on the next one."""
+    settings = {
+        **DURABLE,
+        "bind": "* -::*",
+        "protected-mode": "no",
+        "cluster-enabled": "yes",
+        "cluster-node-timeout": "1500",
+    }
+    with ExitStack() as stack:
+        servers = [
+            _on_host(stack, directory, network, host % 3, 7000 + host // 3, settings)
+            for host in range(6)
+        ]
+        clients = [stack.enter_context(closing(server.client())) for server in servers]
+        bounds = [0, 5461, 10923, 16384]
+        for client, first, end in zip(clients, bounds, bounds[1:], strict=False):
+            client.execute_command("CLUSTER ADDSLOTSRANGE", first, end - 1)
+        for server in servers[1:]:
+            clients[0].execute_command("CLUSTER MEET", server.host, server.port)
+        until(lambda: all(_is_whole(client) for client in clients))
+        names: list[Any] = [client.execute_command("CLUSTER MYID") for client in clients]
+        for number in range(3):
+            replica = clients[3 + (number + 1) % 3]
+            until(
+                lambda replica=replica, name=names[number]: replica.execute_command(
+                    "CLUSTER REPLICATE", name
+                )
+            )
+        until(lambda: all(_in_step(client) for client in clients[:3]))
+        hosts = ",".join(f"{server.host}:{server.port}" for server in servers[:3])
+        yield Group(f"redis+cluster://{hosts}", servers)
+
+
+@contextmanager
+def split_sentinel(directory: Path, network: SplitNetwork) -> Iterator[Group]:
+    """A primary on host 0, a replica on host 1, and a sentinel on each of three hosts."""
+    open_to_all = {"bind": "* -::*", "protected-mode": "no"}
+    first = network.address(0)
+    with ExitStack() as stack:
+        data = {**DURABLE, **open_to_all}
+        servers = [_on_host(stack, directory, network, 0, 7000, data)]
+        replica = {**data, "replicaof": f"{first} 7000"}
+        servers.append(_on_host(stack, directory, network, 1, 7000, replica))
+        primary = stack.enter_context(closing(servers[0].client()))
+        until(lambda: _in_step(primary))
+        watched = {
+            **open_to_all,
+            "sentinel monitor": f"paceline {first} 7000 2",
+            "sentinel down-after-milliseconds": "paceline 500",
+            "sentinel failover-timeout": "paceline 3000",
+        }
+        sentinels = [
+            _on_host(stack, directory, network, host, 7100, watched, as_sentinel=True)
+            for host in range(3)
+        ]
+        asked = [stack.enter_context(closing(server.client())) for server in sentinels]
+        until(lambda: all(_knows_all(client) for client in asked))
+        hosts = ",".join(f"{server.host}:{server.port}" for server in sentinels)
+        yield Group(f"redis+sentinel://{hosts}/paceline", servers, sentinels)
+
+
+def _on_host(
+    stack: ExitStack,
+    directory: Path,
+    network: SplitNetwork,
+    host: int,
+    port: int,
+    settings: dict[str, str],
+    *,
+    as_sentinel: bool = False,
+) -> Server:
+    server = Server(
+        directory / f"{host}-{port}",
+        port,
+        settings,
+        as_sentinel,
+        network.address(host),
+        network.inside(host),
+    )
+    server.start()
+    stack.callback(server.kill)
+    with closing(server.client()) as client:
+        until(client.ping)
+    return server
 
 
 @contextmanager

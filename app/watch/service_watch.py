@@ -79,7 +79,7 @@ class ServiceWatch:
                 service_watches.forget(conn, "canary")
         self._tell_of_consumers(works, now_s)
         is_found = self._tell_of_canary(canary, works, now_s)
-        if is_found and works.told_s is None and _is_turning(works, now_s):
+        if is_found and works.told_s is None and self._turns_surely(works, now_s):
             self._write_heartbeats()
         self._sender.send_due()
 
@@ -113,9 +113,10 @@ class ServiceWatch:
         return not is_missing
 
     def _turns_surely(self, works: Watch, now_s: float) -> bool:
-        """Whether a missing canary has another reason than consumers that are dead.
+        """Whether consumers are not about to be called dead.
 
-        Of those people are told alone, but only after their own limit: so half of it is doubt.
+        People are told of that only after its limit, and of a canary that is missing for that
+        reason not at all; so after half of it there is doubt.
         """
         limit_s = self._limits.consumers_dead_after_s
         within_s = TURNED_WITHIN_S if limit_s is None else min(TURNED_WITHIN_S, limit_s / 2)

@@ -6,14 +6,12 @@ repeated could be in the queue twice, so the caller decides about another attemp
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import redis
 import redis.asyncio
-import redis.asyncio.sentinel
-import redis.sentinel
 from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -24,6 +22,13 @@ from redis.retry import Retry
 from typing_extensions import override
 
 from app.errors import QueueFull, QueueUnavailable
+from app.ingest.redis.sentinels import (
+    SENTINEL_TIMEOUT_S,
+    AsyncSentinelPool,
+    AsyncSentinels,
+    SentinelPool,
+    Sentinels,
+)
 from app.ingest.redis.url import NodeAddress, QueueUrl, parse_queue_url, unusable_url_error
 
 
@@ -84,6 +89,28 @@ class SlotMap:
         return self._primaries[row]
 
 
+class SlotViews:
+    """What nodes say of the slots: of one that is cut off, only while no other one answers."""
+
+    def __init__(self) -> None:
+        self.is_certain = False
+        self.error: Exception | None = None
+        self._view: tuple[Any, NodeAddress] | None = None
+
+    def add(self, view: Any, state: Mapping[str, Any], asked: NodeAddress) -> None:
+        """A node's answers to `CLUSTER SLOTS` and `CLUSTER INFO`."""
+        # A node that does not see a majority of the others says so after its node timeout.
+        self.is_certain = state.get("cluster_state") == "ok"
+        if self.is_certain or self._view is None:
+            self._view = view, asked
+
+    def teach(self, slots: SlotMap) -> None:
+        """Raises why no node answered, if none did."""
+        if self._view is None:
+            raise self.error or ClusterDownError("the cluster names no node")
+        slots.learn(*self._view)
+
+
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else (value or "")
 
@@ -102,24 +129,12 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-class _SentinelPool(redis.sentinel.SentinelConnectionPool, redis.BlockingConnectionPool):
-    """Connections to the primary that the sentinels name; further callers wait for one."""
-
-
-class _AsyncSentinelPool(
-    redis.asyncio.sentinel.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool
-):
-    """The same for an event loop."""
-
-
 def connect(where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS) -> redis.Redis:
     """A client for threads, of one server or of the primary that the sentinels name."""
     options = {**_OPTIONS, **_pool_options(max_connections), "retry": Retry(NoBackoff(), 0)}
     if where.kind != "sentinel":
         return redis.Redis.from_pool(_url_pool(redis.BlockingConnectionPool, where, options))
-    return redis.Redis.from_pool(
-        _sentinel_pool(redis.sentinel.Sentinel, _SentinelPool, where, options)
-    )
+    return redis.Redis.from_pool(_sentinel_pool(Sentinels, SentinelPool, where, options))
 
 
 def connect_async(
@@ -130,7 +145,7 @@ def connect_async(
     if where.kind != "sentinel":
         pool = _url_pool(redis.asyncio.BlockingConnectionPool, where, options)
         return redis.asyncio.Redis.from_pool(pool)
-    pool = _sentinel_pool(redis.asyncio.sentinel.Sentinel, _AsyncSentinelPool, where, options)
+    pool = _sentinel_pool(AsyncSentinels, AsyncSentinelPool, where, options)
     return redis.asyncio.Redis.from_pool(pool)
 
 
@@ -144,8 +159,11 @@ def close(client: redis.Redis) -> None:
 
 async def close_async(client: redis.asyncio.Redis) -> None:
     """The same for an event loop."""
+    pool = client.connection_pool
+    if isinstance(pool, AsyncSentinelPool):
+        await pool.stop_following()
     await client.aclose()
-    await client.connection_pool.disconnect()
+    await pool.disconnect()
     for sentinel in _sentinels(client):
         await sentinel.aclose()
 
@@ -161,7 +179,12 @@ def _pool_options(max_connections: int) -> dict[str, Any]:
 
 def _sentinel_pool(manager: Any, pool: Any, where: QueueUrl, options: dict[str, Any]) -> Any:
     """A pool of connections to the primary that the sentinels at these addresses name."""
-    sentinels = manager(where.addresses, sentinel_kwargs={**_OPTIONS, **where.sentinel_options})
+    limits = {
+        "socket_timeout": SENTINEL_TIMEOUT_S,
+        "socket_connect_timeout": SENTINEL_TIMEOUT_S,
+    }
+    sentinel_options = {**_OPTIONS, **limits, **where.sentinel_options}
+    sentinels = manager(where.addresses, sentinel_kwargs=sentinel_options)
     return pool(where.service, sentinels, **options, **where.options)
 
 
@@ -292,6 +315,9 @@ class SingleNode(QueueNodes):
 
     @override
     def run(self, key: str, command: Callable[[redis.Redis], ResultT]) -> ResultT:
+        pool = self._client.connection_pool
+        if isinstance(pool, SentinelPool):
+            pool.follow()
         return command(self._client)
 
     @override
@@ -332,16 +358,17 @@ class ClusterNodes(QueueNodes):
         slots = self._cluster.slots
         if slots.is_known:
             return
-        last: Exception | None = None
+        views = SlotViews()
         for address in slots.to_ask():
             try:
                 client: Any = self._cluster.client(address)
-                slots.learn(client.execute_command("CLUSTER SLOTS"), address)
+                state: Any = client.execute_command("CLUSTER INFO")
+                views.add(client.execute_command("CLUSTER SLOTS"), state, address)
             except (RedisError, OSError) as error:
-                last = error
-            else:
-                return
-        raise last or ClusterDownError("the cluster names no node")
+                views.error = error
+            if views.is_certain:
+                break
+        views.teach(slots)
 
     @override
     def close(self) -> None:
@@ -389,6 +416,9 @@ class AsyncSingleNode(AsyncQueueNodes):
 
     @override
     async def run(self, key: str, command: Callable[[Redis], Awaitable[ResultT]]) -> ResultT:
+        pool = self._client.connection_pool
+        if isinstance(pool, AsyncSentinelPool):
+            pool.follow()
         return await command(self._client)
 
     @override
@@ -437,16 +467,17 @@ class AsyncClusterNodes(AsyncQueueNodes):
         slots = self._cluster.slots
         if slots.is_known:
             return
-        last: Exception | None = None
+        views = SlotViews()
         for address in slots.to_ask():
             try:
                 client: Any = self._cluster.client(address)
-                slots.learn(await client.execute_command("CLUSTER SLOTS"), address)
+                state: Any = await client.execute_command("CLUSTER INFO")
+                views.add(await client.execute_command("CLUSTER SLOTS"), state, address)
             except (RedisError, OSError) as error:
-                last = error
-            else:
-                return
-        raise last or ClusterDownError("the cluster names no node")
+                views.error = error
+            if views.is_certain:
+                break
+        views.teach(slots)
 
     @override
     async def close(self) -> None:

@@ -11,6 +11,7 @@ from app.ingest.redis.queue import RedisReader, RedisWriter
 from tests import redis_servers
 
 NUM_SHARDS = 4
+NUM_JOBS = 7
 
 
 def all_bodies(url, num_shards=NUM_SHARDS, consumer="a"):
@@ -32,16 +33,16 @@ class Producer:
 
     def __init__(self, writer):
         self._writer = writer
-        self._number = 0
+        self.number = 0
         self.acked = []
         self.refused = 0
 
     async def push(self):
         """Whether the next batch was acknowledged."""
-        self._number += 1
-        body = str(self._number).encode()
+        self.number += 1
+        body = str(self.number).encode()
         try:
-            await self._writer.append(f"job-{self._number % 7}", body)
+            await self._writer.append(f"job-{self.number % NUM_JOBS}", body)
         except QueueUnavailable:
             self.refused += 1
             await asyncio.sleep(0.01)
