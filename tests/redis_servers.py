@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from select import select
 from typing import Any
@@ -166,11 +167,7 @@ def split_cluster(directory: Path, network: SplitNetwork) -> Iterator[Group]:
         names: list[Any] = [client.execute_command("CLUSTER MYID") for client in clients]
         for number in range(3):
             replica = clients[3 + (number + 1) % 3]
-            until(
-                lambda replica=replica, name=names[number]: replica.execute_command(
-                    "CLUSTER REPLICATE", name
-                )
-            )
+            until(partial(replica.execute_command, "CLUSTER REPLICATE", names[number]))
         until(lambda: all(_in_step(client) for client in clients[:3]))
         hosts = ",".join(f"{server.host}:{server.port}" for server in servers[:3])
         yield Group(f"redis+cluster://{hosts}", servers)

@@ -6,7 +6,7 @@ repeated could be in the queue twice, so the caller decides about another attemp
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -44,6 +44,7 @@ class SlotMap:
         self._ends: list[int] = []
         self._primaries: list[NodeAddress] = []
         self._moved: dict[int, NodeAddress] = {}
+        self._doubted: NodeAddress | None = None
 
     @property
     def is_known(self) -> bool:
@@ -51,8 +52,12 @@ class SlotMap:
         return bool(self._starts)
 
     def to_ask(self) -> list[NodeAddress]:
-        """Nodes that may know the slots, in the order to ask them in."""
-        return list(dict.fromkeys([*self._primaries, *self._seeds]))
+        """Nodes that may know the slots, in the order to ask them in.
+
+        One that is cut off from the others still calls itself the primary of its slots.
+        """
+        known = list(dict.fromkeys([*self._primaries, *self._seeds]))
+        return sorted(known, key=lambda address: address == self._doubted)
 
     def primaries(self) -> list[NodeAddress]:
         """Every primary, once."""
@@ -70,9 +75,10 @@ class SlotMap:
         """A node said that the slot is elsewhere."""
         self._moved[slot] = address
 
-    def doubt(self) -> None:
-        """A node does not answer, or is no longer a primary: read the slots again."""
+    def doubt(self, address: NodeAddress) -> None:
+        """This node does not answer, or is no longer a primary: read the slots again."""
         self._starts = []
+        self._doubted = address
 
     def primary_of(self, key: str) -> NodeAddress:
         """Address of the node that holds the key.
@@ -87,28 +93,6 @@ class SlotMap:
         if row < 0 or slot > self._ends[row]:
             raise ClusterDownError("no node of the cluster holds the slot of this shard")
         return self._primaries[row]
-
-
-class SlotViews:
-    """What nodes say of the slots: of one that is cut off, only while no other one answers."""
-
-    def __init__(self) -> None:
-        self.is_certain = False
-        self.error: Exception | None = None
-        self._view: tuple[Any, NodeAddress] | None = None
-
-    def add(self, view: Any, state: Mapping[str, Any], asked: NodeAddress) -> None:
-        """A node's answers to `CLUSTER SLOTS` and `CLUSTER INFO`."""
-        # A node that does not see a majority of the others says so after its node timeout.
-        self.is_certain = state.get("cluster_state") == "ok"
-        if self.is_certain or self._view is None:
-            self._view = view, asked
-
-    def teach(self, slots: SlotMap) -> None:
-        """Raises why no node answered, if none did."""
-        if self._view is None:
-            raise self.error or ClusterDownError("the cluster names no node")
-        slots.learn(*self._view)
 
 
 def _text(value: Any) -> str:
@@ -265,12 +249,12 @@ class ClusterClients(Generic[ClientT]):
         return list(clients.values())
 
     @contextmanager
-    def doubting(self) -> Iterator[None]:
+    def doubting(self, address: NodeAddress) -> Iterator[None]:
         """After an error that a failover explains, the slots are asked for again."""
         try:
             yield
         except STALE_SLOT_ERRORS:
-            self.slots.doubt()
+            self.slots.doubt(address)
             raise
 
 
@@ -344,7 +328,7 @@ class ClusterNodes(QueueNodes):
         self._find()
         address = self._cluster.slots.primary_of(key)
         try:
-            with self._cluster.doubting():
+            with self._cluster.doubting(address):
                 return command(self._cluster.client(address))
         except MovedError as error:
             return command(self._cluster.client_after_move(key, error, address))
@@ -358,17 +342,16 @@ class ClusterNodes(QueueNodes):
         slots = self._cluster.slots
         if slots.is_known:
             return
-        views = SlotViews()
+        last: Exception | None = None
         for address in slots.to_ask():
             try:
                 client: Any = self._cluster.client(address)
-                state: Any = client.execute_command("CLUSTER INFO")
-                views.add(client.execute_command("CLUSTER SLOTS"), state, address)
+                slots.learn(client.execute_command("CLUSTER SLOTS"), address)
             except (RedisError, OSError) as error:
-                views.error = error
-            if views.is_certain:
-                break
-        views.teach(slots)
+                last = error
+            else:
+                return
+        raise last or ClusterDownError("the cluster names no node")
 
     @override
     def close(self) -> None:
@@ -447,7 +430,7 @@ class AsyncClusterNodes(AsyncQueueNodes):
         await self._find()
         address = self._cluster.slots.primary_of(key)
         try:
-            with self._cluster.doubting():
+            with self._cluster.doubting(address):
                 return await command(self._cluster.client(address))
         except MovedError as error:
             return await command(self._cluster.client_after_move(key, error, address))
@@ -467,17 +450,16 @@ class AsyncClusterNodes(AsyncQueueNodes):
         slots = self._cluster.slots
         if slots.is_known:
             return
-        views = SlotViews()
+        last: Exception | None = None
         for address in slots.to_ask():
             try:
                 client: Any = self._cluster.client(address)
-                state: Any = await client.execute_command("CLUSTER INFO")
-                views.add(await client.execute_command("CLUSTER SLOTS"), state, address)
+                slots.learn(await client.execute_command("CLUSTER SLOTS"), address)
             except (RedisError, OSError) as error:
-                views.error = error
-            if views.is_certain:
-                break
-        views.teach(slots)
+                last = error
+            else:
+                return
+        raise last or ClusterDownError("the cluster names no node")
 
     @override
     async def close(self) -> None:

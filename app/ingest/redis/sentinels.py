@@ -27,11 +27,9 @@ ASK_EVERY_S = 5.0
 # They answer from memory; a frozen one keeps a reader waiting for so long.
 SENTINEL_TIMEOUT_S = 1.0
 
-_State = Mapping[str, Any]
-
 
 def _newest(
-    service: str, answers: Iterable[Any], is_usable: Callable[[_State, str], bool]
+    service: str, answers: Iterable[Any], is_usable: Callable[[Any, str], bool]
 ) -> NodeAddress:
     """The primary by the sentinel that knows of the last failover; answers may be errors."""
     states = [
@@ -79,8 +77,9 @@ class SentinelPool(redis.sentinel.SentinelConnectionPool, redis.BlockingConnecti
         """Ask the sentinels every few seconds; connections to a former primary are given up."""
         if time.monotonic() >= self._ask_at_s:
             self._ask_at_s = time.monotonic() + ASK_EVERY_S
+            pool: Any = self
             with suppress(RedisError, OSError):
-                self.get_master_address()
+                pool.get_master_address()
 
 
 class AsyncSentinelPool(
@@ -103,5 +102,6 @@ class AsyncSentinelPool(
             await self._asking
 
     async def _ask(self) -> None:
+        pool: Any = self
         with suppress(RedisError, OSError):
-            await self.get_master_address()
+            await pool.get_master_address()

@@ -5,6 +5,7 @@ made a new one.
 """
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ async def pushed_through_a_split(group, network, *, is_over):
         before = len(producer.acked)
         network.heal()
         # Healed: every shard's server has its replica again.
-        seen = set()
+        seen: set[int] = set()
         async with asyncio.timeout(60):
             while len(seen) < NUM_JOBS:
                 if await producer.push():
@@ -72,20 +73,17 @@ def test_split_sentinels_do_not_keep_pushes_and_consumers_at_the_old_primary(tmp
                 network.cut([0], [1, 2])
                 redis_servers.until(lambda: _primary_by(group.sentinels[1]) == network.address(1))
                 assert _primary_by(group.sentinels[0]) == network.address(0)
-                with_new = group.servers[1].client()
-                async with asyncio.timeout(20):
-                    while not with_new.exists("canary-of-the-test"):
-                        await writer.append("job", b"while split")
-                        if any(b"while split" in each for each in _bodies(with_new)):
-                            break
-                        await asyncio.sleep(0.05)
-                with_new.close()
+                with group.servers[1].client() as at_new:
+                    async with asyncio.timeout(20):
+                        while b"while split" not in _bodies(at_new):
+                            await writer.append("job", b"while split")
+                            await asyncio.sleep(0.05)
             finally:
                 await writer.close()
 
         asyncio.run(run())
-        found = []
-        redis_servers.until(lambda: found.extend(taken(reader)) or found, within_s=20)
+        found: list[Any] = []
+        redis_servers.until(lambda: _collect(found, reader), within_s=20)
         assert {each.body for each in found} == {b"while split"}
         reader.close()
 
@@ -126,6 +124,11 @@ def test_split_cluster_goes_on_for_clients_that_reach_both_sides(tmp_path, netwo
 def taken(reader):
     """New entries of all shards."""
     return reader.read(range(NUM_SHARDS), "a", count=512, block_s=0.0)
+
+
+def _collect(found, reader):
+    found += taken(reader)
+    return found
 
 
 def _bodies(client):
