@@ -206,4 +206,10 @@ def _print_address(settings: "Settings", *more: str) -> None:
 
     # Plain lines: an address with a frame or a line break cannot be clicked or copied.
     lines = address_lines(settings, _token(settings), is_terminal=sys.stdout.isatty())
-    typer.echo("\n".join(["", *lines, "", *more, "", "Ctrl-C stops everything.", ""]))
+    text = "\n".join(["", *lines, "", *more, "", "Ctrl-C stops everything.", ""])
+    try:
+        typer.echo(text)
+    except OSError as error:  # the disk that standard output is on is full: what runs goes on
+        import structlog
+
+        structlog.get_logger().warning("address not printed", reason=str(error))

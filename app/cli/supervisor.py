@@ -228,13 +228,25 @@ class Supervisor:
 
     def keep_running(self) -> None:
         """Restart processes that die, until stopped."""
+        failed = ""
         while not self._stop.wait(_CHECK_EVERY_S):
-            if self._queue is not None:
-                self._queue.keep_alive()
-                self._compact_queue(self._queue)
-            for child in self._children:
-                child.keep_alive()
-            self._run_demo_while_on()
+            try:
+                self._look_after_parts()
+                failed = ""
+            except OSError as error:
+                # What a full disk or a machine without processes refuses is tried again: the parts
+                # that work go on meanwhile.
+                if str(error) != failed:
+                    failed = str(error)
+                    log.exception("parts not looked after", retry_in_s=_CHECK_EVERY_S)
+
+    def _look_after_parts(self) -> None:
+        if self._queue is not None:
+            self._queue.keep_alive()
+            self._compact_queue(self._queue)
+        for child in self._children:
+            child.keep_alive()
+        self._run_demo_while_on()
 
     def _wait_for_space(self) -> None:
         """Return once the disk has room for what a start writes, or when stopped."""
