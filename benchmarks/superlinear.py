@@ -15,7 +15,7 @@ import structlog
 import typer
 
 from app.alerts.rules.rule_text import MAX_RULES_BYTES, parse_rules
-from app.api.http.bodies import max_body_bytes
+from app.api.http.bodies import largest_body
 from app.errors import PacelineError
 from app.store.migrations import migrate
 from app.trace.readers.importing import ImportOptions
@@ -125,7 +125,7 @@ async def _measured(api: InProcessApi, request: HostileRequest) -> Growth:
 def _largest_bytes(request: HostileRequest) -> int:
     if request.parameter is not None:
         return MAX_QUERY_BYTES
-    return min(max_body_bytes(request.scope(TOKEN, 0)[0]), _MAX_PUSH_BYTES)
+    return min(largest_body(request.scope(TOKEN, 0)[0]).max_bytes, _MAX_PUSH_BYTES)
 
 
 def _of_files() -> Iterator[tuple[str, Callable[[], Growth]]]:

@@ -73,6 +73,7 @@ from app.api.routes.windows import (
     workers,
 )
 from app.api.service.service import Service
+from app.api.static_files import FrontendFiles, StaticFiles
 from app.charts.report.png import png
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -148,13 +149,12 @@ def application(service: Service, limits: RequestLimits, *, close: Callable[[], 
         redoc_url=None,
         redirect_slashes=False,
         lifespan=_lifespan(service, close),
-        middleware=_middleware(service, limits),
+        middleware=_middleware(service, limits, pages.files),
         routes=[*_routes()],
     )
     app.state.service = service
     errors.install_error_handlers(app)
     app.include_router(pages.router())
-    app.mount("/static", pages.files())
     app.router.default = pages.or_else(app.router.default)
     return app
 
@@ -173,7 +173,7 @@ def _routes() -> Sequence[BaseRoute]:
     return answered.routes
 
 
-def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
+def _middleware(service: Service, limits: RequestLimits, files: FrontendFiles) -> list[Middleware]:
     """Middleware from the outside in: no body is read before the caller is admitted."""
     allowed = {*LOOPBACK_NAMES, *limits.allowed_hosts}
     routes = (route for router in ROUTERS for route in router.routes)
@@ -186,6 +186,7 @@ def _middleware(service: Service, limits: RequestLimits) -> list[Middleware]:
         Middleware(RequestLog, measured=service.metrics, nouns=nouns),
         Middleware(ErrorMiddleware),
         Middleware(HostMiddleware, allowed=allowed),
+        Middleware(StaticFiles, files=files),
         Middleware(InFlightLimit),
         Middleware(
             AuthMiddleware,

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -191,6 +191,7 @@ class Supervisor:
         self._children: list[ChildProcess] = []
         self._disk = settings.disk_watch()
         self._compact_at_s = 0.0
+        self._refused: dict[str, str] = {}  # why a part could not be looked after, by its name
         self._demo_switch = DemoSwitch(settings.demo_switch)
         self._demo: ChildProcess | None = None
 
@@ -228,25 +229,26 @@ class Supervisor:
 
     def keep_running(self) -> None:
         """Restart processes that die, until stopped."""
-        failed = ""
         while not self._stop.wait(_CHECK_EVERY_S):
-            try:
-                self._look_after_parts()
-                failed = ""
-            except OSError as error:
-                # What a full disk or a machine without processes refuses is tried again: the parts
-                # that work go on meanwhile.
-                if str(error) != failed:
-                    failed = str(error)
-                    log.exception("parts not looked after", retry_in_s=_CHECK_EVERY_S)
+            self._try("queue", self._look_after_queue)
+            for child in self._children:
+                self._try(child.name, child.keep_alive)
+            self._try("demo", self._run_demo_while_on)
 
-    def _look_after_parts(self) -> None:
+    def _try(self, part: str, look_after: Callable[[], None]) -> None:
+        """What a full disk or a machine without processes refuses to one part is tried again."""
+        try:
+            look_after()
+            self._refused.pop(part, None)
+        except OSError as error:
+            if self._refused.get(part) != str(error):  # not four times a second
+                self._refused[part] = str(error)
+                log.exception("process not checked", name=part, retry_in_s=_CHECK_EVERY_S)
+
+    def _look_after_queue(self) -> None:
         if self._queue is not None:
             self._queue.keep_alive()
             self._compact_queue(self._queue)
-        for child in self._children:
-            child.keep_alive()
-        self._run_demo_while_on()
 
     def _wait_for_space(self) -> None:
         """Return once the disk has room for what a start writes, or when stopped."""

@@ -79,7 +79,7 @@ class ServiceWatch:
                 service_watches.forget(conn, "canary")
         self._tell_of_consumers(works, now_s)
         is_found = self._tell_of_canary(canary, works, now_s)
-        if is_found and works.told_s is None and self._turns_surely(works, now_s):
+        if is_found and works.told_s is None and self._consumers_work(works, now_s):
             self._write_heartbeats()
         self._sender.send_due()
 
@@ -105,21 +105,23 @@ class ServiceWatch:
         down_s = canary.down_s(now_s)
         is_missing = down_s >= limit_s
         if canary.told_s is None and is_missing:
-            if works.told_s is None and self._turns_surely(works, now_s):
+            if works.told_s is None and self._consumers_work(works, now_s):
                 news = notices.canary_missing(now_s, down_s, canary.detail)
                 self._begin(news, canary.detail)
         elif canary.told_s is not None and (canary.ok_s or 0.0) > canary.told_s:
             self._end(notices.canary_found(canary.told_s, now_s))
-        return not is_missing
+        return not is_missing and canary.told_s is None
 
-    def _turns_surely(self, works: Watch, now_s: float) -> bool:
+    def _consumers_work(self, works: Watch, now_s: float) -> bool:
         """Whether consumers are not about to be called dead.
 
         People are told of that only after its limit, and of a canary that is missing for that
         reason not at all; so after half of it there is doubt.
         """
         limit_s = self._limits.consumers_dead_after_s
-        within_s = TURNED_WITHIN_S if limit_s is None else min(TURNED_WITHIN_S, limit_s / 2)
+        if limit_s is None:  # nobody is told of them
+            return True
+        within_s = min(TURNED_WITHIN_S, limit_s / 2)
         return _is_turning(works, now_s, within_s=within_s)
 
     def _begin(self, news: ServiceNews, detail: str | None) -> None:
@@ -137,7 +139,7 @@ class ServiceWatch:
             outbox.drop_notice(conn, news.outage_id, now_s=news.at_s)
             if news.part == "consumers":
                 # No round could be found without them: its outage counts from now on.
-                service_watches.count_from(conn, "canary", now_s=news.at_s)
+                service_watches.restart_outage_clock(conn, "canary", now_s=news.at_s)
             number = self._put(conn, news)
         log.info("service works again", part=news.part, messages=number)
 

@@ -40,12 +40,12 @@ _EDITS = {"edits": [{"op": "set", "value": 1.0}] * 5_000}
 
 HostileKind = tuple[str, str, str, bytes]  # method, path, content type, body
 KINDS: Mapping[str, HostileKind] = {
-    "nested rules": ("POST", "/api/v1/rules/check", _YAML, repeated("[")(62_000).encode()),
+    "nested rules": ("POST", "/api/v1/rules/check", _YAML, repeated("[")(128_000).encode()),
     "long rules": (
         "POST",
         "/api/v1/rules/check",
         _YAML,
-        repeated("a,", "rules: [", "]")(62_000).encode(),
+        repeated("a,", "rules: [", "]")(128_000).encode(),
     ),
     "questions": ("POST", f"{_WINDOW}/what-if", _JSON, json.dumps(_EDITS).encode()),
     "nested json": ("POST", f"{_WINDOW}/what-if", _JSON, b"[" * 1_000_000),

@@ -3,6 +3,8 @@ import re
 import pytest
 
 from app.api.http.middleware import CSP
+from app.api.pages import frontend_dir
+from app.api.static_files import FrontendFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -207,3 +209,50 @@ async def test_openapi_schema_allows_registered_operation_types(api):
     assert "backward-weight-compute" in columns["description"]
     assert schemas["JobIn"]["properties"]["op_types"]["maxItems"] == 64
     assert "OpTypeIn" in (await api.client.get("/docs/api")).text
+
+
+async def test_styles_of_a_page_are_one_file_in_the_order_of_the_page(api):
+    page = (await api.client.get("/")).text
+    [address] = re.findall(r'rel="stylesheet" href="([^"]+)"', page)
+    styles = (await api.client.get(address)).text
+    html = (frontend_dir() / "index.html").read_text()
+    sheets = re.findall(r'rel="stylesheet" href="/static/([^"]+)"', html)
+    assert len(sheets) > 20
+    assert styles == "\n".join((frontend_dir() / name).read_text() for name in sheets)
+
+
+async def test_scripts_and_styles_are_named_by_their_version_and_kept(api):
+    page = (await api.client.get("/")).text
+    named = re.findall(r'(?:src|href)="(/static/v[^"]+)"', page)
+    assert len(named) == 3  # styles, the theme, the page's script
+    for address in named:
+        answer = await api.client.get(address)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        assert answer.headers["content-encoding"] == "gzip"
+        other = re.sub(r"/v[0-9a-f]{12}/", "/v000000000000/", address)
+        answer = await api.client.get(other)  # of a release that is being replaced
+        assert answer.headers["cache-control"] == "no-cache"
+    assert (await api.client.get("/static/js/app.js")).headers["cache-control"] == "no-cache"
+
+
+def plain(files, name):
+    found = files.find(name)
+    assert found is not None
+    return found[0].plain
+
+
+def test_a_changed_file_is_read_anew_and_changes_the_version(tmp_path, monkeypatch):
+    (tmp_path / "index.html").write_text('<link rel="stylesheet" href="/static/css/a.css">\n')
+    (tmp_path / "a.js").write_text("1")
+    now_s = iter(range(0, 100, 10))
+    monkeypatch.setattr("app.api.static_files.time.monotonic", lambda: float(next(now_s)))
+    files = FrontendFiles(tmp_path)
+    first = files.version()
+    assert plain(files, "a.js") == b"1"
+    (tmp_path / "a.js").write_text("22")
+    assert plain(files, "a.js") == b"22"
+    assert files.version() != first
+    # Neither directories nor links, which could lead out of it, are files.
+    (tmp_path / "link.js").symlink_to("/etc/passwd")
+    assert (files.find("link.js"), files.find("css"), files.find("")) == (None, None, None)

@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 from structlog.testing import capture_logs
 
@@ -22,44 +23,37 @@ class Stop:
         return self._left < 0
 
 
-class Queue:
+class Child:
     """Refuses to be looked after as often as there are errors left."""
 
-    def __init__(self, *errors):
-        self.errors = list(errors)
+    def __init__(self, name, *errors):
+        self.name = name
+        self._errors = list(errors)
         self.turns = 0
 
     def keep_alive(self):
         self.turns += 1
-        if self.errors:
-            raise self.errors.pop(0)
-
-    def alive(self):
-        return True
+        if self._errors:
+            raise self._errors.pop(0)
 
 
-class Child:
-    """Counts how often it was looked after."""
-
-    turns = 0
-
-    def keep_alive(self):
-        self.turns += 1
-
-
-def full(number=errno.ENOSPC):
+def refused(number):
     return OSError(number, os.strerror(number))
 
 
 def test_serve_goes_on_when_the_machine_refuses_a_part(tmp_path):
-    supervisor = Supervisor(load_settings(data_dir=tmp_path), Stop(turns=6))
-    queue, child = Queue(full(), full(), full(errno.EAGAIN)), Child()
-    supervisor._queue, supervisor._children = queue, [child]
+    stop: Any = Stop(turns=6)
+    supervisor = Supervisor(load_settings(data_dir=tmp_path), stop)
+    full = refused(errno.ENOSPC)
+    children: list[Any] = [Child("api", full, full, refused(errno.EAGAIN)), Child("consumer")]
+    supervisor._children = children
     with capture_logs() as logged:
         supervisor.keep_running()
-    assert (queue.turns, child.turns) == (6, 3)
-    # Each reason is told once, not four times a second.
-    assert [each["event"] for each in logged] == ["parts not looked after"] * 2
+    assert [child.turns for child in children] == [6, 6]
+    # Each reason is logged once, not four times a second.
+    assert [(each["event"], each["name"]) for each in logged] == [
+        ("process not checked", "api")
+    ] * 2
 
 
 def test_address_that_cannot_be_printed_stops_nothing(tmp_path, monkeypatch):

@@ -97,6 +97,15 @@ def test_limit_of_none_tells_nobody(make_service, hook):
     assert service.said() == []
 
 
+def test_missing_canary_is_told_where_dead_consumers_are_not(make_service, hook):
+    service = make_service(consumers_dead_after_s=None)
+    service.notifier.add_receiver("hook", hook.url)
+    service.end_round()
+    service.watch(CANARY_LIMIT_S + 10, turns=False)
+    [(_, sentence)] = service.said()
+    assert sentence.startswith("The canary has not been found")
+
+
 def test_missing_canary_is_told_with_its_reason_and_found_again(service):
     service.end_round()
     service.watch(CANARY_LIMIT_S / 2)
@@ -190,6 +199,22 @@ def test_heartbeats_stay_away_while_the_canary_is_missing(switch):
     switch.watch(4 * EVERY_S)
     heartbeats_sent(switch)
     assert switch.said() == []
+
+
+def test_heartbeats_stay_away_from_a_missing_canary_though_consumers_died_and_came_back(switch):
+    switch.end_round()
+    switch.watch(CANARY_LIMIT_S + 10)
+    switch.watch(LIMIT_S + 10, turns=False)
+    switch.watch(60)
+    heartbeats_sent(switch)
+    switch.hook.requests.clear()
+    switch.watch(4 * EVERY_S)
+    heartbeats_sent(switch)
+    assert switch.said() == []
+    switch.end_round()
+    switch.watch(EVERY_S)
+    heartbeats_sent(switch)
+    assert "service.heartbeat" in kinds(switch)
 
 
 def test_refused_heartbeat_is_not_repeated_later(switch):

@@ -227,7 +227,7 @@ def _is_web(text: str) -> bool:
 
 
 MAX_RULES = 200
-MAX_RULES_BYTES = 64 << 10
+MAX_RULES_BYTES = 256 << 10  # of a file; the API takes half of it
 MAX_PROBLEMS = 100  # of what is wrong: more is a file of another kind
 
 

@@ -11,8 +11,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.api.documents import frame
 from app.api.documents.glossary import GLOSSARY, definitions
 from app.api.documents.library import API_REFERENCE, ROOT, Library
-from app.api.pages import ASK_AGAIN, CachedFile, resources_dir
+from app.api.pages import resources_dir
 from app.api.reference import reference_body, reference_sections
+from app.api.static_files import ASK_AGAIN, CachedFile
 
 _JSON, _HTML = "application/json", "text/html"
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -165,18 +165,44 @@ MAX_DRAINED_BYTES = 64 << 20
 MAX_DRAIN_S = 10.0
 # FastAPI parses these on the event loop: 64 kB with a mistake in each key hold it up for 20 ms.
 MAX_JSON_BYTES = 64 << 10
-# Read in threads, or by readers of our own.
-_PUSHED = re.compile(f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}|/api/v1/jobs/[^/]+/scores")
-# An edit of every worker of a large job has 0.75 MB.
+# An edit of every worker of a large job has 0.75 MB; the worst body of 1 MiB takes 50 ms to parse.
 MAX_QUESTION_BYTES = 1 << 20
-_QUESTIONS = re.compile("/api/v1/jobs/[^/]+/(?:what-ifs|windows/[^/]+/what-if)")
+# 200 rules as JSON, with their defaults and some labels; YAML is shorter.
+MAX_RULES_BODY_BYTES = 128 << 10
 
 
-def max_body_bytes(scope: Scope) -> int:
+class LargestBody(NamedTuple):
+    """The largest body that a route reads, and what its caller can do about a larger one."""
+
+    max_bytes: int
+    advice: str = "split it"
+
+
+_FEWER_EDITS = "name fewer items in a list, or ask for fewer edits at once"
+# Read in threads, or by readers of our own.
+_BODIES: tuple[tuple[re.Pattern[str], LargestBody], ...] = (
+    (
+        re.compile(f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}|/api/v1/jobs/[^/]+/scores"),
+        LargestBody(LONGEST_BODY_BYTES),
+    ),
+    (
+        re.compile("/api/v1/jobs/[^/]+/windows/[^/]+/what-if"),
+        LargestBody(MAX_QUESTION_BYTES, _FEWER_EDITS),
+    ),
+    (re.compile("/api/v1/jobs/[^/]+/what-ifs"), LargestBody(MAX_JSON_BYTES, _FEWER_EDITS)),
+    (
+        re.compile("/api/v1/rules(?:/check)?"),
+        LargestBody(MAX_RULES_BODY_BYTES, "leave out of each rule what is its default"),
+    ),
+)
+
+
+def largest_body(scope: Scope) -> LargestBody:
     """The largest body that the route of this request reads."""
-    if _PUSHED.fullmatch(scope["path"]):
-        return LONGEST_BODY_BYTES
-    return MAX_QUESTION_BYTES if _QUESTIONS.fullmatch(scope["path"]) else MAX_JSON_BYTES
+    for pattern, found in _BODIES:
+        if pattern.fullmatch(scope["path"]):
+            return found
+    return LargestBody(MAX_JSON_BYTES)
 
 
 Sender = tuple[str | None, bool]  # a project, and whether the request is a push
@@ -197,7 +223,7 @@ def _subtract(counted: Counter[Sender], sender: Sender, number: int) -> None:
 @dataclass(slots=True)
 class _Body:
     sender: Sender
-    max_bytes: int
+    largest: LargestBody
     chunks: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
 
@@ -208,7 +234,8 @@ class _Body:
 
     def too_large(self) -> TooLarge:
         """The refusal of a larger one."""
-        return TooLarge(f"a body has at most {self.max_bytes} bytes here: split it")
+        most, advice = self.largest
+        return TooLarge(f"a body has at most {most:,} bytes here: {advice}")
 
 
 class BodyLimit:
@@ -238,7 +265,9 @@ class BodyLimit:
         """Answer one request."""
         if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
             return await self._app(scope, receive, send)
-        body = _Body(sender_of(scope), min(self._max_bytes, max_body_bytes(scope)))
+        most = largest_body(scope)
+        most = most._replace(max_bytes=min(self._max_bytes, most.max_bytes))
+        body = _Body(sender_of(scope), most)
         try:
             if await self._read_or_drain(scope, receive, body):
                 await self._app(scope, _receive_again(b"".join(body.chunks), receive), send)
@@ -270,7 +299,7 @@ class BodyLimit:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             raise BadRequest("Content-Length is not a number")
-        if len(length) > _MAX_LENGTH_DIGITS or int(length) > body.max_bytes:
+        if len(length) > _MAX_LENGTH_DIGITS or int(length) > body.largest.max_bytes:
             raise body.too_large()
 
     async def _read(self, receive: Receive, body: _Body) -> bool:
@@ -299,7 +328,7 @@ class BodyLimit:
         body.size_bytes += len(chunk)
         self._bytes_in_flight[body.is_push] += len(chunk)
         self._bytes_of_project[body.sender] += len(chunk)
-        if body.size_bytes > body.max_bytes:
+        if body.size_bytes > body.largest.max_bytes:
             raise body.too_large()
         most_bytes = self._max_bytes_in_flight * (1.0 if body.is_push else _PEOPLES_PART)
         if self._bytes_in_flight[body.is_push] > most_bytes:

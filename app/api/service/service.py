@@ -137,6 +137,9 @@ class Service:
     test_sends: ConcurrencyLimit = field(default_factory=test_send_limit)
     # /metrics has no place of its own, and its text of 1,000 jobs takes a while.
     metrics_threads: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
+    metrics_texts: ComputeCache[Hashable, bytes] = field(
+        default_factory=lambda: ComputeCache(max_size=16, idle_s=5.0)
+    )
     span_buffer: SpanBuffer = field(default_factory=SpanBuffer)
     span_bodies: OtlpBodyReader = field(default_factory=OtlpBodyReader)
     span_refusals: SpanRefusalLog = field(default_factory=SpanRefusalLog)

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from app import formatting
-from app.api.pages import PLOTLY_PATH
 from app.api.service.job_state import StateThresholds, state_of_window
+from app.api.static_files import PLOTLY_PATH
 from app.charts.report.html import SERVED_DRAW_SCRIPT, served_report
 from app.errors import Conflict
 from app.formatting import Hosts

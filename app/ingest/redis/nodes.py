@@ -23,7 +23,8 @@ from typing_extensions import override
 
 from app.errors import QueueFull, QueueUnavailable
 from app.ingest.redis.sentinels import (
-    SENTINEL_TIMEOUT_S,
+    ASYNC_SENTINEL_OPTIONS,
+    SENTINEL_OPTIONS,
     AsyncSentinelPool,
     AsyncSentinels,
     SentinelPool,
@@ -44,7 +45,7 @@ class SlotMap:
         self._ends: list[int] = []
         self._primaries: list[NodeAddress] = []
         self._moved: dict[int, NodeAddress] = {}
-        self._doubted: NodeAddress | None = None
+        self._doubts: dict[NodeAddress, int] = {}
 
     @property
     def is_known(self) -> bool:
@@ -57,7 +58,7 @@ class SlotMap:
         One that is cut off from the others still calls itself the primary of its slots.
         """
         known = list(dict.fromkeys([*self._primaries, *self._seeds]))
-        return sorted(known, key=lambda address: address == self._doubted)
+        return sorted(known, key=lambda address: self._doubts.get(address, 0))
 
     def primaries(self) -> list[NodeAddress]:
         """Every primary, once."""
@@ -78,7 +79,8 @@ class SlotMap:
     def doubt(self, address: NodeAddress) -> None:
         """This node does not answer, or is no longer a primary: read the slots again."""
         self._starts = []
-        self._doubted = address
+        # The one that was doubted last is asked last, so each gets its turn.
+        self._doubts[address] = max(self._doubts.values(), default=0) + 1
 
     def primary_of(self, key: str) -> NodeAddress:
         """Address of the node that holds the key.
@@ -118,7 +120,9 @@ def connect(where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS) -> redis
     options = {**_OPTIONS, **_pool_options(max_connections), "retry": Retry(NoBackoff(), 0)}
     if where.kind != "sentinel":
         return redis.Redis.from_pool(_url_pool(redis.BlockingConnectionPool, where, options))
-    return redis.Redis.from_pool(_sentinel_pool(Sentinels, SentinelPool, where, options))
+    return redis.Redis.from_pool(
+        _sentinel_pool(Sentinels, SentinelPool, where, options, SENTINEL_OPTIONS)
+    )
 
 
 def connect_async(
@@ -129,7 +133,7 @@ def connect_async(
     if where.kind != "sentinel":
         pool = _url_pool(redis.asyncio.BlockingConnectionPool, where, options)
         return redis.asyncio.Redis.from_pool(pool)
-    pool = _sentinel_pool(AsyncSentinels, AsyncSentinelPool, where, options)
+    pool = _sentinel_pool(AsyncSentinels, AsyncSentinelPool, where, options, ASYNC_SENTINEL_OPTIONS)
     return redis.asyncio.Redis.from_pool(pool)
 
 
@@ -161,12 +165,10 @@ def _pool_options(max_connections: int) -> dict[str, Any]:
     return {"max_connections": max_connections, "timeout": TIMEOUT_S}
 
 
-def _sentinel_pool(manager: Any, pool: Any, where: QueueUrl, options: dict[str, Any]) -> Any:
+def _sentinel_pool(
+    manager: Any, pool: Any, where: QueueUrl, options: dict[str, Any], limits: dict[str, Any]
+) -> Any:
     """A pool of connections to the primary that the sentinels at these addresses name."""
-    limits = {
-        "socket_timeout": SENTINEL_TIMEOUT_S,
-        "socket_connect_timeout": SENTINEL_TIMEOUT_S,
-    }
     sentinel_options = {**_OPTIONS, **limits, **where.sentinel_options}
     sentinels = manager(where.addresses, sentinel_kwargs=sentinel_options)
     return pool(where.service, sentinels, **options, **where.options)

@@ -207,6 +207,8 @@ class RedisAppender:
         try:
             while group:
                 await self._exchange(connection, group)
+                if connection.should_reconnect():  # there is another primary
+                    return
                 group[:] = self._next_group()
         except BaseException as error:
             await connection.disconnect(nowait=True)

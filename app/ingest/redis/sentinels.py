@@ -3,13 +3,13 @@
 redis-py believes the first sentinel that answers, and asks again only when a connection is lost. A
 sentinel that is cut off together with the old primary goes on naming it, and whoever reaches both
 sides would push to that one, in vain, until the network is whole again. So all sentinels are
-asked, the one with the newest configuration is believed (they number their failovers), and they
-are asked again every few seconds. https://redis.io/docs/latest/operate/oss_and_stack/management/sentinel/
+asked, at each new connection and every few seconds, and the answer with the newest configuration
+epoch counts: sentinels number their failovers.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,35 +17,48 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
+from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError
 from typing_extensions import override
 
 from app.ingest.redis.url import NodeAddress
 
 ASK_EVERY_S = 5.0
-# They answer from memory; a frozen one keeps a reader waiting for so long.
-SENTINEL_TIMEOUT_S = 1.0
+# They answer from memory. Without another attempt: a lost one must not hold up whoever connects.
+SENTINEL_TIMEOUT_S = 0.5
+_LIMITS = {
+    "socket_timeout": SENTINEL_TIMEOUT_S,
+    "socket_connect_timeout": SENTINEL_TIMEOUT_S,
+}
+SENTINEL_OPTIONS: dict[str, Any] = {**_LIMITS, "retry": Retry(NoBackoff(), 0)}
+ASYNC_SENTINEL_OPTIONS: dict[str, Any] = {**_LIMITS, "retry": AsyncRetry(NoBackoff(), 0)}
 
 
-def _newest(
-    service: str, answers: Iterable[Any], is_usable: Callable[[Any, str], bool]
+def newest_primary(
+    service: str, answers: Sequence[Any], is_usable: Callable[[Any, str], bool]
 ) -> NodeAddress:
-    """The primary by the sentinel that knows of the last failover; answers may be errors."""
-    states = [
-        each[service]
-        for each in answers
-        if isinstance(each, Mapping) and service in each and is_usable(each[service], service)
-    ]
-    if not states:
-        errors = ", ".join(f"{each}" for each in answers if isinstance(each, BaseException))
-        raise MasterNotFoundError(f"no sentinel names a primary of {service!r}: {errors}")
-    found = max(states, key=lambda state: int(state["config-epoch"]))
-    return found["ip"], found["port"]
+    """The primary by the answers, or errors, of all sentinels.
+
+    An older one does not count, even where the newest ones say that their primary is down: what is
+    written to the one of before would be lost.
+
+    Raises:
+        MasterNotFoundError: none of the newest is usable.
+    """
+    states = [each[service] for each in answers if isinstance(each, Mapping) and service in each]
+    newest = max((int(state["config-epoch"]) for state in states), default=0)
+    for state in states:
+        if int(state["config-epoch"]) == newest and is_usable(state, service):
+            return state["ip"], state["port"]
+    errors = ", ".join(f"{each}" for each in answers if isinstance(each, BaseException))
+    raise MasterNotFoundError(f"no sentinel names a primary of {service!r} that is up {errors}")
 
 
 class Sentinels(redis.sentinel.Sentinel):
-    """Sentinels for threads, of which the best informed one is believed."""
+    """Sentinels for threads: the answer with the newest configuration epoch counts."""
 
     @override
     def discover_master(self, service_name: str) -> NodeAddress:
@@ -55,7 +68,7 @@ class Sentinels(redis.sentinel.Sentinel):
                 answers.append(each.sentinel_masters())
             except (RedisError, OSError) as error:
                 answers.append(error)
-        return _newest(service_name, answers, self.check_master_state)
+        return newest_primary(service_name, answers, self.check_master_state)
 
 
 class AsyncSentinels(redis.asyncio.sentinel.Sentinel):
@@ -65,7 +78,7 @@ class AsyncSentinels(redis.asyncio.sentinel.Sentinel):
     async def discover_master(self, service_name: str) -> NodeAddress:
         asked: list[Any] = [each.sentinel_masters() for each in self.sentinels]
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        return _newest(service_name, answers, self.check_master_state)
+        return newest_primary(service_name, answers, self.check_master_state)
 
 
 class SentinelPool(redis.sentinel.SentinelConnectionPool, redis.BlockingConnectionPool):
@@ -92,16 +105,21 @@ class AsyncSentinelPool(
 
     def follow(self) -> None:
         """The same, beside the callers: a frozen sentinel keeps no push waiting."""
-        if time.monotonic() >= self._ask_at_s:
+        is_asking = self._asking is not None and not self._asking.done()
+        if time.monotonic() >= self._ask_at_s and not is_asking:
             self._ask_at_s = time.monotonic() + ASK_EVERY_S
             self._asking = asyncio.create_task(self._ask())
 
     async def stop_following(self) -> None:
-        """Wait for the last question."""
-        if self._asking is not None:
-            await self._asking
+        """End the last question."""
+        if self._asking is not None and not self._asking.done():
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
 
     async def _ask(self) -> None:
         pool: Any = self
-        with suppress(RedisError, OSError):
-            await pool.get_master_address()
+        before = pool.master_address
+        with suppress(RedisError, OSError, RuntimeError):  # uvloop's of a lost connection
+            if await pool.get_master_address() != before:
+                # redis-py gives up idle connections alone; those in use end with their exchange.
+                await pool.update_active_connections_for_reconnect()

@@ -84,10 +84,10 @@ def end_outage(conn: Connection, name: WatchName) -> bool:
     return bool(conn.execute(update(service_watches).where(*mine).values(told_s=None)).rowcount)
 
 
-def count_from(conn: Connection, name: WatchName, *, now_s: float) -> None:
-    """Count its outage from now on: what was before has another reason."""
-    mine = service_watches.c.name == name
-    conn.execute(update(service_watches).where(mine).values(since_s=now_s))
+def restart_outage_clock(conn: Connection, name: WatchName, *, now_s: float) -> None:
+    """Count its outage from now on, unless people were told of it: it has another reason."""
+    mine = (service_watches.c.name == name, service_watches.c.told_s.is_(None))
+    conn.execute(update(service_watches).where(*mine).values(since_s=now_s))
 
 
 def forget(conn: Connection, name: WatchName) -> None:

@@ -113,7 +113,7 @@ class DiskWatch:
         measure: Callable[[Path], DiskUsage] = disk_usage,
     ) -> None:
         self._directories = tuple(directories)
-        self._unmeasured: set[Path] = set()  # told already
+        self._unmeasured: set[Path] = set()  # logged already
         self._marks = marks
         self._monotonic = monotonic
         self._measure = measure

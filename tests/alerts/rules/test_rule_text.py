@@ -177,7 +177,7 @@ def test_yaml_alias_bombs_are_refused():
 
 def test_a_text_that_is_too_long_is_not_read():
     [(line, words)] = problems("#" * (MAX_RULES_BYTES + 1))
-    assert (line, words.endswith("at most 65,536")) == (None, True)
+    assert (line, words.endswith("at most 262,144")) == (None, True)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def network():
         with split_network(3) as network:
             yield network
     except NoNetwork as error:
-        pytest.skip(f"needs root, to make networks: {error}")
+        pytest.skip(f"needs networks of its own: {error}")
 
 
 async def pushed_through_a_split(group, network, *, is_over):

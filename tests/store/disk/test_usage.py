@@ -126,7 +126,7 @@ def test_database_on_another_machine_is_watched_by_its_size():
     assert watch.level == "raw"
 
 
-def test_directory_that_is_gone_is_not_known_and_told_once(tmp_path):
+def test_directory_that_is_gone_is_not_known_and_logged_once(tmp_path):
     watch = DiskWatch([tmp_path / "gone"], monotonic=iter(range(9)).__next__)
     with capture_logs() as logged:
         assert watch.usage() is None

@@ -211,8 +211,8 @@ _YAML_EXAMPLE = """rules:
 RULES_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
-        "description": "At most 200 rules and 64 kB. For invalid YAML, `errors` lists every "
-        "invalid line.",
+        "description": "At most 200 rules, 20,000 values and 128 kB. For invalid YAML, `errors` "
+        "lists every invalid line.",
         "content": {
             YAML_TYPE: {"schema": {"type": "string"}, "example": _YAML_EXAMPLE},
             bodies.JSON_TYPE: {"schema": {"$ref": "#/components/schemas/RulesIn"}},

@@ -220,10 +220,8 @@ def _shared_job_text(
 ) -> bytes:
     """The same for all scrapers of a project, however often they ask."""
     sees = None if caller is None else (caller == ROOT, caller.project)
-    key = "metrics", sees, is_watched, int(service.now_s())
     work = partial(_job_text, service, caller, lines, is_watched)
-    text: bytes = service.answers.get(key, work)
-    return text
+    return service.metrics_texts.get((sees, is_watched, int(service.now_s())), work)
 
 
 def _job_text(

@@ -23,20 +23,12 @@ from app.api.http.fields import (
     timestamp,
 )
 from app.api.routes.dependencies import BODY_REFUSALS, JobKey, ServiceDep, refusals
-from app.api.routes.windows.what_if_edits import MAX_LIST_ITEMS, EditIn, QuestionIn
+from app.api.routes.windows.what_if_edits import EditIn, QuestionIn
 from app.charts.base.theme import THEMES
 from app.charts.job.what_if import what_if
 from app.engine.questions.answer import answer_as_json
-from app.errors import TooLarge
 from app.store import saved_questions, windows
 from app.store.saved_questions import SavedQuestion
-
-# An edit with all its lists full has at most 0.75 MB. The worst body of this size takes 50 ms to
-# parse, and holds the GIL meanwhile.
-MAX_QUESTION_BYTES = 1 << 20
-
-# Hundreds of workers by number; a job may have 200 saved questions.
-MAX_SAVED_QUESTION_BYTES = 64 << 10
 
 
 class SavedQuestionIn(QuestionIn):
@@ -63,24 +55,19 @@ async def read_question(request: Request) -> QuestionIn:
     """Parse a question.
 
     Raises:
-        TooLarge, UnsupportedMedia, BadRequest, RequestValidationError
+        UnsupportedMedia, BadRequest, RequestValidationError
     """
-    return await _read_in_thread(request, QuestionIn, max_bytes=MAX_QUESTION_BYTES)
+    return await _read_in_thread(request, QuestionIn)
 
 
 async def read_saved_question(request: Request) -> SavedQuestionIn:
     """Parse a question to be saved; raises as `read_question` does."""
-    return await _read_in_thread(request, SavedQuestionIn, max_bytes=MAX_SAVED_QUESTION_BYTES)
+    return await _read_in_thread(request, SavedQuestionIn)
 
 
-async def _read_in_thread(request: Request, model: type[_Body], *, max_bytes: int) -> _Body:
+async def _read_in_thread(request: Request, model: type[_Body]) -> _Body:
     """Parse a body with edits in another thread; raises as `read_question` does."""
     body = await request.body()
-    if len(body) > max_bytes:
-        raise TooLarge(
-            f"a question has at most {max_bytes:,} bytes here: name fewer of the "
-            f"{MAX_LIST_ITEMS:,} that a list may have, or ask for fewer edits at once"
-        )
     media = request.headers.get("content-type", "")
     return await run_in_threadpool(_checked, body, media, model)
 

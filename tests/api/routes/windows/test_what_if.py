@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from app.api.http import bodies
-from app.api.routes.windows.what_if import MAX_QUESTION_BYTES
+from app.api.http.bodies import MAX_QUESTION_BYTES
 from app.api.routes.windows.what_if_edits import MAX_LIST_ITEMS
 from app.diagnosis.finding import CAUSES
 from app.trace.window import SkippedStep

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.api.routes.windows.what_if import MAX_SAVED_QUESTION_BYTES
+from app.api.http.bodies import MAX_JSON_BYTES
 from tests.api import recorded
 
 pytestmark = pytest.mark.anyio
@@ -87,6 +87,6 @@ async def test_question_needs_an_existing_window(job):
 async def test_size_of_a_saved_question_is_limited(job):
     edit = {"select": {"stages": [1] * 8000}, "change": {"kind": "ideal"}}
     body = json.dumps(QUESTION | {"edits": [edit] * 3})
-    assert len(body) > MAX_SAVED_QUESTION_BYTES
+    assert len(body) > MAX_JSON_BYTES
     answer = await job.client.post(PATH, content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
