@@ -17,6 +17,7 @@ from app.errors import StartUpFailed
 from app.ingest.embedded.queue import EmbeddedQueue
 from app.ingest.redis.queue import RedisReader
 from app.store.migrations import migrate
+from tests.harness.stack import SECRET_KEY
 
 START_S = 60.0
 STOP_WITHIN_S = 8.0
@@ -30,6 +31,7 @@ _NO_LIMITS = {
     "PACELINE_LIMIT_BYTES_PER_S": "1e15",
     "PACELINE_SHARDS": str(_SHARDS),
     "PACELINE_LOG_FORMAT": "json",
+    "PACELINE_SECRET_KEY": SECRET_KEY,
 }
 
 
