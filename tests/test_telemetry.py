@@ -1,9 +1,14 @@
 import json
 import logging
+import os
+from pathlib import Path
 
 import pytest
 import structlog
+from typer.testing import CliRunner
 
+from app.cli import app
+from app.errors import StartUpFailed
 from app.telemetry import on_one_line, set_up_logging, without_secrets
 
 TOKEN = "pl_" + "t" * 40
@@ -74,3 +79,30 @@ def test_bound_context_is_on_every_line_and_escaped(lines, log_format):
     assert "404" in found
     assert found.count("\n") == 1
     assert TOKEN not in found
+
+
+def test_a_line_that_cannot_be_written_stops_nothing(lines, monkeypatch):
+    with Path("/dev/full").open("w") as full_disk:
+        monkeypatch.setattr("sys.stderr", full_disk)
+        lines("text", lambda log: log.warning("the disk is full"))
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full_disk.fileno())
+
+
+@pytest.mark.parametrize("command", ["serve", "demo"])
+def test_what_looks_after_the_parts_logs_as_they_do(lines, monkeypatch, tmp_path, command):
+    """By default structlog prints to standard output, and raises where its disk is full."""
+    seen = []
+
+    def start(self, stack):
+        seen.append((structlog.is_configured(), logging.getLogger().handlers))
+        raise StartUpFailed("seen enough")
+
+    monkeypatch.setattr("app.cli.supervisor.Supervisor.start", start)
+    monkeypatch.setattr("app.cli.supervisor.StopSignal", object)
+    monkeypatch.setattr("app.cli.supervisor.end_with_parent", lambda: None)
+    structlog.reset_defaults()
+    result = CliRunner().invoke(app, [command, "--data-dir", str(tmp_path)])
+    [(is_configured, handlers)] = seen
+    assert is_configured, result.output
+    assert isinstance(handlers[0], logging.StreamHandler)

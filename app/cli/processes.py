@@ -33,6 +33,7 @@ def serve(
     """
     from app.cli.supervisor import StopSignal, Supervisor, remote_access_hint
     from app.settings import load_settings
+    from app.telemetry import set_up_logging
 
     settings = load_settings(
         host=host,
@@ -43,6 +44,7 @@ def serve(
         tls_key=tls_key,
         allow_lossy=allow_lossy or None,
     )
+    set_up_logging(settings.log_format)
     settings = settings.with_token().with_secret_key()
     settings = settings.model_copy(
         update={"demo_switch": settings.data_dir / "demo-is-on", **_canary_change(settings)}
@@ -71,12 +73,14 @@ def demo(
     """
     from app.cli.demo_jobs import demo_jobs
     from app.cli.supervisor import StopSignal, Supervisor, end_with_parent, page_url
+    from app.telemetry import set_up_logging
 
     stop = StopSignal()
     end_with_parent()  # so that stopping make or a script stops the demo
     with ExitStack() as stack:
         directory = data_dir or Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
         settings, notes = _demo_settings(host, port, directory)
+        set_up_logging(settings.log_format)
         settings = settings.with_token().with_secret_key()
         everything = Supervisor(settings, stop)
         everything.start(stack)
