@@ -101,7 +101,8 @@ class FrontendFiles:
             found = hashlib.sha256()
             for path in sorted(self._directory.rglob("*")):
                 state = path.lstat()
-                found.update(f"{path} {state.st_mtime_ns} {state.st_size}\n".encode())
+                name = path.relative_to(self._directory)
+                found.update(f"{name} {state.st_mtime_ns} {state.st_size}\n".encode())
             self._version = found.hexdigest()[:12]
         return self._version
 

@@ -191,7 +191,7 @@ class Supervisor:
         self._children: list[ChildProcess] = []
         self._disk = settings.disk_watch()
         self._compact_at_s = 0.0
-        self._refused: dict[str, str] = {}  # why a part could not be looked after, by its name
+        self._check_errors: dict[str, str] = {}  # the last error of each part
         self._demo_switch = DemoSwitch(settings.demo_switch)
         self._demo: ChildProcess | None = None
 
@@ -230,22 +230,22 @@ class Supervisor:
     def keep_running(self) -> None:
         """Restart processes that die, until stopped."""
         while not self._stop.wait(_CHECK_EVERY_S):
-            self._try("queue", self._look_after_queue)
+            self._check("queue", self._check_queue)
             for child in self._children:
-                self._try(child.name, child.keep_alive)
-            self._try("demo", self._run_demo_while_on)
+                self._check(child.name, child.keep_alive)
+            self._check("demo", self._run_demo_while_on)
 
-    def _try(self, part: str, look_after: Callable[[], None]) -> None:
+    def _check(self, part: str, check: Callable[[], None]) -> None:
         """What a full disk or a machine without processes refuses to one part is tried again."""
         try:
-            look_after()
-            self._refused.pop(part, None)
+            check()
+            self._check_errors.pop(part, None)
         except OSError as error:
-            if self._refused.get(part) != str(error):  # not four times a second
-                self._refused[part] = str(error)
+            if self._check_errors.get(part) != str(error):  # not four times a second
+                self._check_errors[part] = str(error)
                 log.exception("process not checked", name=part, retry_in_s=_CHECK_EVERY_S)
 
-    def _look_after_queue(self) -> None:
+    def _check_queue(self) -> None:
         if self._queue is not None:
             self._queue.keep_alive()
             self._compact_queue(self._queue)

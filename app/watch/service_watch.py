@@ -119,7 +119,7 @@ class ServiceWatch:
         reason not at all; so after half of it there is doubt.
         """
         limit_s = self._limits.consumers_dead_after_s
-        if limit_s is None:  # nobody is told of them
+        if limit_s is None:  # no notification about consumers is ever sent
             return True
         within_s = min(TURNED_WITHIN_S, limit_s / 2)
         return _is_turning(works, now_s, within_s=within_s)

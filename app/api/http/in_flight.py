@@ -18,8 +18,8 @@ from app.errors import NoPlace, Unavailable
 
 EVENTS_PATH = "/api/v1/events"
 # Streams have their own limit; probes must be answered whatever hangs, and cost next to nothing.
-_AT_ONCE = {EVENTS_PATH, "/healthz", "/readyz"}
-UNCOUNTED = {*_AT_ONCE, "/metrics"}
+_UNPACED_PATHS = {EVENTS_PATH, "/healthz", "/readyz"}
+UNCOUNTED = {*_UNPACED_PATHS, "/metrics"}
 # One project can use at most half.
 MAX_PROJECT_SHARE = 0.5
 
@@ -61,7 +61,7 @@ class RequestPace:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, unless its caller has gone before its turn."""
-        if scope["type"] != "http" or scope["path"] in _AT_ONCE:
+        if scope["type"] != "http" or scope["path"] in _UNPACED_PATHS:
             return await self._app(scope, receive, send)
         if kind_of(scope).is_push:
             await self._pushes.begin(None)

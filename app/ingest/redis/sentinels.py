@@ -27,7 +27,7 @@ from typing_extensions import override
 from app.ingest.redis.url import NodeAddress
 
 ASK_EVERY_S = 5.0
-# They answer from memory. Without another attempt: a lost one must not hold up whoever connects.
+# Sentinels answer from memory. No retries: a lost sentinel must not delay new connections.
 SENTINEL_TIMEOUT_S = 0.5
 _LIMITS = {
     "socket_timeout": SENTINEL_TIMEOUT_S,
@@ -54,7 +54,7 @@ def newest_primary(
         if int(state["config-epoch"]) == newest and is_usable(state, service):
             return state["ip"], state["port"]
     errors = ", ".join(f"{each}" for each in answers if isinstance(each, BaseException))
-    raise MasterNotFoundError(f"no sentinel names a primary of {service!r} that is up {errors}")
+    raise MasterNotFoundError(f"no sentinel names a primary of {service!r} that is up: {errors}")
 
 
 class Sentinels(redis.sentinel.Sentinel):

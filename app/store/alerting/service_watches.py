@@ -85,7 +85,7 @@ def end_outage(conn: Connection, name: WatchName) -> bool:
 
 
 def restart_outage_clock(conn: Connection, name: WatchName, *, now_s: float) -> None:
-    """Count its outage from now on, unless people were told of it: it has another reason."""
+    """Count an outage from now on, if no notification of it was sent."""
     mine = (service_watches.c.name == name, service_watches.c.told_s.is_(None))
     conn.execute(update(service_watches).where(*mine).values(since_s=now_s))
 
