@@ -231,14 +231,24 @@ class RedisAppender:
         parts = [part for append in group for part in append.command]
         async with asyncio.timeout(self._timeout_s):
             await connection.send_packed_command([*parts, *self._wait])
-            refused = [await _append_refusal(connection) for _ in group]
-            has_replicas = not self._wait or (
-                int(await connection.read_response()) >= self._wait_replicas
-            )
-        if not has_replicas:
+            outcomes = [await _append_refusal(connection) for _ in group]
+            # A server that is no longer a primary refuses the wait too; what it says of a batch,
+            # such as where its slot is now, must not be lost.
+            for append, refusal in zip(group, outcomes, strict=True):
+                if refusal is not None:
+                    _answer(append, refusal)
+            if self._wait:
+                await self._await_replicas(connection)
+        for append in group:
+            _answer(append, None)
+
+    async def _await_replicas(self, connection: Any) -> None:
+        try:
+            num_replicas = int(await connection.read_response())
+        except ResponseError as error:
+            raise QueueUnavailable(f"no replica has the batch: {error}") from error
+        if num_replicas < self._wait_replicas:
             raise QueueUnavailable(f"fewer than {self._wait_replicas} replicas have the batch")
-        for append, error in zip(group, refused, strict=True):
-            _answer(append, error)
 
     def _fail(self, group: list[_PendingAppend], cause: Exception) -> None:
         if isinstance(cause, TimeoutError | RedisTimeoutError):

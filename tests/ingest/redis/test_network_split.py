@@ -5,10 +5,12 @@ made a new one.
 """
 
 import asyncio
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 
+from app.errors import QueueUnavailable
 from app.ingest.redis.queue import RedisReader, RedisWriter
 from tests import redis_servers
 from tests.harness.split_network import NoNetwork, split_network
@@ -67,24 +69,25 @@ def test_split_sentinels_do_not_keep_pushes_and_consumers_at_the_old_primary(tmp
 
         async def run():
             writer = RedisWriter(group.url, NUM_SHARDS)
+            producer = Producer(writer)
             try:
-                await writer.append("job", b"before")
-                assert [each.body for each in taken(reader)] == [b"before"]
+                await producer.push_until(lambda: len(producer.acked) >= 20)
+                assert {each.body for each in taken(reader)} == set(producer.acked)
                 network.cut([0], [1, 2])
                 redis_servers.until(lambda: _primary_by(group.sentinels[1]) == network.address(1))
                 assert _primary_by(group.sentinels[0]) == network.address(0)
+                begin = len(producer.acked)
                 with group.servers[1].client() as at_new:
-                    async with asyncio.timeout(20):
-                        while b"while split" not in _bodies(at_new):
-                            await writer.append("job", b"while split")
-                            await asyncio.sleep(0.05)
+                    await producer.push_until(
+                        lambda: {*producer.acked[begin:]} & {*_bodies(at_new)}
+                    )
             finally:
                 await writer.close()
+            return producer.acked[-1]
 
-        asyncio.run(run())
+        last = asyncio.run(run())
         found: list[Any] = []
-        redis_servers.until(lambda: _collect(found, reader), within_s=20)
-        assert {each.body for each in found} == {b"while split"}
+        redis_servers.until(lambda: last in _collect(found, reader), within_s=20)
         reader.close()
 
 
@@ -121,13 +124,37 @@ def test_split_cluster_goes_on_for_clients_that_reach_both_sides(tmp_path, netwo
         asyncio.run(run())
 
 
+def test_planned_failovers_of_a_cluster_are_followed_while_appends_wait_for_replicas(
+    tmp_path, network
+):
+    """The primary of before refuses the batch, by MOVED, and the wait for its replicas."""
+    with redis_servers.split_cluster(tmp_path, network) as group:
+
+        async def run():
+            writer = RedisWriter(group.url, NUM_SHARDS, wait_replicas=1)
+            producer = Producer(writer)
+            await producer.push_until(lambda: len(producer.acked) >= 50)
+            for replica in group.servers[3:]:
+                with replica.client() as client:
+                    client.execute_command("CLUSTER FAILOVER")
+            redis_servers.until(lambda: _is_swapped(group))
+            before = len(producer.acked)
+            await producer.push_until(lambda: len(producer.acked) >= before + 50)
+            await writer.close()
+            return producer.acked
+
+        assert set(asyncio.run(run())) <= set(all_bodies(group.url))
+
+
 def taken(reader):
     """New entries of all shards."""
     return reader.read(range(NUM_SHARDS), "a", count=512, block_s=0.0)
 
 
 def _collect(found, reader):
-    found += taken(reader)
+    """All bodies up to now; a consumer asks again when the queue is away."""
+    with suppress(QueueUnavailable):
+        found += [entry.body for entry in taken(reader)]
     return found
 
 
@@ -148,6 +175,16 @@ def _primary_by(sentinel):
 def _is_promoted(group):
     """Whether a replica has become primary beside the old one, which is cut off."""
     return sum(_role(server) == b"master" for server in group.servers) > 3
+
+
+def _is_swapped(group):
+    """Whether each primary of before replicates the one that replaced it."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.client()) for server in group.servers]
+        roles = [client.role() for client in clients]
+    return all(role[0] == b"slave" and role[3] == b"connected" for role in roles[:3]) and all(
+        role[0] == b"master" for role in roles[3:]
+    )
 
 
 def _role(server):

@@ -6,7 +6,7 @@ import contextlib
 import pytest
 import redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
+from redis.exceptions import MovedError, OutOfMemoryError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from app.errors import QueueUnavailable
@@ -145,6 +145,26 @@ async def test_all_appends_time_out_on_a_silent_server():
     assert {type(outcome) for outcome in found} == {RedisTimeoutError}
     assert len({id(outcome) for outcome in found}) == many
     assert len(connections) == APPEND_LANES  # no retry
+
+
+NO_PRIMARY = b"-ERR WAIT cannot be used with replica instances.\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (b"-MOVED 7 127.0.0.1:2\r\n" + NO_PRIMARY, MovedError),
+        (b"-OOM command not allowed\r\n:0\r\n", OutOfMemoryError),
+        (b"$3\r\n1-0\r\n" + NO_PRIMARY, QueueUnavailable),
+    ],
+    ids=["moved", "full", "demoted between batch and wait"],
+)
+async def test_what_the_server_says_of_the_batch_counts_before_the_wait(answer, outcome):
+    async with scripted_server(answer) as (client, _):
+        appender = RedisAppender(client, wait_replicas=1)
+        assert [type(each) for each in await outcomes(appender.append("stream", "job", b"x"))] == [
+            outcome
+        ]
 
 
 @pytest.mark.parametrize("answer", [None, b"no redis\r\n"], ids=["hangs up", "talks nonsense"])
