@@ -1,5 +1,6 @@
 """Build a consumer from settings, and run it with its threads."""
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -77,6 +78,9 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         )
         stack.callback(stop_watchdog)
         stack.callback(stop.set)
+        # What start-up made is looked through in vain by every later collection of garbage.
+        gc.collect()
+        gc.freeze()
         log.info("consumer started", name=name)
         consumer.run(stop, alive=restart_watchdog)
 

@@ -264,6 +264,8 @@ class ShardWork:
             turn.outcomes.append(WindowOutcome(job_id, change, observation, judged))
             recent = None if judged is None else judged.result
             turn.alerts += self._alerts.window(job_id, replace(observation.facts, recent=recent))
+        for change in changes:
+            change.finish_packing()
 
 
 TURN_BYTES = 64 << 20  # of decoded columns

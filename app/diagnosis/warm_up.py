@@ -12,6 +12,7 @@ from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
 from app.diagnosis.statistics.ramps import rising_ramp
+from app.engine.canonical_order import canonical_order
 from app.engine.questions.answer import Questions
 from app.engine.questions.edits import Edit, Factor, FromWorker, Selection
 from app.engine.replays import prepare
@@ -38,6 +39,8 @@ def warm_up_engine() -> None:
         Edit(FromWorker(0, 0), Selection(dp_ranks=(1,))),
     ]
     Questions(replay).answer(edits)
+    one = np.zeros(1, np.int32)
+    canonical_order(np.array([0, 1]), one, one)
 
 
 def _engine_window() -> Window:

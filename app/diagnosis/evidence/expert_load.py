@@ -14,6 +14,7 @@ their own replica, and a busy host or GPU lengthens what runs next to each other
 are from the worker's own mean of the step, so a slow worker or a long stage shows nothing here.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +27,9 @@ from app.trace.window import Floats, Ints
 
 Flags = NDArray[np.bool_]
 
-# Steps sampled for the correlations.
+# Steps sampled for the correlations, fewer where one has very many computations.
 MAX_STEPS = 32
+MAX_SAMPLED = 1 << 19
 # Computations of a worker with fewer micro-batches and steps show no variation.
 MIN_CELLS = 12
 # The part of the variation that forward and backward share, and its correlation. Healthy workers
@@ -197,9 +199,9 @@ def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Floats] | 
     """
     forward, backward = group.forward, group.backward
     usual = np.flatnonzero(case.is_usual[group.positions])
-    usual = usual[:: -(-max(1, usual.size) // MAX_STEPS)]
     if forward is None or backward is None or not usual.size:
         return None
+    usual = usual[:: -(-usual.size // _max_steps(forward))]
     sides = [_centred(each, usual) for each in (forward, backward)]
     if not sides[0].size or sides[0].shape != sides[1].shape:
         return None
@@ -209,6 +211,13 @@ def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Floats] | 
     product = (other[:, :, :-1] * one[:, :, 1:] + one[:, :, :-1] * other[:, :, 1:])[:, :, follows]
     flat = [each.reshape(*each.shape[:2], -1) for each in (one, other, product / 2)]
     return flat[0], flat[1], flat[2]
+
+
+def _max_steps(side: Computations) -> int:
+    """How many steps are sampled."""
+    num_workers, num_items = math.prod(side.duration_s.shape[:2]), side.shared.size
+    enough = -(-2 * MIN_CELLS // max(num_items, 1))  # a stride halves them at worst
+    return min(MAX_STEPS, max(enough, MAX_SAMPLED // max(num_workers * num_items, 1)))
 
 
 # A pause is no load: at most so many times the usual time counts.

@@ -37,6 +37,10 @@ class OpTable(PlacedOps):
         first, end = np.searchsorted(self.step, [step, step + 1]).tolist()
         return self.select(slice(first, end))
 
+    def pieces(self, max_rows: int) -> "Iterator[OpTable]":
+        """All rows, in tables of at most so many where their columns would have to be made."""
+        yield self
+
     def trace(self, steps: Sequence[int]) -> Trace:
         """The operations of these steps (a window's complete ones), as the engine wants them."""
         wanted = np.isin(self.step, np.array(steps, dtype=np.int64))

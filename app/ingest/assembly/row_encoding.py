@@ -24,7 +24,7 @@ from app.ingest.assembly.int_packing import (
 
 # Parts of at most so many rows (but for a larger segment) are encoded by themselves, so that their
 # copies are small beside the window.
-_MAX_PART_ROWS = 1_000_000
+MAX_PART_ROWS = 1_000_000
 # Templates of fewer segments are not worth medians of their own.
 _MIN_SEGMENTS = 8
 _SAMPLE_SEGMENTS = 24
@@ -264,7 +264,7 @@ def _parts(bounds: Ints) -> Iterator[slice]:
     """The bounds of each part, those on both sides included."""
     first, last = 0, bounds.size - 1
     while first < last:
-        end = int(np.searchsorted(bounds, bounds[first] + _MAX_PART_ROWS, side="right")) - 1
+        end = int(np.searchsorted(bounds, bounds[first] + MAX_PART_ROWS, side="right")) - 1
         end = max(end, first + 1)
         yield slice(first, end + 1)
         first = end

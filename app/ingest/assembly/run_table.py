@@ -3,13 +3,16 @@
 Batches are put in canonical order as they come, so that a step is closed by joining them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.canonical_order import canonical_order
+from app.engine.kernels import all_of
 from app.ingest.assembly.op_table import OpTable, seconds_in_step
 from app.trace.runs import (
     SHAPE_COLUMNS,
@@ -22,8 +25,6 @@ from app.trace.runs import (
 from app.trace.window import OPTIONAL, S_PER_NS, TABLE_DTYPES, Ints, OpColumns, Trace
 
 _TIE_COLUMNS = (*OPTIONAL, "mb_id", "mc", "duration_ns", "start_ns")  # the last one decides first
-_SEQ_BITS, _KEY_BITS = 31, 39  # of a sort key: seq_id, and with it the operation type's code
-_RADIX_SORTED = 1 << 16  # NumPy sorts 16 bits by radix, several times faster than the whole key
 
 
 class RunTable(OpTable):
@@ -70,6 +71,19 @@ class RunTable(OpTable):
     def of_step(self, step: int) -> "RunTable":
         """The rows of one step, without copying them."""
         first, end = np.searchsorted(self.runs.step, [step, step + 1]).tolist()
+        return self._of_runs(first, end)
+
+    def pieces(self, max_rows: int) -> Iterator[OpTable]:
+        """All rows, in tables of whole runs and at most so many rows, but for a longer run."""
+        bounds = self.runs.first_row
+        first = 0
+        while first < self.runs.num_runs:
+            end = int(np.searchsorted(bounds, bounds[first] + max_rows, side="right")) - 1
+            end = max(end, first + 1)
+            yield self._of_runs(first, end)
+            first = end
+
+    def _of_runs(self, first: int, end: int) -> "RunTable":
         rows = slice(int(self.runs.first_row[first]), int(self.runs.first_row[end]))
         held = {n: None if values is None else values[rows] for n, values in self.held.items()}
         return RunTable(self.runs.select(slice(first, end)), held)
@@ -81,10 +95,17 @@ class RunTable(OpTable):
             runs = [self.of_step(step) for step in sorted(steps)]
             return concatenate_tables(runs).trace(steps)
         firsts = self.runs.first_row[:-1][np.diff(self.runs.step, prepend=-1) != 0]
+        start_s, duration_s = all_of(
+            self.num_ops,
+            [
+                lambda: seconds_in_step(firsts, self.start_ns),
+                lambda: np.asarray(self.duration_ns * S_PER_NS, np.float64),
+            ],
+        )
         return RunTrace(
             self.runs,
-            seconds_in_step(firsts, self.start_ns),
-            np.asarray(self.duration_ns * S_PER_NS, np.float64),
+            start_s,
+            duration_s,
             {name: values for name in OPTIONAL if (values := getattr(self, name)) is not None},
         )
 
@@ -121,50 +142,59 @@ class KnownShapes:
         if not ops.num_ops:
             return {}
         ops, bounds = _by_step(ops)
-        key = _order_key(ops.optype, ops.seq_id)
-        key += np.repeat(np.arange(len(bounds) - 1) << _KEY_BITS, np.diff(bounds))
-        order = _order_of(key)
-        columns = {
-            name: values.astype(TABLE_DTYPES[name], copy=False)[order]
-            for name, values in ops.columns().items()
-            if name != "step"
+        shapes = np.empty((len(SHAPE_COLUMNS), ops.num_ops), np.int32)
+        for at, name in enumerate(SHAPE_COLUMNS):
+            shapes[at] = getattr(ops, name)
+        order = canonical_order(np.array(bounds), shapes[0], shapes[1])
+        shapes = shapes.take(order, axis=1)
+        times = {
+            name: values.take(order)
+            for name in ("start_ns", "duration_ns", *OPTIONAL)
+            if (values := getattr(ops, name)) is not None
         }
         steps = ops.step[bounds[:-1]].tolist()
         return {
             step: self._slice(
-                worker, rank, {name: values[first:end] for name, values in columns.items()}
+                worker,
+                rank,
+                shapes[:, first:end],
+                {name: values[first:end] for name, values in times.items()},
             )
             for step, (first, end) in zip(steps, pairwise(bounds), strict=True)
         }
 
-    def _slice(self, worker: int, rank: int, columns: dict[str, NDArray[Any]]) -> BatchSlice:
+    def _slice(
+        self, worker: int, rank: int, columns: NDArray[np.int32], times: dict[str, Ints]
+    ) -> BatchSlice:
         """Operations of one step, in order but for those of the same type and number."""
         shape = self._shape(columns)
         if shape.has_twins:  # no order of equal ones may depend on luck
-            others = [columns[name] for name in _TIE_COLUMNS if name in columns]
-            order = np.lexsort((*others, _order_key(columns["optype"], columns["seq_id"])))
-            columns = {name: values[order] for name, values in columns.items()}
-            shape = self._shape(columns)
+            named = {**{name: getattr(shape, name) for name in SHAPE_COLUMNS}, **times}
+            others = [named[name] for name in _TIE_COLUMNS if name in named]
+            order = np.lexsort((*others, shape.seq_id, shape.optype))
+            times = {name: values[order] for name, values in times.items()}
+            shape = self._shape(columns[:, order])
         # Copies, as a view would hold the whole batch until its last step is settled.
+        held = {name: values.copy() for name, values in times.items()}
         return BatchSlice(
-            worker,
-            rank,
-            shape,
-            columns["start_ns"].copy(),
-            columns["duration_ns"].copy(),
-            {name: columns[name].copy() for name in OPTIONAL if name in columns},
+            worker, rank, shape, held.pop("start_ns"), held.pop("duration_ns"), optional=held
         )
 
-    def _shape(self, columns: dict[str, NDArray[Any]]) -> OpShape:
-        key = b"".join([columns[name].tobytes() for name in SHAPE_COLUMNS])
+    def _shape(self, columns: NDArray[np.int32]) -> OpShape:
+        """The shape with these `SHAPE_COLUMNS` [4, ops]."""
+        key = columns.tobytes()
         shape = self._shapes.get(key)
         if shape is None:
-            num_rows = columns["optype"].size
+            num_rows = columns.shape[1]
             if self._num_rows + num_rows > MAX_SHAPE_ROWS:
                 self._shapes, self._num_rows = {}, 0
-            in_order = np.diff(_order_key(columns["optype"], columns["seq_id"]))
-            held = {name: columns[name].copy() for name in SHAPE_COLUMNS}
-            shape = OpShape(**held, has_twins=bool((in_order == 0).any()))
+            optype, seq_id = columns[0], columns[1]
+            are_alike = (optype[1:] == optype[:-1]) & (seq_id[1:] == seq_id[:-1])
+            held = {
+                name: values.astype(TABLE_DTYPES[name])
+                for name, values in zip(SHAPE_COLUMNS, columns, strict=True)
+            }
+            shape = OpShape(**held, has_twins=bool(are_alike.any()))
             self._shapes[key] = shape
             self._num_rows += num_rows
         return shape
@@ -199,10 +229,12 @@ def concatenate_tables(tables: Sequence[OpTable]) -> OpTable:
     with_runs = [table for table in tables if isinstance(table, RunTable)]
     is_of_runs = len(with_runs) == len(tables) > 0
     names = ("start_ns", "duration_ns", *OPTIONAL) if is_of_runs else tuple(TABLE_DTYPES)
-    arrays: dict[str, Any] = {
-        name: joined_column(name, [getattr(table, name) for table in tables], sizes)
-        for name in names
-    }
+    columns = [[getattr(table, name) for table in tables] for name in names]
+    joined = all_of(
+        sum(sizes),
+        [partial(joined_column, *each, sizes) for each in zip(names, columns, strict=True)],
+    )
+    arrays: dict[str, Any] = dict(zip(names, joined, strict=True))
     if is_of_runs:
         return RunTable(joined_runs([table.runs for table in with_runs]), arrays)
     return OpTable(**arrays)
@@ -270,17 +302,3 @@ def _by_step(ops: OpColumns) -> tuple[OpColumns, list[int]]:
         ops = ops.select(np.argsort(step, kind="stable"))
         changes = np.flatnonzero(ops.step[1:] != ops.step[:-1])
     return ops, [0, *(changes + 1).tolist(), step.size]
-
-
-def _order_key(optype: NDArray[np.int16], seq_id: NDArray[Any]) -> Ints:
-    return (optype.astype(np.int64) << _SEQ_BITS) | seq_id.astype(np.int64)
-
-
-def _order_of(key: Ints) -> Ints:
-    """The order of these keys, of which those of one type are nearly always ascending."""
-    if key[-1] >> _SEQ_BITS < _RADIX_SORTED:
-        order = np.argsort((key >> _SEQ_BITS).astype(np.uint16), kind="stable")
-        in_order = key[order]
-        if (in_order[1:] >= in_order[:-1]).all():
-            return order
-    return np.argsort(key)

@@ -7,7 +7,7 @@ read. Nothing more is held than bytes claim and `MAX_STORED_ROWS` allows: a back
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,7 +27,13 @@ from app.ingest.assembly.int_packing import (
     unpack_pieces,
 )
 from app.ingest.assembly.op_table import GROUP_TABLE_COLUMNS, GroupTable, OpTable
-from app.ingest.assembly.row_encoding import Dtypes, TimedRows, decode_rows, encode_rows
+from app.ingest.assembly.row_encoding import (
+    MAX_PART_ROWS,
+    Dtypes,
+    TimedRows,
+    decode_rows,
+    encode_rows,
+)
 from app.ingest.wire.collectives import members_of, ranks_of
 from app.trace.collectives import RankGroup, RankPlace
 from app.trace.window import OPTIONAL, TABLE_DTYPES
@@ -165,26 +171,33 @@ def _with_remainders(stored: StoredWindow, blob: bytes) -> StoredWindow:
 
 
 def _ops_message(table: OpTable) -> dict[str, Any]:
-    columns = table.columns()
+    # In pieces, since the columns of a large window would take more memory than all its times.
+    pieces = (each.columns() for each in table.pieces(MAX_PART_ROWS))
+    optional = {name: getattr(table, name) for name in OPTIONAL}
     return {
-        **_rows_message(columns, _OP_KEYS, _OP_SHAPE),
-        "optional": {name: pack_pieces(columns[name]) for name in OPTIONAL if name in columns},
+        **_rows_message(_unit_ns(table.start_ns, table.duration_ns), pieces, _OP_KEYS, _OP_SHAPE),
+        "optional": {
+            name: pack_pieces(values) for name, values in optional.items() if values is not None
+        },
     }
 
 
 def _rows_message(
-    columns: Mapping[str, NDArray[Any]], keys: Dtypes, shape: Dtypes
+    unit: int, pieces: Iterable[Mapping[str, NDArray[Any]]], keys: Dtypes, shape: Dtypes
 ) -> dict[str, Any]:
-    start_ns, duration_ns = columns["start_ns"], columns["duration_ns"]
-    unit = _unit_ns(start_ns, duration_ns)
-    rows = TimedRows(
-        {name: columns[name] for name in keys},
-        {name: columns[name] for name in shape},
-        start_ns,
-        duration_ns,
-    )
-    parts = encode_rows(rows, partial(_rounded, unit))
-    return {"unit_ns": unit, "rows": rows.num_rows, "parts": parts}
+    """The rows of a table whose columns come in pieces, in a unit."""
+    parts: list[dict[str, Any]] = []
+    num_rows = 0
+    for columns in pieces:
+        rows = TimedRows(
+            {name: columns[name] for name in keys},
+            {name: columns[name] for name in shape},
+            columns["start_ns"],
+            columns["duration_ns"],
+        )
+        parts += encode_rows(rows, partial(_rounded, unit))
+        num_rows += rows.num_rows
+    return {"unit_ns": unit, "rows": num_rows, "parts": parts}
 
 
 def _rows_of_message(
@@ -224,7 +237,9 @@ def _groups_message(table: GroupTable) -> dict[str, Any]:
     unknown = np.flatnonzero(named["start_ns"] == -1)
     named["start_ns"][unknown] = 0
     return {
-        **_rows_message(named, _GROUP_KEYS, _GROUP_SHAPE),
+        **_rows_message(
+            _unit_ns(named["start_ns"], named["duration_ns"]), [named], _GROUP_KEYS, _GROUP_SHAPE
+        ),
         "num_bytes": pack_pieces(named["num_bytes"]),
         "unknown": [unknown.size, *pack_ints(unknown)],
         "groups": [

@@ -4,6 +4,7 @@ Late collectives inside groups are taken into the newest windows, too.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
@@ -41,6 +42,18 @@ MAX_LEFT_OUT = 256
 # A window with more operations would not fit into a consumer's memory: it closes earlier.
 MAX_WINDOW_OPS = 16_000_000
 LARGE_OPS = 1_000_000
+
+
+# One at a time, since each holds a window's times.
+_PACKER = ThreadPoolExecutor(1, thread_name_prefix="packer")
+
+
+def _pack(table: OpTable, groups: GroupTable | None, *, can_change: bool) -> PackedWindow:
+    remainders = pack_remainders(table, groups) if can_change else None
+    packed = PackedWindow(pack_window(table, groups), remainders)
+    if table.num_ops > LARGE_OPS:  # a thread has a heap of its own, which keeps what it freed
+        return_freed_memory()
+    return packed
 
 
 class OpenWindow:
@@ -138,11 +151,17 @@ class OpenWindow:
             partial=partial_steps(self.table, groups, steps, lacking) if lacking else None,
         )
 
-    def packed(self, groups: GroupTable | None, *, takes_groups: bool) -> PackedWindow:
-        """Its operations and collectives; to the nanosecond if late ones may revise it."""
+    def packing(self, groups: GroupTable | None, *, takes_groups: bool) -> "Future[PackedWindow]":
+        """Its operations and collectives; to the nanosecond if late ones may revise it.
+
+        A large window is packed in a thread, while the caller analyses it.
+        """
         can_change = takes_groups or any(step.open is not None for step in self.settled)
-        remainders = pack_remainders(self.table, groups) if can_change else None
-        return PackedWindow(pack_window(self.table, groups), remainders)
+        if self.table.num_ops > LARGE_OPS:
+            return _PACKER.submit(_pack, self.table, groups, can_change=can_change)
+        packed: Future[PackedWindow] = Future()
+        packed.set_result(_pack(self.table, groups, can_change=can_change))
+        return packed
 
     def _is_large(self) -> bool:
         """Whether one more step like the last would exceed the limit."""

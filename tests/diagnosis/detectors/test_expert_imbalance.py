@@ -8,6 +8,7 @@ import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
+from app.diagnosis.evidence import expert_load
 from app.diagnosis.evidence.expert_levels import expert_times
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART
 from app.diagnosis.finding import RuledOut
@@ -36,6 +37,16 @@ def test_uneven_experts_are_named_and_no_host(sizes):
     assert "loads of the experts are uneven" in found.wording(UNKNOWN)
     seen = diagnosed(job(UnevenExperts(0.3), **sizes).record(range(16)).window())
     assert [each.cause for each in findings_of(seen)] == ["expert-imbalance"]
+
+
+@pytest.mark.parametrize("sizes", [MOE, ONE_STAGE])
+def test_of_steps_with_very_many_computations_few_are_sampled(monkeypatch, sizes):
+    monkeypatch.setattr(expert_load, "MAX_SAMPLED", 1)
+    few = suspicion(EXPERTS, job(UnevenExperts(0.3), **sizes)).evidence
+    monkeypatch.undo()
+    of_all = suspicion(EXPERTS, job(UnevenExperts(0.3), **sizes)).evidence
+    assert few["load_spread"] != of_all["load_spread"]
+    assert few["load_spread"] == pytest.approx(of_all["load_spread"], rel=0.15)
 
 
 @pytest.mark.parametrize("sizes", [MOE, ONE_STAGE])

@@ -342,6 +342,28 @@ def test_window_closes_early_at_the_operation_limit(monkeypatch):
     assert [change.window.state for change in changes] == ["complete", "complete", "open"]
 
 
+def test_a_large_window_is_packed_beside_its_analysis_to_the_same_bytes(monkeypatch):
+    def closed():
+        changes = feed(assembler(), [each for step in range(3) for each in step_batches(step)])
+        return [change for change in changes if change.window.state == "complete"]
+
+    [small] = closed()
+    monkeypatch.setattr("app.ingest.assembly.windows.LARGE_OPS", 0)
+    [large] = closed()
+    assert large.ops == small.ops
+
+
+def test_what_fails_in_packing_a_large_window_fails_before_it_is_saved(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr("app.ingest.assembly.windows.LARGE_OPS", 0)
+    monkeypatch.setattr("app.ingest.assembly.windows.pack_window", fail)
+    [change] = feed(assembler(), [each for step in range(3) for each in step_batches(step)])
+    with pytest.raises(RuntimeError, match="no room"):
+        change.finish_packing()
+
+
 def test_optional_columns_are_stored():
     run = assembler(job=Job.of("small", Parallelism(dp_size=1, pp_size=2)))
     job = Job.of("small", Parallelism(dp_size=1, pp_size=2))

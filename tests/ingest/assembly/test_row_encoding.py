@@ -105,7 +105,7 @@ def test_times_at_the_ends_of_the_clock_keep_their_nanoseconds():
 
 
 def test_a_large_window_is_encoded_in_parts(monkeypatch):
-    monkeypatch.setattr(row_encoding, "_MAX_PART_ROWS", 100)
+    monkeypatch.setattr(row_encoding, "MAX_PART_ROWS", 100)
     monkeypatch.setattr(row_encoding, "_CHUNK_ROWS", 64)
     monkeypatch.setattr(int_packing, "PIECE_ROWS", 50)
     monkeypatch.setattr(window_codec, "PIECE_ROWS", 50)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.ingest.assembly import run_table
+from app.ingest.assembly import row_encoding, run_table, window_codec
+from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.run_table import (
     BatchSlice,
     KnownShapes,
@@ -12,6 +13,7 @@ from app.ingest.assembly.run_table import (
     concatenate_tables,
     table_of_slices,
 )
+from app.ingest.assembly.window_codec import pack_window
 from app.trace.ops import OP_CODES
 from app.trace.window import TABLE_DTYPES, OpColumns
 
@@ -128,3 +130,16 @@ def test_tables_of_steps_are_joined_and_parted_again():
     assert joined.select(slice(3, 6)).seq_id.tolist() == again.seq_id.tolist()
     assert joined.trace([4]).start_s.tolist() == [0.0, 10e-9, 20e-9]
     assert joined.origins_ns([3, 4]) == (10, 10)
+
+
+def test_a_table_is_packed_in_pieces_of_whole_runs_to_the_same_bytes(monkeypatch):
+    known = KnownShapes()
+    parts = [slice_of(known, worker, worker, USUAL) for worker in range(5)]
+    table = table_of_slices(7, parts, 2, known)
+    sizes = [piece.num_ops for piece in table.pieces(7)]
+    assert sizes == [6, 6, 3]  # two runs of three, then what is left
+    assert [piece.num_ops for piece in table.pieces(1)] == [3] * 5
+    whole = OpTable(**table.columns())
+    for module in (row_encoding, window_codec):
+        monkeypatch.setattr(module, "MAX_PART_ROWS", 7)
+    assert pack_window(table) == pack_window(whole)

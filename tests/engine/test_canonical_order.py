@@ -1,0 +1,22 @@
+"""Rows of steps in canonical order, against a sort of whole keys."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.canonical_order import canonical_order
+
+# Few types and numbers, so that many are equal; and all that 16 and 32 bits hold.
+TYPES = st.integers(0, 3) | st.integers(-(2**15), 2**15 - 1)
+NUMBERS = st.integers(0, 3) | st.integers(-(2**31), 2**31 - 1)
+STEPS = st.lists(st.lists(st.tuples(TYPES, NUMBERS), max_size=20), max_size=4)
+
+
+@given(STEPS)
+def test_rows_are_sorted_within_their_step_and_equal_ones_keep_their_order(steps):
+    rows = [(number, *row) for number, step in enumerate(steps) for row in step]
+    columns = np.array(rows, np.int64).reshape(-1, 3)
+    bounds = np.cumsum([0, *map(len, steps)])
+    found = canonical_order(bounds, *columns[:, 1:].T.astype(np.int32))
+    expected = sorted(range(len(rows)), key=rows.__getitem__)
+    assert found.tolist() == expected
