@@ -359,6 +359,7 @@ class TurnCommitter:
         return failed
 
     def _commit_all(self, turns: Mapping[str, Turn]) -> None:
+        self._context.note_progress()
         try:
             self.commit(turns.values())
         except (LeaseLost, Unavailable):
@@ -375,6 +376,7 @@ class TurnCommitter:
 
     def run_isolated(self, job_id: str, action: Callable[[], object]) -> bool:
         """Run action; on failure evict the job and return False."""
+        self._context.note_progress()
         try:
             with bound_contextvars(shard=self._lease.shard, job=job_id):
                 action()

@@ -30,7 +30,8 @@ class ConsumerContext:
     `default_rules` are for projects without alert rules of their own. The dispatcher looks at an
     alert group `group_wait_s` after an alert began or ceased to fire. A rank without batches for
     `silent_after_s` is silent; before a run's first complete step, `start_within_s` if longer.
-    `bucket` has the operations that left the database; None where none do.
+    `bucket` has the operations that left the database; None where none do. `note_progress` is
+    called before each part of the work that cannot be long: a turn of many jobs may be.
     """
 
     store: Store
@@ -49,6 +50,7 @@ class ConsumerContext:
     disk: DiskWatch = field(default_factory=DiskWatch)
     bucket: Bucket | None = None
     process: str = field(default_factory=lambda: uuid4().hex)
+    note_progress: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,14 @@
 """The consumer's loop: renew leases, read the queue, pass each shard its entries, tick.
 
-Another thread renews the leases, so that they outlast long work; a watchdog ends a process whose
-turn does not end. While the queue or the database is unavailable, the loop waits, with backoff.
+Another thread renews the leases, so that they outlast long work; a watchdog ends a process that
+hangs in one job's work. While the queue or the database is unavailable, the loop waits, with
+backoff.
 """
 
 import faulthandler
+import math
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,14 +46,11 @@ class Consumer:
         self._shards: dict[int, ShardWork] = {}
         self._next_lease_s = self._next_tick_s = self._next_claim_s = 0.0
 
-    def run(self, stop: threading.Event, alive: Callable[[], None] = lambda: None) -> None:
-        """Run until `stop` is set; retry while the queue or the store is unavailable.
-
-        `alive` is called before each turn.
-        """
+    def run(self, stop: threading.Event) -> None:
+        """Run until `stop` is set; retry while the queue or the store is unavailable."""
         backoff = Backoff(stop)
         while not stop.is_set():
-            alive()
+            self._context.note_progress()
             try:
                 self.turn(stop)
                 backoff.renew()
@@ -85,7 +85,6 @@ class Consumer:
             self._next_tick_s = now_s + _TICK_S
             for shard in list(self._shards):
                 self._run_fenced(shard, ShardWork.tick)
-        self.leases.has_turned = True
 
     def _open_shards(self) -> None:
         for shard in set(self._shards) - set(self.leases.held):
@@ -116,6 +115,7 @@ class Consumer:
             return
         try:
             action(self._shards[shard])
+            self.leases.has_worked = True
         except LeaseLost as error:
             log.warning("shard lost", shard=shard, reason=str(error))
             self._count_fenced()
@@ -144,9 +144,10 @@ class Leases:
         self._context = context
         self._name = name
         self.held: dict[int, int] = {}
-        # A turn with shards is finished since the last refresh: the API tells people when no
-        # consumer does that any more, though its heartbeats may go on.
-        self.has_turned = False
+        # Since the last heartbeat, the work of a shard was finished: the API tells people when no
+        # consumer does that any more, though heartbeats may go on. A whole turn may take longer
+        # than the API waits.
+        self.has_worked = False
         self._lock = threading.Lock()  # no lease is renewed while it is released
         self._is_over = False
 
@@ -155,7 +156,7 @@ class Leases:
         context = self._context
         with context.store.write() as conn:
             now_s = context.database_time(conn)
-            self._heartbeat(conn, now_s, has_turned=self.has_turned)
+            self._heartbeat(conn, now_s)
             num_live = max(1, shards.count_live(conn, now_s=now_s))
             fair = -(-context.num_shards // num_live)
             for shard in list(self.held):
@@ -163,7 +164,6 @@ class Leases:
             for shard in range(context.num_shards):
                 if shard not in self.held and len(self.held) < fair:
                     self._acquire(conn, shard, now_s)
-        self.has_turned = False
 
     def renew(self) -> None:
         """Renew the leases of all held shards; safe to call from another thread.
@@ -182,14 +182,15 @@ class Leases:
                         conn, shard, self._name, fence, now_s=now_s, lease_s=context.lease_s
                     )
 
-    def _heartbeat(self, conn: Connection, now_s: float, *, has_turned: bool = False) -> None:
+    def _heartbeat(self, conn: Connection, now_s: float) -> None:
+        has_worked, self.has_worked = self.has_worked, False
         shards.heartbeat(
             conn,
             self._name,
             now_s=now_s,
             lease_s=self._context.lease_s,
             knows=EXTENSIONS,
-            has_turned=has_turned,
+            has_worked=has_worked,
         )
 
     def _renew(self, conn: Connection, shard: int, *, keep: bool, now_s: float) -> None:
@@ -221,8 +222,9 @@ class Leases:
             self.held.clear()
 
 
-# The longest legitimate turn, closing a window of 16 million operations, takes a third of this.
-MAX_TURN_S = 120.0
+# The longest legitimate work without progress, closing a window of 16 million operations, takes a
+# third of this. A whole turn may take longer: on a starved machine, 40 jobs have taken 2 minutes.
+MAX_WITHOUT_PROGRESS_S = 120.0
 
 
 def keep_renewing(leases: Leases, every_s: float, stop: threading.Event) -> None:
@@ -237,18 +239,26 @@ def keep_renewing(leases: Leases, every_s: float, stop: threading.Event) -> None
             log.warning("leases not renewed", reason=str(error))
 
 
-def restart_watchdog() -> None:
-    """End this process unless this is called again within MAX_TURN_S: the turn hangs.
+class Watchdog:
+    """Ends this process unless it is restarted again within MAX_WITHOUT_PROGRESS_S: it hangs.
 
     The log then has every thread's traceback, the supervisor restarts the process, and the entry
     that caused it is found by its number of deliveries.
     """
-    faulthandler.dump_traceback_later(MAX_TURN_S, exit=True)
 
+    def __init__(self) -> None:
+        self._restarted_s = -math.inf
 
-def stop_watchdog() -> None:
-    """Stop the watchdog."""
-    faulthandler.cancel_dump_traceback_later()
+    def restart(self) -> None:
+        """There is progress."""
+        now_s = time.monotonic()
+        if now_s - self._restarted_s >= 1.0:  # each one starts a thread
+            self._restarted_s = now_s
+            faulthandler.dump_traceback_later(MAX_WITHOUT_PROGRESS_S, exit=True)
+
+    def stop(self) -> None:
+        """The process ends by itself."""
+        faulthandler.cancel_dump_traceback_later()
 
 
 _RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
 import structlog
 
@@ -17,9 +18,8 @@ from app.consumer.loop import (
     REFRESHES_A_LEASE,
     Backoff,
     Consumer,
+    Watchdog,
     keep_renewing,
-    restart_watchdog,
-    stop_watchdog,
 )
 from app.consumer.mover import Mover
 from app.consumer.sender import OutboxSender
@@ -55,7 +55,8 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         context = _wait_for_context(settings, stack, stop)
         if context is None:
             return
-        consumer = Consumer(context, name)
+        watchdog = Watchdog()
+        consumer = Consumer(replace(context, note_progress=watchdog.restart), name)
         _start_notifying(stack, settings, context, stop)
         keep = settings.retention
         thinning = ThinningDays(
@@ -76,13 +77,13 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
             context.lease_s / REFRESHES_A_LEASE,
             stop,
         )
-        stack.callback(stop_watchdog)
+        stack.callback(watchdog.stop)
         stack.callback(stop.set)
-        # What start-up made is looked through in vain by every later collection of garbage.
+        # Later garbage collections need not scan what start-up has created.
         gc.collect()
         gc.freeze()
         log.info("consumer started", name=name)
-        consumer.run(stop, alive=restart_watchdog)
+        consumer.run(stop)
 
 
 def _start_thread(stack: ExitStack, name: str, work: Callable[..., None], *args: object) -> None:

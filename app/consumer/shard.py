@@ -251,8 +251,17 @@ class ShardWork:
         turn.alerts += self._alerts.silence(newest, silence_facts(runs[newest], silent[newest]))
 
     def _observe(self, turn: Turn, each: RunTurn, changes: list[WindowRevision]) -> None:
+        try:
+            self._observe_all(turn, each, changes)
+        finally:
+            # Neither in a transaction, which it would keep open, nor beside another attempt.
+            for change in changes:
+                change.finish_packing()
+
+    def _observe_all(self, turn: Turn, each: RunTurn, changes: list[WindowRevision]) -> None:
         job_id = each.run.key[0]
         for change in changes:
+            self._context.note_progress()
             observation = observe(change.window, each.run.history, now_s=self._context.unix_time())
             if change.window.state != "open" and observation.recent is not None:
                 each.run.history = each.run.history.extended(observation.recent)
@@ -264,8 +273,6 @@ class ShardWork:
             turn.outcomes.append(WindowOutcome(job_id, change, observation, judged))
             recent = None if judged is None else judged.result
             turn.alerts += self._alerts.window(job_id, replace(observation.facts, recent=recent))
-        for change in changes:
-            change.finish_packing()
 
 
 TURN_BYTES = 64 << 20  # of decoded columns

@@ -14,7 +14,8 @@ def canonical_order(bounds: Ints, optype: Integers, seq_id: Integers) -> Ints:
     """[ops], rows of each step by type and number; equal ones keep their order.
 
     Shapes: `bounds` [steps + 1] are the steps' first rows and the number of rows, `optype` and
-    `seq_id` [ops] int32.
+    `seq_id` [ops] int32; types fit in 16 bits, as memory is taken for all between the least and
+    the greatest.
     """
     order = np.empty(optype.size, np.int64)
     if order.size:

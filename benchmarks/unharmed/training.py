@@ -42,6 +42,8 @@ def main() -> None:
     is_launched = "RANK" in os.environ
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     plan["is_faulty"] = rank == world - 1 and attempt == 0
+    # As in a terminal: what a shell runs in the background ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if plan["handles_sigterm"]:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if is_launched:

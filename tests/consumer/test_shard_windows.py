@@ -7,10 +7,11 @@ import pytest
 
 from app.alerts.rules.defaults import default_rules
 from app.api.service.replays import WindowKey, load_window
+from app.consumer.loop import MAX_WITHOUT_PROGRESS_S
 from app.diagnosis.job_history import History
 from app.ingest.assembly.assembler import unpack_spool
 from app.ingest.assembly.window_codec import unpack_window
-from app.monitor import analysed
+from app.monitor import analysed, observe
 from app.store import windows
 from app.trace.window import Window
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW
@@ -109,6 +110,46 @@ def test_spooled_batches_become_stored_operations_when_a_window_closes(twin):
     [(_, blob)] = twin.windows("first_step", "trace")
     assert len(unpack_window(blob).ops.step) == HEALTHY.make(range(3)).num_ops
     assert twin.queue.reader.backlog(0) == 0
+
+
+def test_a_large_window_that_cannot_be_packed_stops_no_other_job(twin, monkeypatch):
+    def fail(table, _):
+        raise RuntimeError("no room")
+
+    for job in ("job", "other"):
+        twin.register(job, SIZES)
+    twin.push("job", HEALTHY, 0, 1)
+    consumer = twin.consumer()
+    twin.turns(consumer)
+    monkeypatch.setattr("app.ingest.assembly.windows.LARGE_OPS", 0)
+    monkeypatch.setattr("app.ingest.assembly.windows.pack_window", fail)
+    twin.push("other", HEALTHY, 0)
+    twin.append("job", *step_batches(HEALTHY, 2))
+    twin.turns(consumer)
+    assert [each[0] for each in twin.rows("dead_letters", "job_id")] == ["job"]
+    assert twin.windows("first_step", "state", "trace") == [(0, "open", None)] * 2
+    assert twin.queue.reader.backlog(0) == 0
+
+
+def test_a_turn_of_many_jobs_is_no_hang(twin, monkeypatch):
+    """Each job's work is far shorter than what the watchdog waits, all of it together longer."""
+    progress = []
+
+    def slow_observe(*args, **options):
+        twin.pass_time(MAX_WITHOUT_PROGRESS_S / 2)
+        return observe(*args, **options)
+
+    monkeypatch.setattr("app.consumer.shard.observe", slow_observe)
+    twin.context = replace(twin.context, note_progress=lambda: progress.append(twin.clock()))
+    for number in range(4):
+        twin.register(f"job-{number}", SIZES)
+        twin.push(f"job-{number}", HEALTHY, *range(6))
+    consumer = twin.consumer()
+    began_s = twin.clock()
+    twin.turns(consumer, num_turns=1)
+    assert twin.clock() - began_s > 2 * MAX_WITHOUT_PROGRESS_S
+    gaps_s = [after - before for before, after in pairwise([began_s, *progress, twin.clock()])]
+    assert max(gaps_s) < MAX_WITHOUT_PROGRESS_S
 
 
 def test_job_has_its_last_step_and_last_data_time(twin):

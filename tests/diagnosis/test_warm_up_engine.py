@@ -43,6 +43,9 @@ for window in (held, trace_files.read(folder / "trace-made.parquet"), late):
         Edit(FromWorker(0, 0), Selection(dp_ranks=(2,))),
     ]
     Questions(replay).answer(edits)
+from tests.ingest.factories import assembler, feed, step_batches
+
+feed(assembler(), step_batches(0))
 late = [each.__name__ for each in KERNELS if list(each.signatures) != seen[id(each)]]
 assert not late, f"compiled for a request: {late}"
 """

@@ -17,6 +17,7 @@ def test_rows_are_sorted_within_their_step_and_equal_ones_keep_their_order(steps
     rows = [(number, *row) for number, step in enumerate(steps) for row in step]
     columns = np.array(rows, np.int64).reshape(-1, 3)
     bounds = np.cumsum([0, *map(len, steps)])
-    found = canonical_order(bounds, *columns[:, 1:].T.astype(np.int32))
+    types, numbers = (np.ascontiguousarray(column, np.int32) for column in columns[:, 1:].T)
+    found = canonical_order(bounds, types, numbers)
     expected = sorted(range(len(rows)), key=rows.__getitem__)
     assert found.tolist() == expected

@@ -27,9 +27,11 @@ from app.trace.window import Floats, Ints
 
 Flags = NDArray[np.bool_]
 
-# Steps sampled for the correlations, fewer where one has very many computations.
+# Steps sampled for the correlations, fewer where one has very many computations. Of each block and
+# stage enough are left that noise of one of thousands of blocks is not taken for loads.
 MAX_STEPS = 32
-MAX_SAMPLED = 1 << 19
+MAX_SAMPLED_COMPUTATIONS = 1 << 19  # of one direction
+MIN_BLOCK_COMPUTATIONS = 1 << 10
 # Computations of a worker with fewer micro-batches and steps show no variation.
 MIN_CELLS = 12
 # The part of the variation that forward and backward share, and its correlation. Healthy workers
@@ -201,7 +203,7 @@ def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Floats] | 
     usual = np.flatnonzero(case.is_usual[group.positions])
     if forward is None or backward is None or not usual.size:
         return None
-    usual = usual[:: -(-usual.size // _max_steps(forward))]
+    usual = usual[:: -(-usual.size // _max_steps(case, forward))]
     sides = [_centred(each, usual) for each in (forward, backward)]
     if not sides[0].size or sides[0].shape != sides[1].shape:
         return None
@@ -213,11 +215,13 @@ def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Floats] | 
     return flat[0], flat[1], flat[2]
 
 
-def _max_steps(side: Computations) -> int:
-    """How many steps are sampled."""
-    num_workers, num_items = math.prod(side.duration_s.shape[:2]), side.shared.size
-    enough = -(-2 * MIN_CELLS // max(num_items, 1))  # a stride halves them at worst
-    return min(MAX_STEPS, max(enough, MAX_SAMPLED // max(num_workers * num_items, 1)))
+def _max_steps(case: Case, side: Computations) -> int:
+    """At most so many steps are sampled; a stride may leave half of these."""
+    num_items = max(side.shared.size, 1)
+    of_step = math.prod(side.duration_s.shape[:2]) * num_items
+    of_worker = max(2 * MIN_CELLS, MIN_BLOCK_COMPUTATIONS // block_size(case))
+    enough = -(-of_worker // num_items)
+    return min(MAX_STEPS, max(enough, MAX_SAMPLED_COMPUTATIONS // of_step))
 
 
 # A pause is no load: at most so many times the usual time counts.

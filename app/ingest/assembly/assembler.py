@@ -35,7 +35,7 @@ from app.trace.job import Job, Placement
 from app.trace.window import SkippedStep, StepKind, Window, WindowState
 
 _SPOOL_LEVEL = -1  # a fifth faster than 1, and columns of batches become smaller
-# Compressed by two threads: nothing else of a consumer computes meanwhile.
+# Two threads halve the time, which is in a transaction.
 _LARGE_BYTES = 1 << 20
 
 
@@ -109,7 +109,8 @@ class WindowRules:
 class WindowRevision:
     """A window as it is now, to be saved in place of its earlier revision.
 
-    `packing` is there once the window is closed; not where `RunAssembler.keeps_ops` is false.
+    `packing` encodes the operations of a closed window; None while it is open, and where
+    `RunAssembler.keeps_ops` is false.
     """
 
     window: Window

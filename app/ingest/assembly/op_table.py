@@ -38,7 +38,7 @@ class OpTable(PlacedOps):
         return self.select(slice(first, end))
 
     def pieces(self, max_rows: int) -> "Iterator[OpTable]":
-        """All rows, in tables of at most so many where their columns would have to be made."""
+        """Tables of at most so many rows; one that holds all of its columns stays whole."""
         yield self
 
     def trace(self, steps: Sequence[int]) -> Trace:

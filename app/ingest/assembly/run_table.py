@@ -229,11 +229,7 @@ def concatenate_tables(tables: Sequence[OpTable]) -> OpTable:
     with_runs = [table for table in tables if isinstance(table, RunTable)]
     is_of_runs = len(with_runs) == len(tables) > 0
     names = ("start_ns", "duration_ns", *OPTIONAL) if is_of_runs else tuple(TABLE_DTYPES)
-    columns = [[getattr(table, name) for table in tables] for name in names]
-    joined = all_of(
-        sum(sizes),
-        [partial(joined_column, *each, sizes) for each in zip(names, columns, strict=True)],
-    )
+    joined = all_of(sum(sizes), [partial(_joined_tables, name, tables, sizes) for name in names])
     arrays: dict[str, Any] = dict(zip(names, joined, strict=True))
     if is_of_runs:
         return RunTable(joined_runs([table.runs for table in with_runs]), arrays)
@@ -275,6 +271,12 @@ def table_of_slices(
             **optional,
         },
     )
+
+
+def _joined_tables(
+    name: str, tables: Sequence[OpTable], sizes: Sequence[int]
+) -> NDArray[Any] | None:
+    return joined_column(name, [getattr(table, name) for table in tables], sizes)
 
 
 def joined_column(

@@ -6,6 +6,7 @@ Late collectives inside groups are taken into the newest windows, too.
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from threading import BoundedSemaphore
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -44,8 +45,9 @@ MAX_WINDOW_OPS = 16_000_000
 LARGE_OPS = 1_000_000
 
 
-# One at a time, since each holds a window's times.
+# One at a time, and none waits for another, since each holds a window's times.
 _PACKER = ThreadPoolExecutor(1, thread_name_prefix="packer")
+_PACKER_IS_FREE = BoundedSemaphore(1)
 
 
 def _pack(table: OpTable, groups: GroupTable | None, *, can_change: bool) -> PackedWindow:
@@ -158,7 +160,11 @@ class OpenWindow:
         """
         can_change = takes_groups or any(step.open is not None for step in self.settled)
         if self.table.num_ops > LARGE_OPS:
-            return _PACKER.submit(_pack, self.table, groups, can_change=can_change)
+            table = self.table
+            _PACKER_IS_FREE.acquire()
+            packing = _PACKER.submit(_pack, table, groups, can_change=can_change)
+            packing.add_done_callback(lambda _: _PACKER_IS_FREE.release())
+            return packing
         packed: Future[PackedWindow] = Future()
         packed.set_result(_pack(self.table, groups, can_change=can_change))
         return packed

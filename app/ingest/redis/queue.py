@@ -232,8 +232,8 @@ class RedisAppender:
         async with asyncio.timeout(self._timeout_s):
             await connection.send_packed_command([*parts, *self._wait])
             outcomes = [await _append_refusal(connection) for _ in group]
-            # A server that is no longer a primary refuses the wait too; what it says of a batch,
-            # such as where its slot is now, must not be lost.
+            # A server that is no longer a primary refuses the wait, too: what it says of a batch,
+            # such as where its slot is now, is answered first.
             for append, refusal in zip(group, outcomes, strict=True):
                 if refusal is not None:
                     _answer(append, refusal)
@@ -246,7 +246,7 @@ class RedisAppender:
         try:
             num_replicas = int(await connection.read_response())
         except ResponseError as error:
-            raise QueueUnavailable(f"no replica has the batch: {error}") from error
+            raise QueueUnavailable(f"the server does not confirm replicas: {error}") from error
         if num_replicas < self._wait_replicas:
             raise QueueUnavailable(f"fewer than {self._wait_replicas} replicas have the batch")
 

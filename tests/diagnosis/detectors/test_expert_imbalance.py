@@ -41,12 +41,27 @@ def test_uneven_experts_are_named_and_no_host(sizes):
 
 @pytest.mark.parametrize("sizes", [MOE, ONE_STAGE])
 def test_of_steps_with_very_many_computations_few_are_sampled(monkeypatch, sizes):
-    monkeypatch.setattr(expert_load, "MAX_SAMPLED", 1)
+    monkeypatch.setattr(expert_load, "MAX_SAMPLED_COMPUTATIONS", 1)
+    monkeypatch.setattr(expert_load, "MIN_BLOCK_COMPUTATIONS", 32)
     few = suspicion(EXPERTS, job(UnevenExperts(0.3), **sizes)).evidence
     monkeypatch.undo()
     of_all = suspicion(EXPERTS, job(UnevenExperts(0.3), **sizes)).evidence
     assert few["load_spread"] != of_all["load_spread"]
     assert few["load_spread"] == pytest.approx(of_all["load_spread"], rel=0.15)
+
+
+def test_noise_of_one_of_many_blocks_is_no_load_where_few_steps_are_sampled(monkeypatch):
+    monkeypatch.setattr(expert_load, "MAX_SAMPLED_COMPUTATIONS", 1)
+    noisy = replace(OperationCosts(), noise=0.1)
+    sizes = {"parallelism": Parallelism(1024, 2, ep_size=2)}
+    case = case_of(job(costs=noisy, **sizes).record(range(32)).window())
+    found = expert_load.expert_load(case)
+    assert found is not None
+    assert not found.varies
+    monkeypatch.setattr(expert_load, "MIN_BLOCK_COMPUTATIONS", 1)
+    few = expert_load.expert_load(case)
+    assert few is not None
+    assert few.varies, "the test needs noise that fewer steps do not outweigh"
 
 
 @pytest.mark.parametrize("sizes", [MOE, ONE_STAGE])

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.ingest.assembly.assembler import SpooledBatch, pack_spool, unpack_spool
 from app.ingest.assembly.window_codec import unpack_window
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
@@ -362,6 +363,11 @@ def test_what_fails_in_packing_a_large_window_fails_before_it_is_saved(monkeypat
     [change] = feed(assembler(), [each for step in range(3) for each in step_batches(step)])
     with pytest.raises(RuntimeError, match="no room"):
         change.finish_packing()
+
+
+def test_spooled_batches_of_megabytes_are_read_again():
+    batches = [SpooledBatch(bytes([number]) * 400_000, [number]) for number in range(8)]
+    assert unpack_spool(pack_spool(batches)) == batches
 
 
 def test_optional_columns_are_stored():

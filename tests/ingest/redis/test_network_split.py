@@ -6,6 +6,7 @@ made a new one.
 
 import asyncio
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -133,14 +134,17 @@ def test_planned_failovers_of_a_cluster_are_followed_while_appends_wait_for_repl
         async def run():
             writer = RedisWriter(group.url, NUM_SHARDS, wait_replicas=1)
             producer = Producer(writer)
-            await producer.push_until(lambda: len(producer.acked) >= 50)
-            for replica in group.servers[3:]:
-                with replica.client() as client:
-                    client.execute_command("CLUSTER FAILOVER")
-            redis_servers.until(lambda: _is_swapped(group))
-            before = len(producer.acked)
-            await producer.push_until(lambda: len(producer.acked) >= before + 50)
-            await writer.close()
+            try:
+                await producer.push_until(lambda: len(producer.acked) >= 50)
+                for replica in group.servers[3:]:  # one by one, as they vote for each other
+                    with replica.client() as client:
+                        client.execute_command("CLUSTER FAILOVER")
+                    redis_servers.until(partial(_is_primary, replica))
+                redis_servers.until(lambda: _is_swapped(group))
+                before = len(producer.acked)
+                await producer.push_until(lambda: len(producer.acked) >= before + 50)
+            finally:
+                await writer.close()
             return producer.acked
 
         assert set(asyncio.run(run())) <= set(all_bodies(group.url))
@@ -185,6 +189,10 @@ def _is_swapped(group):
     return all(role[0] == b"slave" and role[3] == b"connected" for role in roles[:3]) and all(
         role[0] == b"master" for role in roles[3:]
     )
+
+
+def _is_primary(server):
+    return _role(server) == b"master"
 
 
 def _role(server):

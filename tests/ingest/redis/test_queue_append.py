@@ -167,6 +167,16 @@ async def test_what_the_server_says_of_the_batch_counts_before_the_wait(answer, 
         ]
 
 
+@pytest.mark.parametrize(("wait", "of_stored"), [(b":1\r\n", None), (NO_PRIMARY, QueueUnavailable)])
+async def test_a_batch_that_moved_and_one_that_is_stored_have_each_their_outcome(wait, of_stored):
+    answers = b"$3\r\n1-0\r\n-MOVED 7 127.0.0.1:2\r\n" + wait
+    async with scripted_server(answers) as (client, _):
+        appender = RedisAppender(client, wait_replicas=1)
+        stored, moved = await outcomes(*(appender.append("stream", "job", b"x") for _ in range(2)))
+    assert isinstance(moved, MovedError)
+    assert stored is None if of_stored is None else isinstance(stored, of_stored)
+
+
 @pytest.mark.parametrize("answer", [None, b"no redis\r\n"], ids=["hangs up", "talks nonsense"])
 async def test_broken_connection_fails_every_append(answer):
     async with scripted_server(answer) as (client, _):
