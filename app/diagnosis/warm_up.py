@@ -12,11 +12,11 @@ from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
 from app.diagnosis.statistics.ramps import rising_ramp
-from app.engine.canonical_order import canonical_order
 from app.engine.questions.answer import Questions
 from app.engine.questions.edits import Edit, Factor, FromWorker, Selection
 from app.engine.replays import prepare
 from app.engine.report import analyse_replay
+from app.engine.step_rows import canonical_order, longest_span_ns
 from app.engine.timeline.step_run import RUN_KINDS, play_step
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
@@ -41,6 +41,7 @@ def warm_up_engine() -> None:
     Questions(replay).answer(edits)
     one = np.zeros(1, np.int32)
     canonical_order(np.array([0, 1]), one, one)
+    longest_span_ns(np.array([0, 1]), np.zeros(1, np.int64), np.ones(1, np.int64))
 
 
 def _engine_window() -> Window:

@@ -52,8 +52,10 @@ class RankCursor(msgspec.Struct):
             self.num_lost -= 1
             self.watermark = max(self.watermark, highest_step)
         elif batch_seq < self.next_seq or batch_seq in self.ahead:
-            is_same = self.digests.get(batch_seq, digest) == digest
-            return "duplicate" if is_same else "conflict"
+            known = self.digests.get(batch_seq, digest)
+            # Those of earlier releases are by another hash, and told by their sign.
+            is_comparable = (known < 0) == (digest < 0)
+            return "conflict" if is_comparable and known != digest else "duplicate"
         elif batch_seq == self.next_seq and not self.ahead:  # as nearly always
             self.next_seq += 1
             self.watermark = max(self.watermark, highest_step)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.canonical_order import canonical_order
 from app.engine.kernels import all_of
+from app.engine.step_rows import canonical_order
 from app.ingest.assembly.op_table import OpTable, seconds_in_step
 from app.trace.runs import (
     SHAPE_COLUMNS,
@@ -257,9 +257,11 @@ def table_of_slices(
         "stage": stage,
     }
     sizes = [part.num_ops for part in whole]
+    sent = set[str]().union(*(part.optional for part in whole))
     optional = {
         name: joined_column(name, [part.optional.get(name) for part in whole], sizes)
         for name in OPTIONAL
+        if name in sent
     }
     return RunTable(
         WorkerRuns.of(places, [part.shape for part in whole]),

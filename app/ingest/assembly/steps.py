@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from app.engine.step_rows import longest_span_ns
 from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.rank_tracker import RankTracker
 from app.ingest.assembly.run_table import BatchSlice, KnownShapes, RunTable, table_of_slices
@@ -153,10 +154,8 @@ def longest_span_s(table: OpTable) -> float:
     """Longest time that one worker took for a step, by its own clock: clocks differ by host."""
     if not table.num_ops:
         return 0.0
-    firsts = table.run_firsts
-    start_ns = np.minimum.reduceat(table.start_ns, firsts)
-    end_ns = np.maximum.reduceat(table.start_ns + table.duration_ns, firsts)
-    return float((end_ns - start_ns).max() * S_PER_NS)
+    bounds = np.append(table.run_firsts, table.num_ops)
+    return longest_span_ns(bounds, table.start_ns, table.duration_ns) * S_PER_NS
 
 
 # Limits of memory for a worker far ahead; beyond, the lowest step is settled as it is.

@@ -1,6 +1,6 @@
-"""The order of a worker's operations in a step: by type, then by number.
+"""Rows of workers' steps: their canonical order, by type and then by number, and their span.
 
-Recorders send them as they ended. A batch has hundreds of each step, nearly always ascending
+Recorders send operations as they ended. A batch has hundreds of each step, nearly always ascending
 within a type, so they are put in order by counting.
 """
 
@@ -21,6 +21,24 @@ def canonical_order(bounds: Ints, optype: Integers, seq_id: Integers) -> Ints:
     if order.size:
         _sort_steps(bounds, optype, seq_id, order)
     return order
+
+
+def longest_span_ns(bounds: Ints, start_ns: Ints, duration_ns: Ints) -> float:
+    """Longest time from the first start to the last end of the rows between two `bounds`."""
+    return float(_longest_span(bounds, start_ns, duration_ns))
+
+
+@kernel
+def _longest_span(bounds, start_ns, duration_ns):  # type: ignore[no-untyped-def]
+    longest = 0
+    for at in range(bounds.size - 1):
+        first = bounds[at]
+        began, ended = start_ns[first], start_ns[first] + duration_ns[first]
+        for row in range(first, bounds[at + 1]):
+            began = min(began, start_ns[row])
+            ended = max(ended, start_ns[row] + duration_ns[row])
+        longest = max(longest, ended - began)
+    return longest
 
 
 @kernel

@@ -1,10 +1,10 @@
-"""Rows of steps in canonical order, against a sort of whole keys."""
+"""Rows of steps: canonical order against a sort of whole keys, spans by hand."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.canonical_order import canonical_order
+from app.engine.step_rows import canonical_order, longest_span_ns
 
 # Few types and numbers, so that many are equal; and all that 16 and 32 bits hold.
 TYPES = st.integers(0, 3) | st.integers(-(2**15), 2**15 - 1)
@@ -21,3 +21,8 @@ def test_rows_are_sorted_within_their_step_and_equal_ones_keep_their_order(steps
     found = canonical_order(bounds, types, numbers)
     expected = sorted(range(len(rows)), key=rows.__getitem__)
     assert found.tolist() == expected
+
+
+def test_span_is_from_the_first_start_to_the_last_end_of_one_worker():
+    start_ns, duration_ns = np.array([5, 0, 2, 100, 101]), np.array([1, 9, 1, 3, 1])
+    assert longest_span_ns(np.array([0, 3, 5]), start_ns, duration_ns) == 9.0
