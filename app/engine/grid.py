@@ -129,7 +129,8 @@ def lay_out(window: Window) -> Grid:
     template = _template(window)
     num_lanes = job.parallelism.dp_size * len(window.steps)
     shape = (template.num_ops, num_lanes)
-    start_s, duration_s = np.full(shape, np.nan), np.empty(shape)
+    start_s, duration_s = np.empty(shape), np.empty(shape)
+    in_parallel(start_s.size, shape[0], lambda first, end: start_s[first:end].fill(np.nan))
     rank = np.full((job.parallelism.dp_size, job.parallelism.pp_size), -1, np.int64)
     columns = Columns(
         trace=trace,

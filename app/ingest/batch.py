@@ -7,6 +7,7 @@ little-endian, two's complement; byte 0 of all rows comes first, then byte 1 of 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -236,10 +237,19 @@ def columns_from_buffers(wire: BinaryColumns, optypes: list[str], op_types: OpTy
     _check_lengths(lengths | {name: num_packed_rows(name, each) for name, each in packed.items()})
     if packed:
         _unpack_columns(packed, arrays)
-    # Every index that a byte can hold has a code, with a sign (it counts from the end) or without.
+    codes = _codes_of(op_types, tuple(optypes))
+    return OpColumns(optype=codes[arrays.pop("optype")], **arrays)
+
+
+@lru_cache(64)
+def _codes_of(op_types: OpTypes, optypes: tuple[str, ...]) -> NDArray[np.int16]:
+    """The code of each index that a byte can hold, with a sign (it counts from the end) or without.
+
+    Batches of one recorder name the same types.
+    """
     codes = np.full(2 * MAX_OPTYPES, UNKNOWN_OPTYPE, dtype=np.int16)
     codes[: len(optypes)] = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in optypes]
-    return OpColumns(optype=codes[arrays.pop("optype")], **arrays)
+    return codes
 
 
 def num_ops_in(wire: BinaryColumns) -> int:
