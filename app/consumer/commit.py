@@ -217,9 +217,13 @@ def save_turns(
     """Save everything in the open transaction; returns what to announce once it is committed."""
     messages: list[EventMessage] = []
     outcomes: list[GroupKey] = []
-    rows = [row for turn in turns for each in turn.runs.values() if (row := _spool_row(each))]
+    rows = []
+    for turn in turns:
+        context.note_progress()
+        rows += [row for each in turn.runs.values() if (row := _spool_row(each))]
     shards.add_spooled(conn, rows)
     for turn in turns:
+        context.note_progress()
         messages += [save_window(conn, context, outcome) for outcome in turn.outcomes]
         messages += _save_silent_ranks(conn, turn)
         if turn.alerts:

@@ -85,6 +85,7 @@ class Consumer:
             self._next_tick_s = now_s + _TICK_S
             for shard in list(self._shards):
                 self._run_fenced(shard, ShardWork.tick)
+        self.leases.has_turned = True
 
     def _open_shards(self) -> None:
         for shard in set(self._shards) - set(self.leases.held):
@@ -115,7 +116,6 @@ class Consumer:
             return
         try:
             action(self._shards[shard])
-            self.leases.has_worked = True
         except LeaseLost as error:
             log.warning("shard lost", shard=shard, reason=str(error))
             self._count_fenced()
@@ -144,10 +144,9 @@ class Leases:
         self._context = context
         self._name = name
         self.held: dict[int, int] = {}
-        # Since the last heartbeat, the work of a shard was finished: the API tells people when no
-        # consumer does that any more, though heartbeats may go on. A whole turn may take longer
-        # than the API waits.
-        self.has_worked = False
+        # A turn with shards is finished since the last refresh: the API tells people when no
+        # consumer does that any more, though its heartbeats may go on.
+        self.has_turned = False
         self._lock = threading.Lock()  # no lease is renewed while it is released
         self._is_over = False
 
@@ -156,7 +155,7 @@ class Leases:
         context = self._context
         with context.store.write() as conn:
             now_s = context.database_time(conn)
-            self._heartbeat(conn, now_s)
+            self._heartbeat(conn, now_s, has_turned=self.has_turned)
             num_live = max(1, shards.count_live(conn, now_s=now_s))
             fair = -(-context.num_shards // num_live)
             for shard in list(self.held):
@@ -164,6 +163,7 @@ class Leases:
             for shard in range(context.num_shards):
                 if shard not in self.held and len(self.held) < fair:
                     self._acquire(conn, shard, now_s)
+        self.has_turned = False
 
     def renew(self) -> None:
         """Renew the leases of all held shards; safe to call from another thread.
@@ -182,15 +182,14 @@ class Leases:
                         conn, shard, self._name, fence, now_s=now_s, lease_s=context.lease_s
                     )
 
-    def _heartbeat(self, conn: Connection, now_s: float) -> None:
-        has_worked, self.has_worked = self.has_worked, False
+    def _heartbeat(self, conn: Connection, now_s: float, *, has_turned: bool = False) -> None:
         shards.heartbeat(
             conn,
             self._name,
             now_s=now_s,
             lease_s=self._context.lease_s,
             knows=EXTENSIONS,
-            has_worked=has_worked,
+            has_turned=has_turned,
         )
 
     def _renew(self, conn: Connection, shard: int, *, keep: bool, now_s: float) -> None:

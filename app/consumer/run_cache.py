@@ -275,6 +275,7 @@ def _spooled_batch(turn: int, taken: SpooledBatch, op_types: OpTypes) -> Earlier
 
 def _stored_operations(context: ConsumerContext, key: RunKey, first_step: int) -> PackedWindow:
     job_id, epoch = key
+    context.note_progress()  # a turn may revise several large windows
     with context.store.snapshot() as conn:
         found = moves.find(conn, job_id, f"{epoch}-{first_step}")
         remainders = windows.remainders(conn, job_id, epoch, first_step)

@@ -11,6 +11,7 @@ queue holds no entry of it.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -255,8 +256,9 @@ class ShardWork:
             self._observe_all(turn, each, changes)
         finally:
             # Neither in a transaction, which it would keep open, nor beside another attempt.
-            for change in changes:
-                change.finish_packing()
+            wait([change.packing for change in changes if change.packing is not None])
+        for change in changes:
+            change.finish_packing()
 
     def _observe_all(self, turn: Turn, each: RunTurn, changes: list[WindowRevision]) -> None:
         job_id = each.run.key[0]

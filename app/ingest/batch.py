@@ -5,7 +5,7 @@ in as few bytes as they need, laid out so that they compress well: a value has `
 little-endian, two's complement; byte 0 of all rows comes first, then byte 1 of all rows, and so on.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -237,15 +237,20 @@ def columns_from_buffers(wire: BinaryColumns, optypes: list[str], op_types: OpTy
     _check_lengths(lengths | {name: num_packed_rows(name, each) for name, each in packed.items()})
     if packed:
         _unpack_columns(packed, arrays)
-    codes = _codes_of(op_types, tuple(optypes))
+    codes = _codes_of(op_types, optypes) if op_types.user else _built_in_codes(tuple(optypes))
     return OpColumns(optype=codes[arrays.pop("optype")], **arrays)
 
 
 @lru_cache(64)
-def _codes_of(op_types: OpTypes, optypes: tuple[str, ...]) -> NDArray[np.int16]:
+def _built_in_codes(optypes: tuple[str, ...]) -> NDArray[np.int16]:
+    """The same for a job without types of its own: nearly all of its batches name the same ones."""
+    return _codes_of(BUILT_IN, optypes)
+
+
+def _codes_of(op_types: OpTypes, optypes: Sequence[str]) -> NDArray[np.int16]:
     """The code of each index that a byte can hold, with a sign (it counts from the end) or without.
 
-    Batches of one recorder name the same types.
+    Not to be written to.
     """
     codes = np.full(2 * MAX_OPTYPES, UNKNOWN_OPTYPE, dtype=np.int16)
     codes[: len(optypes)] = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in optypes]

@@ -93,15 +93,15 @@ def heartbeat(
     now_s: float,
     lease_s: float,
     knows: Sequence[str] = (),
-    has_worked: bool = False,
+    has_turned: bool = False,
 ) -> None:
     """Note that this consumer is alive, for `lease_s`.
 
-    It `knows` these extensions of the wire format, and `has_worked`: finished the work of a shard
+    It `knows` these extensions of the wire format, and `has_turned`: finished a turn with shards
     since it said so last.
     """
     values: dict[str, Any] = {"lease_until_s": now_s + lease_s, "knows": list(knows)}
-    if has_worked:
+    if has_turned:
         values["last_turn_s"] = now_s
     statement = insert_or_update(conn, consumers).values(owner=owner, **values)
     conn.execute(statement.on_conflict_do_update(index_elements=[consumers.c.owner], set_=values))

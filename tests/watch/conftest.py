@@ -51,7 +51,7 @@ class WatchedService:
 
     def beat(self, *, turns):
         with self.store.write() as conn:
-            shards.heartbeat(conn, "one", now_s=self.clock(), lease_s=15.0, has_worked=turns)
+            shards.heartbeat(conn, "one", now_s=self.clock(), lease_s=15.0, has_turned=turns)
 
     def end_round(self, missing=None):
         """A round of the canary, found or not."""

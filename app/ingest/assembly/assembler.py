@@ -118,7 +118,7 @@ class WindowRevision:
         return None if self.packing is None else self.packing.result()
 
     def finish_packing(self) -> None:
-        """Wait until `ops` is there, which takes too long for a transaction."""
+        """Wait until `ops` is there, which takes too long for a transaction; raises what failed."""
         if self.packing is not None:
             self.packing.result()
 

@@ -162,7 +162,11 @@ class OpenWindow:
         if self.table.num_ops > LARGE_OPS:
             table = self.table
             _PACKER_IS_FREE.acquire()
-            packing = _PACKER.submit(_pack, table, groups, can_change=can_change)
+            try:
+                packing = _PACKER.submit(_pack, table, groups, can_change=can_change)
+            except BaseException:  # no thread can be started
+                _PACKER_IS_FREE.release()
+                raise
             packing.add_done_callback(lambda _: _PACKER_IS_FREE.release())
             return packing
         packed: Future[PackedWindow] = Future()

@@ -30,7 +30,7 @@ async def status(api):
 
 def add_consumer(api, *, at_s=NOW_S, num_shards=4):
     with api.store.write() as conn:
-        shards.heartbeat(conn, "consumer-0", now_s=at_s, lease_s=15.0, has_worked=True)
+        shards.heartbeat(conn, "consumer-0", now_s=at_s, lease_s=15.0, has_turned=True)
         for shard in range(num_shards):
             shards.acquire(conn, shard, "consumer-0", now_s=at_s, lease_s=15.0)
 

@@ -376,6 +376,22 @@ def test_what_fails_in_packing_a_large_window_fails_before_it_is_saved(monkeypat
         change.finish_packing()
 
 
+def test_a_packing_that_no_thread_could_be_started_for_keeps_no_other_waiting(monkeypatch):
+    class NoThread:
+        def submit(self, *_, **__):
+            raise RuntimeError("can't start new thread")
+
+    steps = [each for step in range(3) for each in step_batches(step)]
+    monkeypatch.setattr("app.ingest.assembly.windows.LARGE_OPS", 0)
+    with monkeypatch.context() as without_threads:
+        without_threads.setattr("app.ingest.assembly.windows._PACKER", NoThread())
+        with pytest.raises(RuntimeError, match="new thread"):
+            feed(assembler(), steps)
+    for _ in range(2):
+        [change] = feed(assembler(), steps)
+        assert change.ops is not None
+
+
 def test_spooled_batches_of_megabytes_are_read_again():
     batches = [SpooledBatch(bytes([number]) * 400_000, [number]) for number in range(8)]
     assert unpack_spool(pack_spool(batches)) == batches
