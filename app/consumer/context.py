@@ -31,7 +31,7 @@ class ConsumerContext:
     alert group `group_wait_s` after an alert began or ceased to fire. A rank without batches for
     `silent_after_s` is silent; before a run's first complete step, `start_within_s` if longer.
     `bucket` has the operations that left the database; None where none do. `note_progress` is
-    called before each part of the work that cannot be long: a turn of many jobs may be.
+    called before each job's part of a turn: that takes seconds, a turn of many jobs minutes.
     """
 
     store: Store
