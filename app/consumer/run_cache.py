@@ -200,7 +200,7 @@ class LoadedRun:
 def batch_digest(body: bytes | bytearray) -> int:
     """Tells batches of the same number apart.
 
-    Negative, unlike digests of earlier releases, which are of a hash that takes three times as long.
+    Negative, unlike digests of earlier releases, whose hash takes three times as long.
     """
     digest = sha1(body, usedforsecurity=False).digest()
     return ~(int.from_bytes(digest[:8]) >> (64 - _DIGEST_BITS))
