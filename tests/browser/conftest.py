@@ -9,9 +9,9 @@ from shutil import which
 import pytest
 
 from tests.browser.alerting import alert_server
+from tests.browser.pages import Pages
 from tests.browser.stocked import stocked_server
 from tests.browser.waiting import PATIENCE_S, until
-from tests.browser.watched import Watched
 
 ARTEFACTS = Path(__file__).parents[2] / ".artefacts" / "pages"
 PATIENCE_MS = 1000 * PATIENCE_S
@@ -53,7 +53,7 @@ def chromium_path():
 
 @pytest.fixture(scope="session")
 def chromium(chromium_path):
-    """A browser for all tests; every page has a context of its own."""
+    """A browser for all tests."""
     try:
         from playwright.sync_api import expect, sync_playwright
     except ImportError:
@@ -93,30 +93,17 @@ def project(alert_service):
         yield project
 
 
+@pytest.fixture(scope="session")
+def pages(chromium):
+    """The pages that tests open, one after the other."""
+    return Pages(chromium)
+
+
 @pytest.fixture
-def open_page(chromium):
+def open_page(pages):
     """A function that opens pages; afterwards none of them may have had a complaint."""
-    opened = []
-
-    def open_one(url, *, width=1440, theme="light"):
-        context = chromium.new_context(
-            viewport={"width": width, "height": 1000},
-            color_scheme=theme,
-            locale="en-GB",
-            timezone_id="UTC",
-        )
-        context.set_default_timeout(PATIENCE_MS)
-        origin = "/".join(url.split("/", 3)[:3])
-        watched = Watched(context, origin)
-        opened.append(watched)
-        watched.page.goto(url)
-        return watched
-
-    yield open_one
-    complaints = [complaint for watched in opened for complaint in watched.complaints]
-    for watched in opened:
-        watched.page.context.close()
-    assert complaints == []
+    yield pages.open
+    assert pages.take_back() == []
 
 
 @pytest.fixture

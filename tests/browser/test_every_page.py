@@ -7,13 +7,13 @@ import pytest
 
 from app.alerts.alert import fingerprint
 from tests.browser.conftest import PATIENCE_MS
+from tests.browser.pages import HEIGHT_PX, Pages
 from tests.browser.stocked import PUBLISHED
 from tests.browser.stocked_jobs import HOSTILE_ID, HOSTILE_NAME, hostile_host
 
 # Both themes and both widths: axe-core takes the most time, and looks at these.
 LOOKED_INTO = [("light", 1440), ("dark", 390)]
 LOOKS = [("light", 1440), ("dark", 1440), ("dark", 390), ("light", 390)]
-HEIGHT_PX = 1000
 
 PAGES = {
     "fleet": "/",
@@ -109,15 +109,10 @@ def wrong_in(looks, watched, name, keep):
 @pytest.fixture(scope="module")
 def reader(chromium, stocked):
     """One signed-in page for all addresses, as a reader has it; a complaint is its test's."""
-    from tests.browser.watched import Watched
-
-    context = chromium.new_context(locale="en-GB")
-    context.set_default_timeout(PATIENCE_MS)
-    watched = Watched(context, stocked.url)
-    watched.page.goto(stocked.link("/"))
+    watched = Pages(chromium).open(stocked.link("/"))
     watched.settle()
     yield watched
-    context.close()
+    watched.page.context.close()
 
 
 _GO = """path => {

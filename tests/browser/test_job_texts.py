@@ -59,7 +59,7 @@ def test_each_reason_of_causes_in_a_low_fidelity_window_is_listed_once(stocked, 
 def test_old_data_is_not_shown_as_live(stocked, open_page):
     from playwright.sync_api import expect
 
-    page = open_page(stocked.link("/jobs/healthy")).page
+    page = open_page(stocked.link("/jobs/healthy"), own=True).page
     won_back = page.locator(".stat", has_text="Won back by worker")
     expect(won_back).to_contain_text("n/a")
     expect(won_back).to_contain_text("nothing worth winning back")

@@ -186,7 +186,7 @@ def test_perfetto_receives_the_trace_once_it_is_ready(open_page, stocked):
 def test_perfetto_that_does_not_answer_is_said_with_what_to_do(open_page, stocked):
     from playwright.sync_api import expect
 
-    page = open_page(stocked.link(f"{JOB}/timeline")).page
+    page = open_page(stocked.link(f"{JOB}/timeline"), own=True).page
     page.wait_for_selector(".operation dl")
     silent = "https://perfetto.invalid"
     page.context.route(f"{silent}/**", lambda route: route.abort())

@@ -21,11 +21,15 @@ _LACKS_IN_TWO_FRAMES = """async () => {
 
 
 class Watched:
-    """One page and its complaints: errors, warnings, CSP violations, requests to elsewhere."""
+    """One page and its complaints: errors, warnings, CSP violations, requests to elsewhere.
 
-    def __init__(self, context: BrowserContext, origin: str) -> None:
+    `is_own`: it is not used again, as its test changes more than `leave` takes away.
+    """
+
+    def __init__(self, context: BrowserContext) -> None:
         self.complaints: list[str] = []
-        self._origin = origin
+        self.is_own = False
+        self._origin = ""
         self._in_flight: set[Request] = set()
         self.page: Page = context.new_page()
         self.page.on("console", self._heard)
@@ -34,6 +38,28 @@ class Watched:
         self.page.on("requestfinished", lambda request: self._in_flight.discard(request))
         self.page.on("requestfailed", lambda request: self._in_flight.discard(request))
         self.page.on("dialog", lambda dialog: self._opened(dialog.message))
+
+    def begin(self, origin: str) -> None:
+        """Complain of what does not come from this origin, and forget all that was."""
+        self._origin = origin
+        self.complaints.clear()
+        self._in_flight.clear()
+
+    def leave(self) -> None:
+        """Go away from the address, and take away all that was kept, and how requests go."""
+        page, context = self.page, self.page.context
+        for other in context.pages[1:]:
+            other.close()
+        page.unroute_all(behavior="ignoreErrors")
+        context.unroute_all(behavior="ignoreErrors")
+        context.set_offline(False)
+        context.clear_permissions()
+        context.clear_cookies()
+        devtools = context.new_cdp_session(page)
+        kept = {"origin": self._origin, "storageTypes": "local_storage,indexeddb,cache_storage"}
+        devtools.send("Storage.clearDataForOrigin", kept)
+        devtools.detach()
+        page.goto("about:blank")
 
     def forgive(self, part: str) -> None:
         """Drop the complaint that has this in it; it has to be there, or to come."""
