@@ -6,12 +6,16 @@ each piece of a text. Where no budget is set, as in the consumer and on the comm
 nothing.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from app.errors import CallerGone, TooCostly
+from app.errors import CallerGone, NoPlace, TooCostly
+
+_ASK_EVERY_S = 0.2  # how soon one that waits for another notices that its caller has gone
+_RETRY_AFTER_S = 5
 
 
 class WorkBudget:
@@ -58,3 +62,25 @@ def checkpoint() -> None:
     budget = _budget.get()
     if budget is not None:
         budget.check()
+
+
+@contextmanager
+def hold(lock: threading.Lock) -> Iterator[None]:
+    """Hold the lock; as long as another computation has it, wait within the budget.
+
+    Raises:
+        CallerGone: nobody waits for it any more.
+        NoPlace: the time is used up, by others.
+    """
+    while not lock.acquire(timeout=_ASK_EVERY_S):
+        try:
+            checkpoint()
+        except TooCostly as error:
+            raise NoPlace(
+                "others computed for so long that this could not begin: try again",
+                retry_after_s=_RETRY_AFTER_S,
+            ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -19,6 +19,10 @@ from app.store.database import Connection, Store, now_s
 from app.store.disk.usage import DiskWatch
 from app.store.objects.bucket import Bucket
 
+# The longest legitimate work without progress, closing a window of 16 million operations, takes a
+# third of this. A whole turn may take longer: on a starved machine, 40 jobs have taken 2 minutes.
+MAX_WITHOUT_PROGRESS_S = 120.0
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerContext:

@@ -17,9 +17,9 @@ from itertools import chain, repeat
 
 import structlog
 
-from app.consumer.context import ConsumerContext
+from app.consumer.context import MAX_WITHOUT_PROGRESS_S, ConsumerContext
 from app.consumer.shard import ShardWork
-from app.errors import DiskFull, LeaseLost, Unavailable
+from app.errors import DiskFull, LeaseLost, QueueUnavailable, Unavailable
 from app.ingest.queue import Entry
 from app.ingest.wire.body import EXTENSIONS
 from app.store import runs, shards
@@ -34,6 +34,8 @@ _BLOCK_S = 0.5
 _TICK_S = 1.0
 # Reclaims entries that a frozen consumer took after it had lost its lease.
 _STALE_AFTER_S = 15.0
+# The queue may answer others, to whom a consumer leaves its shards after so long.
+CUT_OFF_AFTER_S = 30.0
 
 
 class Consumer:
@@ -45,6 +47,8 @@ class Consumer:
         self.leases = Leases(context, name)
         self._shards: dict[int, ShardWork] = {}
         self._next_lease_s = self._next_tick_s = self._next_claim_s = 0.0
+        self._turned_s = context.monotonic()
+        self._is_cut_off = False
 
     def run(self, stop: threading.Event) -> None:
         """Run until `stop` is set; retry while the queue or the store is unavailable."""
@@ -56,8 +60,10 @@ class Consumer:
                 backoff.renew()
             except Unavailable as error:
                 self._shards.clear()  # memory may be ahead of the store: load it again
+                if isinstance(error, QueueUnavailable):
+                    self._leave_shards_if_cut_off()
                 backoff.wait(error)
-        self._leave()
+        self._leave(for_good=True)
 
     def turn(self, stop: threading.Event) -> None:
         """One round: leases, entries, tick.
@@ -67,11 +73,16 @@ class Consumer:
         """
         self._context.disk.refuse_writes()
         now_s = self._context.monotonic()
+        if self._is_cut_off:
+            for shard in range(self._context.num_shards):
+                self._context.queue.backlog(shard)
+            self._is_cut_off, self._turned_s = False, now_s
         if now_s >= self._next_lease_s:
             self.leases.refresh()
             self._next_lease_s = now_s + self._context.lease_s / REFRESHES_A_LEASE
         self._open_shards()
         if not self._shards:
+            self._turned_s = now_s
             stop.wait(_BLOCK_S)
             return
         entries = self._context.queue.read(
@@ -86,6 +97,19 @@ class Consumer:
             for shard in list(self._shards):
                 self._run_fenced(shard, ShardWork.tick)
         self.leases.has_turned = True
+        self._turned_s = self._context.monotonic()
+
+    def _leave_shards_if_cut_off(self) -> None:
+        """Let others have the shards once no turn has been finished for CUT_OFF_AFTER_S.
+
+        Leases would be renewed without end: the database answers. The queue is asked before any is
+        taken again.
+        """
+        if self._is_cut_off or self._context.monotonic() - self._turned_s < CUT_OFF_AFTER_S:
+            return
+        log.warning("shards left to other consumers", shards=sorted(self.leases.held))
+        self._leave(for_good=False)
+        self._is_cut_off, self._next_lease_s = True, 0.0
 
     def _open_shards(self) -> None:
         for shard in set(self._shards) - set(self.leases.held):
@@ -126,9 +150,9 @@ class Consumer:
         with suppress(Unavailable), self._context.store.write() as conn:
             runs.add_to_total(conn, "fenced_commits", 1)
 
-    def _leave(self) -> None:
+    def _leave(self, *, for_good: bool) -> None:
         try:
-            self.leases.release_all()
+            self.leases.release_all(for_good=for_good)
         except Unavailable as error:
             log.warning("leases left to lapse", reason=str(error))
 
@@ -148,11 +172,12 @@ class Leases:
         # consumer does that any more, though its heartbeats may go on.
         self.has_turned = False
         self._lock = threading.Lock()  # no lease is renewed while it is released
-        self._is_over = False
+        self._are_released = False
 
     def refresh(self) -> None:
         """Renew held shards, release those above the fair share, acquire free ones."""
         context = self._context
+        self._are_released = False
         with context.store.write() as conn:
             now_s = context.database_time(conn)
             self._heartbeat(conn, now_s, has_turned=self.has_turned)
@@ -168,11 +193,12 @@ class Leases:
     def renew(self) -> None:
         """Renew the leases of all held shards; safe to call from another thread.
 
-        A lost shard is skipped: its next commit fails. After `release_all` nothing is renewed.
+        A lost shard is skipped: its next commit fails. From `release_all` to the next `refresh`
+        nothing is renewed.
         """
         context = self._context
         with self._lock, context.store.write() as conn:
-            if self._is_over:
+            if self._are_released:
                 return
             now_s = context.database_time(conn)
             self._heartbeat(conn, now_s)
@@ -182,12 +208,19 @@ class Leases:
                         conn, shard, self._name, fence, now_s=now_s, lease_s=context.lease_s
                     )
 
-    def _heartbeat(self, conn: Connection, now_s: float, *, has_turned: bool = False) -> None:
+    def _heartbeat(
+        self,
+        conn: Connection,
+        now_s: float,
+        *,
+        lease_s: float | None = None,
+        has_turned: bool = False,
+    ) -> None:
         shards.heartbeat(
             conn,
             self._name,
             now_s=now_s,
-            lease_s=self._context.lease_s,
+            lease_s=self._context.lease_s if lease_s is None else lease_s,
             knows=EXTENSIONS,
             has_turned=has_turned,
         )
@@ -210,20 +243,21 @@ class Leases:
             log.info("shard taken", shard=shard, fence=fence)
             self.held[shard] = fence
 
-    def release_all(self) -> None:
-        """Release all shards, so that others need not wait for the leases to lapse."""
+    def release_all(self, *, for_good: bool = True) -> None:
+        """Release all shards, so that others need not wait for the leases to lapse.
+
+        Until the next `refresh`, nobody counts on this consumer; `for_good`, it is forgotten.
+        """
         with self._lock:
-            self._is_over = True
+            self._are_released = True
             with self._context.store.write() as conn:
                 for shard, fence in self.held.items():
                     shards.release(conn, shard, fence)
-                shards.forget_consumer(conn, self._name)
+                if for_good:
+                    shards.forget_consumer(conn, self._name)
+                else:
+                    self._heartbeat(conn, self._context.database_time(conn), lease_s=0.0)
             self.held.clear()
-
-
-# The longest legitimate work without progress, closing a window of 16 million operations, takes a
-# third of this. A whole turn may take longer: on a starved machine, 40 jobs have taken 2 minutes.
-MAX_WITHOUT_PROGRESS_S = 120.0
 
 
 def keep_renewing(leases: Leases, every_s: float, stop: threading.Event) -> None:

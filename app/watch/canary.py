@@ -2,9 +2,10 @@
 
 A round takes the way of any training: HTTP, the queue, a consumer, the diagnosis, the stored
 window, and HTTP again to read it. It is found if the result names the right cause and worker.
-Rounds take turns over the shards, so that each part of the queue is tried. The jobs belong to a
-project of their own, which no token of a user reaches: no page, figure, alert or quota of users has
-them, and retention removes them after an hour.
+Rounds take turns over the shards, so that each part of the queue is tried; a shard where it is
+missing is tried again until it is found there. The jobs belong to a project of their own, which no
+token of a user reaches: no page, figure, alert or quota of users has them, and retention removes
+them after an hour.
 """
 
 import secrets
@@ -123,7 +124,14 @@ class Canary:
         took_s = self._monotonic() - began_s
         with self._store.write() as conn:
             now_s = self._database_time(conn)
-            service_watches.finish_round(conn, number, now_s=now_s, took_s=took_s, missing=missing)
+            service_watches.finish_round(
+                conn,
+                number,
+                now_s=now_s,
+                took_s=took_s,
+                missing=missing,
+                num_shards=len(self._jobs),
+            )
             runs.add_to_total(conn, "canary_found" if missing is None else "canary_missed", 1)
         if missing is not None:
             log.warning("canary not found", round=number, reason=missing)

@@ -19,7 +19,10 @@ _PAGE = "/status"
 
 @dataclass(frozen=True, slots=True)
 class ServiceNews:
-    """News of one part of the service; `began_s` is when its outage was told."""
+    """News of one part of the service; `began_s` is when its outage was told.
+
+    `repeat` numbers the repetitions of one outage, for receivers that forget it; 0 is the first.
+    """
 
     part: WatchName
     kind: NoticeKind
@@ -27,16 +30,18 @@ class ServiceNews:
     at_s: float
     sentence: str
     sub: str
+    repeat: int = 0
 
     @property
     def outage_id(self) -> str:
-        """Id of the notice that told of this outage."""
+        """Id of the notice that told of this outage, with which those of its repetitions begin."""
         return f"service-down-{self.part}-{self.began_s:.3f}"
 
     def notice(self, base_url: str | None, project: str) -> Notice:
         """The notice; the same outage has one id, so that a receiver gets each news once."""
+        again = f"-{self.repeat}" if self.repeat else ""
         return Notice(
-            notice_id=f"{self.kind}-{self.part}-{self.began_s:.3f}",
+            notice_id=f"{self.kind}-{self.part}-{self.began_s:.3f}{again}",
             kind=self.kind,
             group_key=f'{{}}:{{service="{self.part}"}}',
             project=project,
@@ -54,17 +59,18 @@ class ServiceNews:
         )
 
 
-def consumers_down(began_s: float, down_s: float) -> ServiceNews:
+def consumers_down(began_s: float, now_s: float, down_s: float, *, repeat: int = 0) -> ServiceNews:
     """No consumer has worked for `down_s`."""
     return ServiceNews(
         "consumers",
         "service-down",
         began_s,
-        began_s,
+        now_s,
         f"No consumer has worked for {formatting.duration(down_s)}: no job is analysed, "
         "and no alert is sent.",
         "Batches are still accepted and wait in the queue. Start a consumer, or read its log; "
         "the status page says what answers and what does not.",
+        repeat,
     )
 
 
@@ -76,21 +82,24 @@ def consumers_up(began_s: float, now_s: float) -> ServiceNews:
         began_s,
         now_s,
         "Consumers work again: jobs are analysed and alerts are sent.",
-        f"You were told {formatting.duration(now_s - began_s)} ago. "
+        f"The outage was noticed {formatting.duration(now_s - began_s)} ago. "
         "What waited in the queue is being worked off.",
     )
 
 
-def canary_missing(began_s: float, down_s: float, detail: str | None) -> ServiceNews:
+def canary_missing(
+    began_s: float, now_s: float, down_s: float, detail: str | None, *, repeat: int = 0
+) -> ServiceNews:
     """The canary was not found for `down_s`."""
     return ServiceNews(
         "canary",
         "service-down",
         began_s,
-        began_s,
+        now_s,
         f"The canary has not been found for {formatting.duration(down_s)}: a straggler may be "
         "missed, though consumers work.",
         f"Last round: {detail or 'it did not end'}. The status page has the parts.",
+        repeat,
     )
 
 
@@ -102,7 +111,7 @@ def canary_found(began_s: float, now_s: float) -> ServiceNews:
         began_s,
         now_s,
         "The canary is found again: stragglers are recognised.",
-        f"You were told {formatting.duration(now_s - began_s)} ago.",
+        f"The outage was noticed {formatting.duration(now_s - began_s)} ago.",
     )
 
 

@@ -8,16 +8,19 @@ the consumers: so they stay away when any part fails.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from app.consumer.context import NotifyContext
+from app.alerts.formats.alertmanager import REFRESH_EVERY_S
+from app.alerts.formats.registry import knows_each_alert
+from app.alerts.receiver import Receiver
+from app.consumer.context import MAX_WITHOUT_PROGRESS_S, NotifyContext
 from app.consumer.sender import OutboxSender
 from app.errors import Unavailable
 from app.store.alerting import deliveries, outbox, receivers, service_watches
-from app.store.alerting.service_watches import Watch
+from app.store.alerting.service_watches import Watch, WatchName
 from app.store.database import Connection
 from app.watch import notices
 from app.watch.notices import SERVICE_KINDS, ServiceNews
@@ -25,8 +28,10 @@ from app.watch.notices import SERVICE_KINDS, ServiceNews
 log = structlog.get_logger()
 
 CHECK_EVERY_S = 5.0
-# A consumer that turns says so every few seconds; heartbeats stop when none has for so long.
+# A consumer that turns says so every few seconds.
 TURNED_WITHIN_S = 30.0
+# Heartbeats stop when none has for so long: one job's large window is no reason to wake people.
+_HEARTBEATS_GO_ON_S = MAX_WITHOUT_PROGRESS_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class ServiceWatch:
         self._limits = limits
         self._is_migrated = is_migrated
         self._sender = OutboxSender(context, SERVICE_KINDS)
+        self._repeated: dict[WatchName, tuple[float, int]] = {}  # outage and repetition, by part
 
     def run(self, stop: threading.Event) -> None:
         """Watch until `stop` is set."""
@@ -79,7 +85,7 @@ class ServiceWatch:
                 service_watches.forget(conn, "canary")
         self._tell_of_consumers(works, now_s)
         is_found = self._tell_of_canary(canary, works, now_s)
-        if is_found and works.told_s is None and self._consumers_work(works, now_s):
+        if is_found and self._turns_within(_HEARTBEATS_GO_ON_S, works, now_s):
             self._write_heartbeats()
         self._sender.send_due()
 
@@ -91,11 +97,12 @@ class ServiceWatch:
         limit_s = self._limits.consumers_dead_after_s
         down_s = works.down_s(now_s)
         if works.told_s is None:
-            if limit_s is None or down_s < limit_s:
-                return
-            self._begin(notices.consumers_down(now_s, down_s), None)
+            if limit_s is not None and down_s >= limit_s:
+                self._begin(notices.consumers_down(now_s, now_s, down_s), None)
         elif _is_turning(works, now_s, after_s=works.told_s):
             self._end(notices.consumers_up(works.told_s, now_s))
+        elif repeat := self._due_repeat("consumers", works.told_s, now_s):
+            self._repeat(notices.consumers_down(works.told_s, now_s, down_s, repeat=repeat))
 
     def _tell_of_canary(self, canary: Watch | None, works: Watch, now_s: float) -> bool:
         """Tell of the canary, and whether it is not known to be missing."""
@@ -104,48 +111,72 @@ class ServiceWatch:
             return True
         down_s = canary.down_s(now_s)
         is_missing = down_s >= limit_s
-        if canary.told_s is None and is_missing:
-            if works.told_s is None and self._consumers_work(works, now_s):
-                news = notices.canary_missing(now_s, down_s, canary.detail)
+        if canary.told_s is None:
+            # Without a limit no notification about consumers is ever sent: this one says it all.
+            consumers_work = self._limits.consumers_dead_after_s is None or self._turns_within(
+                TURNED_WITHIN_S, works, now_s
+            )
+            if is_missing and consumers_work:
+                news = notices.canary_missing(now_s, now_s, down_s, canary.detail)
                 self._begin(news, canary.detail)
-        elif canary.told_s is not None and (canary.ok_s or 0.0) > canary.told_s:
+        elif (canary.ok_s or 0.0) > canary.told_s:
             self._end(notices.canary_found(canary.told_s, now_s))
+        elif repeat := self._due_repeat("canary", canary.told_s, now_s):
+            told_s, detail = canary.told_s, canary.detail
+            self._repeat(notices.canary_missing(told_s, now_s, down_s, detail, repeat=repeat))
         return not is_missing and canary.told_s is None
 
-    def _consumers_work(self, works: Watch, now_s: float) -> bool:
-        """Whether consumers are not about to be called dead.
+    def _turns_within(self, seconds: float, works: Watch, now_s: float) -> bool:
+        """Whether a consumer has turned a moment ago, and none is about to be called dead.
 
-        People are told of that only after its limit, and of a canary that is missing for that
-        reason not at all; so after half of it there is doubt.
+        People are told of dead consumers only after the limit, and of a canary that is missing for
+        that reason not at all; so after half of the limit there is doubt.
         """
         limit_s = self._limits.consumers_dead_after_s
-        if limit_s is None:  # no notification about consumers is ever sent
-            return True
-        within_s = min(TURNED_WITHIN_S, limit_s / 2)
-        return _is_turning(works, now_s, within_s=within_s)
+        within_s = seconds if limit_s is None else min(seconds, limit_s / 2)
+        return works.told_s is None and _is_turning(works, now_s, within_s=within_s)
+
+    def _due_repeat(self, part: WatchName, told_s: float, now_s: float) -> int:
+        """The number of the repetition that is due, for receivers that forget; 0 if none is."""
+        repeat = max(0, int((now_s - told_s) / REFRESH_EVERY_S))
+        return 0 if self._repeated.get(part) == (told_s, repeat) else repeat
+
+    def _repeat(self, news: ServiceNews) -> None:
+        with self._context.store.write() as conn:
+            to = [
+                each
+                for each in notices.receivers_of(conn, news.kind)
+                if knows_each_alert(each.format)
+            ]
+            ids = [each.endpoint_id for each in to]
+            outbox.drop_notice(conn, news.outage_id, now_s=news.at_s, endpoint_ids=ids)
+            self._put(conn, news, to)
+        self._repeated[news.part] = (news.began_s, news.repeat)
 
     def _begin(self, news: ServiceNews, detail: str | None) -> None:
         with self._context.store.write() as conn:
             if not service_watches.begin_outage(conn, news.part, now_s=news.at_s, detail=detail):
                 return
-            number = self._put(conn, news)
+            number = self._put(conn, news, notices.receivers_of(conn, news.kind))
         log.error("service does not work", part=news.part, said=news.sentence, messages=number)
 
     def _end(self, news: ServiceNews) -> None:
         with self._context.store.write() as conn:
             if not service_watches.end_outage(conn, news.part):
                 return
-            # Who could not be told yet need not hear of an outage that is over.
+            # Who could not be told yet need not hear of an outage that is over, nor of its end.
             outbox.drop_notice(conn, news.outage_id, now_s=news.at_s)
+            tried = outbox.receivers_tried(conn, news.outage_id)
             if news.part == "consumers":
                 # No round could be found without them: its outage counts from now on.
                 service_watches.restart_outage_clock(conn, "canary", now_s=news.at_s)
-            number = self._put(conn, news)
+            told = [each for each in notices.receivers_of(conn, news.kind)
+                    if each.endpoint_id in tried]  # fmt: skip
+            number = self._put(conn, news, told)
         log.info("service works again", part=news.part, messages=number)
 
-    def _put(self, conn: Connection, news: ServiceNews) -> int:
-        told = notices.receivers_of(conn, news.kind)
-        return notices.put_in_outbox(conn, news, told, base_url=self._context.pages_url(conn))
+    def _put(self, conn: Connection, news: ServiceNews, to: Sequence[Receiver]) -> int:
+        return notices.put_in_outbox(conn, news, to, base_url=self._context.pages_url(conn))
 
     def _write_heartbeats(self) -> None:
         with self._context.store.read() as conn:
@@ -155,8 +186,7 @@ class ServiceWatch:
         with self._context.store.write() as conn:
             due = receivers.claim_heartbeats(conn, now_s=now_s)
             deliveries.forget_heartbeats(conn, [each.endpoint_id for each in due], now_s=now_s)
-            base_url = self._context.pages_url(conn)
-            notices.put_in_outbox(conn, notices.heartbeat(now_s), due, base_url=base_url)
+            self._put(conn, notices.heartbeat(now_s), due)
 
 
 def _is_turning(

@@ -1,10 +1,15 @@
 from collections import Counter
+from dataclasses import replace
+from itertools import groupby
 
 import pytest
 
+from app.consumer.loop import CUT_OFF_AFTER_S, Consumer
+from app.errors import QueueUnavailable
 from app.ingest.queue import shard_of
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import LEASE_S, Script
+from tests.ingest.memory_queue import MemoryReader
 
 
 @pytest.fixture
@@ -73,6 +78,47 @@ def test_renewal_after_the_release_takes_nothing_back(twin):
     consumer.leases.renew()
     assert twin.rows("consumers") == []
     assert twin.owners() == [None] * 4
+
+
+class CutOffReader(MemoryReader):
+    """The queue, as a consumer knows it to whom it may not answer."""
+
+    is_cut_off = False
+
+    def read(self, shards, consumer, *, count, block_s):
+        self._ask()
+        return super().read(shards, consumer, count=count, block_s=0.0)
+
+    def backlog(self, shard):
+        self._ask()
+        return super().backlog(shard)
+
+    def _ask(self):
+        if self.is_cut_off:
+            raise QueueUnavailable("no answer")
+
+
+def test_consumer_that_the_queue_does_not_answer_leaves_its_shards_to_one_whom_it_does(twin):
+    reader = CutOffReader(twin.queue)
+    a = Consumer(replace(twin.context, queue=reader), "a")
+    b = twin.consumer("b")
+    rounds(twin, a)
+    rounds(twin, b, a)
+    assert Counter(twin.owners()) == {"a": 2, "b": 2}
+    seen = []
+
+    def go_on():
+        a.leases.renew()  # as its thread does
+        twin.turns(b, num_turns=1, each_s=0)
+        if None not in twin.owners():  # as for a moment while one moves
+            seen.append("".join(sorted(twin.owners())))
+
+    def is_answered(answered):
+        reader.is_cut_off = not answered
+
+    turns = [go_on] * int(2 * CUT_OFF_AFTER_S)
+    a.run(Script(twin, [lambda: is_answered(False), *turns, lambda: is_answered(True), *turns]))
+    assert [owners for owners, _ in groupby(seen)] == ["aabb", "bbbb", "aabb"]
 
 
 def test_all_jobs_are_analysed_while_shards_change_owners(twin):

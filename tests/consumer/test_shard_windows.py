@@ -7,7 +7,7 @@ import pytest
 
 from app.alerts.rules.defaults import default_rules
 from app.api.service.replays import WindowKey, load_window
-from app.consumer.loop import MAX_WITHOUT_PROGRESS_S
+from app.consumer.context import MAX_WITHOUT_PROGRESS_S
 from app.diagnosis.job_history import History
 from app.ingest.assembly.assembler import pack_spool, unpack_spool
 from app.ingest.assembly.window_codec import unpack_window

@@ -76,4 +76,6 @@ def stock(store: Store, *, now_s: float) -> None:
         shards.heartbeat(conn, CONSUMER, now_s=now_s, lease_s=3600.0)
         number = service_watches.claim_round(conn, now_s=now_s, every_s=300.0, lease_s=60.0)
         assert number is not None
-        service_watches.finish_round(conn, number, now_s=now_s, took_s=2.0, missing=None)
+        service_watches.finish_round(
+            conn, number, now_s=now_s, took_s=2.0, missing=None, num_shards=4
+        )

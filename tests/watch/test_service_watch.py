@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from app.alerts.formats.alertmanager import REFRESH_EVERY_S
 from app.alerts.receiver import SETTINGS_RECEIVER_ID
+from app.consumer.context import MAX_WITHOUT_PROGRESS_S
 from app.store import projects
 from app.store.alerting import receivers
 from tests.alerts.http_receiver import Answer
@@ -16,6 +18,10 @@ EVERY_S = 60.0
 
 def kinds(service):
     return [kind for kind, _ in service.said()]
+
+
+def kinds_of(path, service):
+    return [json.loads(body)["type"] for asked, _, body in service.hook.requests if asked == path]
 
 
 def heartbeats_sent(service):
@@ -95,6 +101,29 @@ def test_limit_of_none_tells_nobody(make_service, hook):
     service.watch()
     service.watch(2 * LIMIT_S, turns=False)
     assert service.said() == []
+
+
+def test_heartbeats_stay_away_from_dead_consumers_whom_nobody_is_told_of(make_service, hook):
+    service = make_service(consumers_dead_after_s=None, canary_missing_after_s=None)
+    service.notifier.add_receiver("switch", hook.url, heartbeat_every_s=EVERY_S)
+    service.watch()
+    service.watch(2 * LIMIT_S, turns=False)
+    heartbeats_sent(service)
+    hook.requests.clear()
+    service.watch(4 * EVERY_S, turns=False)
+    heartbeats_sent(service)
+    assert service.said() == []
+
+
+def test_only_who_heard_of_an_outage_hears_of_its_end(service):
+    service.notifier.add_receiver("off", f"{service.hook.url}/off", is_enabled=False)
+    service.watch(LIMIT_S + 10, turns=False)
+    service.notifier.add_receiver("new", f"{service.hook.url}/new")
+    with service.store.write() as conn:
+        conn.exec_driver_sql("UPDATE endpoints SET is_enabled = 1")
+    service.watch(60)
+    assert [path for path, _, _ in service.hook.requests] == ["/hook"] * 2
+    assert kinds(service) == ["service.down", "service.up"]
 
 
 def test_missing_canary_is_told_where_dead_consumers_are_not(make_service, hook):
@@ -179,10 +208,19 @@ def test_heartbeats_go_out_every_interval_while_consumers_turn_and_send(switch):
 def test_heartbeats_stay_away_while_no_consumer_turns(switch):
     switch.watch()
     heartbeats_sent(switch)
+    switch.watch(MAX_WITHOUT_PROGRESS_S, turns=False)
+    heartbeats_sent(switch)
     switch.hook.requests.clear()
-    switch.watch(LIMIT_S - 20, turns=False)
+    switch.watch(LIMIT_S - MAX_WITHOUT_PROGRESS_S - 40, turns=False)
     heartbeats_sent(switch)
     assert switch.said() == []
+
+
+def test_heartbeats_go_on_while_a_large_window_is_closed(switch):
+    for _ in range(4):
+        switch.watch(20, turns=False)
+        heartbeats_sent(switch)
+    assert kinds(switch) == ["service.heartbeat"] * 2
 
 
 def test_the_api_writes_heartbeats_and_does_not_send_them(switch):
@@ -260,6 +298,41 @@ def test_heartbeat_to_an_alertmanager_fires_for_three_intervals(service):
     assert pushed["labels"]["alertname"] == "PacelineWatchdog"
     assert pushed["startsAt"] == "2023-11-14T22:13:20Z"
     assert pushed["endsAt"] == "2023-11-14T22:16:20Z"
+
+
+def test_alertmanager_is_told_again_of_an_outage_as_it_forgets(service):
+    url = service.hook.url.removesuffix("/hook")
+    service.notifier.add_receiver("am", url, format="alertmanager-push", secrets=())
+    service.watch(LIMIT_S + 10, turns=False)
+    service.watch(3 * REFRESH_EVERY_S, turns=False)
+    service.watch(60)
+    *down, up = [json.loads(body)[0] for path, _, body in service.hook.requests if "v2" in path]
+    assert len(down) == 4  # by two processes
+    assert {each["startsAt"] for each in (*down, up)} == {down[0]["startsAt"]}
+    ends = [each["endsAt"] for each in (up, *down)]
+    assert ends == sorted(set(ends))
+    assert "for 20 minutes" in down[-1]["annotations"]["summary"]
+    assert kinds_of("/hook", service) == ["service.down", "service.up"]
+
+
+def test_repetition_that_an_alertmanager_did_not_take_is_dropped_when_it_is_over(service):
+    url = service.hook.url.removesuffix("/hook")
+    service.notifier.add_receiver("am", url, format="alertmanager-push", secrets=())
+    service.watch(LIMIT_S + 10, turns=False)
+    service.hook.answer = Answer(503)
+    service.watch(2 * REFRESH_EVERY_S, turns=False)
+    service.hook.answer = Answer(200)
+    service.hook.requests.clear()
+    service.watch(2 * REFRESH_EVERY_S)
+    [body] = [json.loads(body)[0] for path, _, body in service.hook.requests if "v2" in path]
+    assert body["annotations"]["summary"].startswith("Consumers work again")
+
+
+def test_missing_canary_is_looked_for_in_the_same_shard_until_it_is_found_there(service):
+    numbers = [service.end_round(), service.end_round("it did not end")]
+    numbers += [service.end_round("it did not end"), service.end_round(), service.end_round()]
+    assert [number % 4 for number in numbers] == [1, 2, 2, 2, 3]
+    assert len(set(numbers)) == 5
 
 
 def test_outage_is_one_alert_for_an_alertmanager_and_one_incident_for_pagerduty(service):

@@ -83,10 +83,10 @@ def _of_notice(notice: Notice) -> LabelledAlert:
     annotations = {"summary": notice.sentence, "description": notice.sub}
     filled = {name: value for name, value in annotations.items() if value}
     url = notice.page_url or ""
+    began_s = notice.at_s if notice.began_s is None else notice.began_s
     if notice.kind == "service-up":
-        began_s = notice.at_s if notice.began_s is None else notice.began_s
         return LabelledAlert("resolved", labels, filled, began_s, notice.at_s, url)
-    return LabelledAlert("firing", labels, filled, notice.at_s, None, url)
+    return LabelledAlert("firing", labels, filled, began_s, None, url)
 
 
 def _labels(labels: Mapping[str, str]) -> dict[str, str]:
@@ -191,8 +191,6 @@ REFRESH_EVERY_S = 300.0
 PUSH_FIRES_FOR_S = 4 * 3600.0
 _TEST_FIRES_FOR_S = 60.0
 _NEWS_FIRES_FOR_S = 3600.0
-# Nobody can refresh it while consumers are dead.
-_SERVICE_DOWN_FIRES_FOR_S = 24 * 3600.0
 # Of a heartbeat: one may be lost, and one late.
 _HEARTBEATS_FIRED_FOR = 3.0
 PUSH_PATH = "/api/v2/alerts"
@@ -231,8 +229,6 @@ def _ends_at_s(notice: Notice, alert: LabelledAlert, heartbeat_every_s: float) -
         return notice.at_s + _TEST_FIRES_FOR_S
     if notice.kind in ("notifier-unhealthy", "fix-outcome"):
         return notice.at_s + _NEWS_FIRES_FOR_S
-    if notice.kind == "service-down":
-        return notice.at_s + _SERVICE_DOWN_FIRES_FOR_S
     if notice.kind == "heartbeat":
         return notice.at_s + _HEARTBEATS_FIRED_FOR * heartbeat_every_s
     return notice.at_s + PUSH_FIRES_FOR_S

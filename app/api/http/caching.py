@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 from cachetools import LRUCache
 
 from app.errors import StoreUnavailable
-from app.work_budget import within
+from app.work_budget import hold, within
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -40,7 +40,7 @@ class _KeyLocks:
             counted = self._locks.setdefault(key, _CountedLock())
             counted.num_users += 1
         try:
-            with counted.lock:
+            with hold(counted.lock):
                 yield
         finally:
             with self._guard:
@@ -81,11 +81,6 @@ class ComputeCache(Generic[K, V]):
         )
         self._lock = threading.Lock()
         self._computing = _KeyLocks()
-
-    def find(self, key: K) -> V | None:
-        """The cached value, or None; for values that are never None."""
-        entry = self._fresh(key)
-        return None if entry is None else entry.value
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """The cached value; computed first if there is none."""

@@ -23,6 +23,7 @@ from app.store.objects.bucket import Bucket
 from app.store.windows import WindowSummary
 from app.trace.job import Job, job_of
 from app.trace.window import SkippedStep, Window
+from app.work_budget import hold
 
 _KEPT_ON_CLOSE = "operations are kept when a window closes"
 _MAX_WINDOWS_SEARCHED = 100  # newest windows that are searched for one with steps
@@ -95,6 +96,16 @@ def _why_not_replayable(window_id: str, result: dict[str, Any]) -> str:
     return f"window {window_id} has no step whose operations can be replayed{reason}"
 
 
+class _PackedWindow(NamedTuple):
+    """A window as it is stored; `blob` has its operations, in a fraction of their memory."""
+
+    key: WindowKey
+    result: dict[str, Any]
+    blob: bytes
+    job: Job
+    names: dict[hosts.WorkerKey, str]
+
+
 def load_window(store: Store, key: WindowKey, bucket: Bucket | None = None) -> Window:
     """The window as it was analysed, with its operations; their times as they are stored, rounded.
 
@@ -103,6 +114,10 @@ def load_window(store: Store, key: WindowKey, bucket: Bucket | None = None) -> W
         ObjectStorageUnavailable: the operations are in a bucket that does not answer.
         OperationsDamaged: what is stored is not what was stored.
     """
+    return _unpacked(_fetch(store, key, bucket))
+
+
+def _fetch(store: Store, key: WindowKey, bucket: Bucket | None) -> _PackedWindow:
     with store.snapshot() as conn:
         result = windows.get(conn, key.job_id, key.window_id)
         found = moves.find(conn, key.job_id, key.window_id)
@@ -118,13 +133,18 @@ def load_window(store: Store, key: WindowKey, bucket: Bucket | None = None) -> W
             "or the project's setting), or were not stored since the disk was nearly full: only "
             "its result is left"
         )
+    return _PackedWindow(key, result, blob, registration.job, names)
+
+
+def _unpacked(packed: _PackedWindow) -> Window:
     try:
-        stored = unpack_window(blob)
+        stored = unpack_window(packed.blob)
     except DamagedRows as error:
+        window_id = packed.key.window_id
         raise OperationsDamaged(
-            f"the operations of window {key.window_id} cannot be read, only its result: {error}"
+            f"the operations of window {window_id} cannot be read, only its result: {error}"
         ) from error
-    return _decoded_window(key, result, stored, registration.job, names)
+    return _decoded_window(packed.key, packed.result, stored, packed.job, packed.names)
 
 
 def _decoded_window(
@@ -208,11 +228,12 @@ class ReplayCache:
         """The replay with the results that its answers share; raises as `get` does."""
         with self._store.read() as conn:
             key = window_key(conn, job_id, window_id)
-        return self._cache.find(key) or self._build(key)
+        return self._cache.get(key, lambda: self._build(key))
 
     def _build(self, key: WindowKey) -> Questions:
-        with self._building:
-            return self._cache.get(key, lambda: Questions(prepare(self.load(key))))
+        packed = _fetch(self._store, key, self._bucket)  # a bucket may take its time
+        with hold(self._building):
+            return Questions(prepare(_unpacked(packed)))
 
     def load(self, key: WindowKey) -> Window:
         """The window itself, not kept here; raises as `load_window` does."""
@@ -254,9 +275,9 @@ class StepViewCache:
         replay = self._replays.get(job_id, window_id)
         shown = slowest_step(replay) if step is None else step
         key = (job_id, replay.window.id, replay.window.revision, shown)
-        view = self._cache.find(key) or self._play(key, replay, shown)
+        view = self._cache.get(key, lambda: self._play(replay, shown))
         return replay, view.of(dp_rank)
 
-    def _play(self, key: _StepKey, replay: WindowReplay, step: int) -> StepView:
-        with self._playing:
-            return self._cache.get(key, lambda: step_view(replay, step))
+    def _play(self, replay: WindowReplay, step: int) -> StepView:
+        with hold(self._playing):
+            return step_view(replay, step)

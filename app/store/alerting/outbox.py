@@ -154,11 +154,33 @@ def claim(
     return [Delivery(*row[1:]) for row in sorted(claimed, key=lambda row: row.seq)]
 
 
-def drop_notice(conn: Connection, notice_id: str, *, now_s: float) -> None:
-    """Drop what is left of a notice that is no longer true; what a sender is at, is sent."""
-    mine = (outbox.c.notice_id == notice_id, outbox.c.state == "due", _is_idle(now_s))
-    dropped = update(outbox).where(*mine).values(state="outdated", done_s=now_s)
+def drop_notice(
+    conn: Connection,
+    notice_id: str,
+    *,
+    now_s: float,
+    endpoint_ids: Collection[str] | None = None,
+) -> None:
+    """Drop what is left of a notice that is no longer true, and of its repetitions.
+
+    With `endpoint_ids`, to these receivers only. What a sender is at, is sent.
+    """
+    is_of_it = outbox.c.notice_id.startswith(notice_id, autoescape=True)
+    dropped = update(outbox).where(is_of_it, outbox.c.state == "due", _is_idle(now_s))
+    if endpoint_ids is not None:
+        dropped = dropped.where(outbox.c.endpoint_id.in_(endpoint_ids))
+    dropped = dropped.values(state="outdated", done_s=now_s)
     runs.count_deliveries(conn, "outdated", conn.execute(dropped).rowcount)
+
+
+def receivers_tried(conn: Connection, notice_id: str) -> set[str]:
+    """Ids of the receivers to which it was sent, or a repetition of it.
+
+    They may know of it, though the attempt failed.
+    """
+    mine = outbox.c.notice_id.startswith(notice_id, autoescape=True)
+    query = select(outbox.c.endpoint_id).where(mine, outbox.c.attempt > 0)
+    return set(conn.execute(query).scalars())
 
 
 def mark_delivered(conn: Connection, delivery: Delivery, *, now_s: float) -> None:

@@ -108,14 +108,25 @@ def claim_round(conn: Connection, *, now_s: float, every_s: float, lease_s: floa
 
 
 def finish_round(
-    conn: Connection, number: int, *, now_s: float, took_s: float, missing: str | None
+    conn: Connection,
+    number: int,
+    *,
+    now_s: float,
+    took_s: float,
+    missing: str | None,
+    num_shards: int,
 ) -> None:
-    """Note how a round of the canary ended: found after `took_s`, or why it is `missing`."""
+    """Note how a round of the canary ended: found after `took_s`, or why it is `missing`.
+
+    Rounds take turns over the shards by their numbers. After one that is missing, the next number
+    is one of the same shard: a shard that works would hide that others do not.
+    """
     values: dict[str, object] = {"checked_s": now_s, "lease_until_s": 0.0}
     if missing is None:
         values |= {"ok_s": now_s, "took_s": took_s, "detail": None}
     else:
         values["detail"] = clipped_or_none(missing, _MAX_DETAIL)
+        values["rounds"] = number + num_shards - 1
     mine = (service_watches.c.name == "canary", service_watches.c.rounds == number)
     conn.execute(update(service_watches).where(*mine).values(values))
 

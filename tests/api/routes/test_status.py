@@ -39,7 +39,9 @@ def end_round(api, *, at_s=NOW_S, missing=None):
     with api.store.write() as conn:
         number = service_watches.claim_round(conn, now_s=at_s, every_s=0.0, lease_s=60.0)
         assert number is not None
-        service_watches.finish_round(conn, number, now_s=at_s, took_s=1.5, missing=missing)
+        service_watches.finish_round(
+            conn, number, now_s=at_s, took_s=1.5, missing=missing, num_shards=4
+        )
 
 
 async def test_every_part_works(watched_api):

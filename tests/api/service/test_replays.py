@@ -2,16 +2,20 @@
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event
+from types import SimpleNamespace
 
 import pytest
 
 from app.api.service import replays as module
 from app.api.service.replays import BYTES_PER_OP, ReplayCache
 from app.engine.replays import prepare
-from app.errors import Conflict, JobNotFound, WindowNotFound
+from app.errors import CallerGone, Conflict, JobNotFound, NoPlace, WindowNotFound
 from app.store import hosts
+from app.store.objects import moves
+from app.work_budget import WorkBudget, within
 from tests.api import recorded
+from tests.api.server import Clock as ManualClock
 from tests.api.server import closed_again, recorded_record, window_record
 from tests.engine.clocks.pipeline_job import simulated_pipeline
 from tests.engine.clocks.shifted_windows import Clock, worker_is_host
@@ -205,3 +209,74 @@ async def test_failed_build_is_tried_again(api, monkeypatch):
             with pytest.raises(ZeroDivisionError):
                 replays.get(JOB, "1-0")
     assert replays.get(JOB, "1-0").steps == (0, 1)
+
+
+@pytest.fixture
+def held_build(monkeypatch):
+    """The build of window 1-0 begins, sets the first event, and waits for the second."""
+    begun, goes_on = Event(), Event()
+
+    def held(window):
+        if window.id == "1-0":
+            begun.set()
+            assert goes_on.wait(60.0)
+        return prepare(window)
+
+    monkeypatch.setattr(module, "prepare", held)
+    yield begun, goes_on
+    goes_on.set()
+
+
+async def test_caller_who_waits_for_the_build_of_another_waits_within_its_budget(
+    api, held_build, monkeypatch
+):
+    begun, goes_on = held_build
+    await api.register()
+    recorded.save(api, recorded.window(0), recorded.window(2))
+    replays, clock = ReplayCache(api.store), ManualClock()
+
+    def asked(budget, when_fetched):
+        def fetch(bucket, found):
+            when_fetched()
+            return moves.fetch(bucket, found)
+
+        monkeypatch.setattr(module, "moves", SimpleNamespace(find=moves.find, fetch=fetch))
+        with within(budget):
+            return replays.get(JOB, "1-2")
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(replays.get, JOB, "1-0")
+        assert begun.wait(60.0)
+        budget = WorkBudget(60.0)
+        with pytest.raises(CallerGone):
+            pool.submit(asked, budget, budget.cancel).result(60.0)
+        budget = WorkBudget(60.0, monotonic=clock)
+        with pytest.raises(NoPlace, match="others computed for so long"):
+            pool.submit(asked, budget, lambda: setattr(clock, "now_s", clock() + 61.0)).result(60.0)
+        goes_on.set()
+        assert first.result(60.0).window.id == "1-0"
+    assert asked(None, lambda: None).window.id == "1-2"
+
+
+async def test_operations_that_are_long_in_coming_keep_no_other_build_waiting(api, monkeypatch):
+    await api.register()
+    recorded.save(api, recorded.window(0), recorded.window(2))
+    begun, goes_on = Event(), Event()
+
+    def fetch(bucket, found):
+        if not begun.is_set():
+            begun.set()
+            assert goes_on.wait(60.0)
+        return moves.fetch(bucket, found)
+
+    monkeypatch.setattr(module, "moves", SimpleNamespace(find=moves.find, fetch=fetch))
+    replays = ReplayCache(api.store)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(replays.get, JOB, "1-0")
+        try:
+            assert begun.wait(60.0)
+            assert replays.get(JOB, "1-2").window.id == "1-2"
+            assert not slow.done()
+        finally:
+            goes_on.set()
+        assert slow.result(60.0).window.id == "1-0"
