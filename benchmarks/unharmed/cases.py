@@ -89,7 +89,7 @@ def plain_cases() -> list[Case]:
 
 
 def torchrun_cases() -> list[Case]:
-    """The same for two ranks under `torchrun --max-restarts 1`."""
+    """The same for three ranks under `torchrun --max-restarts 1`."""
     endings = [Ending(), *_at_places(TORCHRUN_FAULTS)]
     return _beside_servers([replace(each, is_torchrun=True) for each in endings])
 

@@ -198,7 +198,7 @@ class Runner:
         zygote = None if ending.is_torchrun else self._zygote()
         began_s = time.monotonic()
         if zygote is None:
-            status = _torchrun(environment, log, self._gpu_ranks if ending.is_gpu else 2)
+            status = _torchrun(environment, log, self._gpu_ranks if ending.is_gpu else 3)
         else:
             status = zygote.run(environment)
         took_s = time.monotonic() - began_s

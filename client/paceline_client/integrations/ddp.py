@@ -133,10 +133,21 @@ def at_end_of_backward(call: Callable[[], None]) -> None:
 
 
 def _all_reduce(model: Any) -> Callable[[Any, Any], Any]:
-    """DDP's default without a hook: the mean over its process group."""
-    hooks = import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
+    """What DDP does without a hook: the mean over its process group, equal to the last bit.
+
+    PyTorch's own `allreduce_hook` divides by the number of ranks, where DDP multiplies by its
+    inverse: of three ranks, losses would differ.
+    """
+    distributed = import_module("torch.distributed")
     group = model.process_group
-    return lambda _state, bucket: hooks.allreduce_hook(group, bucket)
+    factor = 1.0 / distributed.get_world_size(group)
+
+    def all_reduce(_state: Any, bucket: Any) -> Any:
+        gradients = bucket.buffer().mul_(factor)
+        begun = distributed.all_reduce(gradients, group=group, async_op=True)
+        return begun.get_future().then(lambda future: future.value()[0])
+
+    return all_reduce
 
 
 class _Passes:

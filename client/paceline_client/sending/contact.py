@@ -43,18 +43,18 @@ class FirstContact:
         """A request is about to be sent."""
         self._tried_s = self._clock()
 
-    def failed(self, reason: str) -> None:
-        """No answer, or one that asks to try again."""
+    def failed(self, reason: str, *, is_answer: bool = False) -> None:
+        """No answer, or one that asks to try again (`is_answer`), as a busy server's may."""
         self._since_s = self._tried_s if self._since_s is None else self._since_s
         self._failures += 1
         self._reason = reason
         failing_s = self._clock() - self._since_s
         is_enough = failing_s >= SAY_AFTER_S or self._failures >= SAY_AFTER_FAILURES
-        if failing_s >= SPEAK_LATE_S or (self._is_first and is_enough):
+        if failing_s >= SPEAK_LATE_S or (self._is_first and is_enough and not is_answer):
             self._say()
 
     def ended(self) -> None:
-        """The recorder ends without having been answered."""
+        """The recorder ends, and what it still had is not accepted."""
         if self._failures:
             self._say()
 

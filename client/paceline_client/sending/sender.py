@@ -135,7 +135,7 @@ class Sender:
         finally:
             self._buffer.abandon(reason)
             self._transport.close()
-            if self._registered is None and self._over is None:
+            if self._over is None and (self._registered is None or self._buffer.dropped):
                 self._contact.ended()
 
     def _collect_the_rest(self) -> None:
@@ -229,7 +229,6 @@ class Sender:
             self._attempts.failed()
             self._contact.failed(str(error))
             return
-        self._contact.succeeded()
         self._apply_answer(batch, answer)
 
     def _register(self) -> None:
@@ -293,6 +292,7 @@ class Sender:
         if answer.is_acceptance:
             self._answered_s = time.monotonic()
             self._attempts.succeeded()
+            self._contact.succeeded()
             self._count_rejected(batch, answer)
             self._plans.update(answer.json())
             self._is_unknown = False
@@ -305,8 +305,10 @@ class Sender:
         self._may_be_there = self._may_be_there or answer.ok or answer.status >= 500
         if answer.retryable and self._errors < MAX_ERRORS:
             self._attempts.failed(answer.retry_after_s)
+            self._contact.failed(answer.detail, is_answer=True)
             return
         self._attempts.succeeded()
+        self._contact.succeeded()
         if self._may_retry(answer):
             self._body = None
             return

@@ -52,6 +52,19 @@ def test_another_rank_warns_late_and_only_the_first_of_its_host(clock, caplog, l
     assert len(caplog.records) == warns
 
 
+def test_a_server_that_only_answers_to_try_again_is_told_late(clock, caplog):
+    first = contact(clock)
+    for _ in range(10):
+        first.trying()
+        clock.now_s += SPEAK_LATE_S / 10 - 0.1
+        first.failed("429: too many", is_answer=True)
+    assert not caplog.records
+    clock.now_s += 2
+    first.failed("503: the disk is full", is_answer=True)
+    [record] = caplog.records
+    assert "503: the disk is full" in record.getMessage()
+
+
 def test_a_short_training_is_told_at_its_end(clock, caplog):
     short = contact(clock)
     fail(short, clock, seconds=0.1, number=1)

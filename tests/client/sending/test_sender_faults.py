@@ -92,6 +92,18 @@ def test_permanent_refusal_drops_everything_and_warns_once(paceline, caplog):
     assert "403: not for you" in warning
 
 
+def test_registered_run_that_a_proxy_keeps_refusing_is_told_at_its_end(paceline, caplog):
+    run = recorder(paceline.url)
+    train(run, [0])
+    assert run.flush(WITHIN_S)
+    paceline.answers += [(502, b"<html>no server is behind this", {})] * 1000
+    train(run, [1])
+    run.close()
+    assert run.dropped == OPS + 1
+    assert len([each for each in caplog.messages if "cannot be used" in each]) == 1
+    assert "answers again" not in caplog.text
+
+
 def test_batch_that_always_crashes_the_server_is_dropped(paceline):
     paceline.answers += [(500, b"", {})] * 20
     run = recorder(paceline.url)
