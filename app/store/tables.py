@@ -221,7 +221,9 @@ window_remainders = Table(
 )
 
 # Operations of windows that moved into object storage, or are about to: app/store/objects/moves.py.
-# Not bound to `windows`: an object outlives the row of its window until it is deleted.
+# Not bound to `windows`: an object outlives the row of its window until it is deleted. The key is
+# of the window that it was moved from, and names the object; `window_first_step` and
+# `window_revision` are of the window that has the operations: that one, or one that it is part of.
 window_objects = Table(
     "window_objects",
     metadata,
@@ -229,6 +231,8 @@ window_objects = Table(
     Column("epoch", BigInteger, primary_key=True, autoincrement=False),
     Column("first_step", BigInteger, primary_key=True, autoincrement=False),
     Column("revision", BigInteger, primary_key=True, autoincrement=False),
+    Column("window_first_step", BigInteger, nullable=False),
+    Column("window_revision", BigInteger, nullable=False),
     Column("updated_s", Real, nullable=False),  # that of the window
     Column("size_bytes", BigInteger, nullable=False),
     Column("sha256", Text, nullable=False),

@@ -79,7 +79,8 @@ TRANSIENT_TABLES = {"shards", "consumers", "sessions", "disk_samples", "service_
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
-AN_OBJECT = {"job_id": "job", "epoch": 1, "first_step": 0, "revision": 1, "updated_s": 0.1 + 0.2,
+AN_OBJECT = {"job_id": "job", "epoch": 1, "first_step": 0, "revision": 1,
+             "window_first_step": 0, "window_revision": 2**53, "updated_s": 0.1 + 0.2,
              "size_bytes": 2**53, "sha256": "ab", "claimed_s": 1.0, "is_stored": True,
              "is_removed": False}  # fmt: skip
 

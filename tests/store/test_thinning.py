@@ -1,19 +1,22 @@
 """Old windows become fewer and smaller; what pages need of them stays."""
 
+import shutil
 import time
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select, update
 
 from app.diagnosis.job_history import History
 from app.diagnosis.thinned_result import thinned_result
 from app.engine.step_counts import num_steps, resolution_of, total_s
-from app.errors import LeaseLost, WindowNotFound
+from app.errors import LeaseLost, ObjectStorageUnavailable, WindowNotFound
 from app.monitor import observe
 from app.store import fleet, joint_windows, retention, windows
 from app.store import tables as at
 from app.store.alerting import alerts
+from app.store.database import Store
+from app.store.objects import moves
 from app.store.retention import RetentionLimits
 from app.store.shrinking import thinning
 from app.store.shrinking.thinning import ThinningDays
@@ -22,12 +25,14 @@ from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.window import Window
+from tests.memory_bucket import MemoryBucket
 from tests.store.factories import event, register, window
 
 JOB = "default/job"
 DAY_S = 86_400.0
 HOUR_S = 3600.0
 KEEP = RetentionLimits(raw_days=14.0, results_days=180.0)
+KEEP_LONG = RetentionLimits(raw_days=170.0, results_days=180.0)
 AGES = ThinningDays(steps_days=2.0, windows_days=3.0, hours_days=30.0)
 STEPS = 4
 
@@ -84,9 +89,9 @@ def fill(store, results, *, days, num_windows=6, every_s=1200.0, recent=True):
         save(store, results[0], number, at_s=time.time())
 
 
-def thin(store, ages=AGES):
+def thin(store, ages=AGES, keep=KEEP):
     found: dict[str, int] = {}
-    for each in retention.sweep(store, KEEP, ages):
+    for each in retention.sweep(store, keep, ages):
         found[each.kind] = found.get(each.kind, 0) + each.number
     return found
 
@@ -302,3 +307,151 @@ def test_times_inside_thinned_steps_are_found(store, results):
         with store.read() as conn:
             found = windows.windows_between(conn, JOB, 1, from_s=from_s, to_s=from_s + 0.01)
         assert found == expected
+
+
+@pytest.fixture
+def bucket():
+    return MemoryBucket()
+
+
+@pytest.fixture
+def plain(migrated_file, tmp_path):
+    """Another database, whose operations move nowhere."""
+    path = tmp_path / "plain.db"
+    shutil.copy(migrated_file, path)
+    store = Store(f"sqlite:///{path}")
+    yield store
+    store.close()
+
+
+def move(store, bucket, number=100):
+    """Move the operations of so many old windows, the oldest first; how many there were."""
+    moved = 0
+    while moved < number and moves.move_one(store, bucket, after_s=HOUR_S):
+        moved += 1
+    return moved
+
+
+def delete_all(store, bucket):
+    """Delete what is not needed, long after all moves have ended; how many objects."""
+    its = at.window_objects.c.claimed_s
+    with store.write() as conn:
+        conn.execute(update(at.window_objects).values(claimed_s=its - DAY_S))
+    return moves.delete_some(store, bucket)
+
+
+def operations(store, bucket, window_id):
+    with store.snapshot() as conn:
+        return moves.fetch(bucket, moves.find(conn, JOB, window_id))
+
+
+def old_windows(store, bucket, num_old=6):
+    """All that is stored of the windows that are thinned, and their operations."""
+    of = at.windows.c
+    query = select(at.windows).where(of.first_step < STEPS * num_old).order_by(of.first_step)
+    with store.read() as conn:
+        rows = [dict(row._mapping) for row in conn.execute(query)]
+    for row in rows:
+        row["trace"] = operations(store, bucket, f"1-{row['first_step']}")
+    return rows
+
+
+HOURS_FIRST = replace(AGES, hours_days=90.0)
+
+
+@pytest.mark.parametrize(
+    ("days", "stages", "num_moved"),
+    [
+        pytest.param(5, [AGES], [6], id="hours"),
+        pytest.param(5, [AGES], [2], id="hours, some of them moved"),
+        pytest.param(5, [AGES], [1], id="hours, what is kept is not moved"),
+        pytest.param(40, [AGES], [6], id="days"),
+        pytest.param(40, [HOURS_FIRST, AGES], [6, 0], id="hours, then days"),
+        pytest.param(40, [HOURS_FIRST, AGES], [1, 6], id="hours, which move, then days"),
+    ],
+)
+def test_windows_in_a_bucket_become_the_same_as_those_in_the_database(
+    store, plain, bucket, results, days, stages, num_moved
+):
+    for each in (store, plain):
+        fill(each, results, days=days)
+    for ages, number in zip(stages, num_moved, strict=True):
+        move(store, bucket, number)
+        assert thin(store, ages, KEEP_LONG) == thin(plain, ages, KEEP_LONG)
+    expected = old_windows(plain, None)
+    assert len(expected) == (2 if days == 5 else 1)
+    assert expected[0]["trace"] == b"slow"
+    assert old_windows(store, bucket) == expected
+    move(store, bucket)
+    delete_all(store, bucket)
+    assert len(bucket.objects) == len(expected)
+    assert old_windows(store, bucket) == expected
+
+
+def test_objects_of_windows_that_became_part_of_another_are_deleted(store, bucket, results):
+    fill(store, results, days=5)
+    assert move(store, bucket) == 6
+    bucket.is_away = True
+    assert thin(store, AGES, KEEP_LONG)["windows, joined by the hour,"] == 4
+    with pytest.raises(ObjectStorageUnavailable):
+        moves.delete_some(store, bucket)
+    assert len(bucket.objects) == 6
+    bucket.is_away = False
+    assert moves.delete_some(store, bucket) == 4
+    assert delete_all(store, bucket) == 0
+    assert sorted(bucket.objects) == [f"{JOB}/1-12-1.pw", f"{JOB}/1-4-1.pw"]
+    assert operations(store, bucket, "1-8") == b"slow"
+
+
+@pytest.mark.parametrize("how", ["retention", "deleted"])
+def test_the_object_of_an_hour_goes_with_it(store, bucket, results, how):
+    fill(store, results, days=5, num_windows=3, every_s=900.0)
+    move(store, bucket)
+    thin(store, AGES, KEEP_LONG)
+    moves.delete_some(store, bucket)
+    if how == "retention":
+        # The hour is as old as its last window, that of the operations is older.
+        last_saved_days = (time.time() - hour_ago(5) - 1800.0) / DAY_S
+        thin(store, AGES, replace(KEEP_LONG, raw_days=last_saved_days + 600.0 / DAY_S))
+        assert operations(store, bucket, "1-0") == b"slow"
+        thin(store, AGES, replace(KEEP_LONG, raw_days=last_saved_days - 600.0 / DAY_S))
+    else:
+        with store.write() as conn:
+            conn.execute(delete(at.window_losses))
+            conn.execute(delete(at.windows).where(at.windows.c.first_step == 0))
+    assert delete_all(store, bucket) == 1
+    assert bucket.objects == {}
+
+
+def test_a_window_that_becomes_part_of_an_hour_while_it_moves_loses_nothing(store, bucket, results):
+    class Slow(MemoryBucket):
+        def put(self, name, data):
+            thin(store, AGES, KEEP_LONG)
+            bucket.put(name, data)
+
+    fill(store, results, days=5, num_windows=3)
+    assert move(store, Slow(), 1) == 1
+    assert listed(store)[0:2] == ["1-0", "1-12"]
+    assert list(bucket.objects) == [f"{JOB}/1-0-1.pw"]
+    assert operations(store, bucket, "1-0") == b"slow"
+    assert delete_all(store, bucket) == 1
+    assert move(store, bucket) == 1
+    assert bucket.objects == {f"{JOB}/1-0-3.pw": b"slow"}
+    assert operations(store, bucket, "1-0") == b"slow"
+
+
+def test_windows_that_move_while_they_are_read_are_left_for_later(
+    store, bucket, results, monkeypatch
+):
+    fill(store, results, days=5, num_windows=3)
+    thinned = thinned_result
+
+    def moved(*given):
+        move(store, bucket)
+        return thinned(*given)
+
+    monkeypatch.setattr(thinning, "thinned_result", moved)
+    assert "windows, joined by the hour," not in thin(store, AGES, KEEP_LONG)
+    monkeypatch.undo()
+    assert thin(store, AGES, KEEP_LONG)["windows, joined by the hour,"] == 2
+    assert operations(store, bucket, "1-0") == b"slow"

@@ -5,9 +5,13 @@ window at a time: first a row says that there may be an object, then the object 
 window's own copy goes. Whatever fails on the way, the operations are in one of both places, and no
 object is without a row. A row whose window is gone, revised or past retention is deleted after its
 object.
+
+An object keeps its name, and its row says which window has its operations: the one that it was
+moved from, until that becomes part of an hour or a day (app/store/shrinking/thinning.py).
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,10 +60,13 @@ def find(conn: Connection, job_id: str, window_id: str) -> bytes | MovedOperatio
         return kept
     summary = stored_windows.summary(conn, job_id, window_id)
     of = window_objects.c
-    same = (of.epoch == summary.epoch, of.first_step == summary.first_step)
-    query = select(window_objects).where(of.job_id == job_id, *same)
-    query = query.where(of.revision == summary.revision, of.is_stored, ~of.is_removed)
-    row = conn.execute(query).one_or_none()
+    # Of a joined window they are those of one of its parts: all begin inside it.
+    inside = of.first_step.between(summary.first_step, summary.last_step)
+    query = select(window_objects).where(of.job_id == job_id, of.epoch == summary.epoch, inside)
+    query = query.where(
+        of.window_first_step == summary.first_step, of.window_revision == summary.revision
+    )
+    row = conn.execute(query.where(of.is_stored, ~of.is_removed)).first()
     if row is None:
         return None
     return MovedOperations(summary.window_id, _name(row), row.sha256)
@@ -129,6 +136,53 @@ def delete_some(store: Store, bucket: Bucket) -> int:
     return len(rows)
 
 
+def in_bucket(conn: Connection, job_id: str, epoch: int, first_steps: Sequence[int]) -> set[int]:
+    """Those of a run's windows, by their first steps, whose operations are in a bucket."""
+    query = select(window_objects.c.window_first_step)
+    return set(conn.execute(query.where(*_of_windows(job_id, epoch, first_steps))).scalars())
+
+
+def join(
+    conn: Connection, job_id: str, epoch: int, first_steps: Sequence[int], *,
+    kept: int | None, revision: int, updated_s: float,
+) -> None:  # fmt: skip
+    """Let windows of a run become one, which begins as the first of them does.
+
+    The object of the window `kept` is that of the new one from then on; the others' are deleted
+    later. To be called in the transaction that joins the windows, while their rows are as before.
+
+    Args:
+        first_steps: those of the windows, ascending.
+        kept: which of these windows, all in a bucket, it has the operations of; None: of none.
+        revision: that of the new window, which none of them ever had.
+        updated_s: that of the new window, Unix time.
+    """
+    of = window_objects.c
+    these = _of_windows(job_id, epoch, first_steps)
+    others = these if kept is None else [*these, of.window_first_step != kept]
+    conn.execute(update(window_objects).where(*others).values(is_removed=True))
+    if kept is not None:
+        whose = {"window_first_step": first_steps[0], "window_revision": revision}
+        its_own = update(window_objects).where(*these, of.window_first_step == kept)
+        conn.execute(its_own.values(**whose, updated_s=updated_s))
+
+
+def _of_windows(job_id: str, epoch: int, first_steps: Sequence[int]) -> list[ColumnElement[bool]]:
+    """Objects with the operations of these windows, as they are now."""
+    of = window_objects.c
+    # An object whose move has not ended is none yet: the operations are in the database.
+    is_there = (of.is_stored, ~of.is_removed, _has_window())
+    of_run = (of.job_id == job_id, of.epoch == epoch)
+    return [*of_run, of.window_first_step.in_(first_steps), *is_there]
+
+
+def _has_window() -> ColumnElement[bool]:
+    of, its = windows.c, window_objects.c
+    query = select(of.job_id).where(of.job_id == its.job_id, of.epoch == its.epoch)
+    query = query.where(of.first_step == its.window_first_step, of.revision == its.window_revision)
+    return query.correlate(window_objects).exists()
+
+
 def _due(at_s: float, after_s: float) -> Select[Any]:
     """The window that is longest due, but for those that others move or that may be revised."""
     of, its = windows.c, window_objects.c
@@ -146,6 +200,8 @@ def _due(at_s: float, after_s: float) -> Select[Any]:
 
 def _claim(conn: Connection, candidate: _Candidate, data: bytes, at_s: float) -> None:
     row = candidate._asdict() | {
+        "window_first_step": candidate.first_step,
+        "window_revision": candidate.revision,
         "size_bytes": len(data),
         "sha256": hashlib.sha256(data).hexdigest(),
         "is_stored": False,
@@ -160,9 +216,10 @@ def _claim(conn: Connection, candidate: _Candidate, data: bytes, at_s: float) ->
 
 def _is_unneeded(at_s: float) -> ColumnElement[bool]:
     its = window_objects.c
-    same = (windows.c[name] == its[name] for name in (*_KEY, "revision"))
-    has_window = select(windows.c.job_id).where(*same).exists()
-    return or_(its.is_removed, and_(~has_window, its.claimed_s < at_s - _CLAIM_S))
+    # While it may still be on its way to the bucket, its row must not go before it.
+    has_arrived = or_(its.is_stored, its.claimed_s < at_s - _CLAIM_S)
+    is_without_window = and_(~_has_window(), its.claimed_s < at_s - _CLAIM_S)
+    return or_(and_(its.is_removed, has_arrived), is_without_window)
 
 
 def _same_object(row: Row[Any] | _Candidate) -> list[ColumnElement[bool]]:

@@ -3,7 +3,8 @@
 First their figures by step go, and their steps become one row. Later the windows of an hour, by
 the time at which they were last saved, become one window, and then those of a day: with the joint
 result of all (app.diagnosis.thinned_result), the losses and the steps of all, and the operations of
-one. The last windows of a run stay whole, because the job is judged by them.
+one, in the database or in object storage. The last windows of a run stay whole, because the job is
+judged by them.
 
 Each change is a small transaction; what it is computed from is read before, outside of it.
 """
@@ -41,14 +42,8 @@ from app.store.joint_windows import (
     MAX_RANGE_NUMBERS,
     MAX_RANGE_WINDOWS,
 )
-from app.store.tables import (
-    runs,
-    steps,
-    window_briefs,
-    window_losses,
-    window_objects,
-    windows,
-)
+from app.store.objects import moves
+from app.store.tables import runs, steps, window_briefs, window_losses, windows
 from app.store.windows import StepRow
 from app.trace.job import project_of
 
@@ -230,15 +225,10 @@ def _due_groups(
         name: Resolution = "day" if row.updated_s < befores_s["day"] else "hour"
         return name, int(row.updated_s // PERIODS_S[name])
 
-    its = window_objects.c
-    in_bucket = select(its.first_step).where(its.job_id == run[0], its.epoch == run[1])
     with store.read() as conn:
         rows = conn.execute(query.order_by(of.first_step)).all()
-        moved = set(conn.execute(in_bucket.where(~its.is_removed)).scalars())
     groups = [(key[0], [row.first_step for row in each]) for key, each in groupby(rows, period)]
-    # An object belongs to one window: those in object storage stay apart until retention removes
-    # their operations.
-    return [(name, group) for name, group in groups if len(group) > 1 and moved.isdisjoint(group)]
+    return [(name, group) for name, group in groups if len(group) > 1]
 
 
 def _merge_all(
@@ -286,14 +276,18 @@ def _merge(
     ).where(*these).order_by(of.first_step)  # fmt: skip
     with store.read() as conn:
         rows = conn.execute(query).all()
+        moved = moves.in_bucket(conn, *run, group)
         linked = _windows_of_alerts(conn, run)
     if [row.first_step for row in rows] != list(group) or any(r.state == "open" for r in rows):
         return False
-    recorded = _most_interesting(rows, linked)
+    recorded = _most_interesting(
+        [row for row in rows if row.has_trace or row.first_step in moved], linked
+    )
     result = thinned_result(
         [row.result for row in rows], resolution, None if recorded is None else recorded.result
     )
     first = rows[0]
+    kept_object = recorded.first_step if recorded and recorded.first_step in moved else None
     merged: dict[str, Any] = {
         "last_step": max(row.last_step for row in rows),
         "revision": result["window"]["revision"],
@@ -308,11 +302,20 @@ def _merge(
     }
     with store.write() as conn:
         lock(conn)
-        now_there = select(of.first_step, of.revision).where(*these).order_by(of.first_step)
-        seen = conn.execute(now_there.with_for_update()).all()
-        if [tuple(row) for row in seen] != [(row.first_step, row.revision) for row in rows]:
+        # A move or retention may have taken operations: what is kept was chosen by where they were.
+        names = ("first_step", "revision", "has_trace")
+        now_there = select(of.first_step, of.revision, of.trace.is_not(None).label("has_trace"))
+        now_there = now_there.where(*these).order_by(of.first_step).with_for_update()
+        seen = [tuple(row) for row in conn.execute(now_there)]
+        if seen != [tuple(getattr(row, name) for name in names) for row in rows]:
             return False
-        if recorded is None:
+        if moves.in_bucket(conn, *run, group) != moved:
+            return False
+        moves.join(
+            conn, *run, group, kept=kept_object,
+            revision=merged["revision"], updated_s=merged["updated_s"],
+        )  # fmt: skip
+        if recorded is None or kept_object is not None:
             merged["trace"] = None
         elif recorded is not first:
             source = windows.alias("source")
@@ -346,12 +349,12 @@ def _windows_of_alerts(conn: Connection, run: RunKey) -> set[str]:
 
 
 def _most_interesting(rows: Sequence[Any], linked: set[str]) -> Any | None:
-    """The window whose operations are kept: one of an alert, else the slowest."""
+    """Of windows with operations, that whose are kept: one of an alert, else the slowest."""
 
     def interest(row: Any) -> tuple[bool, float]:
         return recorded_part(row.result)["window"]["id"] in linked, row.slowdown or 0.0
 
-    return max((row for row in rows if row.has_trace), key=interest, default=None)
+    return max(rows, key=interest, default=None)
 
 
 def _merge_losses(

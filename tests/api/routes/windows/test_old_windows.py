@@ -10,6 +10,7 @@ from app.diagnosis.job_history import History
 from app.ingest.assembly.window_codec import pack_window
 from app.monitor import observe
 from app.store import fleet, retention
+from app.store.objects import moves
 from app.store.retention import RetentionLimits
 from app.store.shrinking import thinning
 from app.store.shrinking.thinning import ThinningDays
@@ -20,6 +21,7 @@ from app.trace.job import Parallelism
 from app.trace.window import Window
 from benchmarks.service.api import addresses
 from tests.api.server import op_table, recorded_record
+from tests.memory_bucket import MemoryBucket
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +59,12 @@ def records():
 async def old(api, records, monkeypatch):
     """The API with a job of which the first windows are stored by the hour."""
     monkeypatch.setattr(thinning, "MAX_VALUES", 6)
+    await save_all(api, records)
+    thin(api)
+    return api
+
+
+async def save_all(api, records):
     parallelism = {"dp_size": 2, "pp_size": 2}
     await api.register(JOB, parallelism=parallelism)
     for record in records:
@@ -64,9 +72,11 @@ async def old(api, records, monkeypatch):
         with api.store.write() as conn:
             brief = fleet.brief_of(record.result, num_gpus=4)
             fleet.save_brief(conn, KEY, 1, record.first_step, brief)
+
+
+def thin(api):
     keep = RetentionLimits(raw_days=14.0, results_days=180.0)
     list(retention.sweep(api.store, keep, ThinningDays(2.0, 3.0, 30.0)))
-    return api
 
 
 async def test_every_address_of_an_old_window_answers(old):
@@ -135,3 +145,27 @@ async def test_what_if_is_of_the_one_window_of_the_hour_whose_operations_are_sto
     assert answer.status_code == 200, answer.text
     recorded = (await old.client.get(f"/api/v1/jobs/{JOB}/windows/1-8")).json()["thinned"]
     assert answer.json()["steps"] == recorded["recorded"]["steps"]
+
+
+async def test_what_if_and_timeline_of_an_hour_are_of_the_object_that_was_kept_for_it(
+    api, records, monkeypatch
+):
+    bucket = MemoryBucket()
+    monkeypatch.setattr(api.app.state.service.replays, "_bucket", bucket)
+    await save_all(api, records)
+    while moves.move_one(api.store, bucket, after_s=3600.0):
+        pass
+    assert len(bucket.objects) == NUM_OLD
+    thin(api)
+    assert moves.delete_some(api.store, bucket) == NUM_OLD - 2
+    edit = {"select": {"op_types": ["pp-comm"]}, "change": {"kind": "set", "value": 0}}
+    of_hour = f"/api/v1/jobs/{JOB}/windows/1-8"
+    recorded = (await api.client.get(of_hour)).json()["thinned"]["recorded"]
+    answer = await api.client.post(f"{of_hour}/what-if", json={"edits": [edit]})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["steps"] == recorded["steps"]
+    timeline = await api.client.get(f"{of_hour}/timeline")
+    assert timeline.status_code == 200, timeline.text
+    bucket.is_away = True
+    away = await api.client.get(f"/api/v1/jobs/{JOB}/windows/1-12/timeline")
+    assert (away.status_code, away.json()["code"]) == (503, "object_storage_unavailable")
