@@ -29,12 +29,15 @@ def run(
     """
     from app.cli.store_access import open_store
     from app.store import retention
+    from app.store.shrinking.dead_rows import vacuum_tables
 
     ask = retention.count_old if dry_run else retention.sweep
     found: Counter[tuple[str, str]] = Counter()
     with open_store(data_dir) as (store, settings):
         for batch in ask(store, settings.retention, _thinning(settings)):
             found[batch.project, batch.kind] += batch.number
+        if not dry_run:
+            vacuum_tables(store)
     for (project, kind), number in found.items():
         typer.echo(f"{project}: {number} {kind} {'to remove' if dry_run else 'removed'}")
     if not found:

@@ -1,6 +1,7 @@
 """The janitor: removes rows past their project's retention and thins old ones, in small batches.
 
-Afterwards a SQLite file gives pages that are no longer used back to the disk.
+Afterwards a SQLite file gives pages that are no longer used back to the disk, and the tables of
+PostgreSQL that many rows were removed from are vacuumed, so that new rows take their space.
 """
 
 import threading
@@ -14,6 +15,7 @@ from app.errors import LeaseLost, Unavailable
 from app.store import retention
 from app.store.database import Store
 from app.store.retention import RetentionLimits
+from app.store.shrinking.dead_rows import vacuum_tables
 from app.store.shrinking.file_size import give_back_free_pages
 from app.store.shrinking.thinning import ThinningDays
 
@@ -59,6 +61,8 @@ class Janitor:
     def turn(self, stop: threading.Event) -> bool:
         """Remove and thin old rows, and shrink the file, for up to _TURN_S; True if all is done.
 
+        A vacuum of PostgreSQL may take longer. It ends when `stop` is set.
+
         Raises:
             LeaseLost: another process is at it.
             StoreUnavailable: the database does not answer.
@@ -75,6 +79,8 @@ class Janitor:
             log.info(
                 "old rows removed", **{kind.replace(" ", "_"): n for kind, n in removed.items()}
             )
+        # After each turn: of much that is to go, no more than a few turns' is dead at a time.
+        vacuum_tables(self._store, stop.is_set)
         return is_done and self._shrink(stop, until_s)
 
     def _shrink(self, stop: threading.Event, until_s: float) -> bool:

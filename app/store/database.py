@@ -116,9 +116,12 @@ class Store:
 
     @contextmanager
     def outside_transactions(self) -> Iterator[Connection]:
-        """On SQLite: each statement is a transaction of its own, as VACUUM has to be."""
+        """Each statement is a transaction of its own, as VACUUM has to be."""
         with self._connect() as conn:
-            yield conn.execution_options(outside_transactions=True)
+            if self.is_sqlite:
+                yield conn.execution_options(outside_transactions=True)
+            else:
+                yield conn.execution_options(isolation_level="AUTOCOMMIT")
 
     def check(self) -> None:
         """Raises StoreUnavailable when the database does not answer."""

@@ -2,8 +2,9 @@
 
 Rows that a consumer may still need never expire: open windows, unclosed runs, pending and firing
 alerts, due messages, unsettled dead letters. Rows are removed in small batches, each in a
-transaction of its own. PostgreSQL reuses freed space; a SQLite file shrinks afterwards
-(app/store/shrinking/file_size.py). Old windows are thinned (app/store/shrinking/thinning.py).
+transaction of its own. PostgreSQL reuses freed space once vacuumed (app/store/shrinking/
+dead_rows.py); a SQLite file shrinks afterwards (app/store/shrinking/file_size.py). Old windows are
+thinned (app/store/shrinking/thinning.py).
 """
 
 import math

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from app.consumer import janitor
 from app.consumer.janitor import Janitor
 from app.errors import LeaseLost
 from app.store import windows
@@ -60,11 +61,21 @@ def test_janitor_pauses_between_batches(store):
 
 def test_turn_ends_at_its_time_limit_and_the_next_one_continues(store):
     ticks = iter([0.0, 1.0, 20.0, 100.0, 101.0])
-    janitor = Janitor(store, USUAL, NOT_DUE, monotonic=ticks.__next__)
-    assert not janitor.turn(Stop())
+    sweeping = Janitor(store, USUAL, NOT_DUE, monotonic=ticks.__next__)
+    assert not sweeping.turn(Stop())
     assert num_left(store) == 50
-    assert janitor.turn(Stop())
+    assert sweeping.turn(Stop())
     assert num_left(store) == 0
+
+
+def test_every_turn_ends_with_a_vacuum_that_stop_ends(store, monkeypatch):
+    asked = []
+    monkeypatch.setattr(janitor, "vacuum_tables", lambda *args: asked.append(args))
+    stop = Stop()
+    ticks = iter([0.0, 1.0, 20.0, 100.0, 101.0])
+    sweeping = Janitor(store, USUAL, NOT_DUE, monotonic=ticks.__next__)
+    assert [sweeping.turn(stop), sweeping.turn(stop)] == [False, True]
+    assert asked == [(store, stop.is_set)] * 2
 
 
 def test_stop_ends_the_sweep_between_two_batches(store):
@@ -83,9 +94,9 @@ def test_janitor_sweeps_hourly_and_continues_after_a_full_turn(store):
 
 @pytest.mark.parametrize("error", [LeaseLost("another"), ValueError("broken")])
 def test_janitor_goes_on_after_any_error(store, error):
-    janitor = Janitor(store, USUAL, NOT_DUE, monotonic=_raising(error))
+    sweeping = Janitor(store, USUAL, NOT_DUE, monotonic=_raising(error))
     stop = Stop(3)
-    janitor.run(stop)
+    sweeping.run(stop)
     assert stop.waits == [60.0, 3600.0, 3600.0, 3600.0]
 
 

@@ -102,6 +102,10 @@ class DiskOut(ResponseModel):
     days_left: float | None = Field(
         description="Days until it is full at the present pace; null: not known, or not filling."
     )
+    reusable_bytes: int | None = Field(
+        description="Those of free_bytes that are inside the tables of PostgreSQL, where deleted "
+        "rows were; null: the disk is not that of a PostgreSQL."
+    )
 
 
 class OutboxOut(ResponseModel):

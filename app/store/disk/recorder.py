@@ -1,16 +1,18 @@
-"""Records how full the disk is, in a thread of each process; asks PostgreSQL for its size.
+"""Records how full the disk is, in a thread of each process; asks PostgreSQL for its space.
 
 Every process keeps its own watch up to date; of all, one saves a sample every ten minutes.
 """
 
 import threading
+import time
+from collections.abc import Callable
 
 import structlog
-from sqlalchemy import func, select
 
 from app.errors import Unavailable
 from app.store.database import Store
 from app.store.disk.forecast import add_sample
+from app.store.disk.reusable import SpaceMeter
 from app.store.disk.usage import DiskWatch
 
 log = structlog.get_logger()
@@ -21,9 +23,16 @@ RECORD_EVERY_S = 30.0
 class DiskRecorder:
     """Measures until stopped, whatever fails meanwhile."""
 
-    def __init__(self, store: Store, watch: DiskWatch) -> None:
+    def __init__(
+        self,
+        store: Store,
+        watch: DiskWatch,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._store = store
         self._watch = watch
+        self._meter = SpaceMeter(monotonic=monotonic)
 
     def run(self, stop: threading.Event) -> None:
         """Record every 30 s until `stop` is set."""
@@ -44,10 +53,10 @@ class DiskRecorder:
         Raises:
             StoreUnavailable: the database does not answer, or the disk is full.
         """
-        if self._watch.database_disk_bytes is not None and not self._store.is_sqlite:
-            with self._store.read() as conn:
-                size = select(func.pg_database_size(func.current_database()))
-                self._watch.note_database(conn.execute(size).scalar_one())
+        disk_bytes = self._watch.database_disk_bytes
+        if disk_bytes is not None and not self._store.is_sqlite:
+            space = self._meter.read(self._store)
+            self._watch.note_database(space.size_bytes, space.reusable_bytes(disk_bytes))
         if usage := self._watch.usage():
             add_sample(self._store, usage)
 

@@ -30,10 +30,15 @@ MEASURE_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Bytes of one disk, without those that only root may use."""
+    """Bytes of one disk, without those that only root may use.
+
+    `reusable_bytes` are those of `free_bytes` that lie inside a database's files: what deleted rows
+    have left, and new ones will take. None where a file that holds less is smaller.
+    """
 
     used_bytes: int
     free_bytes: int
+    reusable_bytes: int | None = None
 
     @property
     def used_share(self) -> float:
@@ -123,11 +128,16 @@ class DiskWatch:
         self._database: DiskUsage | None = None
         self._level: DiskLevel = "ok"
 
-    def note_database(self, used_bytes: int) -> None:
-        """What the database on another machine takes of `database_disk_bytes`."""
+    def note_database(self, size_bytes: int, reusable_bytes: int = 0) -> None:
+        """What the database on another machine takes of `database_disk_bytes`.
+
+        Of its size, `reusable_bytes` are free for new rows.
+        """
         if self.database_disk_bytes is not None:
-            left_bytes = max(0, self.database_disk_bytes - used_bytes)
-            self._database = DiskUsage(used_bytes, left_bytes)
+            left_bytes = max(0, self.database_disk_bytes - size_bytes)
+            self._database = DiskUsage(
+                size_bytes - reusable_bytes, left_bytes + reusable_bytes, reusable_bytes
+            )
 
     def usage(self) -> DiskUsage | None:
         """Of the fullest disk; None if none is known."""

@@ -70,6 +70,24 @@ async def test_metrics_have_bytes_by_table_and_days_left_once_measured(url):
     assert 'paceline_table_bytes{table="windows"}' in text
     assert "paceline_disk_free_bytes 6e+10" in text
     assert "paceline_disk_days_left" not in text
+    assert "paceline_disk_reusable_bytes" not in text
+
+
+async def test_space_inside_a_database_is_shown_beside_all_that_is_free(url):
+    disk = DiskWatch()
+    disk.database_disk_bytes = 100 * GB
+    disk.note_database(95 * GB, reusable_bytes=40 * GB)
+    async with running(url, disk=disk) as api:
+        text = (await api.client.get("/metrics")).text
+        status = (await api.client.get("/api/v1/status")).json()
+    assert "paceline_disk_free_bytes 4.5e+10" in text
+    assert "paceline_disk_reusable_bytes 4e+10" in text
+    assert status["disk"] == {
+        "free_bytes": 45 * GB,
+        "used_share": 0.55,
+        "days_left": None,
+        "reusable_bytes": 40 * GB,
+    }
 
 
 async def test_metrics_say_days_left_by_the_growth_that_was_saved(url):

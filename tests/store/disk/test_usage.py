@@ -126,6 +126,17 @@ def test_database_on_another_machine_is_watched_by_its_size():
     assert watch.level == "raw"
 
 
+def test_space_inside_a_database_counts_as_free():
+    watch = DiskWatch(marks=DiskMarks(ample_bytes=50 * GB), monotonic=iter(range(99)).__next__)
+    watch.database_disk_bytes = 100 * GB
+    levels = []
+    for reusable_gb in (0, 30):
+        watch.note_database(96 * GB, reusable_bytes=reusable_gb * GB)
+        levels.append(watch.level)
+    assert levels == ["stop", "ok"]
+    assert watch.usage() == DiskUsage(66 * GB, 34 * GB, reusable_bytes=30 * GB)
+
+
 def test_directory_that_is_gone_is_not_known_and_logged_once(tmp_path):
     watch = DiskWatch([tmp_path / "gone"], monotonic=iter(range(9)).__next__)
     with capture_logs() as logged:

@@ -34,6 +34,9 @@ class DiskSamples(Collector):
         yield _gauge(
             "disk_used_ratio", "Used share of that disk, 0 to 1.", self.forecast.used_share
         )
+        if self.forecast.reusable_bytes is not None:
+            inside = "Those of these free bytes that are inside the tables of PostgreSQL."
+            yield _gauge("disk_reusable_bytes", inside, self.forecast.reusable_bytes)
         if self.forecast.days_left is not None:
             left = "Days until that disk is full, as it grew over the last week, at least an hour."
             yield _gauge("disk_days_left", left, self.forecast.days_left)

@@ -65,7 +65,8 @@ function heartbeatsStat(heartbeats) {
 function diskStat(disk) {
   const label = "Disk"
   if (disk === null) return { label, figure: null, note: "the database is on another machine" }
-  const used = `${percentNumber(disk.used_share, 0)} % used`
+  const inside = disk.reusable_bytes ? `, ${bytes(disk.reusable_bytes)} free inside the database` : ""
+  const used = `${percentNumber(disk.used_share, 0)} % used${inside}`
   if (disk.days_left === null) return { label, figure: bytes(disk.free_bytes), unit: "free", note: used }
   const note = `at this pace; ${bytes(disk.free_bytes)} free, ${used}`
   return { label, figure: counted(Math.floor(disk.days_left), "day"), unit: "left", note }
