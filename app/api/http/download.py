@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from app.api.http.connection import abort
+from app.api.http.request_log import loggable_path
 
 log = structlog.get_logger()
 
@@ -52,7 +53,8 @@ class Download(Response):
             async with asyncio.timeout(self._whole_within_s):
                 await self._send_all(send, gone)
         except TimeoutError:
-            log.warning("download given up: its reader is too slow", path=scope["path"])
+            path = loggable_path(scope["path"])
+            log.warning("download given up: its reader is too slow", path=path)
             if abort(scope):
                 await gone
         finally:

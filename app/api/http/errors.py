@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from app.api.http.bodies import unreadable_json, unreadable_json_at
 from app.api.http.parameters import misfit_words
+from app.api.http.request_log import loggable_path
 from app.errors import InvalidRequest, InvalidRules, PacelineError, UnsupportedMedia
 from app.ingest.wire.body import UnknownFormat
 
@@ -109,7 +110,7 @@ def refusal(scope: Scope, error: PacelineError) -> Problem:
 
 def internal_error(scope: Scope, error: Exception) -> Problem:
     """The problem document of an unexpected exception, which is logged."""
-    log.error("request failed", path=scope.get("path"), exc_info=error)
+    log.error("request failed", path=loggable_path(scope.get("path", "")), exc_info=error)
     return problem(scope, 500, "internal", "Something broke here. The log has the reason.")
 
 

@@ -151,7 +151,7 @@ class RequestLog:
             method=scope["method"],
             route=route,
             # Without the query, which may hold secrets.
-            path=_loggable_path(scope["path"]),
+            path=loggable_path(scope["path"]),
             status=status,
             code=scope.get("problem"),
             ms=round(took_ms, 1),
@@ -160,7 +160,7 @@ class RequestLog:
         )
 
 
-def _loggable_path(path: str) -> str:
+def loggable_path(path: str) -> str:
     """The path for the log: without links, which are as good as a token."""
     for links in (PICTURES_PATH, SHARE_PATH):
         if path.startswith(links):

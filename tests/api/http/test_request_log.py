@@ -1,8 +1,12 @@
 """Each refusal is one log line with its request id and no secret."""
 
+import asyncio
+
 import pytest
 import structlog
 
+from app.api.http.download import Download
+from app.api.http.middleware import ErrorMiddleware
 from app.api.http.request_log import (
     MAX_LINES_PER_S,
     ApiMetrics,
@@ -118,3 +122,29 @@ async def test_log_lines_per_second_are_limited_and_omissions_counted():
     assert first == [0] * MAX_LINES_PER_S + [None] * 5
     now_s[0] = 1.0
     assert [limited.take(), limited.take()] == [5, 0]
+
+
+@pytest.fixture(params=["/api/v1/pictures/", "/share/"])
+def link_scope(request):
+    """A request with a link, which is as good as a token."""
+    return {"type": "http", "method": "GET", "path": f"{request.param}the-link", "headers": []}
+
+
+async def test_link_is_in_no_line_about_an_error(link_scope, lines):
+    async def broken(scope, receive, send):
+        raise RuntimeError("broken")
+
+    logged = RequestLog(ErrorMiddleware(broken), measured=ApiMetrics(), nouns=NOUNS)
+    await logged(link_scope, nothing, ignore)
+    assert [line["event"] for line in lines] == ["request failed", "request refused"]
+    assert {line["path"] for line in lines} == {link_scope["path"].replace("the-link", "...")}
+
+
+async def test_link_is_in_no_line_about_a_slow_download(link_scope, lines):
+    async def never(_message=None):
+        await asyncio.Event().wait()
+
+    file = Download(iter([b"a"]), name="a", media_type="image/png", whole_within_s=0.01)
+    await file(link_scope, never, never)
+    [line] = lines
+    assert line["path"] == link_scope["path"].replace("the-link", "...")
