@@ -62,6 +62,10 @@ _SQLITE_NO_FILE = (10, 14)  # SQLITE_IOERR, SQLITE_CANTOPEN
 _KEEPALIVES = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
 _TCP_USER_TIMEOUT_MS = 5000
 _POOL_WAIT_S = 5
+_HOW_TO_WRITE_URL = (
+    "want sqlite:///PATH or postgresql://USER:PASSWORD@HOST:PORT/DATABASE, with %2F, %3A and %40 "
+    "for / : and @ in the password"
+)
 
 
 class Store:
@@ -145,18 +149,27 @@ def parse_url(url: str) -> URL:
     """The URL with the driver that we use.
 
     Raises:
-        StartUpFailed: it is invalid, or names an unsupported database.
+        StartUpFailed: it is invalid, or names an unsupported database; the message shows at most
+            its scheme, since the rest may be a password.
     """
     try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise StartUpFailed("the database URL cannot be read: want sqlite:///PATH") from None
+        parsed = _with_driver(make_url(url))
+        # Raises for options that the driver cannot take, as the first connection would.
+        parsed.get_dialect()().create_connect_args(parsed)
+    except (ArgumentError, ValueError):
+        # Its words stay out: of a password with a slash they quote a part, as no number of a port.
+        raise StartUpFailed(f"PACELINE_DATABASE_URL cannot be read: {_HOW_TO_WRITE_URL}") from None
+    return parsed
+
+
+def _with_driver(parsed: URL) -> URL:
     if parsed.drivername in ("postgres", "postgresql", "postgresql+psycopg"):
         return parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername in ("sqlite", "sqlite+pysqlite") and parsed.database:
         return parsed
     raise StartUpFailed(
-        f"no database of kind {parsed.drivername!r}: want sqlite:///PATH or postgresql://..."
+        f"PACELINE_DATABASE_URL: no database of kind {parsed.drivername!r}: "
+        "want sqlite:///PATH or postgresql://..."
     )
 
 

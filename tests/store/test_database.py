@@ -1,5 +1,6 @@
 import socket
 import threading
+import traceback
 
 import psycopg
 import pytest
@@ -152,3 +153,20 @@ def test_a_password_is_not_in_the_refusal():
     with pytest.raises(StartUpFailed) as refusal:
         parse_url("mysql://user:hunter2@host/db")
     assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:hunter2@host:port/db",
+        "postgresql://user:hunter2@[::1/db",
+        "postgresql://user:hunter2/more@host/db",
+        "postgresql://user:hunter2@/db?host=a:x&host=b:y",
+        "sqlite:///hunter2.db?timeout=long",
+    ],
+)
+def test_url_that_cannot_be_read_is_refused_by_its_variable_without_its_password(url):
+    with pytest.raises(StartUpFailed, match="PACELINE_DATABASE_URL cannot be read") as refusal:
+        parse_url(url)
+    whole = "".join(traceback.format_exception(refusal.value))
+    assert "hunter2" not in whole
