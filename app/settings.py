@@ -16,7 +16,7 @@ from app.alerts.rule import Rule
 from app.data_directory import kept_text
 from app.errors import InvalidRequest, StartUpFailed
 from app.store.disk.usage import DiskMarks, DiskWatch, sqlite_directory
-from app.variable_names import PREFIX, check_names
+from app.variable_names import PREFIX, check_names, service_link_complaint
 
 if TYPE_CHECKING:
     from app.alerts.cordon import CordonHook
@@ -691,4 +691,5 @@ def _as_text(value: object) -> str:
 def _complaint(item: Mapping[str, Any]) -> str:
     # The input stays out of the message: it may be a secret.
     where = _variable(str(item["loc"][0])) if item["loc"] else "settings"
-    return f"{where}: {item['msg'].removeprefix('Value error, ')}"
+    link = service_link_complaint(where, item["input"])
+    return link or f"{where}: {item['msg'].removeprefix('Value error, ')}"

@@ -1,6 +1,11 @@
-"""Names of environment variables: a misspelt one must not be silently ignored."""
+"""Names of environment variables: a misspelt one must not be silently ignored.
 
-from collections.abc import Collection, Iterable
+Kubernetes gives every pod variables about each Service of its namespace ("service links"), which
+begin like settings where the Service is called `paceline` or `paceline-...`.
+"""
+
+import re
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
 from app.errors import StartUpFailed
@@ -16,18 +21,48 @@ NAMES_OF_OTHERS = frozenset(
         *("TEST_CHROMIUM", "TEST_PG_URL"),
     )
 )
+# Of the Service `paceline-api`: PACELINE_API_SERVICE_HOST, PACELINE_API_SERVICE_PORT_HTTP,
+# PACELINE_API_PORT_8642_TCP_ADDR, ... One more ends in _PORT: only its value tells that it is one.
+_SERVICE_LINK = re.compile(
+    rf"{PREFIX}(?:[A-Z0-9_]+_)?"
+    r"(?:SERVICE_HOST|SERVICE_PORT(?:_[A-Z0-9_]+)?"
+    r"|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+_LINK_VALUE = re.compile(r"(?:tcp|udp|sctp)://\S+")
+_PORT = "_PORT"
 
 
-def check_names(environment: Iterable[str], settings: Collection[str]) -> None:
+def check_names(environment: Mapping[str, str], settings: Collection[str]) -> None:
     """Check that every name that begins with `PREFIX` is a setting, or read by another part.
+
+    Service links of Kubernetes that are no settings are ignored.
 
     Raises:
         StartUpFailed: one is not; the message has the nearest setting.
     """
     given = {name.upper(): name for name in environment if name.upper().startswith(PREFIX)}
-    unknown = sorted(given.keys() - settings - NAMES_OF_OTHERS)
+    unknown = sorted(
+        name
+        for name in given.keys() - settings - NAMES_OF_OTHERS
+        if not _is_service_link(name, environment[given[name]])
+    )
     if unknown:
         raise StartUpFailed("; ".join(_complaint(given[name], settings) for name in unknown))
+
+
+def service_link_complaint(name: str, value: object) -> str | None:
+    """What to say of a setting whose value is a service link of Kubernetes; None if it is none."""
+    if not (name.endswith(_PORT) and isinstance(value, str) and _LINK_VALUE.fullmatch(value)):
+        return None
+    service = name.removesuffix(_PORT).lower().replace("_", "-")
+    return (
+        f"{name} is {value}, which Kubernetes sets for the Service {service}: put "
+        "enableServiceLinks: false into the pod's spec, or rename the Service"
+    )
+
+
+def _is_service_link(name: str, value: str) -> bool:
+    return bool(_SERVICE_LINK.fullmatch(name) or service_link_complaint(name, value))
 
 
 def _complaint(name: str, settings: Collection[str]) -> str:

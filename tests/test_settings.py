@@ -131,6 +131,46 @@ def test_unknown_variable_is_an_error_with_the_nearest_name(monkeypatch, name, n
     assert str(refused.value) == f"{name} is no setting: {nearest}"
 
 
+def links_of(service):
+    """What Kubernetes sets in every pod of the namespace for a Service with a port `http`."""
+    name = service.upper().replace("-", "_")
+    return {
+        f"{name}_SERVICE_HOST": "10.0.0.1",
+        f"{name}_SERVICE_PORT": "8642",
+        f"{name}_SERVICE_PORT_HTTP": "8642",
+        f"{name}_PORT": "tcp://10.0.0.1:8642",
+        f"{name}_PORT_8642_TCP": "tcp://10.0.0.1:8642",
+        f"{name}_PORT_8642_TCP_PROTO": "tcp",
+        f"{name}_PORT_8642_TCP_PORT": "8642",
+        f"{name}_PORT_8642_TCP_ADDR": "10.0.0.1",
+    }
+
+
+@pytest.mark.parametrize("service", ["paceline-api", "paceline-2-api", "paceline-redis-url"])
+def test_service_links_of_kubernetes_are_no_misspelt_settings(monkeypatch, service):
+    for name, value in links_of(service).items():
+        monkeypatch.setenv(name, value)
+    assert load_settings().port == 8642
+
+
+def test_service_called_paceline_sets_a_port_that_is_told_as_what_it_is(monkeypatch):
+    for name, value in links_of("paceline").items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StartUpFailed) as refused:
+        load_settings()
+    assert str(refused.value) == (
+        "PACELINE_PORT is tcp://10.0.0.1:8642, which Kubernetes sets for the Service paceline: put "
+        "enableServiceLinks: false into the pod's spec, or rename the Service"
+    )
+    assert load_settings(port=8700).port == 8700, "the option needs no variable"
+
+
+def test_port_of_a_service_is_a_misspelt_setting_where_it_is_a_number(monkeypatch):
+    monkeypatch.setenv("PACELINE_API_PORT", "9000")
+    with pytest.raises(StartUpFailed, match=r"PACELINE_API_PORT is no setting: .* PACELINE_PORT\?"):
+        load_settings()
+
+
 def test_every_variable_in_the_repository_is_a_setting_or_known_as_anothers():
     root = Path(__file__).parents[1]
     folders = ("app", "client", "docs", "examples", "ops", ".ci", "frontend")
@@ -141,7 +181,9 @@ def test_every_variable_in_the_repository_is_a_setting_or_known_as_anothers():
     found = {each.decode() for path in files for each in named.findall(path.read_bytes())}
     assert "PACELINE_RUN_KEY" in found
     found -= {"PACELINE_WEBHOK", "PACELINE_WEBHOOK", "PACELINE_CORDON", "PACELINE_SMTP"}  # of more
-    check_names(found, {f"PACELINE_{name.upper()}" for name in Settings.model_fields})
+    check_names(
+        dict.fromkeys(found, ""), {f"PACELINE_{name.upper()}" for name in Settings.model_fields}
+    )
 
 
 @pytest.mark.parametrize(
