@@ -2,7 +2,8 @@
 
 Each attempt has a thread of its own, so that a receiver which never answers delays no other; a
 receiver has at most two at a time. Queued messages whose alerts were silenced meanwhile are
-dropped. A receiver that keeps failing is disabled, and the project's others are notified.
+dropped. A receiver that keeps failing is disabled, and the project's others are notified. Messages
+to receivers whose key is not here stay in the outbox, for senders that have it.
 """
 
 import hashlib
@@ -117,6 +118,7 @@ class OutboxSender:
             # Read the time again: a silence may have begun while we waited for locks.
             due = drop_silenced(conn, claimed, self._context.database_time(conn))
             receivers = stored_receivers.of_ids(conn, [each.endpoint_id for each in due])
+            _explain_waiting(conn, now_s)
         return [(each, receivers[each.endpoint_id], now_s) for each in due]
 
     def _attempt(self, delivery: Delivery, receiver: Receiver, now_s: float) -> None:
@@ -133,6 +135,8 @@ class OutboxSender:
 
     def _sent(self, delivery: Delivery, receiver: Receiver, now_s: float) -> AttemptResult:
         if receiver.locked is not None:
+            # The key is here, or it would not be claimed: the secrets were changed, and no wait
+            # mends that. So it fails like a wrong address, until a person sets it up anew.
             return AttemptResult(None, receiver.locked)
         try:
             message = _message(delivery, receiver)
@@ -206,6 +210,14 @@ class OutboxSender:
         )
         if reason is not None:
             disable_receiver(conn, self._context, delivery, receiver, reason, now_s)
+
+
+def _explain_waiting(conn: Connection, now_s: float) -> None:
+    """Tell operators and readers which messages wait for a key that is not here."""
+    for endpoint_id, why in stored_receivers.without_key(conn).items():
+        number = outbox.note_why_waiting(conn, endpoint_id, why, now_s=now_s)
+        if number:
+            log.warning("alerts wait for a key", receiver=endpoint_id, messages=number, reason=why)
 
 
 def _message(delivery: Delivery, receiver: Receiver) -> Message:

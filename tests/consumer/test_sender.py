@@ -8,7 +8,6 @@ import threading
 import time
 
 import pytest
-from sqlalchemy import text
 from standardwebhooks.webhooks import Webhook
 
 from app.alerts.labels import Matcher, Silence
@@ -507,21 +506,3 @@ BAD_ANSWERS = {
     "redirect": Answer(307),
     "see other": Answer(303),
 }
-
-
-def test_message_to_a_receiver_with_another_key_fails_with_the_reason(notifier, hook):
-    with notifier.store.write() as conn:
-        sealed = conn.execute(text("SELECT sealed FROM endpoints")).scalar_one()
-        wrong = sealed.replace(sealed.split(".")[1], "0badc0de")
-        conn.execute(text("UPDATE endpoints SET sealed = :sealed"), {"sealed": wrong})
-    notifier.fire()
-    assert notifier.dispatch() == 1
-    [(state, attempt, detail)] = outbox(notifier)
-    assert (state, attempt) == ("due", 1)
-    assert "key 0badc0de, which this service does not have" in detail
-    with notifier.store.write() as conn:
-        conn.execute(text("UPDATE endpoints SET sealed = :sealed"), {"sealed": sealed})
-    notifier.pass_time(60)
-    assert notifier.dispatch() == 1
-    assert outbox(notifier)[0][0] == "delivered"
-    assert len(hook.requests) == 1

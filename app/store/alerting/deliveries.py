@@ -22,7 +22,7 @@ class DeliveryRecord:
 
     `job_id` and `rule` are None for a message about no alert, `endpoint_name` and `endpoint_format`
     for a removed receiver. `attempt` counts the attempts begun; `detail` describes the last failed
-    one. `fingerprints` are the alerts that are news in it.
+    one, or says why it waits. `fingerprints` are the alerts that are news in it.
     """
 
     delivery_id: str

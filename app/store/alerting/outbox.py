@@ -13,6 +13,9 @@ Fairness: hanging receivers delay only their own project. Of the projects with d
 one with the fewest attempts in flight is served first. The same holds at the receiver that all
 projects share; among equals, the project with the fewest messages waiting there goes first.
 
+Keys: a sender without the key of a receiver's secrets leaves its messages to others that have it,
+or until the key is there. That counts neither as an attempt nor against the receiver.
+
 Clocks: the database's clock may have been wrong and set back since. A time further ahead than
 any time that is ever set counts as now.
 
@@ -34,6 +37,7 @@ from sqlalchemy import (
     cast,
     func,
     literal,
+    not_,
     or_,
     select,
     true,
@@ -50,6 +54,7 @@ from app.store.alerting import deliveries
 from app.store.alerting.deliveries import MAX_DETAIL, DeliveryRecord
 from app.store.alerting.tables import alerts, endpoints, outbox
 from app.store.columns import clipped, clipped_or_none
+from app.store.credentials.sealing import may_open
 from app.store.database import insert
 from app.trace.job import DEFAULT_PROJECT, project_of
 
@@ -129,6 +134,7 @@ def add(
 def has_due(conn: Connection, *, now_s: float, kinds: Collection[NoticeKind] | None = None) -> bool:
     """Whether there may be something to claim, of these kinds; works in a read transaction."""
     due = select(outbox).where(_is_claimable(now_s), _is_of(kinds))
+    due = due.where(not_(_lacks_key(conn)) | _lacks_reason(now_s))
     return bool(conn.scalar(select(due.exists())))
 
 
@@ -143,8 +149,8 @@ def claim(
     """Claim deliveries to attempt now, of these kinds, in order, for `lease_s`.
 
     At most MAX_PER_RECEIVER attempts are in flight at a receiver, one a minute at a failing one,
-    and MAX_PER_PROJECT at all receivers of a project. Projects take turns. Messages to disabled
-    or removed receivers fail here.
+    and MAX_PER_PROJECT at all receivers of a project. Projects take turns. Messages to receivers
+    whose key is not here are left out; those to disabled or removed receivers fail here.
     """
     _fail_undeliverable(conn, now_s=now_s)
     chosen = _choose(conn, now_s=now_s, limit=limit, kinds=kinds)
@@ -152,6 +158,14 @@ def claim(
     mine = mine.values(attempt=outbox.c.attempt + 1, lease_until_s=now_s + lease_s)
     claimed = conn.execute(mine.returning(outbox.c.seq, *_COLUMNS)).all()
     return [Delivery(*row[1:]) for row in sorted(claimed, key=lambda row: row.seq)]
+
+
+def note_why_waiting(conn: Connection, endpoint_id: str, why: str, *, now_s: float) -> int:
+    """Say why a receiver's messages wait, where nothing is said yet; returns their number."""
+    mine = select(outbox.c.seq).where(outbox.c.endpoint_id == endpoint_id)
+    mine = mine.where(outbox.c.state == "due", _lacks_reason(now_s)).limit(_MAX_NOTED_AT_ONCE)
+    found = conn.execute(mine).scalars().all()
+    return _update_idle(conn, found, now_s=now_s, detail=clipped(why, MAX_DETAIL))
 
 
 def drop_notice(
@@ -253,6 +267,9 @@ MAX_PER_PROJECT = 32
 RECEIVER_DISABLED = "the receiver is disabled"
 RECEIVER_REMOVED = "the receiver was removed"
 _MAX_FAILED_AT_ONCE = 500
+_MAX_NOTED_AT_ONCE = 500
+# Another sender, with the key, has taken a message by then.
+_NOTED_AFTER_S = 5.0
 _AttemptsUnderWay = Counter[tuple[str, str]]  # attempts in flight, by receiver and project
 
 
@@ -302,7 +319,9 @@ def _max_attempts(
     has_due = select(outbox.c.seq).where(outbox.c.endpoint_id == endpoints.c.endpoint_id)
     query = select(endpoints.c.endpoint_id, endpoints.c.probe_at_s)
     has_due = has_due.where(_is_claimable(now_s), _is_of(kinds))
+    # Locked with the rest: a rotation cannot change the key before the secrets are read.
     query = query.where(endpoints.c.is_enabled, has_due.exists())
+    query = query.where(may_open(conn, endpoints.c.sealed))
     query = query.where(_receiver_is_ready(now_s)).order_by(endpoints.c.endpoint_id)
     rows = conn.execute(query.with_for_update(skip_locked=True))
     return {row.endpoint_id: MAX_PER_RECEIVER if row.probe_at_s is None else 1 for row in rows}
@@ -403,6 +422,18 @@ def _is_claimable(now_s: float) -> ColumnElement[bool]:
     )
 
 
+def _lacks_key(conn: Connection) -> ColumnElement[bool]:
+    """Whether a delivery waits for a key that is not here."""
+    locked = select(endpoints.c.endpoint_id).where(endpoints.c.is_enabled)
+    locked = locked.where(not_(may_open(conn, endpoints.c.sealed)))
+    return outbox.c.endpoint_id.in_(locked)
+
+
+def _lacks_reason(now_s: float) -> ColumnElement[bool]:
+    """Whether a delivery has been due for a while, and does not say why."""
+    return outbox.c.detail.is_(None) & (outbox.c.next_at_s <= now_s - _NOTED_AFTER_S)
+
+
 def _is_of(kinds: Collection[NoticeKind] | None) -> ColumnElement[bool]:
     """Whether a delivery is of one of these kinds; None: of any."""
     return true() if kinds is None else outbox.c.kind.in_(sorted(kinds))
@@ -453,16 +484,17 @@ def _drop_outdated(
 ) -> None:
     """Drop failed messages whose alerts are all covered by newer ones.
 
-    Dropped too: untried messages to a failing receiver that are covered, so that it is not sent a
-    firing which is over by then; and all but the newest refresh.
+    Dropped too: untried messages to a failing receiver, or one whose key is not here, that are
+    covered, so that it is not sent a firing which is over by then; and all but the newest refresh.
     """
     if job_id is None:
         return  # not about alerts
     waiting = _due_messages(conn, endpoint_id, job_id, rule, now_s)
-    query = select(endpoints.c.format, endpoints.c.probe_at_s)
+    may_send = may_open(conn, endpoints.c.sealed).label("may_send")
+    query = select(endpoints.c.format, endpoints.c.probe_at_s, may_send)
     to = conn.execute(query.where(endpoints.c.endpoint_id == endpoint_id)).one_or_none()
     keeps_one = to is not None and to.format in FORMATS_WITH_ONE_INCIDENT
-    rests = to is not None and to.probe_at_s is not None
+    rests = to is not None and (to.probe_at_s is not None or not to.may_send)
     outdated = _outdated(waiting, keeps_one=keeps_one, rests=rests)
     if outdated:
         mine = _update_idle(conn, outdated, now_s=now_s, state="outdated", done_s=now_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, delete, func, or_, select
+from sqlalchemy import Connection, delete, func, not_, or_, select
 from sqlalchemy import update as update_rows
 
 from app.alerts.formats.registry import knows_each_alert
@@ -22,7 +22,7 @@ from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_json, ma
 from app.store.alerting.deliveries import MAX_DETAIL
 from app.store.alerting.tables import endpoints
 from app.store.columns import checked_text, clipped
-from app.store.credentials.sealing import keys_of
+from app.store.credentials.sealing import keys_of, may_open
 from app.store.database import insert
 
 
@@ -140,6 +140,14 @@ def all_enabled(conn: Connection) -> list[Receiver]:
     query = select(*_COLUMNS).where(endpoints.c.is_enabled)
     rows = conn.execute(query.order_by(endpoints.c.endpoint_id))
     return [_receiver_of(conn, row) for row in rows]
+
+
+def without_key(conn: Connection) -> dict[str, str]:
+    """Enabled receivers whose key is not here, by id: why nothing can be sent to them from here."""
+    query = select(endpoints.c.endpoint_id, endpoints.c.sealed).where(endpoints.c.is_enabled)
+    query = query.where(not_(may_open(conn, endpoints.c.sealed))).order_by(endpoints.c.endpoint_id)
+    found = {row.endpoint_id: keys_of(conn).why_locked(row.sealed) for row in conn.execute(query)}
+    return {endpoint_id: why for endpoint_id, why in found.items() if why is not None}
 
 
 def has_due_heartbeats(conn: Connection, *, now_s: float) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection, or_
 
 from app.errors import SecretsLocked, StartUpFailed
 
@@ -106,6 +106,13 @@ def keys_of(conn: Connection) -> SecretKeys:
     """The keys of the store that the connection belongs to."""
     found: SecretKeys | None = conn.get_execution_options().get(OPTION)
     return found or SecretKeys()
+
+
+def may_open(conn: Connection, sealed: ColumnElement[str | None]) -> ColumnElement[bool]:
+    """Whether a column has a text that may be opened, as far as its key's id says, or none."""
+    ids = sorted(keys_of(conn).ids)
+    here = [sealed.startswith(f"{_VERSION}.{each}.") for each in ids]
+    return or_(sealed.is_(None), *here)
 
 
 def key_id(key: bytes) -> str:

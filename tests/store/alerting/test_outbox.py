@@ -7,6 +7,7 @@ from app.alerts.notice import Message
 from app.alerts.retry import FAILURES_TO_OPEN, PROBE_EVERY_S
 from app.errors import Conflict, DeliveryNotFound
 from app.store.alerting import alerts, deliveries, outbox, receivers, silences
+from app.store.database import Store
 from tests.store.factories import alert, register, silence, webhook_receiver
 
 LEASE_S = 30.0
@@ -447,3 +448,33 @@ def test_disabled_receiver_gets_no_replay(store, add_message, claim, fail):
         receivers.disable(conn, "hook", reason="", now_s=1.0)
     with pytest.raises(Conflict, match="enable it first"), store.write() as conn:
         outbox.replay(conn, "default", delivery_id, 200.0)
+
+
+def test_messages_to_a_receiver_whose_key_is_not_here_stay_for_other_senders(
+    url, add_message, claim
+):
+    add_message()
+    keyless = Store(url)
+    with keyless.read() as conn:
+        assert not outbox.has_due(conn, now_s=100.0)
+        assert outbox.has_due(conn, now_s=200.0), "somebody should say why it waits"
+    with keyless.write() as conn:
+        assert outbox.claim(conn, now_s=200.0, lease_s=LEASE_S, limit=9) == []
+        assert "there is no key" in receivers.without_key(conn)["hook"]
+        assert outbox.note_why_waiting(conn, "hook", "no key", now_s=200.0) == 1
+        assert not outbox.has_due(conn, now_s=200.0)
+    keyless.close()
+    [delivery] = claim(now_s=200.0)
+    assert delivery.attempt == 1
+
+
+def test_a_receiver_switched_off_whose_key_is_not_here_has_no_messages_due(url, add_message, store):
+    add_message()
+    with store.write() as conn:
+        receivers.disable(conn, "hook", reason="broken", now_s=100.0)
+    keyless = Store(url)
+    with keyless.write() as conn:
+        assert outbox.has_due(conn, now_s=101.0)
+        assert outbox.claim(conn, now_s=101.0, lease_s=LEASE_S, limit=9) == []
+        assert not outbox.has_due(conn, now_s=101.0)
+    keyless.close()

@@ -51,8 +51,8 @@ class DeliveryOut(ResponseModel):
         description="Time of the next attempt; null if no attempt is due."
     )
     detail: str | None = Field(
-        description="Error of the last failed attempt; for the operator's receiver, only "
-        "shown to the operator."
+        description="Error of the last failed attempt, or why the message waits; for the "
+        "operator's receiver, only shown to the operator."
     )
     created_at: datetime
     done_at: datetime | None
