@@ -14,12 +14,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from app.advice.facts import MAX_LIST_CHARS
+from app.alerts.rules.rule_text import MAX_RULES
+from app.engine.questions.edits import MAX_EDITS
 from benchmarks.measuring import BenchmarkFailed
 from benchmarks.service.pushing import StepFeed, stages_of
 from benchmarks.service.stack import JOB, StackUnderTest, running_stack
@@ -36,30 +40,86 @@ _TIMEOUT_S = 30.0
 _WINDOW_WITHIN_S = 120.0
 _WINDOW = f"/api/v1/jobs/{JOB}/windows/latest"
 _YAML, _JSON = "application/yaml", "application/json"
-_EDITS = {"edits": [{"op": "set", "value": 1.0}] * 5_000}
+_CHECK = "/api/v1/rules/check"
+# What an answered, a postponed and a too costly computation end with.
+_COMPUTED = ("200", "429", "413")
 
-HostileKind = tuple[str, str, str, bytes]  # method, path, content type, body
-KINDS: Mapping[str, HostileKind] = {
-    "nested rules": ("POST", "/api/v1/rules/check", _YAML, repeated("[")(128_000).encode()),
-    "long rules": (
-        "POST",
-        "/api/v1/rules/check",
-        _YAML,
-        repeated("a,", "rules: [", "]")(128_000).encode(),
-    ),
-    "questions": ("POST", f"{_WINDOW}/what-if", _JSON, json.dumps(_EDITS).encode()),
-    "nested json": ("POST", f"{_WINDOW}/what-if", _JSON, b"[" * 1_000_000),
-    "steps": ("GET", f"{_WINDOW}?steps=0-7&per_step=true", "", b""),
-    "advice": ("GET", f"{_WINDOW}/advice?document_lengths={'9,' * 4000}9", "", b""),
-    "critical path": ("GET", f"{_WINDOW}/critical-path", "", b""),
-    "charts": ("GET", f"{_WINDOW}/charts/workers", "", b""),
-    "pictures": ("GET", f"{_WINDOW}/charts/workers.png", "", b""),
-    "downloads": ("GET", f"{_WINDOW}/timeline", "", b""),
-    "comparison": ("GET", f"/api/v1/compare?a={JOB}:latest&b={JOB}:recent", "", b""),
-    "fleet": ("GET", "/api/v1/fleet", "", b""),
-    "search": ("GET", f"/api/v1/search?q={'a' * 100}", "", b""),
-    "metrics": ("GET", "/metrics", "", b""),
+
+@dataclass(frozen=True, slots=True)
+class HostileKind:
+    """One request; `is_valid` if it has to reach what it makes the service compute."""
+
+    method: str
+    path: str
+    media: str = ""
+    body: bytes = b""
+    is_valid: bool = True
+
+
+def _question(edit: Mapping[str, Any]) -> bytes:
+    """As many edits as one question may have."""
+    return json.dumps({"edits": [edit] * MAX_EDITS}, separators=(",", ":")).encode()
+
+
+def _asked(path: str) -> HostileKind:
+    return HostileKind("GET", path)
+
+
+_FACTOR = {"kind": "factor", "value": 1.01}
+# 8 KB each: a hundred of them are nearly the largest body that a question may have.
+_SELECT = {
+    "op_types": ["compute", "pp-comm", "dp-comm", "comm"] * 50,
+    "stages": [0] * 1_500,
+    "dp_ranks": [0] * 1_500,
 }
+_RULES = "rules:\n" + "".join(
+    f"  - {{name: a{number}, on: slowdown, above: 1.2}}\n" for number in range(MAX_RULES)
+)
+KINDS: Mapping[str, HostileKind] = {
+    "nested rules": HostileKind(
+        "POST", _CHECK, _YAML, repeated("[")(128_000).encode(), is_valid=False
+    ),
+    "long rules": HostileKind(
+        "POST", _CHECK, _YAML, repeated("a,", "rules: [", "]")(128_000).encode(), is_valid=False
+    ),
+    "rules": HostileKind("POST", _CHECK, _YAML, _RULES.encode()),
+    "questions": HostileKind("POST", f"{_WINDOW}/what-if", _JSON, _question({"change": _FACTOR})),
+    "questions that select": HostileKind(
+        "POST", f"{_WINDOW}/what-if", _JSON, _question({"change": _FACTOR, "select": _SELECT})
+    ),
+    "wrong questions": HostileKind(
+        "POST",
+        f"{_WINDOW}/what-if",
+        _JSON,
+        json.dumps({"edits": [{"op": "set", "value": 1.0}] * 5_000}).encode(),
+        is_valid=False,
+    ),
+    "nested json": HostileKind(
+        "POST", f"{_WINDOW}/what-if", _JSON, b"[" * 1_000_000, is_valid=False
+    ),
+    "steps": _asked(f"{_WINDOW}?steps=0-7&per_step=true"),
+    "advice": _asked(f"{_WINDOW}/advice?document_lengths={'9,' * (MAX_LIST_CHARS // 2 - 1)}9"),
+    "critical path": _asked(f"{_WINDOW}/critical-path"),
+    "charts": _asked(f"{_WINDOW}/charts/workers"),
+    "pictures": _asked(f"{_WINDOW}/charts/workers.png"),
+    "downloads": _asked(f"{_WINDOW}/timeline"),
+    "comparison": _asked(f"/api/v1/compare?a={JOB}:latest&b={JOB}:recent"),
+    "fleet": _asked("/api/v1/fleet"),
+    "search": _asked(f"/api/v1/search?q={'a' * 100}"),
+    "metrics": _asked("/metrics"),
+}
+
+
+def check_reached(name: str, kind: HostileKind, answers: Mapping[str, int]) -> None:
+    """Return if requests of this kind got as far as they were meant to.
+
+    Raises:
+        BenchmarkFailed: a valid kind was only refused, so that nothing it computes was measured.
+    """
+    if kind.is_valid and not any(answers.get(status) for status in _COMPUTED):
+        raise BenchmarkFailed(
+            f"{name}: none of its requests was answered {', '.join(_COMPUTED)}: {dict(answers)}"
+        )
 
 
 def hostile(
@@ -70,8 +130,8 @@ def hostile(
     """Time pushes and /healthz while callers with a read token send one kind of hostile request.
 
     Every caller sends its next request as soon as it has its answer, and every third one hangs up
-    after 50 ms. Exits with 1 where the 99th percentile of either is over 500 ms. Starts a stack of
-    its own.
+    after 50 ms. Exits with 1 where the 99th percentile of either is over 500 ms, or a kind that is
+    to be computed was only refused. Starts a stack of its own.
 
     Example: python -m benchmarks hostile --only rules
     """
@@ -87,6 +147,7 @@ def hostile(
         for name, kind in KINDS.items():
             if only in name:
                 found[name] = _under(target, token, kind, callers, seconds, probes)
+                check_reached(name, kind, found[name]["answers"])
                 typer.echo(json.dumps({name: found[name]}), err=True)
     typer.echo(json.dumps(found))
     slowest_ms = max(max(each["push_p99_ms"], each["healthz_p99_ms"]) for each in found.values())
@@ -126,10 +187,10 @@ def _attack(port: int, token: str, kind: HostileKind, callers: int, parent: Conn
 async def _callers(
     port: int, token: str, kind: HostileKind, callers: int, parent: Connection
 ) -> None:
-    method, path, media, body = kind
-    head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n"
-    head += f"content-type: {media}\r\n" if media else ""
-    message = f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+    head = f"{kind.method} {kind.path} HTTP/1.1\r\nhost: localhost\r\n"
+    head += f"authorization: Bearer {token}\r\ncontent-length: {len(kind.body)}\r\n"
+    head += f"content-type: {kind.media}\r\n" if kind.media else ""
+    message = f"{head}connection: close\r\n\r\n".encode() + kind.body
     statuses: Counter[str] = Counter()
 
     async def call(number: int) -> None:

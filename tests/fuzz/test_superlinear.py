@@ -6,11 +6,15 @@ from contextlib import suppress
 import pytest
 import yaml
 
+from app.alerts.rules import rule_text
 from app.alerts.rules.rule_text import parse_rules
 from app.errors import PacelineError
+from app.trace.readers.op_spool import OpSpool
 from app.trace.readers.published import meta
+from app.trace.readers.registry import FORMATS, SCORE_FORMATS
 from tests.benchmarks.running import run_benchmark
 from tests.harness.fuzz.input_families import YAML, growth_exponent, reader_growth
+from tests.harness.fuzz.repeated_records import importer, record_families
 
 
 @pytest.mark.parametrize(
@@ -57,9 +61,64 @@ def test_meta_files_take_time_in_proportion_to_their_size(tmp_path):
     assert wrong == []
 
 
+@pytest.mark.parametrize("name", [*FORMATS, *SCORE_FORMATS])
+def test_records_take_time_in_proportion_to_their_number(name, tmp_path):
+    # A few of each format: the long form has all, and larger ones.
+    families = list(record_families(name))
+    read, taken, wrong = importer(name, tmp_path), 0, []
+    for label, files in families[:: max(1, len(families) // 6)]:
+        taken += read(files(1_000))
+        if reader_growth(read, files, 5_000).is_wrong:
+            wrong.append(label)
+    assert wrong == []
+    assert taken  # what is refused at once costs nothing
+
+
+def test_steps_that_never_end_are_not_cut_again_for_each_of_them(tmp_path):
+    # Each message's spans were sorted with all that waited: 54, 132 and 369 ms for n, 2n and 4n.
+    files = dict(record_families("otlp"))["rank1.pb steps without a number"]
+    assert not reader_growth(importer("otlp", tmp_path), files, 20_000).is_wrong
+
+
+def test_a_loop_over_all_ranks_for_each_rank_is_found(tmp_path, monkeypatch):
+    place = OpSpool.place
+
+    def slow_place(spool, rank, *where, **more):
+        sum(range(500 * len(spool._places)))
+        place(spool, rank, *where, **more)
+
+    monkeypatch.setattr(OpSpool, "place", slow_place)
+    families = dict(record_families("ndtimeline"))
+    read = importer("ndtimeline", tmp_path)
+    one_rank, many_ranks = (
+        families[f"ndtimeline.jsonl document item 0: {which}"]
+        for which in ("start_ts and step distinct", "dp_rank and rank distinct")
+    )
+    assert not reader_growth(read, one_rank, 20_000).is_wrong
+    assert reader_growth(read, many_ranks, 20_000).is_wrong
+
+
+def test_a_loop_over_all_rules_for_each_rule_is_found(monkeypatch):
+    repeated_names = rule_text.repeated_names
+
+    def slow_names(rules):
+        sum(range(50 * len(rules) ** 2))
+        return repeated_names(rules)
+
+    name = "check_rules application/json rules item 0: name distinct, up to the limit"
+    only = ("--only", name, "--no-files")
+    result = run_benchmark("superlinear", *only)
+    assert (result.exit_code, json.loads(result.stdout)["inputs"]) == (0, 1)
+    monkeypatch.setattr(rule_text, "repeated_names", slow_names)
+    result = run_benchmark("superlinear", *only)
+    assert (result.exit_code, [*json.loads(result.stdout)["wrong"]]) == (1, [name])
+
+
 def test_hostile_bodies_hold_up_no_other_request():
-    result = run_benchmark("superlinear", "--only", "check_rules application/json", "--no-files")
+    result = run_benchmark(
+        "superlinear", "--only", "check_rules application/json rules", "--no-files"
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["inputs"] > 20
+    assert found["inputs"] > 200  # in each field of a rule, and rules again and again
     assert found["longest_block_s"] <= 0.05

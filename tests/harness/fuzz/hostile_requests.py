@@ -5,6 +5,7 @@ The application is called without a socket, so that all CPU that a request costs
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +13,8 @@ from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI
 
-from tests.harness.fuzz.input_families import (
-    JSON,
-    MIN_COST_S,
-    TEXTS,
-    YAML,
-    Family,
-    Growth,
-    with_field,
-)
+from tests.harness.fuzz.hostile_bodies import AnyFamily, bodies_of
+from tests.harness.fuzz.input_families import MIN_COST_S, TEXTS, Growth
 
 # Request lines and headers have at most 16 KiB.
 MAX_QUERY_BYTES = 12_000
@@ -30,15 +24,20 @@ _CHART_NAMES = {"/windows/{window}/charts/": "workers", "/compare/": "steps"}
 
 @dataclass(frozen=True, slots=True)
 class HostileRequest:
-    """A request whose part, a parameter or the body, is a family's text of any size."""
+    """A request whose part, a parameter or the body, is a family's text of any size.
+
+    `most` is the largest size of a family that counts items, of which a request has at most so
+    many; the size of the others is in bytes.
+    """
 
     name: str
     method: str
     path: str
-    family: Family
+    family: AnyFamily
     media: str | None = None
     parameter: str | None = None
     query: Mapping[str, str] | None = None
+    most: int | None = None
 
     def scope(self, token: str, size: int) -> tuple[dict[str, Any], bytes]:
         """The ASGI scope and the body at a size in bytes."""
@@ -46,9 +45,9 @@ class HostileRequest:
         headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {token}".encode())]
         query, body = dict(self.query or {}), b""
         if self.parameter is not None:
-            query[self.parameter] = text
+            query[self.parameter] = str(text)
         else:
-            body = text.encode()
+            body = text.encode() if isinstance(text, str) else text
             headers.append((b"content-type", (self.media or "").encode()))
             headers.append((b"content-length", b"%d" % len(body)))
         raw_query = urlencode(query, safe="*?[]()/:,.-+! ").replace(" ", "+").encode()
@@ -100,21 +99,11 @@ def _with_parameters(
 def _with_bodies(
     method: str, path: str, operation: Mapping[str, Any], document: Mapping[str, Any]
 ) -> Iterator[HostileRequest]:
-    for media, content in operation.get("requestBody", {}).get("content", {}).items():
-        label = f"{operation['operationId']} {media}"
-        whole = YAML if media == "application/yaml" else JSON
-        for family, text in whole.items():
-            yield HostileRequest(f"{label}: {family}", method, path, text, media)
-        if not media.endswith("json"):
-            continue
-        schema = content["schema"]
-        if "$ref" in schema:
-            schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
-        body = content.get("example") or (schema.get("examples") or [{}])[0]
-        for field in schema.get("properties", {}):
-            for family, text in JSON.items():
-                name, given = f"{label} {field}: {family}", with_field(body, field, text)
-                yield HostileRequest(name, method, path, given, media)
+    for each in bodies_of(operation, document):
+        name = f"{operation['operationId']} {each.name}"
+        yield HostileRequest(
+            name, method, path, each.family, each.media, query=each.query, most=each.most
+        )
 
 
 class InProcessApi:
@@ -123,6 +112,7 @@ class InProcessApi:
     def __init__(self, app: FastAPI, token: str) -> None:
         self._app = app
         self._token = token
+        self.statuses: Counter[int] = Counter()
 
     async def growth(self, request: HostileRequest, size: int) -> Growth:
         """Figures of a request whose part is `size`, twice and four times as large."""
@@ -145,7 +135,9 @@ class InProcessApi:
             is_sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        async def send(_message: Any) -> None:
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.statuses[message["status"]] += 1
             await asyncio.sleep(0)
 
         clock = _LoopClock()

@@ -6,16 +6,17 @@ times.
 """
 
 import gc
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from app.main import GC_THRESHOLDS
 
 Family = Callable[[int], str]
+T = TypeVar("T")
 # Below this many seconds at the largest size, growth is that of the clock's noise.
 MIN_COST_S = 0.02
 MAX_EXPONENT = 1.2
@@ -92,10 +93,15 @@ YAML: Mapping[str, Family] = {
     "words": repeated("a "),
     "base 60": repeated("1:", "a: 1:", "1\n"),
     "digits": repeated("9", "a: "),
-    "rules": _numbered(lambda number: f"  - name: a{number}\n    on: slowdown\n", "rules:\n"),
+    "rules": _numbered(
+        lambda number: f"  - name: a{number}\n    on: slowdown\n    above: 1.2\n", "rules:\n"
+    ),
     "wrong rules": repeated("  - {a: b}\n", "rules:\n"),
     "inhibited rules": _numbered(
-        lambda number: f"  - {{name: a{number}, on: slowdown, inhibits: [a{number}]}}\n", "rules:\n"
+        lambda number: (
+            f"  - {{name: a{number}, on: slowdown, above: 1.2, inhibits: [a{number ^ 1}]}}\n"
+        ),
+        "rules:\n",
     ),
 }
 
@@ -120,14 +126,6 @@ JSON: Mapping[str, Family] = {
     "keys": _numbered(lambda number: f'"k{number}":1,', "{", '"k":1}'),
     "equal keys": repeated('"k":1,', "{", '"k":1}'),
 }
-
-
-def with_field(body: Mapping[str, object], field: str, family: Family) -> Family:
-    """A JSON object whose field has the family's value."""
-    others = {name: value for name, value in body.items() if name != field}
-    inner = json.dumps(others)[1:-1]
-    before = f"{{{inner}{', ' if inner else ''}{json.dumps(field)}: "
-    return lambda size: f"{before}{family(size)}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +175,8 @@ def collector_of_a_server() -> Iterator[None]:
         gc.unfreeze()
 
 
-def reader_growth(read: Callable[[str], None], family: Family, size: int) -> Growth:
-    """Figures of a reader of texts of `size`, twice and four times as many bytes."""
+def reader_growth(read: Callable[[T], object], family: Callable[[int], T], size: int) -> Growth:
+    """Figures of a reader of texts or files of `size`, twice and four times as many bytes."""
     with collector_of_a_server():
         found = _growth_once(read, family, size)
         for _ in range(NUM_REPEATS):
@@ -188,8 +186,8 @@ def reader_growth(read: Callable[[str], None], family: Family, size: int) -> Gro
     return found
 
 
-def _growth_once(read: Callable[[str], None], family: Family, size: int) -> Growth:
-    def cost_s(text: str) -> float:
+def _growth_once(read: Callable[[T], object], family: Callable[[int], T], size: int) -> Growth:
+    def cost_s(text: T) -> float:
         began_s = time.process_time()
         read(text)
         return time.process_time() - began_s

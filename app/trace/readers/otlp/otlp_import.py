@@ -125,6 +125,8 @@ NAME = "otlp"
 __all__ = ["NAME", "open_files", "sample"]
 _MOVED = ("optype", "mc", "mb_id", "seq_id", "start_ns", "duration_ns")
 MAX_WAITING = 1_000_000  # spans in memory, some 250 bytes each
+# A rank's spans are cut into steps again once there are so many times those that were left over.
+_GROWTH_BETWEEN_CUTS = 1.5
 
 
 class OtlpImport(SpooledImport):
@@ -135,6 +137,7 @@ class OtlpImport(SpooledImport):
         self._names = SpanNames(options.patterns)
         self._places: dict[int, tuple[int, int]] = {}
         self._ranks: dict[int, WaitingSpans] = {}
+        self._left_over: dict[int, int] = {}  # spans in no complete step at the last look, by rank
         self._tally = OtlpCounts()
         self._waiting = 0
         self._where = paths[0].name
@@ -201,7 +204,8 @@ class OtlpImport(SpooledImport):
             has_mark |= self._names.is_step(span)
             self._tally.outside += not waiting.add(self._names.renamed(span))
         self._waiting += len(waiting.spans) - before
-        if has_mark:
+        # Spans that never become a step would else be sorted again for each mark that comes.
+        if has_mark and len(waiting.spans) >= _GROWTH_BETWEEN_CUTS * self._left_over.get(rank, 0):
             yield from self._ready(rank)
         if self._waiting > MAX_WAITING:
             raise InvalidTrace(
@@ -215,6 +219,7 @@ class OtlpImport(SpooledImport):
         ready, before = waiting.ready(self._names.optypes, is_end=is_end), len(waiting.spans)
         self._tally.outside += waiting.done(ready)
         self._waiting -= before - len(waiting.spans)
+        self._left_over[rank] = len(waiting.spans)
         for step in ready.steps:
             self._tally.add(step)
             if not step.broken:
