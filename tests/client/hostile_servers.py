@@ -102,3 +102,20 @@ def hostile_server(kind):
         found.close()
         thread.join()
         found.close_sockets()
+
+
+@contextmanager
+def endless_lookups(monkeypatch):
+    """No name is found and none refused, until the end; an event that is set at the first."""
+    is_asked, is_over = threading.Event(), threading.Event()
+
+    def look_up(*_, **__):
+        is_asked.set()
+        is_over.wait()
+        raise socket.gaierror("the test is over")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    try:
+        yield is_asked
+    finally:
+        is_over.set()

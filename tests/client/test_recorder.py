@@ -15,6 +15,7 @@ from app.ingest.wire.codec import BINARY_TYPE, decode
 from app.trace import ops
 from app.trace.ops import FIRST_USER_CODE, OP_CODES
 from tests.client.conftest import SIZES, TOKEN
+from tests.client.hostile_servers import endless_lookups
 from tests.client.recorders import WITHIN_S, close_unreachable, recorder
 
 GC, OPTIMIZER, FORWARD = (OP_CODES[name] for name in ("gc", "optimizer", "forward-compute"))
@@ -479,6 +480,14 @@ def test_end_job_warns_once_and_returns_whatever_happens(paceline, unused_url, c
     [record] = caplog.records
     assert "the end of job 'j' could not be reported" in record.getMessage()
     assert ("PACELINE_TOKEN" in record.getMessage()) == (fault == "refused")
+
+
+def test_end_job_does_not_wait_for_a_name_that_takes_for_ever(monkeypatch, caplog):
+    with endless_lookups(monkeypatch) as is_asked:
+        assert end_job("http://nowhere", TOKEN, "j", timeout_s=0.3) is False
+        assert is_asked.is_set()
+    [record] = caplog.records
+    assert "no answer within 0.3 s" in record.getMessage()
 
 
 def test_end_job_posts_to_the_escaped_job_path(paceline):

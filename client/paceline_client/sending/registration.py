@@ -9,9 +9,11 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from .contact import advice_on
+from .time_limit import within
 from .transport import TIMEOUT_S, Answer, Transport, Unreachable, job_path
 
 END_WITHIN_S = 5.0
+BEFORE_END = 0.95  # of the timeout, to have the reason in time where a request takes all of it
 
 log = logging.getLogger("paceline_client")
 
@@ -72,33 +74,44 @@ def end_job(url: str, token: str, job: str, timeout_s: float = END_WITHIN_S) -> 
     """Report that the job has ended; whether the server has noted it.
 
     Closing the recorders of all workers does the same: this is for scripts without a recorder, or
-    for a job that is to end before its processes do. Never raises, and returns within the timeout:
-    a training that is done must not fail because nobody could be told. Why is logged once.
+    for a job that is to end before its processes do. Never raises, and returns within the timeout,
+    however long the server's name takes to look up: a training that is done must not fail, nor
+    wait, because nobody could be told. Why is logged once.
     """
-    until_s, delay_s, reason = time.monotonic() + timeout_s, 0.2, "no attempt was made"
+    reasons = [f"no answer within {timeout_s:g} s"]
+    until_s = time.monotonic() + BEFORE_END * timeout_s
+    if within(timeout_s, lambda: _end_until(until_s, url, token, job, reasons)):
+        return True
+    log.warning(
+        "paceline: the end of job %r could not be reported: %s. It shows as stalled in a few "
+        "minutes; end it on its page, or with POST /api/v1/jobs/JOB/end",
+        job,
+        reasons[-1],
+    )
+    return False
+
+
+def _end_until(until_s: float, url: str, token: str, job: str, reasons: list[str]) -> bool:
+    """Try to end the job; whether that was noted. Adds why not to the reasons."""
+    delay_s = 0.2
     try:
         while (left_s := until_s - time.monotonic()) > 0:
             try:
                 request_end(url, token, job, timeout_s=left_s)
             except Unreachable as error:
-                reason = str(error)
+                reasons.append(str(error))
             except Refused as refused:
                 reason = str(refused)
                 if not refused.answer.retryable:
-                    reason += f". {advice_on(refused.answer.status)}"
-                    break
+                    reasons.append(f"{reason}. {advice_on(refused.answer.status)}")
+                    return False
+                reasons.append(reason)
             else:
                 return True
             time.sleep(max(0.0, min(delay_s, until_s - time.monotonic())))
             delay_s *= 2
     except Exception as error:  # an address that is none
-        reason = str(error)
-    log.warning(
-        "paceline: the end of job %r could not be reported: %s. It shows as stalled in a few "
-        "minutes; end it on its page, or with POST /api/v1/jobs/JOB/end",
-        job,
-        reason,
-    )
+        reasons.append(str(error))
     return False
 
 
