@@ -67,24 +67,28 @@ def close_all(recorders: Iterable[Closable], timeout_s: float, *, at_exit: bool 
     closing = list(recorders)
     ending = [each for each in closing if each in _live]  # the others have ended before
     began_s = time.monotonic()
+
+    def left_s() -> float:
+        return max(0.0, began_s + timeout_s - time.monotonic())
+
     ended = how_it_ends()
     for recorder in closing:
         untrack(recorder)
         recorder.hurry()
     if not ended.is_clean:  # the job may end before its last operations come
         for recorder in ending:
-            reporter.tell(id(recorder), ended)
+            reporter.tell(id(recorder), ended, timeout_s=left_s())
     for recorder in closing:
         recorder.flush(began_s + DELIVERING_SHARE * timeout_s - time.monotonic())
     if ended.is_clean:
         for recorder in ending:
-            reporter.tell(id(recorder), ended, at_exit=at_exit)
+            reporter.tell(id(recorder), ended, at_exit=at_exit, timeout_s=left_s())
     for recorder in closing:
         recorder.begin_closing()
     for recorder in closing:
-        recorder.wait_closed(max(0.0, began_s + timeout_s - time.monotonic()))
+        recorder.wait_closed(left_s())
     if ending:
-        reporter.wait_told(max(0.0, began_s + timeout_s - time.monotonic()))
+        reporter.wait_told(left_s())
 
 
 @atexit.register

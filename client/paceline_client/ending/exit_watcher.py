@@ -4,9 +4,12 @@ A process that is killed cannot say so. This one is started once per training pr
 `process_end.py`, as a script, and waits in the kernel: it uses no CPU time. It learns of the end
 from a socket and from the process itself, sends one request per recorder, and ends.
 
-Lines from the socket are JSON objects about the recorder `id`: `watch` (where to report, and the
-fields of the report), `end` (how the recorder ended) or `forget`. Any other text is what
+Lines from the first socket are JSON objects about the recorder `id`: `watch` (where to report, and
+the fields of the report), `end` (how the recorder ended) or `forget`. In the second is what
 `faulthandler` writes when the training process receives SIGTERM.
+
+It is started with all signals blocked: one to all processes of a service, a Slurm step or a user
+is no reason to end before it has reported.
 """
 
 from __future__ import annotations
@@ -31,71 +34,99 @@ MAX_MESSAGE = 500
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 DELIVERED = b"."
 CREDENTIALS = struct.Struct("3i")  # of a socket's sender: process, user, group
+LINES, SIGNALS, PROCESS = 0, 1, 3  # descriptors of the two sockets, and of the process
+STATUS_WITHIN_S = 0.5  # after the end, until the kernel tells how
+
+# Of Linux's include/uapi/linux/pidfd.h, as of 6.15: _IOWR(0xFF, 11, struct pidfd_info).
+PIDFD_INFO = struct.Struct("2Q11Ii")  # its mask first, the wait status last
+PIDFD_GET_INFO = 3 << 30 | PIDFD_INFO.size << 16 | 0xFF << 8 | 11
+PIDFD_INFO_EXIT = 1 << 3
+PF_EXITING = 4
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 Report = dict[str, Any]
 
 
-def main(pid: int) -> None:
-    """Watch the process until it has ended and was reported."""
+def main(pid: int, *, has_descriptor: bool) -> None:
+    """Watch the process until it has ended and was reported.
+
+    `has_descriptor`: `PROCESS` is one that is readable once the process has ended. It is of the
+    right process even where that ended, and its number was given away, before this one began.
+    """
     if os.fork():  # nobody has to wait for an orphan
         os._exit(0)
-    _close_inherited()
-    Watcher(pid).run()
+    kept = PROCESS if has_descriptor else 2
+    _close_inherited(above=kept)
+    sockets = socket.socket(fileno=LINES), socket.socket(fileno=SIGNALS)
+    Watcher(pid, *sockets, PROCESS if has_descriptor else None).run()
 
 
 class Watcher:
     """What is known of one training process."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(
+        self, pid: int, lines: socket.socket, signals: socket.socket, process: int | None
+    ) -> None:
         self._pid = pid
-        self._socket = socket.socket(fileno=0)
+        self._process = process  # a descriptor; None on Linux before 5.3
+        self._lines = lines
+        self._signals = signals
+        self._oom_kills = _oom_kills()
         self._watched: dict[int, dict[str, Any]] = {}
         self._doubtful: list[dict[str, Any]] = []  # said to be finished, before the exit status
         self._is_terminated = False
         self._text = b""
+        self._status: int | None = None  # of the process, once known
 
     def run(self) -> None:
         """Read lines until the process has ended, then report for all recorders that are left."""
-        process = _opened(self._pid)
-        sources = [0] if process is None else [0, process]
+        process = self._process
+        sources: list[Any] = [self._lines] if process is None else [self._lines, process]
         while True:
             timeout_s = POLL_S if process is None else None
             ready = select.select(sources, [], [], timeout_s)[0]
-            if 0 in ready and not self._read():
+            if self._lines in ready and not self._read():
+                self._status = _status_in_proc(self._pid)  # before its parent can ask for it
                 break
             if process in ready or (process is None and not _is_alive(self._pid)):
-                while select.select([0], [], [], 0)[0] and self._read():
+                while select.select([self._lines], [], [], 0)[0] and self._read():
                     pass
                 break
-        if (self._watched or self._doubtful) and self._has_ended(process):
+        if (self._watched or self._doubtful) and self._has_ended():
             self._report_end()
 
     def _read(self) -> bool:
-        """Take in what is in the socket; False at its end."""
+        """Take in what is in the socket of lines; False at its end."""
         try:
-            data, sender = self._received()
+            data = self._lines.recv(65536)
         except OSError:  # reset
-            data, sender = b"", None
-        if data and sender not in (None, self._pid):
-            return True  # a forked child got SIGTERM before it could let go of the socket
+            data = b""
+        self._notice_sigterm()  # which came before these lines
         *lines, self._text = (self._text + data).split(b"\n")
         for line in lines:
             self._take(line)
         return bool(data)
 
-    def _received(self) -> tuple[bytes, int | None]:
-        """What is in the socket from one process, and which that is; None where it is not told."""
-        data, told, _, _ = self._socket.recvmsg(65536, socket.CMSG_SPACE(CREDENTIALS.size))
-        for level, kind, content in told:
-            if level == socket.SOL_SOCKET and kind == getattr(socket, "SCM_CREDENTIALS", None):
-                return data, int(CREDENTIALS.unpack(content[: CREDENTIALS.size])[0])
-        return data, None
+    def _notice_sigterm(self) -> None:
+        """Whether the process has got SIGTERM by now.
+
+        A forked child may have got it as well, before it could let go of the socket.
+        """
+        flags, space = socket.MSG_DONTWAIT, socket.CMSG_SPACE(CREDENTIALS.size)
+        with contextlib.suppress(OSError):  # nothing more
+            while True:
+                data, told, _, _ = self._signals.recvmsg(65536, space, flags)
+                if not data:
+                    return
+                if _sender(told) in (None, self._pid):
+                    self._is_terminated = True
 
     def _take(self, line: bytes) -> None:
-        if not line.startswith(b"{"):
-            self._is_terminated = self._is_terminated or bool(line.strip())
+        try:
+            message = json.loads(line)
+        except ValueError:  # one of which only a part had room in the socket
             return
-        message = json.loads(line)
         key = message["id"]
         if "watch" in message:
             self._watched[key] = message["watch"]
@@ -108,10 +139,12 @@ class Watcher:
             deliver(watched, end, REPORT_WITHIN_S)
             if message.get("at_exit") and end["outcome"] == "finished":
                 self._doubtful.append(watched)
-        _write(DELIVERED)
+        with contextlib.suppress(OSError):  # nobody waits for it
+            self._lines.send(DELIVERED)
 
-    def _has_ended(self, process: int | None) -> bool:
+    def _has_ended(self) -> bool:
         """Whether the process has ended, and not only closed the socket."""
+        process = self._process
         until_s = time.monotonic() + ENDING_S
         while time.monotonic() < until_s:
             if process is not None and select.select([process], [], [], ENDING_S)[0]:
@@ -122,17 +155,33 @@ class Watcher:
         return False
 
     def _report_end(self) -> None:
-        end = _end_of(self._pid)
+        self._notice_sigterm()
+        status = self._status if self._status is not None else _status_of(self._pid, self._process)
+        if status is not None:
+            end = _end_of_status(status)
+        elif _oom_kills() > self._oom_kills:
+            end = {"outcome": "killed", "signal": int(signal.SIGKILL)}
+        else:
+            end = {"outcome": "ended"}
         if self._is_terminated:
             end = {"outcome": "terminated", "signal": int(signal.SIGTERM)}
-        if end["outcome"] in ("failed", "killed"):
+        if end["outcome"] in ("failed", "killed", "ended"):
             end = {**end, **elastic_error()}
         if "exit_code" in end or "signal" in end:
             for watched in self._doubtful:
                 deliver(watched, end, REPORT_WITHIN_S)
         for watched in self._watched.values():
-            if end["outcome"] != "finished" or watched["ends_job"]:
+            # What may have been a success ends no job that is not to end by that.
+            if end["outcome"] not in ("finished", "ended") or watched["ends_job"]:
                 deliver(watched, end, REPORT_WITHIN_S)
+
+
+def _sender(told: list[tuple[int, int, bytes]]) -> int | None:
+    """Which process has written what was received with this; None where it is not told."""
+    for level, kind, content in told:
+        if level == socket.SOL_SOCKET and kind == getattr(socket, "SCM_CREDENTIALS", None):
+            return int(CREDENTIALS.unpack(content[: CREDENTIALS.size])[0])
+    return None
 
 
 def deliver(watched: dict[str, Any], end: Report, within_s: float) -> bool:
@@ -175,17 +224,55 @@ def elastic_error() -> Report:
         return {}
 
 
-def _end_of(pid: int) -> Report:
-    """How the process ended, if its parent has not asked for it yet: then only the kernel knew."""
-    for _ in range(20):
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            break
-        if fields[0] == b"Z":
-            return _end_of_status(int(fields[49]))
+def _status_of(pid: int, process: int | None) -> int | None:
+    """Wait status of a process that has ended; None where its parent alone has been told it.
+
+    That is on Linux before 6.15, if the parent asked first, as shells, `srun` and
+    `subprocess.run` do that wait for nothing else.
+    """
+    until_s = time.monotonic() + STATUS_WITHIN_S
+    while True:
+        is_there = Path(f"/proc/{pid}").exists()
+        status = None if process is None else _status_of_reaped(process)
+        if status is None:
+            status = _status_in_proc(pid)
+        if status is not None or not is_there or time.monotonic() > until_s:
+            return status
         time.sleep(0.002)
-    return {"outcome": "killed"}
+
+
+def _status_in_proc(pid: int) -> int | None:
+    """Wait status of a process that is ending or a zombie; None of any other."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        is_ending = fields[0] == b"Z" or int(fields[6]) & PF_EXITING
+        return int(fields[49]) if is_ending else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _status_of_reaped(process: int) -> int | None:
+    """Wait status that the kernel still has for the descriptor of a process; None if it has not."""
+    try:
+        import fcntl
+
+        info = bytearray(PIDFD_INFO.size)
+        struct.pack_into("Q", info, 0, PIDFD_INFO_EXIT)
+        fcntl.ioctl(process, PIDFD_GET_INFO, info)
+    except (ImportError, OSError):  # not Linux, or one that does not know the request
+        return None
+    mask, *_, status = PIDFD_INFO.unpack(info)
+    return int(status) if mask & PIDFD_INFO_EXIT else None
+
+
+def _oom_kills() -> int:
+    """How many processes of this container, service or job were killed for lack of memory."""
+    try:
+        path = Path("/proc/self/cgroup").read_text().partition("0::")[2].splitlines()[0]
+        events = (CGROUPS / path.lstrip("/") / "memory.events").read_text()
+        return int(events.partition("oom_kill ")[2].split()[0])
+    except (OSError, ValueError, IndexError):  # not in one, or of another kernel
+        return 0
 
 
 def _end_of_status(status: int) -> Report:
@@ -195,14 +282,6 @@ def _end_of_status(status: int) -> Report:
     if number:
         return {"outcome": "killed", "signal": number}
     return {"outcome": "failed", "exit_code": code} if code else {"outcome": "finished"}
-
-
-def _opened(pid: int) -> int | None:
-    """A descriptor that is readable once the process has ended; None on older kernels."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
 
 
 def _is_alive(pid: int) -> bool:
@@ -218,22 +297,17 @@ def _is_alive(pid: int) -> bool:
         return not Path("/proc/self").is_dir()
 
 
-def _write(data: bytes) -> None:
-    with contextlib.suppress(OSError):  # nobody waits for it
-        os.write(0, data)
-
-
-def _close_inherited() -> None:
+def _close_inherited(above: int) -> None:
     """Close what the training process has left open for its children: sockets, files, devices."""
     try:
         descriptors = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
     except OSError:
         descriptors = list(range(3, 256))
     for descriptor in descriptors:
-        if descriptor > 2:
+        if descriptor > above:
             with contextlib.suppress(OSError):  # that of the listing itself
                 os.close(descriptor)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), has_descriptor="pidfd" in sys.argv[2:])

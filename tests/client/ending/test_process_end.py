@@ -1,60 +1,10 @@
 """What a real process reports of its own end, and that its exit status stays what it was."""
 
 import signal
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
-from tests.client.conftest import TOKEN
-
-CLIENT = Path(__file__).parents[3] / "client"
-TRAINING = """
-    import ctypes, multiprocessing, os, signal, sys, time
-    import paceline_client
-    from paceline_client.ending.process_end import reporter
-
-    run = paceline_client.start(
-        "job", sys.argv[1], sys.argv[2], rank=3, dp_rank=1, stage=1, dp_size=2, pp_size=2,
-        run_key="run-1", host="node-1",
-    )
-    with run.step(0), run.op("forward-compute"):
-        pass
-    until_s = time.monotonic() + 20
-    while not reporter._watched and time.monotonic() < until_s:
-        time.sleep(0.005)
-"""
-WITHIN_S = 60.0
-
-FAILED = {"outcome": "failed"}
-TERMINATED = {"outcome": "terminated", "signal": signal.SIGTERM}
-BY_SIGTERM = "os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)"
-
-
-# A shell has processes in its background ignore it, and they pass that on to their own.
-TAKES_SIGINT = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)"
-
-
-def ended(paceline, last_lines, *, before=""):
-    """Exit status of a process, and the reports of its end but for its place."""
-    body = textwrap.dedent(TRAINING)
-    script = "\n".join((TAKES_SIGINT, before, body, textwrap.dedent(last_lines)))
-    process = subprocess.run(
-        [sys.executable, "-c", script, paceline.url, TOKEN],
-        env={"PYTHONPATH": str(CLIENT), "PATH": ""},
-        capture_output=True,
-        timeout=WITHIN_S,
-        check=False,
-    )
-    paceline.wait_for(lambda: paceline.exits, WITHIN_S)
-    place = {"epoch": 3, "rank": 3, "dp_rank": 1, "stage": 1, "host": "node-1"}
-    assert all(report.items() >= place.items() for report in paceline.exits)
-    return process.returncode, [
-        {name: value for name, value in report.items() if name not in place}
-        for report in paceline.exits
-    ]
+from tests.client.ending.trainings import BY_SIGTERM, FAILED, TERMINATED, ended
 
 
 @pytest.mark.parametrize(
@@ -80,9 +30,9 @@ def test_an_end_is_reported_once_and_has_its_own_exit_status(paceline, last_line
 
 def test_a_killed_process_is_reported_by_its_watcher(paceline):
     status, [report] = ended(paceline, "os.kill(os.getpid(), signal.SIGKILL)")
-    assert (status, report["outcome"]) == (-signal.SIGKILL, "killed")
-    # Whether the signal is known depends on who asks the kernel first.
-    assert report.get("signal") in (None, signal.SIGKILL)
+    # On Linux before 6.15 it depends on who asks the kernel first: test_exit_status.py.
+    assert status == -signal.SIGKILL
+    assert report in ({"outcome": "killed", "signal": signal.SIGKILL}, {"outcome": "ended"})
 
 
 def test_a_closed_recorder_has_finished_whatever_comes_then(paceline):
@@ -157,7 +107,7 @@ def test_no_secret_is_in_the_watchers_command_line(paceline):
                 command = open(f"/proc/{name}/cmdline", "rb").read()
             except OSError:
                 continue
-            if b"exit_watcher.py" in command and command.endswith(b"%d\\0" % os.getpid()):
+            if b"exit_watcher.py" in command and b"\\0%d\\0" % os.getpid() in command:
                 found.append(command)
         if len(found) != 1 or sys.argv[2].encode() in found[0]:
             os._exit(9)
