@@ -3,6 +3,9 @@
 When one rank fails, its peers fail after it, or their launcher ends them. So the cause is the first
 failure that is not of a broken connection; without one, the rank that was killed, or lost, or the
 signal that came before all failures.
+
+Of some ranks it is known that they ended, but not how: they are judged by the others. Beside peers
+that failed or were asked to end after them, they were killed; alone, they may have been successful.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,7 +15,7 @@ from typing import Any, Literal
 
 from app import formatting
 
-Outcome = Literal["finished", "failed", "terminated", "killed"]
+Outcome = Literal["finished", "failed", "terminated", "killed", "ended"]
 EndedAs = Literal["finished", "crashed", "preempted"]
 
 Worker = tuple[int, int]  # dp_rank, stage
@@ -30,7 +33,8 @@ class RankExit:
     """How one rank's process ended; None is unknown.
 
     `failed`: by an exception or a status; `terminated`: by a signal that asks to end; `killed`: by
-    another one, or without a word. `at_s` is the Unix time at which that was reported.
+    another one; `ended`: without a word, and nobody knows how. `at_s` is the Unix time of that
+    report.
     """
 
     rank: int
@@ -99,7 +103,8 @@ def judge(
     workers = {each.worker for each in exits}
     if not exits or not (is_quiet or len(workers) >= num_workers):
         return None
-    bad = sorted((each for each in exits if each.outcome != "finished"), key=_moment)
+    told = sorted(exits, key=_moment)
+    bad = [each for each in told if each.outcome not in ("finished", "ended")]
     if not bad:
         return JobEnd("finished", max(each.at_s for each in exits))
     own = [each for each in bad if each.outcome == "failed" and not each.blames_peer]
@@ -107,6 +112,10 @@ def judge(
     if own or killed:
         return JobEnd("crashed", bad[0].at_s, (own or killed)[0], num_reported=len(exits))
     failed = [each for each in bad if each.outcome == "failed"]
+    unclear = [each for each in told if each.outcome == "ended"]
+    if unclear and (failed or _moment(unclear[0]) < _moment(bad[0])):
+        began_s = min(unclear[0].at_s, bad[0].at_s)
+        return JobEnd("crashed", began_s, unclear[0], num_reported=len(exits))
     lost = sorted((worker, host or "") for worker, host in seen if worker not in workers)
     if not lost and failed and len(workers) == num_workers - 1:
         everyone = {divmod(number, pp_size) for number in range(num_workers)}

@@ -16,6 +16,8 @@ FINISHED = [rank_exit(rank) for rank in range(3)]
 OWN = rank_exit(1, "failed", 2.0, error_type="torch.OutOfMemoryError", message="CUDA out of memory")
 PEER = rank_exit(0, "failed", 1.0, error_type="RuntimeError", message="Connection closed by peer")
 KILLED = rank_exit(2, "killed", 3.0)
+UNCLEAR = rank_exit(2, "ended", 3.0)
+UNCLEAR_FIRST = rank_exit(0, "ended", -1.0)
 TERMINATED = [rank_exit(rank, "terminated", rank, signal=15) for rank in range(3)]
 
 
@@ -52,6 +54,22 @@ def test_a_rank_that_says_nothing_is_not_waited_for_where_nothing_comes():
 )
 def test_the_cause_of_a_crash_is_no_rank_that_fell_over_another(exits, cause):
     assert verdict(exits) == ("crashed", cause)
+
+
+@pytest.mark.parametrize(
+    ("exits", "found"),
+    [
+        ([*FINISHED[:2], UNCLEAR], ("finished", None)),
+        ([UNCLEAR], ("finished", None)),
+        ([PEER, TERMINATED[1], UNCLEAR], ("crashed", 2)),  # they fell over it
+        ([UNCLEAR_FIRST, TERMINATED[1], TERMINATED[2]], ("crashed", 0)),
+        ([TERMINATED[0], TERMINATED[1], UNCLEAR], ("preempted", 0)),
+        ([OWN, UNCLEAR], ("crashed", 1)),
+        ([KILLED, UNCLEAR_FIRST], ("crashed", 2)),
+    ],
+)
+def test_a_rank_of_which_nobody_knows_how_it_ended_is_judged_by_the_others(exits, found):
+    assert verdict(exits, is_quiet=True) == found
 
 
 def test_a_worker_that_sent_data_and_said_nothing_was_lost():

@@ -34,7 +34,8 @@ class ExitIn(RequestModel):
     host: ShortText | None = None
     outcome: Outcome = Field(
         description="`finished`; `failed` by an exception or an exit status; `terminated` by "
-        "SIGTERM or SIGINT; `killed` by another signal, or ended without a word."
+        "SIGTERM or SIGINT; `killed` by another signal; `ended` without a word, where nobody knows "
+        "how: that is no crash by itself."
     )
     error_type: ShortText | None = Field(None, examples=["torch.OutOfMemoryError"])
     message: Annotated[str, StringConstraints(max_length=MAX_MESSAGE)] | None = Field(

@@ -62,6 +62,17 @@ async def test_a_crash_is_told_with_rank_host_and_exception_everywhere(api):
     assert fleet["summary"]["lost_per_hour_stalled"] == 0
 
 
+async def test_ranks_of_which_nobody_knows_how_they_ended_are_no_crash(api):
+    await register(api)
+    for number in range(4):
+        assert (await report(api, number, "ended")).is_success
+    assert (await job_of(api))["state"] == "finished"
+    await report(api, 3, "failed", error_type="RuntimeError", message="NCCL: remote process exited")
+    job = await job_of(api)
+    assert (job["state"], job["end"]["rank"]) == ("crashed", 0)
+    assert "n0, rank 0 (dp 0, stage 0) ended without a word" in job["end"]["sentence"]
+
+
 async def test_an_end_by_request_stays_whatever_ranks_report(api):
     await register(api)
     await api.client.post(f"{PATH}/end")
