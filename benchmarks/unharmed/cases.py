@@ -23,8 +23,8 @@ SERVERS = (
 )
 # Of the training itself, but for the last: Paceline's own code raises.
 FAULTS = (
-    *("exception", "exit-3", "os-exit-5", "sigterm", "sigterm-handled", "sigint", "sigkill"),
-    *("abort", "fork", "workers", "subprocess", "hook"),
+    *("exception", "exit-3", "os-exit-0", "os-exit-5", "sigterm", "sigterm-handled", "sigint"),
+    *("sigkill", "abort", "fork", "workers", "subprocess", "hook"),
 )
 # The fault is the last rank's, once; "preempted" is a SIGTERM to torchrun itself.
 TORCHRUN_FAULTS = ("exception", "exit-3", "sigterm", "sigkill", "preempted", "fork", "hook")

@@ -133,8 +133,8 @@ def _fault(plan: dict[str, Any], place: str, recorder: Any) -> None:
             raise RuntimeError("a fault of the training")
         case "exit-3":
             sys.exit(3)
-        case "os-exit-5":
-            os._exit(5)
+        case "os-exit-0" | "os-exit-5":
+            os._exit(int(plan["fault"][-1]))
         case "sigterm":
             _signalled(signal.SIGTERM)
         case "sigint":
