@@ -12,9 +12,9 @@ from app.trace.readers.otlp.spans import ANALYSE, HOST_TIMES_KEY, JOB_KEY
 from app.trace.readers.registry import SCORE_FORMATS
 from tests.harness.batches import body_of
 from tests.harness.fuzz.input_families import JSON, YAML, Family
-from tests.harness.fuzz.repeated_items import Repeat, repeats_of, shown
+from tests.harness.fuzz.repeated_items import Path, Repeat, repeats_of, shown
 from tests.harness.fuzz.repeated_records import span_families, text_families
-from tests.harness.fuzz.schema_samples import BodySchema, Path, Schema, num_variants
+from tests.harness.fuzz.schema_samples import BodySchema, Schema, num_variants
 
 AnyFamily = Callable[[int], str | bytes]
 JSON_TYPE, PROTOBUF_TYPE, YAML_TYPE = (
@@ -26,7 +26,7 @@ _JOB = "llm-70b"
 _BYTES_OF_ROW = 8  # in the binary format, where rows that are alike are packed
 _MARK = "@@here@@"
 _FEW_ITEMS = 16  # so few cost nothing, whatever is done with them
-_OPTED_IN = {JOB_KEY: _JOB, HOST_TIMES_KEY: ANALYSE}
+_OPTED_IN: Mapping[str, Any] = {JOB_KEY: _JOB, HOST_TIMES_KEY: ANALYSE}
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,13 +60,13 @@ class Repeat:
 
 def repeats_of(document: Any, *, is_lines: bool = False) -> Iterator[Repeat]:
     """Every list of a document with its items repeated, every object with further keys."""
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for path, part in _containers(document, ()):
         shape = _shape(part) if path else ""
         label = shown(path) or "document"
         if (label, shape) in seen or not part:
             continue
-        seen.add((label, shape))  # type: ignore[arg-type]
+        seen.add((label, shape))
         around = _Around.of(document, path, is_lines=is_lines)
         if isinstance(part, dict):
             value = json.dumps(next(iter(part.values())))

@@ -97,7 +97,7 @@ class BodySchema:
         if path:
             yield path, schema
         if isinstance(part, dict):
-            free = next(iter(schema.get("patternProperties", {}).values()), {})
+            free: Schema = next(iter(schema.get("patternProperties", {}).values()), {})
             for name, value in part.items():
                 inner = schema.get("properties", {}).get(name, free)
                 yield from self._fields(inner, value, (*path, name))
@@ -108,7 +108,9 @@ class BodySchema:
 
 def num_variants(schema: Schema, document: Mapping[str, Any]) -> int:
     """The most alternatives that any part of a schema has beside null."""
-    most, seen, left = 1, set(), [schema]
+    most = 1
+    seen: set[str] = set()
+    left: list[Any] = [schema]
     while left:
         each = left.pop()
         if isinstance(each, Mapping):
