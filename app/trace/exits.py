@@ -5,7 +5,8 @@ failure that is not of a broken connection; without one, the rank that was kille
 signal that came before all failures.
 
 Of some ranks it is known that they ended, but not how: they are judged by the others. Beside peers
-that failed or were asked to end after them, they were killed; alone, they may have been successful.
+that finished they have, too; beside peers that failed or were asked to end after them, they were
+killed. Where nobody knows of any rank, a kill is likelier than an end by `os._exit`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -105,6 +106,9 @@ def judge(
         return None
     told = sorted(exits, key=_moment)
     bad = [each for each in told if each.outcome not in ("finished", "ended")]
+    unclear = [each for each in told if each.outcome == "ended"]
+    if not bad and len(unclear) == len(told):
+        return JobEnd("crashed", unclear[0].at_s, unclear[0], num_reported=len(exits))
     if not bad:
         return JobEnd("finished", max(each.at_s for each in exits))
     own = [each for each in bad if each.outcome == "failed" and not each.blames_peer]
@@ -112,7 +116,6 @@ def judge(
     if own or killed:
         return JobEnd("crashed", bad[0].at_s, (own or killed)[0], num_reported=len(exits))
     failed = [each for each in bad if each.outcome == "failed"]
-    unclear = [each for each in told if each.outcome == "ended"]
     if unclear and (failed or _moment(unclear[0]) < _moment(bad[0])):
         began_s = min(unclear[0].at_s, bad[0].at_s)
         return JobEnd("crashed", began_s, unclear[0], num_reported=len(exits))
@@ -158,7 +161,10 @@ def end_sentence(cause: Mapping[str, Any]) -> str:
         return f"{who} was lost without a word, and the other ranks ended after it"
     number: int | None = cause.get("signal")
     if number is None:
-        return f"{who} ended without a word: killed, out of memory, or by an error in native code"
+        return (
+            f"{who} ended without a word: killed, out of memory, by an error in native code, or by "
+            "os._exit"
+        )
     hint = " (perhaps out of memory)" if number == Signals.SIGKILL else ""
     return f"{who} was killed by {_signal_name(number)}{hint}"
 

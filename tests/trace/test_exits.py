@@ -60,7 +60,8 @@ def test_the_cause_of_a_crash_is_no_rank_that_fell_over_another(exits, cause):
     ("exits", "found"),
     [
         ([*FINISHED[:2], UNCLEAR], ("finished", None)),
-        ([UNCLEAR], ("finished", None)),
+        ([UNCLEAR], ("crashed", 2)),
+        ([UNCLEAR_FIRST, UNCLEAR], ("crashed", 0)),
         ([PEER, TERMINATED[1], UNCLEAR], ("crashed", 2)),  # they fell over it
         ([UNCLEAR_FIRST, TERMINATED[1], TERMINATED[2]], ("crashed", 0)),
         ([TERMINATED[0], TERMINATED[1], UNCLEAR], ("preempted", 0)),
@@ -109,8 +110,8 @@ def test_a_job_whose_ranks_were_all_asked_to_end_was_preempted_from_the_first_on
         ),
         (
             KILLED,
-            "n2, rank 2 (dp 2, stage 0) ended without a word: killed, out of memory, or by an "
-            "error in native code",
+            "n2, rank 2 (dp 2, stage 0) ended without a word: killed, out of memory, by an "
+            "error in native code, or by os._exit",
         ),
     ],
 )

@@ -35,7 +35,7 @@ class ExitIn(RequestModel):
     outcome: Outcome = Field(
         description="`finished`; `failed` by an exception or an exit status; `terminated` by "
         "SIGTERM or SIGINT; `killed` by another signal; `ended` without a word, where nobody knows "
-        "how: that is no crash by itself."
+        "how: that is no crash beside ranks that finished."
     )
     error_type: ShortText | None = Field(None, examples=["torch.OutOfMemoryError"])
     message: Annotated[str, StringConstraints(max_length=MAX_MESSAGE)] | None = Field(
