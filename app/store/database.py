@@ -157,7 +157,7 @@ def parse_url(url: str) -> URL:
         # Raises for options that the driver cannot take, as the first connection would.
         parsed.get_dialect()().create_connect_args(parsed)
     except (ArgumentError, ValueError):
-        # Its words stay out: of a password with a slash they quote a part, as no number of a port.
+        # Its words stay out: they may quote a part of a password, as no number of a port.
         raise StartUpFailed(f"PACELINE_DATABASE_URL cannot be read: {_HOW_TO_WRITE_URL}") from None
     return parsed
 
