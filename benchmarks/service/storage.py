@@ -82,7 +82,7 @@ def storage(
             sizes, sweeps = _fill(store, path, course, days, settings)
             figures = {
                 "days": days, "jobs": jobs, "steps_per_s": steps_per_s, "workers": workers,
-                "ops_per_worker_step": simulated[0][0].num_ops / workers / STEPS,
+                "ops_per_worker_step": simulated[0][0].ops.num_ops / workers / STEPS,
                 "windows_a_job": round(days * _DAY_S / window_s),
                 "gb": _gb(path.stat().st_size - before_bytes, jobs),
                 "largest_gb": _gb(max(sizes) - before_bytes, jobs),
@@ -100,12 +100,11 @@ _FAULT: tuple[Fault, ...] = (SlowWorker(1, 1, 1.6),)
 
 
 class _RealWindow(NamedTuple):
-    """A window of a simulated job as the consumer analysed it, and its packed operations."""
+    """A window of a simulated job as the consumer analysed it, and its operations."""
 
     job: SimulatedJob
     result: dict[str, Any]
-    num_ops: int
-    blob: bytes
+    ops: OpTable
 
 
 def _windows(workers: int, microbatches: int, faults: tuple[Fault, ...]) -> list[_RealWindow]:
@@ -121,20 +120,19 @@ def _windows(workers: int, microbatches: int, faults: tuple[Fault, ...]) -> list
         seen = observe(window, history)
         if seen.recent is not None:
             history = history.with_steps(seen.recent)
-        found.append(_RealWindow(job, seen.result, trace.num_ops, pack_window(_op_table(trace))))
+        found.append(_RealWindow(job, seen.result, _op_table(trace)))
     return found
 
 
 def _op_table(trace: Trace) -> OpTable:
-    """The operations as the assembler keeps them, in whole nanoseconds of Unix time."""
+    """The operations as the assembler keeps them, but for starts: nanoseconds from their step."""
     order = np.lexsort((trace.seq_id, trace.optype, trace.stage, trace.dp_rank, trace.step))
     rows = trace.select(order)
     names = ("step", "rank", "dp_rank", "stage", "seq_id", "mc", "mb_id")
     integers = {name: getattr(rows, name).astype(np.int64) for name in names}
-    origin_ns = pushing.BEGAN_NS + 2 * pushing.NS_PER_S * rows.step
     return OpTable(
         optype=rows.optype.astype(np.int16),
-        start_ns=origin_ns + np.rint(rows.start_s * pushing.NS_PER_S).astype(np.int64),
+        start_ns=np.rint(rows.start_s * pushing.NS_PER_S).astype(np.int64),
         duration_ns=np.rint(rows.duration_s * pushing.NS_PER_S).astype(np.int64),
         **integers,
     )
@@ -172,9 +170,9 @@ class _Course:
         whole = _shifted(real.result, number, [began_s + at * step_s for at in range(STEPS)])
         result, per_step = split_by_step(whole)
         record = WindowRecord(
-            1, first_step, first_step + STEPS - 1, STEPS, "complete", STEPS, real.num_ops,
-            result["slowdown"], result["fidelity"]["verdict"], result, per_step, real.blob,
-            began_s + self.window_s,
+            1, first_step, first_step + STEPS - 1, STEPS, "complete", STEPS, real.ops.num_ops,
+            result["slowdown"], result["fidelity"]["verdict"], result, per_step,
+            pack_window(_moved(real.ops, number, began_s, step_s)), began_s + self.window_s,
         )  # fmt: skip
         windows.save(conn, key, record)
         windows.save_steps(conn, key, list(_step_rows(record)))
@@ -184,6 +182,13 @@ class _Course:
         fleet.save_losses(conn, key, record, losses, num_gpus=num_gpus)
         last: dict[str, Any] = {"last_data_s": record.updated_s, "last_step": record.last_step}
         runs.note_data(conn, key, epoch=1, **last)
+
+
+def _moved(ops: OpTable, number: int, began_s: float, step_s: float) -> OpTable:
+    """The operations as those of the window of this number."""
+    at = ops.step - ops.step[0]
+    begins_ns = np.rint((began_s + at * step_s) * pushing.NS_PER_S).astype(np.int64)
+    return replace(ops, step=STEPS * number + at, start_ns=begins_ns + ops.start_ns)
 
 
 def _shifted(result: Mapping[str, Any], number: int, started_s: list[float]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ operations.
 import threading
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from app.api.http.caching import ComputeCache
 from app.engine.questions.answer import Questions
 from app.engine.replays import WindowReplay, prepare
@@ -159,6 +161,10 @@ def _decoded_window(
     lacking = _completed_steps(result)
     completed = {each.step for each in lacking}
     steps = tuple(step for step in result["steps"] if step not in completed)
+    if not np.isin(steps, stored.ops.step).all():
+        raise OperationsDamaged(
+            f"the operations of window {key.window_id} are of other steps: only its result is left"
+        )
     skipped = [SkippedStep(each["step"], each["reason"]) for each in result["skipped_steps"]]
     # Of windows that became one, only the operations of the one in `recorded` are stored.
     epoch, first_step = (int(number) for number in header["id"].split("-"))

@@ -10,7 +10,7 @@ import pytest
 from app.api.service import replays as module
 from app.api.service.replays import BYTES_PER_OP, ReplayCache
 from app.engine.replays import prepare
-from app.errors import CallerGone, Conflict, JobNotFound, NoPlace, WindowNotFound
+from app.errors import CallerGone, Conflict, JobNotFound, NoPlace, OperationsDamaged, WindowNotFound
 from app.store import hosts
 from app.store.objects import moves
 from app.work_budget import WorkBudget, within
@@ -123,6 +123,14 @@ async def test_deleted_operations_are_a_conflict_and_the_result_stays(api):
             Conflict, match=r"operations of window 1-0 have been deleted .* result is"
         ):
             ReplayCache(api.store).get(JOB, window_id)
+
+
+async def test_operations_of_other_steps_are_damaged(api):
+    await api.register()
+    other = recorded_record(recorded.window(100))
+    api.save_window(dataclasses.replace(recorded_record(recorded.window(0)), trace=other.trace))
+    with pytest.raises(OperationsDamaged, match="window 1-0 are of other steps"):
+        ReplayCache(api.store).get(JOB, "1-0")
 
 
 async def test_latest_skips_windows_that_cannot_be_replayed(api):
