@@ -66,11 +66,11 @@ def _asked(path: str) -> HostileKind:
 
 
 _FACTOR = {"kind": "factor", "value": 1.01}
-# 8 KB each: a hundred of them are nearly the largest body that a question may have.
+# 1.2 kB each: a hundred of them are nearly the largest body that a question may have.
 _SELECT = {
-    "op_types": ["compute", "pp-comm", "dp-comm", "comm"] * 50,
-    "stages": [0] * 1_500,
-    "dp_ranks": [0] * 1_500,
+    "op_types": ["compute", "pp-comm", "dp-comm", "comm"] * 3,
+    "stages": [0] * 230,
+    "dp_ranks": [0] * 230,
 }
 _RULES = "rules:\n" + "".join(
     f"  - {{name: a{number}, on: slowdown, above: 1.2}}\n" for number in range(MAX_RULES)

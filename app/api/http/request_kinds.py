@@ -22,6 +22,9 @@ _COMPUTED = re.compile(
 )
 _COMPUTED_FROM_BODY = re.compile(r"/api/v1/jobs/[^/]+/(?:fixes|shares|what-ifs)")
 _PARSED = re.compile(r"/api/v1/rules(?:/check)?")
+_QUESTION = re.compile(r"/api/v1/jobs/[^/]+/windows/[^/]+/what-if")
+_SHORT_BYTES = 64 << 10  # a body that is parsed in a few milliseconds
+_MAX_DIGITS = 9  # digits; int() of very many would be slow
 _DOWNLOAD = re.compile(r"/api/v1/jobs/[^/]+/windows/[^/]+/(?:timeline|trace)")
 
 
@@ -32,7 +35,7 @@ class Kind(Enum):
     REPORT = "report"  # other pushes (registration, spans, scores): each takes a thread
     PERSON = "person"  # rows are read or changed
     COMPUTE = "compute"
-    PARSE = "parse"  # texts, by Python code that holds the interpreter all the while
+    PARSE = "parse"  # long texts, by code that holds the interpreter all the while
     PICTURE = "picture"
     DOWNLOAD = "download"  # files that are made while they are sent
 
@@ -65,10 +68,20 @@ def _kind(scope: Scope) -> Kind:
         return Kind.PICTURE
     if method in ("POST", "PUT") and _PARSED.fullmatch(path):
         return Kind.PARSE
+    if method == "POST" and _QUESTION.fullmatch(path) and _is_long(scope):
+        return Kind.PARSE
     is_computed = _COMPUTED.fullmatch(path) or _CHART.fullmatch(path)
     if is_computed or (method in ("POST", "PUT") and _COMPUTED_FROM_BODY.fullmatch(path)):
         return Kind.COMPUTE
     return Kind.PERSON
+
+
+def _is_long(scope: Scope) -> bool:
+    """Whether the body is long, or does not say how long it is."""
+    length = header(scope, b"content-length")
+    if length is None:
+        return header(scope, b"transfer-encoding") is not None
+    return not length.isdigit() or len(length) > _MAX_DIGITS or int(length) > _SHORT_BYTES
 
 
 def chart_of_picture(scope: Scope) -> str | None:

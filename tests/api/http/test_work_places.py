@@ -59,6 +59,22 @@ def test_request_has_the_kind_of_what_it_makes_the_service_do(method, path, kind
     assert kind_of(scope) is kind
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        (b"content-length", b"65536", Kind.COMPUTE),
+        (b"content-length", b"65537", Kind.PARSE),
+        (b"content-length", b"1" * 5000, Kind.PARSE),
+        (b"content-length", b"-1", Kind.PARSE),
+        (b"transfer-encoding", b"chunked", Kind.PARSE),
+    ],
+)
+def test_long_question_has_the_kind_of_a_text(name, value, kind):
+    method, path = QUESTION
+    scope = {"type": "http", "method": method, "path": path, "headers": [(name, value)]}
+    assert kind_of(scope) is kind
+
+
 def test_all_places_together_leave_threads_for_whoever_has_none():
     # AnyIO has 40; batches are read on the event loop, and by at most 4 threads.
     in_threads = sum(each.number for kind, each in PLACES.items() if kind is not Kind.BATCH)

@@ -45,7 +45,7 @@ def _documented(model: type[BaseModel], most: str) -> dict[str, Any]:
     return {"requestBody": body}
 
 
-QUESTION_BODY = _documented(QuestionIn, "1 MiB")
+QUESTION_BODY = _documented(QuestionIn, "128 kB")
 SAVED_BODY = _documented(SavedQuestionIn, "64 KiB")
 
 _Body = TypeVar("_Body", bound=BaseModel)

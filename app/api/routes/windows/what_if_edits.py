@@ -21,7 +21,7 @@ from app.engine.questions.edits import (
 from app.trace.ops import MAX_TYPE_NAME
 
 # Half the workers of the largest supported job; a further edit can name the rest.
-# An edit with all lists full has 80 bytes for each: 0.65 MB, and op types another 0.1 MB.
+# With their names it takes 82 kB; a question has at most 128 kB (app/api/http/bodies.py).
 MAX_LIST_ITEMS = 8192
 # More than any object has: describing each unknown field takes time.
 _MAX_FIELDS = 16

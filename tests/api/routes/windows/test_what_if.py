@@ -152,18 +152,13 @@ async def test_question_has_at_most_100_edits(api):
     assert (await ask(api, *[longer] * 101)).status_code == 422
 
 
-LARGEST = {
-    "op_types": ["\N{COLLISION SYMBOL}" * 64] * 256,
-    **dict.fromkeys(("stages", "dp_ranks", "microbatches"), [2**31 - 1] * MAX_LIST_ITEMS),
-    "workers": [[2**31 - 1, 2**31 - 1]] * MAX_LIST_ITEMS,
-    "steps": [2**53] * MAX_LIST_ITEMS,
-}
+EVERY_WORKER = {"workers": [[8191, 15]] * MAX_LIST_ITEMS}
 
 
-async def test_edit_with_full_lists_is_accepted(api):
+async def test_edit_that_names_every_worker_of_a_large_job_is_accepted(api):
     await api.register()
     recorded.save(api, recorded.window())
-    content = json.dumps({"edits": [{"change": GOOD, "select": LARGEST}]}).encode()
+    content = json.dumps({"edits": [{"change": GOOD, "select": EVERY_WORKER}]}).encode()
     assert len(content) < MAX_QUESTION_BYTES
     answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=JSON)
     assert answer.status_code == 422
@@ -180,18 +175,18 @@ async def test_a_longer_list_and_a_larger_question_are_refused(api):
     assert "ask for fewer edits at once" in answer.json()["detail"]
 
 
-NAMES = {f"{number:x}": 0 for number in range(90_000)}
+NAMES = {f"{number:x}": 0 for number in range(9_000)}
 MUCH_WRONG = {
     "unknown keys of a question": {"edits": [], **NAMES},
     "unknown keys of an edit": {"edits": [{"change": GOOD, **NAMES}]},
     "unknown keys of a selection": {"edits": [{"change": GOOD, "select": NAMES}]},
     "unknown keys of a change": {"edits": [{"change": GOOD | NAMES}]},
-    "wrong items": {"edits": [{"change": GOOD, "select": {"stages": [-1] * MAX_LIST_ITEMS}}] * 20},
+    "wrong items": {"edits": [{"change": GOOD, "select": {"stages": [-1] * MAX_LIST_ITEMS}}] * 3},
     "wrong workers": {
-        "edits": [{"change": GOOD, "select": {"workers": [[]] * MAX_LIST_ITEMS}}] * 15
+        "edits": [{"change": GOOD, "select": {"workers": [[]] * MAX_LIST_ITEMS}}] * 3
     },
-    "wrong edits": {"edits": [{}] * 100_000},
-    "an endless kind": {"edits": [{"change": {"kind": "x" * 900_000}}]},
+    "wrong edits": {"edits": [{}] * 30_000},
+    "an endless kind": {"edits": [{"change": {"kind": "x" * 120_000}}]},
 }
 
 
@@ -208,7 +203,7 @@ async def test_selection_with_too_many_fields_lists_the_valid_ones(api):
     await api.register()
     problem = (await ask(api, {"change": GOOD, "select": NAMES})).json()
     assert problem["errors"][0]["field"] == "body.edits.0.select"
-    assert "90000 fields: it has op_types, stages" in problem["detail"]
+    assert "9000 fields: it has op_types, stages" in problem["detail"]
 
 
 async def test_question_is_parsed_in_a_thread(api, monkeypatch):
