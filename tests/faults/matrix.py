@@ -15,6 +15,7 @@ _QUEUE_FAULTS = "tests/ingest/redis/test_queue_faults.py::"
 _ASSEMBLER = "tests/ingest/assembly/test_assembler.py::"
 _SILENT_RANKS = "tests/consumer/test_run_cache_silent_ranks.py::"
 _SENDER = "tests/consumer/test_sender.py::"
+_LOCKED = "tests/consumer/test_sender_locked.py::"
 _STORMS = "tests/consumer/test_alert_state_storms.py::"
 _NOTIFICATIONS = f"{_HERE}test_notifications.py::"
 _SMTP = "tests/alerts/test_smtp.py::"
@@ -170,7 +171,7 @@ OWN_FAULTS: dict[str, tuple[str, ...]] = {
         "tests/store/credentials/test_resealing.py::test_rotation_moves_every_row_to_the_newest_key",
         "tests/api/routes/alerts/test_receivers_locked.py::"
         "test_service_with_another_key_runs_and_says_why_a_receiver_cannot_be_used",
-        f"{_SENDER}test_message_to_a_receiver_with_another_key_fails_with_the_reason",
+        f"{_LOCKED}test_sender_without_the_key_uses_up_no_message_and_disables_no_receiver",
     ),
     "a cookie is used after its session was ended": (
         "tests/api/routes/test_session.py::test_sign_out_ends_the_session_on_the_server",
