@@ -19,7 +19,7 @@ _PAGE = "/status"
 
 @dataclass(frozen=True, slots=True)
 class ServiceNews:
-    """News of one part of the service; `began_s` is when its outage was told.
+    """News of one part of the service; `began_s` is when receivers were first told.
 
     `repeat` numbers the repetitions of one outage, for receivers that forget it; 0 is the first.
     """
@@ -34,7 +34,7 @@ class ServiceNews:
 
     @property
     def outage_id(self) -> str:
-        """Id of the notice that told of this outage, with which those of its repetitions begin."""
+        """Id of the first notice of this outage; ids of its repetitions begin with it."""
         return f"service-down-{self.part}-{self.began_s:.3f}"
 
     def notice(self, base_url: str | None, project: str) -> Notice:

@@ -164,7 +164,7 @@ class ServiceWatch:
         with self._context.store.write() as conn:
             if not service_watches.end_outage(conn, news.part):
                 return
-            # Who could not be told yet need not hear of an outage that is over, nor of its end.
+            # Receivers that no message has reached need not hear of an outage that is over.
             outbox.drop_notice(conn, news.outage_id, now_s=news.at_s)
             tried = outbox.receivers_tried(conn, news.outage_id)
             if news.part == "consumers":

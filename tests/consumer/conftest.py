@@ -1,4 +1,4 @@
-"""Consumer twins, each with a database of its own."""
+"""Consumer twins, each with a database of its own, and a receiver of messages."""
 
 import itertools
 import shutil
@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from app.store.migrations import migrate
+from tests.alerts.http_receiver import receiver
 from tests.consumer.twin import ConsumerTwin
 
 
@@ -15,6 +16,13 @@ def migrated_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("store") / "migrated.db"
     migrate(f"sqlite:///{path}")
     return path
+
+
+@pytest.fixture
+def hook():
+    """A receiver of messages."""
+    with receiver() as hook:
+        yield hook
 
 
 @pytest.fixture

@@ -16,17 +16,10 @@ from app.alerts.rules.evaluation import JobAlerts
 from app.consumer.commit import save_alerts, wake_alert_groups
 from app.store.alerting import alerts
 from tests.alerts.alert_factories import finding, result
-from tests.alerts.http_receiver import receiver
 from tests.consumer.notifier import JOB, NotifierTwin
 
 WINDOW_S = 10.0
 MAX_BYTES = 20_000
-
-
-@pytest.fixture
-def hook():
-    with receiver() as hook:
-        yield hook
 
 
 @pytest.fixture

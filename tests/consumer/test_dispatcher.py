@@ -20,12 +20,6 @@ from tests.consumer.twin import Crash
 
 
 @pytest.fixture
-def hook():
-    with receiver() as hook:
-        yield hook
-
-
-@pytest.fixture
 def make_notifier(migrated_file, tmp_path):
     with ExitStack() as open_ones:
 

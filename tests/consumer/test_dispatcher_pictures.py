@@ -11,16 +11,10 @@ from app.alerts.picture_links import KEY_NAME, PICTURES_PATH, verify_link
 from app.consumer.notify_settings import has_pictures
 from app.settings import Settings
 from app.store import service_state
-from tests.alerts.http_receiver import Answer, receiver
+from tests.alerts.http_receiver import Answer
 from tests.consumer.notifier import NotifierTwin
 
 SEEN = Detail(on="slowdown", value=1.4, slowdown=1.4, window_id="1-8")
-
-
-@pytest.fixture
-def hook():
-    with receiver() as hook:
-        yield hook
 
 
 @pytest.fixture

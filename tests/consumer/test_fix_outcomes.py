@@ -15,7 +15,6 @@ from app.monitor import observe
 from app.store import fixes
 from app.store.alerting import alert_rules, notifications, silences
 from app.store.database import Store
-from tests.alerts.http_receiver import receiver
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW
 from tests.consumer.notifier import NotifierTwin
 from tests.consumer.twin import ConsumerTwin, Crash, Script, step_batches
@@ -24,12 +23,6 @@ JOB = "default/job"
 FIXED = replace(HEALTHY, seed=7)
 SPARE = {0: "host-0", 1: "spare-1"}
 OLD = {0: "host-0", 1: "host-1"}
-
-
-@pytest.fixture
-def hook():
-    with receiver() as hook:
-        yield hook
 
 
 @pytest.fixture

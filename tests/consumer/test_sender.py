@@ -27,12 +27,6 @@ NO_REPEATS = NotificationTiming(repeat_s=1e9)
 
 
 @pytest.fixture
-def hook():
-    with receiver() as hook:
-        yield hook
-
-
-@pytest.fixture
 def make_notifier(migrated_file, tmp_path):
     made: list[NotifierTwin] = []
 

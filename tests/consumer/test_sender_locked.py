@@ -13,18 +13,11 @@ from app.consumer.sender import OutboxSender
 from app.store.credentials import resealing
 from app.store.credentials.sealing import SecretKeys, new_key, parse_keys
 from app.store.database import Store
-from tests.alerts.http_receiver import receiver
 from tests.consumer.notifier import NotifierTwin
 from tests.secret_keys import KEY
 
 HOUR_S = 3600.0
 OTHER_KEY = bytes(32)
-
-
-@pytest.fixture
-def hook():
-    with receiver() as hook:
-        yield hook
 
 
 @pytest.fixture

@@ -19,12 +19,6 @@ from tests.consumer.notifier import NotifierTwin
 
 
 @pytest.fixture
-def hook():
-    with receiver() as hook:
-        yield hook
-
-
-@pytest.fixture
 def notifier(migrated_file, tmp_path):
     path = shutil.copy(migrated_file, tmp_path / "notifier.db")
     notifier = NotifierTwin(f"sqlite:///{path}", total_s=30.0)

@@ -15,12 +15,6 @@ from tests.consumer.notifier import NotifierTwin
 
 
 @pytest.fixture
-def hook():
-    with receiver() as hook:
-        yield hook
-
-
-@pytest.fixture
 def notifier(migrated_file, tmp_path):
     url = f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notifier.db')}"
     with closing(NotifierTwin(url)) as made:

@@ -58,7 +58,7 @@ def vacuum_tables(store: Store, is_stopped: Callable[[], bool] = _never) -> list
 def _vacuum(store: Store, table: str, is_stopped: Callable[[], bool]) -> None:
     with store.outside_transactions() as conn:
         driver = conn.connection.driver_connection
-        # Closed afterwards: nobody else may get a connection without a time limit.
+        # Closed afterwards: the pool must not hand out a connection without a time limit.
         conn.detach()
         conn.execute(text("SET statement_timeout = 0"))
         conn.execute(text("SET vacuum_cost_delay = '2ms'"))

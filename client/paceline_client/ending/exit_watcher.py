@@ -139,7 +139,7 @@ class Watcher:
             deliver(watched, end, REPORT_WITHIN_S)
             if message.get("at_exit") and end["outcome"] == "finished":
                 self._doubtful.append(watched)
-        with contextlib.suppress(OSError):  # nobody waits for it
+        with contextlib.suppress(OSError):  # the training does not wait for it
             self._lines.send(DELIVERED)
 
     def _has_ended(self) -> bool:
@@ -177,7 +177,7 @@ class Watcher:
 
 
 def _sender(told: list[tuple[int, int, bytes]]) -> int | None:
-    """Which process has written what was received with this; None where it is not told."""
+    """Process id of the sender, from ancillary data of a socket; None without credentials."""
     for level, kind, content in told:
         if level == socket.SOL_SOCKET and kind == getattr(socket, "SCM_CREDENTIALS", None):
             return int(CREDENTIALS.unpack(content[: CREDENTIALS.size])[0])
@@ -225,7 +225,7 @@ def elastic_error() -> Report:
 
 
 def _status_of(pid: int, process: int | None) -> int | None:
-    """Wait status of a process that has ended; None where its parent alone has been told it.
+    """Wait status of a process that has ended; None where only its parent has received it.
 
     That is on Linux before 6.15, if the parent asked first, as shells, `srun` and
     `subprocess.run` do that wait for nothing else.

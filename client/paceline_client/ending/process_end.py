@@ -87,9 +87,9 @@ class WatcherSockets:
     def __init__(self) -> None:
         with contextlib.ExitStack() as stack:
             self.lines, lines = (stack.enter_context(each) for each in _socket_pair())
-            # A second one for SIGTERM, of which the end that is read stays open here as well. So
-            # writing to it harms nobody once the watcher has gone: it would end the training by
-            # SIGPIPE where a script has made that deadly, before its own handler of SIGTERM.
+            # A second one for SIGTERM, of which the end that is read stays open here as well. A
+            # write to it would else raise SIGPIPE once the watcher has gone, and end a training
+            # whose script has made that deadly before its own handler of SIGTERM runs.
             self.signals, self._read = (stack.enter_context(each) for each in _socket_pair())
             if hasattr(socket, "SO_PASSCRED"):  # so that it knows a forked child from this one
                 self._read.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

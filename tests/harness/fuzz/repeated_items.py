@@ -70,13 +70,22 @@ def repeats_of(document: Any, *, is_lines: bool = False) -> Iterator[Repeat]:
         around = _Around.of(document, path, is_lines=is_lines)
         if isinstance(part, dict):
             value = json.dumps(next(iter(part.values())))
-            yield around.repeat(f"{label}: keys", lambda n, v=value: f'"1{n:06}": {v}')  # type: ignore[misc]
+            yield around.repeat(f"{label}: keys", _under_new_keys(value))
             continue
         whole = around.separator.join(json.dumps(each) for each in part)
-        yield around.repeat(f"{label}: all items", lambda _, text=whole: text)  # type: ignore[misc]
+        yield around.repeat(f"{label}: all items", _always(whole))
         for number, item in enumerate(_of_each_shape(part)):
             for name, unit in units_of(item):
                 yield around.repeat(f"{label} item {number}: {name}", unit)
+
+
+def _under_new_keys(value: str) -> Unit:
+    """The value, JSON text, under a key of the item's number."""
+    return lambda number: f'"1{number:06}": {value}'
+
+
+def _always(text: str) -> Unit:
+    return lambda _: text
 
 
 def units_of(item: Any) -> Iterator[tuple[str, Unit]]:
