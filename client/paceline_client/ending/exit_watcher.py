@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
@@ -77,6 +78,7 @@ class Watcher:
         self._doubtful: list[dict[str, Any]] = []  # said to be finished, before the exit status
         self._is_terminated = False
         self._text = b""
+        self._deliver_until_s = self._delivered_s = -math.inf
         self._status: int | None = None  # of the process, once known
 
     def run(self) -> None:
@@ -136,7 +138,7 @@ class Watcher:
             end = message["end"]
             if self._is_terminated:
                 end = {**end, "outcome": "terminated", "signal": int(signal.SIGTERM)}
-            deliver(watched, end, REPORT_WITHIN_S)
+            self._deliver(watched, end)
             if message.get("at_exit") and end["outcome"] == "finished":
                 self._doubtful.append(watched)
         with contextlib.suppress(OSError):  # the training does not wait for it
@@ -154,8 +156,26 @@ class Watcher:
             time.sleep(0.01)
         return False
 
+    def _deliver(self, watched: dict[str, Any], end: Report) -> None:
+        """Send a report, if the server has answered any within REPORT_WITHIN_S.
+
+        One process may have hundreds of recorders: the time is for all whose reports follow one
+        another, or their watcher would go on for hours without a server.
+        """
+        began_s = time.monotonic()
+        if began_s - self._delivered_s > REPORT_WITHIN_S:
+            self._deliver_until_s = began_s + REPORT_WITHIN_S
+        left_s = self._deliver_until_s - began_s
+        if left_s <= 0:
+            return
+        is_answered = deliver(watched, end, left_s)
+        self._delivered_s = time.monotonic()
+        if is_answered:
+            self._deliver_until_s = self._delivered_s + REPORT_WITHIN_S
+
     def _report_end(self) -> None:
         self._notice_sigterm()
+        self._delivered_s = -math.inf  # how the process ended is worth the time again
         status = self._status if self._status is not None else _status_of(self._pid, self._process)
         if status is not None:
             end = _end_of_status(status)
@@ -169,11 +189,11 @@ class Watcher:
             end = {**end, **elastic_error()}
         if "exit_code" in end or "signal" in end:
             for watched in self._doubtful:
-                deliver(watched, end, REPORT_WITHIN_S)
+                self._deliver(watched, end)
         for watched in self._watched.values():
             # What may have been a success ends no job that is not to end by that.
             if end["outcome"] not in ("finished", "ended") or watched["ends_job"]:
-                deliver(watched, end, REPORT_WITHIN_S)
+                self._deliver(watched, end)
 
 
 def _sender(told: list[tuple[int, int, bytes]]) -> int | None:
