@@ -207,7 +207,6 @@ class Supervisor:
         check_port_free(settings.host, settings.port)
         self._wait_for_space()
         self._demo_switch.turn_off()  # nobody waits for a demo of before
-        stack.callback(self._stop_demo)
         environment = settings.as_environment()
         if settings.redis_url is None:
             self._queue = EmbeddedQueue(
@@ -225,6 +224,7 @@ class Supervisor:
             self._children.append(child)
             child.start()
             stack.callback(child.stop, within_s=_STOP_WITHIN_S)
+        stack.callback(self._stop_demo)  # first of all, while the API still takes its last batches
         self._wait_until_answering(self._children[0])
 
     def keep_running(self) -> None:
