@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 
 import pytest
 from paceline_client.ending import exit_watcher
@@ -28,7 +29,7 @@ class Server:
 def server(monkeypatch):
     server = Server()
     monkeypatch.setattr(exit_watcher, "deliver", server.deliver)
-    monkeypatch.setattr(exit_watcher.time, "monotonic", lambda: server.now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: server.now_s)
     return server
 
 
