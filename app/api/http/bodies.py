@@ -1,17 +1,16 @@
-"""Limits of requests and bytes: per second and in flight; and reading JSON bodies.
+"""Limits of requests and bytes: per second and in flight.
 
 A project over its limits has to wait, and the others do not notice.
 """
 
 import asyncio
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,48 +28,6 @@ from app.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-
-JSON_TYPE = "application/json"
-
-
-def read_json(body: bytes, content_type: str) -> Any:
-    """Parse a JSON body.
-
-    Raises:
-        UnsupportedMedia: another Content-Type.
-        BadRequest: the body is not valid JSON.
-    """
-    if content_type.partition(";")[0].strip().lower() != JSON_TYPE:
-        raise UnsupportedMedia(f"send {JSON_TYPE}")
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise unreadable_json(error) from error
-
-
-def unreadable_json(cause: BaseException | None) -> BadRequest:
-    """The refusal of a body for this error of the parser."""
-    match cause:
-        case json.JSONDecodeError():
-            return unreadable_json_at(cause.pos, cause.msg)
-        case RecursionError():
-            reason = "brackets are nested too deeply: no request needs more than ten levels"
-        case UnicodeDecodeError():
-            reason = "the text is not valid UTF-8"
-        case ValueError():
-            reason = "an integer has thousands of digits: no request needs more than twenty"
-        case _:
-            reason = "check it with another parser"
-    return BadRequest(f"{_NOT_JSON}: {reason}")
-
-
-def unreadable_json_at(position: int | str, reason: str) -> BadRequest:
-    """The refusal of a body with a syntax error at this character."""
-    return BadRequest(f"{_NOT_JSON}: character {position}: {reason}")
-
-
-_NOT_JSON = "the body is not valid JSON"
-
 
 # Unused allowance is kept for this long: workers that push once a second do so together.
 BURST_S = 2.0

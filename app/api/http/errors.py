@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 from typing_extensions import override
 
-from app.api.http.bodies import unreadable_json, unreadable_json_at
+from app.api.http.json_bodies import MAX_FIELDS, unreadable_json, unreadable_json_at
 from app.api.http.parameters import misfit_words
 from app.api.http.request_log import loggable_path
 from app.errors import InvalidRequest, InvalidRules, PacelineError, UnsupportedMedia
@@ -48,7 +48,6 @@ def _paths(document: dict[str, Any]) -> list[tuple[re.Pattern[str], list[str]]]:
 log = structlog.get_logger()
 
 PROBLEM_TYPE = "application/problem+json"
-MAX_FIELDS = 20
 MAX_LINES = 500  # of rules
 _MAX_MESSAGE_CHARS = 400  # one may repeat what the caller sent
 MAX_RETRY_S = 30

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header
-from fastapi.exceptions import RequestValidationError
-from pydantic import ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import ConfigDict, Field, FiniteFloat
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -18,9 +17,8 @@ from app.alerts.readings.readings import with_default_thresholds
 from app.alerts.rule import On, Rule, Severity
 from app.alerts.rules import rule_text
 from app.alerts.rules.rule_text import MAX_RULES
-from app.api.http import bodies
-from app.api.http.errors import MAX_FIELDS
 from app.api.http.fields import Label, RequestModel, ResponseModel, Text
+from app.api.http.json_bodies import JSON_TYPE, read_model
 from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
@@ -172,19 +170,13 @@ async def rules_text(request: HttpRequest) -> str:
             return body.decode()
         except UnicodeDecodeError:
             raise BadRequest("the text is not valid UTF-8") from None
-    if media != bodies.JSON_TYPE:
-        raise UnsupportedMedia(f"send {YAML_TYPE} or {bodies.JSON_TYPE}")
+    if media != JSON_TYPE:
+        raise UnsupportedMedia(f"send {YAML_TYPE} or {JSON_TYPE}")
     return await run_in_threadpool(_as_yaml, body, media)
 
 
 def _as_yaml(body: bytes, media: str) -> str:
-    try:
-        known = RulesIn.model_validate(bodies.read_json(body, media))
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        raise RequestValidationError(
-            [{**each, "loc": ("body", *each["loc"])} for each in found[:MAX_FIELDS]]
-        ) from error
+    known = read_model(RulesIn, body, media)
     return rule_text.dump_rules([rule.rule() for rule in known.rules])
 
 
@@ -215,7 +207,7 @@ RULES_BODY: dict[str, Any] = {
         "lists every invalid line.",
         "content": {
             YAML_TYPE: {"schema": {"type": "string"}, "example": _YAML_EXAMPLE},
-            bodies.JSON_TYPE: {"schema": {"$ref": "#/components/schemas/RulesIn"}},
+            JSON_TYPE: {"schema": {"$ref": "#/components/schemas/RulesIn"}},
         },
     }
 }

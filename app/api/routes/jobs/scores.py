@@ -7,13 +7,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Path, Query
-from fastapi.exceptions import RequestValidationError
-from pydantic import ConfigDict, FailFast, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import ConfigDict, FailFast, Field, FiniteFloat, model_validator
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 
-from app.api.http import bodies
-from app.api.http.errors import MAX_FIELDS
 from app.api.http.fields import (
     Cursor,
     Limit,
@@ -24,6 +21,7 @@ from app.api.http.fields import (
     timestamp,
     timestamp_or_none,
 )
+from app.api.http.json_bodies import JSON_TYPE, read_model
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
 from app.errors import ReportNotFound, TooLarge, UnsupportedMedia
@@ -45,7 +43,7 @@ from app.trace.readers.scores.score_report import (
 
 # 10,000 scores as JSON: a tenth of a second of parsing.
 MAX_SCORE_BYTES = 2 << 20
-SCORE_TYPES = ("text/plain", "application/x-ndjson", bodies.JSON_TYPE)
+SCORE_TYPES = ("text/plain", "application/x-ndjson", JSON_TYPE)
 # Takes a thread a second or two, and some 40 MB meanwhile.
 PARSER_LIMIT = CapacityLimiter(2)
 # One line each: logs, tables and pages show them unchanged.
@@ -184,14 +182,7 @@ ReportDep = Annotated[ScoreReport, Depends(read_report)]
 def _report_of_json(body: bytes, media: str) -> ScoreReport:
     if media in SCORE_TYPES[:2]:
         raise UnsupportedMedia("name the tool with ?format=, or send application/json")
-    given = bodies.read_json(body, media)
-    try:
-        return ScoresIn.model_validate(given).report()
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        raise RequestValidationError(
-            [{**each, "loc": ("body", *each["loc"])} for each in found[:MAX_FIELDS]]
-        ) from error
+    return read_model(ScoresIn, body, media).report()
 
 
 SCORES_BODY: dict[str, Any] = {
@@ -200,7 +191,7 @@ SCORES_BODY: dict[str, Any] = {
         "description": "At most 2 MiB and 10,000 scores. With `format`: the tool's own output "
         "(docs/feeds/).",
         "content": {
-            bodies.JSON_TYPE: {"schema": {"$ref": "#/components/schemas/ScoresIn"}},
+            JSON_TYPE: {"schema": {"$ref": "#/components/schemas/ScoresIn"}},
             "text/plain": {"schema": {"type": "string"}},
             "application/x-ndjson": {"schema": {"type": "string"}},
         },

@@ -7,12 +7,9 @@ from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
-from app.api.http import bodies
-from app.api.http.errors import MAX_FIELDS
 from app.api.http.fields import (
     Cursor,
     Limit,
@@ -22,6 +19,7 @@ from app.api.http.fields import (
     WindowId,
     timestamp,
 )
+from app.api.http.json_bodies import JSON_TYPE, read_model
 from app.api.routes.dependencies import BODY_REFUSALS, JobKey, ServiceDep, refusals
 from app.api.routes.windows.what_if_edits import EditIn, QuestionIn
 from app.charts.base.theme import THEMES
@@ -40,7 +38,7 @@ class SavedQuestionIn(QuestionIn):
 
 def _documented(model: type[BaseModel], most: str) -> dict[str, Any]:
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    content = {bodies.JSON_TYPE: {"schema": schema}}
+    content = {JSON_TYPE: {"schema": schema}}
     body = {"required": True, "description": f"At most {most}.", "content": content}
     return {"requestBody": body}
 
@@ -69,22 +67,11 @@ async def _read_in_thread(request: Request, model: type[_Body]) -> _Body:
     """Parse a body with edits in another thread; raises as `read_question` does."""
     body = await request.body()
     media = request.headers.get("content-type", "")
-    return await run_in_threadpool(_checked, body, media, model)
+    return await run_in_threadpool(read_model, model, body, media)
 
 
 QuestionDep = Annotated[QuestionIn, Depends(read_question)]
 SavedDep = Annotated[SavedQuestionIn, Depends(read_saved_question)]
-
-
-def _checked(body: bytes, content_type: str, model: type[_Body]) -> _Body:
-    given = bodies.read_json(body, content_type)
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
-        raise RequestValidationError(
-            [{**each, "loc": ("body", *each["loc"])} for each in found[:MAX_FIELDS]]
-        ) from error
 
 
 router = APIRouter(tags=["windows"])
