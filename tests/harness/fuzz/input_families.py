@@ -21,7 +21,7 @@ T = TypeVar("T")
 MIN_COST_S = 0.02
 MAX_EXPONENT = 1.2
 MAX_BLOCKED_S = 0.05
-NUM_REPEATS = 3  # of what looks wrong: another process may have been in the way
+NUM_REPEATS = 8  # of what looks wrong: another process may have been in the way
 
 
 def repeated(unit: str, before: str = "", after: str = "") -> Family:
