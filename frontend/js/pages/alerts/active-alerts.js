@@ -1,6 +1,6 @@
 /** Active alerts by job: what each says, who was notified, details, and what may be done about it. */
 
-import { alertNotes, mutedReasons } from "../../components/alert-notes.js"
+import { alertNotes, mutedReasons } from "../../components/alerts/notes.js"
 import {
   alertHref,
   bySeverity,
@@ -9,7 +9,7 @@ import {
   ruleWords,
   stateOf,
   withoutName,
-} from "../../components/alert-words.js"
+} from "../../components/alerts/words.js"
 import { runbookOfAlert } from "../../components/runbook.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"

@@ -1,6 +1,6 @@
 /** The cards of active alerts and of past transitions, with tabs between them and their filters. */
 
-import { figureOf, KINDS, withoutName } from "../../components/alert-words.js"
+import { figureOf, KINDS, withoutName } from "../../components/alerts/words.js"
 import { segments } from "../../components/buttons.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { readAddress } from "../../lib/address.js"

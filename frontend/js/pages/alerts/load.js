@@ -1,7 +1,7 @@
 /** What the alerts page requests from the server. */
 
-import { isFingerprint } from "../../components/alert-words.js"
-import { notifiedOf } from "../../components/receiver-words.js"
+import { notifiedOf } from "../../components/alerts/receiver-words.js"
+import { isFingerprint } from "../../components/alerts/words.js"
 import { readAddress } from "../../lib/address.js"
 import { getJson, getJsonOrNull } from "../../lib/api.js"
 import { listInAddress } from "./lists.js"

@@ -1,10 +1,10 @@
 /** Alerts by job with what may be done about them, silences, and past transitions. */
 
-import { AlertActions } from "../../components/alert-actions.js"
-import { byJob } from "../../components/alert-order.js"
+import { AlertActions } from "../../components/alerts/actions.js"
+import { byJob } from "../../components/alerts/order.js"
+import { SilenceForm } from "../../components/alerts/silence-form.js"
 import { LivePage } from "../../components/live-page.js"
 import { pageTop } from "../../components/page-head.js"
-import { SilenceForm } from "../../components/silence-form.js"
 import { readAddress, updateAddress } from "../../lib/address.js"
 import { send } from "../../lib/api.js"
 import { announce, h, place } from "../../lib/dom.js"

@@ -1,6 +1,5 @@
 /** The headline and figures of the alerts page, and its receivers in brief. */
 
-import { bySeverity, SEVERITIES } from "../../components/alert-words.js"
 import {
   failingFirst,
   healthWords,
@@ -9,7 +8,8 @@ import {
   receiverName,
   receiverState,
   receiversSummary,
-} from "../../components/receiver-words.js"
+} from "../../components/alerts/receiver-words.js"
+import { bySeverity, SEVERITIES } from "../../components/alerts/words.js"
 import { statStrip } from "../../components/stat-strip.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"

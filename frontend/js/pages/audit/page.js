@@ -1,7 +1,7 @@
 /** The audit log: who acknowledged, silenced or changed what, and when. */
 
-import { alertHref } from "../../components/alert-words.js"
-import { matchersWords } from "../../components/label-matchers.js"
+import { matchersWords } from "../../components/alerts/label-matchers.js"
+import { alertHref } from "../../components/alerts/words.js"
 import { panelFailed } from "../../components/notices.js"
 import { pageTop } from "../../components/page-head.js"
 import { readAddress, updateAddress } from "../../lib/address.js"

@@ -1,7 +1,7 @@
 /** When alerts of a job fired and resolved, and what became of their notifications. */
 
-import { alertHref, ruleWords } from "../../components/alert-words.js"
-import { outcomeWords } from "../../components/receiver-words.js"
+import { outcomeWords } from "../../components/alerts/receiver-words.js"
+import { alertHref, ruleWords } from "../../components/alerts/words.js"
 import { getJson } from "../../lib/api.js"
 import { onChange } from "../../lib/events.js"
 

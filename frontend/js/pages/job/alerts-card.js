@@ -1,9 +1,9 @@
 /** The alerts of a job at the top of its page: what fires, since when, who has it, and what may be done. */
 
-import { AlertActions } from "../../components/alert-actions.js"
-import { alertNotes, isMuted, mutedReasons } from "../../components/alert-notes.js"
-import { worstFirst } from "../../components/alert-order.js"
-import { alertHref, figureOf, ruleWords, stateOf } from "../../components/alert-words.js"
+import { AlertActions } from "../../components/alerts/actions.js"
+import { alertNotes, isMuted, mutedReasons } from "../../components/alerts/notes.js"
+import { worstFirst } from "../../components/alerts/order.js"
+import { alertHref, figureOf, ruleWords, stateOf } from "../../components/alerts/words.js"
 import { runbookOfAlert } from "../../components/runbook.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { getJson } from "../../lib/api.js"

@@ -1,7 +1,13 @@
 /** The form of a receiver of alerts: a new one, or changes to one that is there. */
 
-import { MatcherFields } from "../../components/label-matchers.js"
-import { FORMATS, HEARTBEAT_FORMATS, HEARTBEATS_ONLY, SIGNED, testWords } from "../../components/receiver-words.js"
+import { MatcherFields } from "../../components/alerts/label-matchers.js"
+import {
+  FORMATS,
+  HEARTBEAT_FORMATS,
+  HEARTBEATS_ONLY,
+  SIGNED,
+  testWords,
+} from "../../components/alerts/receiver-words.js"
 import { announce, h, patch } from "../../lib/dom.js"
 import { capitalized, contained } from "../../lib/formatting.js"
 

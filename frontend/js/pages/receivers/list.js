@@ -1,6 +1,5 @@
 /** The receivers: address, which alerts they are notified of, state, and actions. */
 
-import { shownOnce } from "../../components/buttons.js"
 import {
   FORMATS,
   healthWords,
@@ -9,7 +8,8 @@ import {
   receiverState,
   SIGNED,
   wantsWords,
-} from "../../components/receiver-words.js"
+} from "../../components/alerts/receiver-words.js"
+import { shownOnce } from "../../components/buttons.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
 import { contained, whole } from "../../lib/formatting.js"

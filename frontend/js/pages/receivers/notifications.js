@@ -1,7 +1,5 @@
 /** Notifications to receivers: delivered, pending, failed or skipped, with every delivery attempt. */
 
-import { alertHref, isFingerprint } from "../../components/alert-words.js"
-import { segments } from "../../components/buttons.js"
 import {
   attemptWords,
   notificationIcon,
@@ -9,7 +7,9 @@ import {
   notificationState,
   receiverName,
   receiverOf,
-} from "../../components/receiver-words.js"
+} from "../../components/alerts/receiver-words.js"
+import { alertHref, isFingerprint } from "../../components/alerts/words.js"
+import { segments } from "../../components/buttons.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
 import { ago, clock, contained, seconds } from "../../lib/formatting.js"

@@ -1,15 +1,15 @@
 /** Receivers of alerts, whether they work, and each notification with its delivery attempts. */
 
-import { isFingerprint } from "../../components/alert-words.js"
-import { LivePage } from "../../components/live-page.js"
-import { pageTop } from "../../components/page-head.js"
 import {
   attemptWords,
   failingFirst,
   notificationState,
   receiverName,
   receiversSummary,
-} from "../../components/receiver-words.js"
+} from "../../components/alerts/receiver-words.js"
+import { isFingerprint } from "../../components/alerts/words.js"
+import { LivePage } from "../../components/live-page.js"
+import { pageTop } from "../../components/page-head.js"
 import { readAddress, updateAddress } from "../../lib/address.js"
 import { getJson, getJsonOrNull, send } from "../../lib/api.js"
 import { announce, place } from "../../lib/dom.js"

@@ -1,6 +1,6 @@
 /** The rules in force, in words. */
 
-import { firesWhen, resolvesWhen, SEVERITIES } from "../../components/alert-words.js"
+import { firesWhen, resolvesWhen, SEVERITIES } from "../../components/alerts/words.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
 import { contained, counted } from "../../lib/formatting.js"

@@ -1,6 +1,6 @@
 /** The cards of the status page: each part with what it is doing. */
 
-import { receiverState } from "../../components/receiver-words.js"
+import { receiverState } from "../../components/alerts/receiver-words.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
 import { ago, capitalized, clock, contained, counted, duration, seconds, whole } from "../../lib/formatting.js"

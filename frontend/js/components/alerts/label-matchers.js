@@ -1,7 +1,7 @@
 /** Label matchers of silences and receivers, and the fields to edit them; matching is as in app/alerts/labels.py. */
 
-import { h, patch } from "../lib/dom.js"
-import { contained } from "../lib/formatting.js"
+import { h, patch } from "../../lib/dom.js"
+import { contained } from "../../lib/formatting.js"
 
 /** Labels that every alert has, besides those of its rule and its job. */
 const BUILT_IN = ["job", "rule", "severity", "subject", "cause", "worker", "host", "alertname", "project"]

@@ -1,6 +1,6 @@
 /** Names and states of receivers and of notifications to them, in words and icons. */
 
-import { ago, capitalized, clock, contained, counted, duration, seconds, whole } from "../lib/formatting.js"
+import { ago, capitalized, clock, contained, counted, duration, seconds, whole } from "../../lib/formatting.js"
 import { matchersWords } from "./label-matchers.js"
 
 /** Formats and their names, the default first. */

@@ -1,8 +1,8 @@
 /** The form of a silence: which alerts, for how long, and why. */
 
-import { h, patch } from "../lib/dom.js"
-import { whole } from "../lib/formatting.js"
-import { segments } from "./buttons.js"
+import { h, patch } from "../../lib/dom.js"
+import { whole } from "../../lib/formatting.js"
+import { segments } from "../buttons.js"
 import { allMatch, MatcherFields, matchersWords } from "./label-matchers.js"
 
 const HOUR_MS = 3_600_000

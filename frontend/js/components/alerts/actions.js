@@ -1,8 +1,8 @@
 /** What a reader may do about an active alert: acknowledge, silence, assign it, add a note; and undo it. */
 
-import { send } from "../lib/api.js"
-import { announce, h, place } from "../lib/dom.js"
-import { contained } from "../lib/formatting.js"
+import { send } from "../../lib/api.js"
+import { announce, h, place } from "../../lib/dom.js"
+import { contained } from "../../lib/formatting.js"
 import { matchersOf } from "./label-matchers.js"
 import { SilenceForm } from "./silence-form.js"
 

@@ -1,8 +1,8 @@
 /** What is known of an active alert beside its figures: who has it, who was notified, why nobody was. */
 
-import { h } from "../lib/dom.js"
-import { ago, clock, contained, counted } from "../lib/formatting.js"
-import { stateIcon } from "./state-icon.js"
+import { h } from "../../lib/dom.js"
+import { ago, clock, contained, counted } from "../../lib/formatting.js"
+import { stateIcon } from "../state-icon.js"
 
 const MAX_REASONS = 2
 

@@ -12,8 +12,8 @@ import {
   seconds,
   tidy,
   whole,
-} from "../lib/formatting.js"
-import { timed } from "../lib/times.js"
+} from "../../lib/formatting.js"
+import { timed } from "../../lib/times.js"
 
 /** Icons and names of severities, the most severe first. */
 export const SEVERITIES = {

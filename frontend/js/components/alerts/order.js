@@ -1,6 +1,6 @@
 /** The order of alerts, and their groups by job. */
 
-import { isMuted } from "./alert-notes.js"
+import { isMuted } from "./notes.js"
 
 const RANK = { critical: 0, warning: 1, info: 2 }
 
