@@ -23,7 +23,7 @@ def test_page_and_server_match_label_patterns_alike(on_call):
     page = on_call().page
     theirs = page.evaluate(
         """async cases => {
-            const { allMatch, literal } = await import("/static/js/components/alerts/label-matchers.js")
+            const { allMatch, literal } = await import("/static/js/components/alerts/matchers.js")
             const one = pattern => [{ label: "x", pattern, is_negative: false }]
             return cases.map(([pattern, text]) => [
                 allMatch(one(pattern), { x: text }), allMatch(one(literal(text)), { x: text }),

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from tests.client.ending.trainings import BY_SIGTERM, FAILED, TERMINATED, ended
+from tests.client.ending.trainings import BY_SIGTERM, FAILED, TERMINATED, WATCHERS, ended
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,13 @@ def test_the_error_file_of_torchrun_names_the_exception_of_a_killed_process(pace
 def test_no_secret_is_in_the_watchers_command_line(paceline):
     status, _ = ended(
         paceline,
-        """
-        found = []
-        for name in os.listdir("/proc"):
-            try:
-                command = open(f"/proc/{name}/cmdline", "rb").read()
-            except OSError:
-                continue
-            if b"exit_watcher.py" in command and b"\\0%d\\0" % os.getpid() in command:
-                found.append(command)
-        if len(found) != 1 or sys.argv[2].encode() in found[0]:
-            os._exit(9)
-        run.close()
-        """,
+        WATCHERS
+        + """
+    wait_for_watchers(1)
+    [command] = watchers().values()
+    if sys.argv[2].encode() in command:
+        os._exit(9)
+    run.close()
+    """,
     )
     assert status == 0

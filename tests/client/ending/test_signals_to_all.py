@@ -7,37 +7,12 @@ import sys
 
 import pytest
 
-from tests.client.ending.trainings import BY_SIGTERM, TERMINATED, ended
+from tests.client.ending.trainings import BY_SIGTERM, TERMINATED, WATCHERS, ended
 
 # With the training's own handler, as one that saves a checkpoint.
 ENDS_WELL = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))"
 # A script that wants to end quietly where nobody reads its output.
 DIES_OF_PIPES = "signal.signal(signal.SIGPIPE, signal.SIG_DFL)"
-# As a process is one for a moment only that leaves the watcher an orphan, there may be two.
-WATCHERS = """
-    def watchers():
-        found = []
-        for name in os.listdir("/proc"):
-            try:
-                command = open(f"/proc/{name}/cmdline", "rb").read()
-            except OSError:
-                continue
-            if b"exit_watcher.py\\0%d\\0" % os.getpid() in command:
-                found.append(int(name))
-        return found
-
-    def wait_for_watchers(number):
-        while len(watchers()) != number and time.monotonic() < until_s:
-            time.sleep(0.005)
-
-    def to_watchers(*numbers):
-        for pid in watchers():
-            for number in numbers:
-                try:
-                    os.kill(pid, number)
-                except ProcessLookupError:
-                    pass
-"""
 SIGNALS = "signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1"
 
 

@@ -24,6 +24,32 @@ TRAINING = """
     while not reporter._watched and time.monotonic() < until_s:
         time.sleep(0.005)
 """
+# Of the training, by their numbers, with their command lines. For a moment there may be two, as
+# another starts the watcher and leaves it an orphan.
+WATCHERS = """
+    def watchers():
+        found = {}
+        for name in os.listdir("/proc"):
+            try:
+                command = open(f"/proc/{name}/cmdline", "rb").read()
+            except OSError:
+                continue
+            if b"exit_watcher.py\\0%d\\0" % os.getpid() in command:
+                found[int(name)] = command
+        return found
+
+    def wait_for_watchers(number):
+        while len(watchers()) != number and time.monotonic() < until_s:
+            time.sleep(0.005)
+
+    def to_watchers(*numbers):
+        for pid in watchers():
+            for number in numbers:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    pass
+"""
 WITHIN_S = 60.0
 
 FAILED = {"outcome": "failed"}

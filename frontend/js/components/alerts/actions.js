@@ -3,7 +3,7 @@
 import { send } from "../../lib/api.js"
 import { announce, h, place } from "../../lib/dom.js"
 import { contained } from "../../lib/formatting.js"
-import { matchersOf } from "./label-matchers.js"
+import { matchersOf } from "./matchers.js"
 import { SilenceForm } from "./silence-form.js"
 
 const MAX_NAME = 128

@@ -1,7 +1,7 @@
 /** Names and states of receivers and of notifications to them, in words and icons. */
 
 import { ago, capitalized, clock, contained, counted, duration, seconds, whole } from "../../lib/formatting.js"
-import { matchersWords } from "./label-matchers.js"
+import { matchersWords } from "./matchers.js"
 
 /** Formats and their names, the default first. */
 export const FORMATS = {

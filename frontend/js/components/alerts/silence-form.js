@@ -3,7 +3,7 @@
 import { h, patch } from "../../lib/dom.js"
 import { whole } from "../../lib/formatting.js"
 import { segments } from "../buttons.js"
-import { allMatch, MatcherFields, matchersWords } from "./label-matchers.js"
+import { allMatch, MatcherFields, matchersWords } from "./matchers.js"
 
 const HOUR_MS = 3_600_000
 const LASTING = [

@@ -1,6 +1,6 @@
 /** Silences and maintenance: the list. */
 
-import { matchersWords } from "../../components/alerts/label-matchers.js"
+import { matchersWords } from "../../components/alerts/matchers.js"
 import { stateIcon } from "../../components/state-icon.js"
 import { h } from "../../lib/dom.js"
 import { clock, contained } from "../../lib/formatting.js"

@@ -1,6 +1,6 @@
 /** The audit log: who acknowledged, silenced or changed what, and when. */
 
-import { matchersWords } from "../../components/alerts/label-matchers.js"
+import { matchersWords } from "../../components/alerts/matchers.js"
 import { alertHref } from "../../components/alerts/words.js"
 import { panelFailed } from "../../components/notices.js"
 import { pageTop } from "../../components/page-head.js"

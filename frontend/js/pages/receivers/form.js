@@ -1,6 +1,6 @@
 /** The form of a receiver of alerts: a new one, or changes to one that is there. */
 
-import { MatcherFields } from "../../components/alerts/label-matchers.js"
+import { MatcherFields } from "../../components/alerts/matchers.js"
 import {
   FORMATS,
   HEARTBEAT_FORMATS,
