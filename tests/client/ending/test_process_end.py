@@ -102,8 +102,7 @@ def test_no_secret_is_in_the_watchers_command_line(paceline):
         paceline,
         WATCHERS
         + """
-    wait_for_watchers(1)
-    [command] = watchers().values()
+    [command] = wait_for_watchers(1).values()
     if sys.argv[2].encode() in command:
         os._exit(9)
     run.close()

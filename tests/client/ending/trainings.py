@@ -39,8 +39,9 @@ WATCHERS = """
         return found
 
     def wait_for_watchers(number):
-        while len(watchers()) != number and time.monotonic() < until_s:
+        while len(found := watchers()) != number and time.monotonic() < until_s:
             time.sleep(0.005)
+        return found
 
     def to_watchers(*numbers):
         for pid in watchers():
