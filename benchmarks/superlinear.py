@@ -33,7 +33,6 @@ from tests.harness.fuzz.hostile_requests import (
 )
 from tests.harness.fuzz.input_families import (
     JSON,
-    NUM_REPEATS,
     TEXTS,
     YAML,
     Growth,
@@ -142,11 +141,10 @@ async def _fresh_api(migrated: Path) -> AsyncIterator[Api]:
 
 async def _measured(api: InProcessApi, request: HostileRequest) -> Growth:
     size = request.most // 4 if request.most else _largest_bytes(request) // 5
-    found = await api.growth(request, size)
-    for _ in range(NUM_REPEATS):
-        if not found.is_wrong:
-            break
+    found, num_repeats = await api.growth(request, size), 0
+    while not found.is_settled(num_repeats):
         found = found.cheapest(await api.growth(request, size))
+        num_repeats += 1
     return found
 
 

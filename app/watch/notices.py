@@ -19,7 +19,7 @@ _PAGE = "/status"
 
 @dataclass(frozen=True, slots=True)
 class ServiceNews:
-    """News of one part of the service; `began_s` is when receivers were first told.
+    """A part of the service that is down, or up again; `began_s` is when receivers were told first.
 
     `repeat` numbers the repetitions of one outage, for receivers that forget it; 0 is the first.
     """

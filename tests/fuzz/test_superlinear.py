@@ -13,7 +13,7 @@ from app.trace.readers.op_spool import OpSpool
 from app.trace.readers.published import meta
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS
 from tests.benchmarks.running import run_benchmark
-from tests.harness.fuzz.input_families import YAML, growth_exponent, reader_growth
+from tests.harness.fuzz.input_families import YAML, Growth, growth_exponent, reader_growth
 from tests.harness.fuzz.repeated_records import importer, record_families
 
 
@@ -122,3 +122,11 @@ def test_hostile_bodies_hold_up_no_other_request():
     found = json.loads(result.stdout)
     assert found["inputs"] > 200  # in each field of a rule, and rules again and again
     assert found["longest_block_s"] <= 0.05
+
+
+def test_a_block_is_repeated_less_often_than_growth():
+    """The lowest of many runs would hide one that comes now and then."""
+    block, growth = Growth((0.1, 0.2, 0.4), blocked_s=0.06), Growth((0.1, 0.3, 0.9))
+    assert [block.is_settled(number) for number in (2, 3)] == [False, True]
+    assert [growth.is_settled(number) for number in (3, 7, 8)] == [False, False, True]
+    assert Growth((0.1, 0.2, 0.4)).is_settled(0)

@@ -1,4 +1,4 @@
-"""JSON bodies: reading them against a model, and what a caller is told of one that is wrong."""
+"""JSON bodies of requests: parsing them into a model, and the errors of invalid ones."""
 
 import json
 from collections.abc import Sequence
