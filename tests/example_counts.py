@@ -1,25 +1,28 @@
-"""Number of examples of costly checks: all of them on request, a quarter in CI."""
+"""How many examples Hypothesis draws: few in `make quick`, some in `make test`, all at night.
+
+Every test takes its number from the profile in force, so that one place says what CI spends.
+"""
 
 from hypothesis import HealthCheck, settings
 
-WHOLE = "whole"  # pytest --hypothesis-profile=whole
-_WHOLE_EXAMPLES = 200
+NIGHTLY = "nightly"
+_ALL_EXAMPLES = 200
+_LEAST_EXAMPLES = 4  # below, a property is checked on little more than Hypothesis's simplest values
 
-settings.register_profile(
-    WHOLE,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    max_examples=_WHOLE_EXAMPLES,
-)
+
+def register_profiles() -> None:
+    """The profiles: `quick`, `ci` (the same examples each time), `dev` and `nightly`."""
+    # The machine is shared: a slow example is no failure.
+    base = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("dev", base, max_examples=20)
+    settings.register_profile("ci", base, max_examples=20, derandomize=True)
+    settings.register_profile("quick", base, max_examples=8, derandomize=True)
+    settings.register_profile(NIGHTLY, base, max_examples=_ALL_EXAMPLES)
 
 
 def many(number: int) -> settings:
-    """`number` examples, always the same, or as large a share of them as the profile draws."""
+    """`number` examples at night, otherwise as large a share of them as the profile draws."""
     assert settings.default is not None  # a profile is loaded before any test is
-    share = min(1.0, settings.default.max_examples / _WHOLE_EXAMPLES)
-    return settings(
-        max_examples=max(1, round(number * share)),
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    profile = settings.default
+    share = min(1.0, profile.max_examples / _ALL_EXAMPLES)
+    return settings(profile, max_examples=max(min(_LEAST_EXAMPLES, number), round(number * share)))

@@ -19,6 +19,7 @@ from app.cli import app
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.cli.broken_traces import FAULTS, Files
+from tests.example_counts import many
 
 SIZES = Parallelism(2, 2)
 OLD = '{"an": "older result"}'
@@ -99,7 +100,7 @@ def test_any_fault_in_any_job_shape_is_refused_in_one_line(
 
 
 @given(seed=st.integers(0, 2**32), num_changes=st.integers(1, 6))
-@settings(deadline=None, max_examples=60)
+@many(60)
 def test_a_damaged_file_is_analysed_or_refused(seed, num_changes):
     # Not every bit has a checksum, so damage may go unnoticed; a crash is never allowed.
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +118,7 @@ def test_a_damaged_file_is_analysed_or_refused(seed, num_changes):
     sizes=st.builds(Parallelism, st.integers(1, 2), st.integers(1, 3), vpp_size=st.integers(1, 2)),
     num_changes=st.integers(1, 20),
 )
-@settings(deadline=None, max_examples=60)
+@many(60)
 def test_trace_with_swapped_values_is_analysed_or_refused(name, seed, sizes, num_changes):
     with tempfile.TemporaryDirectory() as folder:
         files = good_trace(Path(folder), seed, dataclasses.replace(sizes, vpp_size=1))

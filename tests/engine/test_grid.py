@@ -2,12 +2,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.grid import lay_out
 from app.engine.report import analyse, report_as_json
 from app.errors import InvalidTrace
+from tests.example_counts import many
 from tests.job_strategies import windows
 from tests.window_factory import Row, in_row, replicas, rows_of, window, with_columns
 
@@ -40,7 +41,7 @@ def test_annotations_are_not_simulated():
     assert with_them.simulated_s.tolist() == [6.0]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@many(60)
 @given(windows(), st.randoms(use_true_random=False))
 def test_the_order_of_rows_does_not_change_a_bit(a_window, chance):
     order = list(range(a_window.trace.num_ops))
@@ -104,7 +105,7 @@ def test_a_step_without_operations_is_refused(rows):
         lay_out(empty)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@many(100)
 @given(windows(), st.data())
 def test_rows_in_stored_order_give_the_same_grid(a_window, data):
     # Workers' rows that follow each other alike are placed together, which must change nothing,
@@ -120,7 +121,7 @@ def test_rows_in_stored_order_give_the_same_grid(a_window, data):
     assert stored.rank.tolist() == recorded.rank.tolist()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@many(60)
 @given(windows(), st.data())
 def test_a_duplicate_row_in_stored_order_is_refused(a_window, data):
     trace = a_window.trace

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from app.engine.op_times import TypeTime, op_times
 from app.engine.replays import prepare
 from tests.engine.questions.jobs import two_stages
+from tests.example_counts import many
 from tests.job_strategies import windows
 from tests.window_factory import Row, in_row, replicas, window
 
@@ -66,7 +67,7 @@ def test_every_step_has_equal_weight():
     assert times_of([*rows, *longer], dp_size=2).by_type["forward-compute"].recorded_s == 1.5
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@many(40)
 @given(windows())
 def test_transfer_and_wait_sum_to_the_recorded_time(a_window):
     found, trace = op_times(prepare(a_window)), a_window.trace

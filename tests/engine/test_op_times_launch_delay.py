@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from app.engine.grid import lay_out
 from app.engine.op_times import LaunchDelay, launch_delay
 from app.engine.report import analyse, report_as_json
 from app.engine.what_if import replayer
 from app.trace.window import Window
+from tests.example_counts import many
 from tests.job_strategies import windows
 from tests.window_factory import Row, window
 
@@ -49,7 +50,7 @@ def test_delays_are_means_over_steps():
     assert delays(window(rows)).by_optype["optimizer"] == 2.0
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@many(60)
 @given(windows())
 def test_delays_by_type_and_by_worker_have_the_same_sum(a_window):
     found = delays(a_window)

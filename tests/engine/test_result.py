@@ -1,11 +1,12 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from app.engine.report import analyse, report_as_json, result_without_figures
 from app.errors import InvalidTrace
 from app.trace.window import SkippedStep
+from tests.example_counts import many
 from tests.job_strategies import windows
 from tests.window_factory import Row, in_row, window
 
@@ -36,13 +37,13 @@ def test_a_result_has_the_keys_of_its_definition():
     ]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@many(60)
 @given(windows())
 def test_a_result_is_finite_json(a_window):
     json.dumps(report_as_json(analyse(a_window)), allow_nan=False)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@many(60)
 @given(windows())
 def test_arrays_have_the_sizes_of_the_job(a_window):
     result, sizes = report_as_json(analyse(a_window)), a_window.job.parallelism

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.engine.graph import ALL_DP_RANKS, StepGraph
@@ -8,11 +8,12 @@ from app.engine.grid import lay_out
 from app.engine.report import analyse, report_as_json
 from app.engine.what_if import Durations, Peers, Replayer, replayer, step_times
 from app.trace.window import Window
+from tests.example_counts import many
 from tests.job_strategies import windows
 from tests.result_comparison import agree
 from tests.window_factory import rows_of, scaled, with_columns
 
-SOME = settings(max_examples=60, deadline=None, derandomize=True)
+SOME = many(60)
 
 
 def graph(units: list[list[int]], preds: list[list[int]], *, meets: tuple[int, ...] = ()):

@@ -5,7 +5,7 @@ import gzip
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidRequest, TooLarge
@@ -21,6 +21,7 @@ from app.ingest.wire.codec import (
 )
 from app.trace.ops import OP_CODES
 from app.trace.window import WIRE_DTYPES
+from tests.example_counts import many
 from tests.ingest.wire.packing import differences, packed, packed_batch, planes, width_of
 from tests.ingest.wire.test_codec import SIZES, batch_fields, binary, check_batch_or_4xx
 from tests.ingest.wire.test_codec_forms import batches, binary_of, content_of
@@ -71,7 +72,7 @@ def test_packed_batch_matches_a_worked_example():
     assert (batch.columns.mc.tolist(), batch.columns.mb_id.tolist()) == ([0, -1], [5, -1])
 
 
-@settings(max_examples=60)
+@many(60)
 @given(batches(), st.data())
 def test_packed_batch_decodes_like_the_plain_batch(columns, data):
     fields = batch_fields(columns=columns)
@@ -292,7 +293,7 @@ noise_columns = st.builds(
 )
 
 
-@settings(max_examples=150)
+@many(150)
 @given(st.dictionaries(st.sampled_from(ALL), noise_columns, min_size=1))
 def test_noise_in_packed_columns_is_a_batch_or_a_4xx(columns):
     batch = msgspec.msgpack.decode(binary_of(batch_fields()))

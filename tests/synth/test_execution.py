@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.report import analyse, report_as_json
@@ -18,6 +18,7 @@ from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
 from app.trace.ops import COMPUTE_STREAM, OP_CODES, OP_SPECS
 from app.trace.window import Window
+from tests.example_counts import many
 from tests.synth.custom_fault import CustomFault
 from tests.synth.faulty_jobs import compute_only_costs
 
@@ -48,21 +49,21 @@ def quiet(made):
 
 
 @given(jobs(), st.booleans())
-@settings(max_examples=60, deadline=None)
+@many(60)
 def test_the_engine_replays_every_schedule_exactly(made, is_quiet):
     times = result_of(quiet(made) if is_quiet else made)["step_time_s"]
     np.testing.assert_allclose(times["simulated"], times["recorded"], rtol=1e-9)
 
 
 @given(jobs(replace(OperationCosts(), noise=0.05)))
-@settings(max_examples=30, deadline=None)
+@many(30)
 def test_launch_delays_cost_less_than_one_percent(made):
     costs = replace(made.costs, launch_delay_s=1e-5)
     assert result_of(replace(made, costs=costs))["fidelity"]["discrepancy"] < 0.01
 
 
 @given(jobs())
-@settings(max_examples=40, deadline=None)
+@many(40)
 def test_no_computation_overlaps_another_one_of_its_worker(made):
     trace = made.make_step(3)
     codes = [OP_CODES[spec.name] for spec in OP_SPECS if spec.stream == COMPUTE_STREAM]
@@ -74,7 +75,7 @@ def test_no_computation_overlaps_another_one_of_its_worker(made):
 
 
 @given(jobs())
-@settings(max_examples=40, deadline=None)
+@many(40)
 def test_sends_and_receives_end_together_after_both_have_begun(made):
     trace = made.make_step(3)
     chunks = made.parallelism.pp_size * made.parallelism.vpp_size
@@ -94,7 +95,7 @@ def test_sends_and_receives_end_together_after_both_have_begun(made):
 
 
 @given(jobs(), st.permutations(range(5)))
-@settings(max_examples=20, deadline=None)
+@many(20)
 def test_a_step_is_the_same_in_whatever_block_it_is_made(made, steps):
     whole = made.make(steps)
     for position, step in enumerate(steps):

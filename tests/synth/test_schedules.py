@@ -2,13 +2,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES, ComputeKind
 from app.trace.job import Parallelism
+from tests.example_counts import many
 from tests.synth.faulty_jobs import compute_only_costs
 
 LETTERS = {
@@ -63,7 +64,7 @@ def test_zero_bubble_puts_off_its_weights_the_longer_the_deeper_the_stage():
 
 @pytest.mark.parametrize("name", SCHEDULES)
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 12), st.data())
-@settings(max_examples=60, deadline=None)
+@many(60)
 def test_every_computation_is_done_once_and_forwards_come_first(
     name, pp_size, num_chunks, count, data
 ):

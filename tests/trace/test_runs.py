@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.grid import lay_out
@@ -15,6 +15,7 @@ from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.runs import RUN_COLUMNS, SHAPE_COLUMNS, OpShape, RunTrace, WorkerRuns, joined_runs
 from app.trace.window import OPTIONAL, TABLE_DTYPES, Trace, Window
+from tests.example_counts import many
 from tests.job_strategies import windows
 
 COLUMNS = (*RUN_COLUMNS, *SHAPE_COLUMNS, "start_s", "duration_s")
@@ -50,7 +51,7 @@ def same(found: Trace, expected: Trace) -> bool:
     )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@many(30)
 @given(windows(), st.randoms(use_true_random=False))
 def test_every_use_gives_the_same_rows(window, chance):
     columns, runs = in_order(window.trace), held_once(window.trace)
@@ -68,7 +69,7 @@ def test_every_use_gives_the_same_rows(window, chance):
     assert same(runs.of_steps(chosen), columns.of_steps(chosen))
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@many(30)
 @given(windows())
 def test_the_analysis_is_the_same_to_the_last_bit(window):
     columns = replace(window, trace=in_order(window.trace))

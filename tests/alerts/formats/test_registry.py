@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.alerts.alert import Blame, Detail
@@ -23,6 +23,7 @@ from app.alerts.notice import MAX_MESSAGE_BYTES, NoticeKind
 from app.alerts.receiver import FORMAT_NAMES as KNOWN
 from app.alerts.sending import attempt_headers
 from tests.alerts.notices import BLAME, DETAIL, LABELS, SECRET, make_receiver, notice, told
+from tests.example_counts import many
 
 IMAGE = "https://paceline.example/charts/1.png"
 KINDS: tuple[NoticeKind, ...] = ("firing", "resolved", "test", "notifier-unhealthy")
@@ -279,7 +280,7 @@ notices = st.builds(
 
 
 @every_format
-@settings(max_examples=60, deadline=None)
+@many(60)
 @given(given=notices)
 def test_no_message_is_larger_than_receivers_take(format_, given):
     assert render_notice(given, make_receiver(format_)).num_bytes <= most_bytes(format_)

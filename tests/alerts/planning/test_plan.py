@@ -3,7 +3,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.alerts.planning.plan import (
@@ -14,6 +14,7 @@ from app.alerts.planning.plan import (
 )
 from tests.alerts.current_alerts import firing, resting, silence
 from tests.alerts.planning.reference_plan import Now, Sent, SlowPlanner
+from tests.example_counts import many
 
 NOW_S = 10_000.0
 TIMING = NotificationTiming(interval_s=60.0, repeat_s=14_400.0, damping_s=300.0)
@@ -367,7 +368,7 @@ IN_A_SILENCE = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300)
+@many(300)
 @example(IN_A_SILENCE[0])
 @example(IN_A_SILENCE[1])
 @given(
@@ -391,7 +392,7 @@ def test_plans_match_the_reference_plan(deeds):
     assert planner.log == [replace(sent, left_out=frozenset()) for sent in slow.log]
 
 
-@settings(max_examples=200)
+@many(200)
 @given(
     st.lists(
         st.tuples(st.integers(0, 6), st.sampled_from(DEEDS), st.sampled_from(NAMES)), max_size=40

@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.alerts.alert import Detail
@@ -10,6 +10,7 @@ from app.alerts.rules import state_machine
 from app.alerts.rules.state_machine import SubjectReading
 from tests.alerts.alert_factories import NOW_S, fresh, look, moment, rule
 from tests.alerts.rules.reference_state_machine import Seen, history
+from tests.example_counts import many
 
 RULE = rule()
 # What a state is, None or not, is what is tested.
@@ -250,7 +251,7 @@ rules = st.builds(
 )
 
 
-@settings(max_examples=300)
+@many(300)
 @given(rules, runs)
 def test_state_machine_matches_the_reference(of, run):
     seen, epoch = [], 1

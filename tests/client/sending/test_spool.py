@@ -22,6 +22,7 @@ from paceline_client.sending.spool_files import (
 
 from app.ingest.assembly.rank_tracker import MAX_GAP
 from tests.client.recorders import WITHIN_S, close_unreachable, recorder
+from tests.example_counts import many
 
 MB = 1 << 20
 
@@ -103,7 +104,7 @@ def test_unused_batch_number_is_used_by_the_next_batch(tmp_path):
     assert pop_all(spool(tmp_path)) == [(0, 1)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(many(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(["put", "pop", "restart"]), max_size=25), st.integers(1, 3))
 def test_spool_is_a_queue_across_restarts(tmp_path, actions, num_ops):
     directory = tmp_path / "spool"

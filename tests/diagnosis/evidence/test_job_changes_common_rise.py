@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.diagnosis.evidence.job_changes import common_rises
+from tests.example_counts import many
 
 NUM_STEPS, SLOW_FROM = 40, 25
 
@@ -88,7 +89,7 @@ def test_too_few_steps_before_give_no_rise():
 
 
 @given(st.permutations(range(8)), st.sampled_from([1e-3, 0.5, 40.0]))
-@settings(deadline=None, max_examples=20)
+@many(20)
 def test_rise_does_not_depend_on_worker_order_or_unit(order, factor):
     up = signal(np.full((2, 4), 1.3), cv=0.02)
     shuffled = up.reshape(NUM_STEPS, 8)[:, order].reshape(up.shape) * factor

@@ -18,6 +18,7 @@ from app.diagnosis.statistics.change_points import (
     level_changes_of_each,
     predictive_table,
 )
+from tests.example_counts import many
 
 FINDS = 0.95
 
@@ -185,7 +186,7 @@ def test_changes_are_in_order_and_of_at_least_five_percent(values):
 
 
 @given(arrays(np.float64, st.integers(2, 25), elements=st.floats(-1.0, 1.0)), st.floats(0.005, 0.3))
-@settings(deadline=None, max_examples=50)
+@many(50)
 def test_run_weights_match_the_definition(values, scale):
     none_forgotten = run_begin_weights(values, scale, forget_below=0.0)
     np.testing.assert_allclose(none_forgotten, by_definition(values, scale), rtol=1e-6, atol=1e-12)

@@ -1,7 +1,7 @@
 """No change is overlooked since it was not looked for."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.diagnosis.statistics.change_points import (
@@ -10,11 +10,12 @@ from app.diagnosis.statistics.change_points import (
     is_change,
     may_change,
 )
+from tests.example_counts import many
 
 DEMANDS = (USUAL_CRITERIA, ChangeCriteria(5, 3, 0.05), ChangeCriteria(8, 8, 0.1))
 
 
-@settings(max_examples=300)
+@many(300)
 @given(st.integers(0, 10**6), st.sampled_from(DEMANDS), st.floats(0.0, 0.4), st.data())
 def test_a_series_ruled_out_by_may_change_has_no_split(
     seed: int, criteria: ChangeCriteria, step: float, data: st.DataObject

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.report import Report, analyse, report_as_json
@@ -21,6 +21,7 @@ from tests.engine.clocks.shifted_windows import (
     recorded,
     worker_is_host,
 )
+from tests.example_counts import many
 from tests.job_strategies import windows
 from tests.shared_traces import SHARED_TRACES, needs_shared
 from tests.window_factory import Row
@@ -56,7 +57,7 @@ def figures(report: Report) -> str:
     return json.dumps(result)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@many(150)
 @given(windows(), st.integers(0, 2**32), st.sampled_from([0.0, 200.0]))
 def test_constant_clock_offsets_do_not_change_a_bit(a_window, seed, drift_ppm):
     together = ended_together(a_window)
@@ -69,7 +70,7 @@ def test_constant_clock_offsets_do_not_change_a_bit(a_window, seed, drift_ppm):
     assert wrong.clocks.reason is None or together.job.parallelism.num_workers == 1
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@many(50)
 @given(windows(), st.integers(0, 2**32))
 def test_drift_changes_figures_by_at_most_one_in_a_thousand(a_window, seed):
     together = ended_together(a_window)

@@ -1,7 +1,7 @@
 """Any question about any job, against the same question asked the slow and obvious way."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.questions.answer import Questions
@@ -11,6 +11,7 @@ from app.errors import InvalidRequest
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
 from tests.engine.questions.reference import Asked, edits
+from tests.example_counts import many
 from tests.job_strategies import STRUCTURES, Structure, changing, made, seeds
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
@@ -31,7 +32,7 @@ def assert_the_answer_agrees(window: Window, wanted: list[Edit]) -> None:
 
 
 @ALL
-@settings(max_examples=30)
+@many(30)
 @given(seed=seeds, data=st.data())
 def test_every_answer_equals_the_reference(structure: Structure, seed: int, data):
     window = made(structure, seed, num_steps=1 + seed % 2)
@@ -39,7 +40,7 @@ def test_every_answer_equals_the_reference(structure: Structure, seed: int, data
 
 
 @ALL
-@settings(max_examples=15)
+@many(15)
 @given(seed=seeds, data=st.data())
 def test_answers_about_two_structures_equal_the_reference(structure: Structure, seed: int, data):
     window = changing(structure, seed)
@@ -47,7 +48,7 @@ def test_answers_about_two_structures_equal_the_reference(structure: Structure, 
 
 
 @ALL
-@settings(max_examples=8)
+@many(8)
 @given(seed=seeds)
 def test_all_ideal_gives_the_ideal_and_no_edit_the_simulation(structure: Structure, seed: int):
     questions = Questions(prepare(changing(structure, seed)))

@@ -4,13 +4,14 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from app.engine.replays import prepare
 from app.engine.timeline.critical_path import as_json, critical_path
 from app.engine.timeline.step_run import RUN_KINDS
 from app.errors import InvalidRequest
 from app.trace.ops import Axis, OpKind, OpSpec, OpTypes
+from tests.example_counts import many
 from tests.job_strategies import windows
 from tests.window_factory import Row, in_row, window
 
@@ -184,7 +185,7 @@ def test_the_json_has_every_link_and_every_share():
     assert set(told["shares"]) == {"by_optype", "waiting", "by_worker"}
 
 
-@settings(max_examples=150, deadline=None)
+@many(150)
 @given(windows())
 def test_own_times_and_gaps_sum_to_the_step_for_any_recording(recorded):
     replay = prepare(recorded)
@@ -197,7 +198,7 @@ def test_own_times_and_gaps_sum_to_the_step_for_any_recording(recorded):
             assert sum(path.group_shares.values()) + path.waiting_share == pytest.approx(1)
 
 
-@settings(max_examples=150, deadline=None)
+@many(150)
 @given(windows())
 def test_replayed_chains_have_no_gaps_and_the_length_of_the_step(recorded):
     replay = prepare(recorded)

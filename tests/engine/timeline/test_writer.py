@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from app.engine.replays import prepare
 from app.engine.timeline.selection import TimelineSelection, all_workers, num_slices, select
 from app.engine.timeline.step_run import RUN_KINDS, play_step
 from app.engine.timeline.writer import trace_event_pieces
 from tests.engine.timeline.trace_reader import overlaps, read
+from tests.example_counts import many
 from tests.job_strategies import windows
 from tests.window_factory import Row, in_row, replicas, window
 
@@ -162,7 +163,7 @@ def a_step():
     return in_row(*((name, 0.1) for name in names))
 
 
-@settings(max_examples=100, deadline=None)
+@many(100)
 @given(windows())
 def test_no_slices_overlap_or_are_lost_for_any_recording(recorded):
     replay = prepare(recorded)
@@ -174,7 +175,7 @@ def test_no_slices_overlap_or_are_lost_for_any_recording(recorded):
     assert min(each.length_ns for each in found.operations) >= 0
 
 
-@settings(max_examples=50, deadline=None)
+@many(50)
 @given(windows())
 def test_a_slice_is_as_long_as_its_operation(recorded):
     replay = prepare(recorded)

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ingest.assembly.steps import LEFT_OUT_REASONS
 from app.ingest.assembly.windows import MAX_LEFT_OUT
 from app.trace.window import SkippedStep
+from tests.example_counts import many
 from tests.ingest.assembly.test_assembler_properties import (
     CrashingRun,
     arrivals,
@@ -46,14 +47,14 @@ def test_only_training_steps_fill_a_window():
     assert window[1] == "complete"
 
 
-@settings(max_examples=40)
+@many(40)
 @given(arrivals())
 def test_any_order_repetition_and_cutting_gives_the_same_windows(arrival):
     batches, order = arrival
     assert without_revisions(windows_of(with_kinds(batches), order)) == without_revisions(EXPECTED)
 
 
-@settings(max_examples=25)
+@many(25)
 @given(arrivals(2), st.data())
 def test_crash_anywhere_does_not_change_the_windows(arrival, data):
     batches, order = arrival

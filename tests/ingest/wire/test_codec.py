@@ -5,7 +5,7 @@ import json
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import (
@@ -20,6 +20,7 @@ from app.ingest.wire.codec import BINARY_TYPE, JSON_TYPE, decode, encode, parse_
 from app.trace import ops
 from app.trace.job import Parallelism
 from app.trace.ops import FIRST_USER_CODE, OP_CODES, OP_NAMES
+from tests.example_counts import many
 
 SIZES = Parallelism(dp_size=2, pp_size=3, vpp_size=2)
 DTYPES = {
@@ -353,13 +354,13 @@ def check_batch_or_4xx(body, content_type):
     assert words
 
 
-@settings(max_examples=200, deadline=None)
+@many(200)
 @given(st.binary(max_size=300), st.sampled_from([JSON_TYPE, BINARY_TYPE]))
 def test_arbitrary_bytes_are_a_batch_or_a_4xx(body, content_type):
     check_batch_or_4xx(body, content_type)
 
 
-@settings(max_examples=250, deadline=None)
+@many(250)
 @given(st.sampled_from([(as_json, JSON_TYPE), (binary, BINARY_TYPE)]), st.data())
 def test_damaged_batches_are_a_batch_or_a_4xx(format_, data):
     body_of, content_type = format_
@@ -385,7 +386,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@many(250)
 @given(st.data())
 def test_values_of_other_types_are_a_batch_or_a_4xx(data):
     fields = msgspec.msgpack.decode(binary(batch_fields()))

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge
@@ -33,6 +33,7 @@ from app.ingest.wire.json_columns import MAX_JSON_ROWS
 from app.trace.job import Parallelism
 from app.trace.ops import OP_NAMES
 from app.trace.window import OPTIONAL, WIRE_DTYPES
+from tests.example_counts import many
 from tests.ingest.wire.test_codec import SIZES, as_json, batch_fields, binary, check_batch_or_4xx
 
 LARGE = 2**53
@@ -113,7 +114,7 @@ def content_of(batch):
     )
 
 
-@settings(max_examples=100, deadline=None)
+@many(100)
 @given(batches())
 def test_all_forms_and_encodings_decode_to_the_same_batch(columns):
     fields = batch_fields(columns=columns)
@@ -224,7 +225,7 @@ def test_truncated_body_is_refused(form, name):
             decode(body[:end], media, SIZES, content_encoding=encoding(name))
 
 
-@settings(max_examples=200, deadline=None)
+@many(200)
 @given(st.sampled_from(sorted(ENCODERS)), st.sampled_from(sorted(FORMS)), st.data())
 def test_a_damaged_compressed_body_is_a_batch_or_a_4xx(name, form, data):
     body_of, media = FORMS[form]
@@ -367,7 +368,7 @@ def test_chunk_limit_is_capped_by_the_column_type():
     assert decode(binary(batch_fields(columns=columns)), BINARY_TYPE, many).rejected == 0
 
 
-@settings(max_examples=100, deadline=None)
+@many(100)
 @given(st.binary(max_size=200), st.sampled_from([JSON_TYPE, BINARY_TYPE]))
 def test_noise_behind_a_sound_header_is_a_batch_or_a_4xx(noise, media):
     check_batch_or_4xx(b"\x28\xb5\x2f\xfd" + noise, media)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BadRequest, InvalidTrace, PacelineError
@@ -34,6 +34,7 @@ from app.trace.readers.otlp.steps import (
     cut_by_step,
     rank_step,
 )
+from tests.example_counts import many
 
 MS = 10**6
 WANTED = MEGATRON_NAMES.__contains__
@@ -291,7 +292,7 @@ made_spans = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@many(60)
 @given(st.dictionaries(st.text(max_size=20), values, max_size=4), st.lists(made_spans, max_size=5))
 def test_json_and_protobuf_give_the_same_spans(attributes, made):
     [of_json] = messages.read_json(as_json(attributes, made), WANTED)
@@ -303,7 +304,7 @@ def test_json_and_protobuf_give_the_same_spans(attributes, made):
     assert (of_json.num_spans, of_json.num_refused) == (len(made), of_protobuf.num_refused)
 
 
-@settings(max_examples=200, deadline=None)
+@many(200)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_read_or_refused(body):
     for read in (messages.read_json, messages.read_protobuf):
