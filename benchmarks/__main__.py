@@ -77,6 +77,7 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "advised": Benchmark("advised_trainings", "the same in real trainings, fixes pasted"),
         "packing": Benchmark("packing", "packing of documents against published imbalances"),
         "groups": Benchmark("groups", "simulated tp, cp and ep groups: is the slow GPU named?"),
+        "planted": Benchmark("planted:planted", "faults put into the code: do tests find them?"),
         "profiles": Benchmark("profiles", "plain torch.profiler files: step time, coverage, waits"),
         "trainings": Benchmark("trainings", "real trainings on the CPU with a fault each"),
         "peers": Benchmark("peers", "a real training of tensor-parallel peers"),

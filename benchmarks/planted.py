@@ -1,0 +1,259 @@
+"""`planted`: are faults found that are put into the code one at a time?
+
+tests/planted_faults.toml lists the faults. Each goes into a copy of a commit, and the tests of its
+package run there with `-x`, as `make test` selects them. Tests that fail without a fault judge
+none. With `--append` a later run of the same commit goes on where this one has ended.
+"""
+
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
+from typing import Annotated, Any, Literal
+
+import typer
+
+from app.errors import InvalidRequest
+
+ROOT = Path(__file__).parents[1]
+FAULTS = ROOT / "tests" / "planted_faults.toml"
+# "unjudged": the tests fail without the fault; "absent": the commit has no such text.
+Outcome = Literal["passed", "found", "missed", "timed out", "unjudged", "absent"]
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_NOT_RUN = {3, 4, 5}  # exit statuses of pytest: its own error, wrong arguments, no tests
+_LIMITS_UNPLANTED = 4  # times the limit, for tests that find most faults early
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault: in `file`, below app/, `new` takes the place of `old`, which is there once.
+
+    `tests` is a folder or a pattern of files, from the root of the repository.
+    """
+
+    file: str
+    function: str
+    what: str
+    tests: str
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        """What identifies it."""
+        return f"{self.file} {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The tests with a fault, or without one, where `fault` is empty; `first` is what failed."""
+
+    revision: str
+    fault: str
+    tests: str
+    outcome: Outcome = "unjudged"
+    seconds: float = 0.0
+    first: str = ""
+
+
+def read_faults() -> list[Fault]:
+    """All faults of the list."""
+    return [Fault(**each) for each in tomllib.loads(FAULTS.read_text())["fault"]]
+
+
+def planted(
+    rev: Annotated[str, typer.Option(help="Commit whose code and tests are copied.")] = "HEAD",
+    only: Annotated[str, typer.Option(help="Part of the faults' files or functions.")] = "",
+    parallel: Annotated[int, typer.Option(min=1, help="Copies that are used at a time.")] = 1,
+    append: Annotated[Path | None, typer.Option(help="File of results, known and new.")] = None,
+    limit_s: Annotated[float, typer.Option(min=1.0, help="Seconds for each fault.")] = 300.0,
+) -> None:
+    """Plant every fault by itself, and run the tests of its package.
+
+    Example: python -m benchmarks planted --only engine/ --append planted.jsonl
+    """
+    revision = _git("rev-parse", "--verify", f"{rev}^{{commit}}").decode().strip()
+    faults = [each for each in read_faults() if only in each.name]
+    log = ResultLog(revision, append)
+    groups: dict[str, list[Fault]] = defaultdict(list)
+    for fault in faults:
+        if (fault.name, fault.tests) not in log.known:
+            groups[fault.tests].append(fault)
+    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for number in range(min(parallel, len(groups))):
+            copies.put(make_copy(revision, Path(folder) / f"copy-{number}"))
+
+        def judge(tests: str) -> None:
+            copy = copies.get()
+            try:
+                unplanted = log.known.get(("", tests)) or log.add(
+                    run_tests(copy, Result(revision, "", tests), _LIMITS_UNPLANTED * limit_s)
+                )
+                for fault in groups[tests]:
+                    log.add(judge_fault(copy, fault, unplanted, limit_s))
+            finally:
+                copies.put(copy)
+
+        with ThreadPoolExecutor(parallel) as pool:
+            for done in [pool.submit(judge, tests) for tests in groups]:
+                done.result()
+    typer.echo(json.dumps(summary(revision, faults, log)))
+
+
+def summary(revision: str, faults: Sequence[Fault], log: "ResultLog") -> dict[str, Any]:
+    """Counts of outcomes by package and altogether, and the names of faults that were not found."""
+    packages: dict[str, Counter[str]] = defaultdict(Counter)
+    outcomes = {each: log.known[each.name, each.tests].outcome for each in faults}
+    for fault, outcome in outcomes.items():
+        packages[Path(fault.file).parts[0]][outcome] += 1
+    missed = [each.name for each in faults if outcomes[each] != "found"]
+    total = Counter(outcomes.values())
+    return {"revision": revision, "packages": packages, "total": total, "not_found": missed}
+
+
+class ResultLog:
+    """`known` results of one commit by fault and tests; earlier unjudged ones do not count."""
+
+    def __init__(self, revision: str, path: Path | None) -> None:
+        self._path = path
+        self._lock = Lock()
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        earlier = [Result(**json.loads(line)) for line in lines]
+        useful = [e for e in earlier if e.revision == revision and e.outcome != "unjudged"]
+        self.known = {(each.fault, each.tests): each for each in useful}
+
+    def add(self, result: Result) -> Result:
+        """Keep a result and print it; thread-safe."""
+        with self._lock:
+            self.known[result.fault, result.tests] = result
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    file.write(json.dumps(asdict(result)) + "\n")
+            what = result.fault or f"without a fault: {result.tests}"
+            typer.echo(f"{result.outcome:9} {result.seconds:6.1f} s  {what}  {result.first}")
+        return result
+
+
+def judge_fault(copy: Path, fault: Fault, unplanted: Result, limit_s: float) -> Result:
+    """Whether the tests find the fault, after their run without it in the same commit."""
+    path = copy / "app" / fault.file
+    result = Result(unplanted.revision, fault.name, fault.tests)
+    if not path.exists() or path.read_text().count(fault.old) != 1:
+        return replace(result, outcome="absent")
+    if unplanted.outcome != "passed":
+        return result
+    with fault_in_place(copy, fault):
+        return run_tests(copy, result, limit_s, unplanted.seconds)
+
+
+@contextmanager
+def fault_in_place(copy: Path, fault: Fault) -> Iterator[None]:
+    """Plant a fault for the length of the block; then the file is as before, with its time."""
+    path = copy / "app" / fault.file
+    source, status = path.read_bytes(), path.stat()
+    # A kernel compiled with the fault may be inside those of other files, whose cache stays valid.
+    kernels = "__pycache__/*.nb[ic]" if b"@kernel" in source else "no kernel"
+    cached = {each: each.read_bytes() for each in (copy / "app").rglob(kernels)}
+    path.write_bytes(source.replace(fault.old.encode(), fault.new.encode()))
+    try:
+        yield
+    finally:
+        path.write_bytes(source)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        for each in [*(copy / "app").rglob(kernels)]:
+            each.unlink()
+        for each, content in cached.items():
+            each.write_bytes(content)
+
+
+def run_tests(copy: Path, of: Result, limit_s: float, unplanted_s: float = 0.0) -> Result:
+    """Run the tests until the first one fails; `unplanted_s` is what they take without a fault."""
+    paths = sorted(str(each.relative_to(copy)) for each in copy.glob(of.tests))
+    if not paths:
+        return replace(of, first="no tests")
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths]
+    began_s, status = time.monotonic(), None
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            command, cwd=copy, env=_environment(copy), stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(limit_s)
+        finally:  # with what the tests have started, also where this is interrupted
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        seconds = round(time.monotonic() - began_s, 1)
+        output.seek(0)
+        failed = _FAILED.search(output.read())
+    outcome = _outcome(status, of.fault, unplanted_s / limit_s)
+    return replace(of, outcome=outcome, seconds=seconds, first=failed[1] if failed else "")
+
+
+def _outcome(status: int | None, fault: str, unplanted_share: float) -> Outcome:
+    """By pytest's exit status, None where the time was over."""
+    if status == 0:
+        return "missed" if fault else "passed"
+    if status in _NOT_RUN or not fault:
+        return "unjudged"
+    # Tests that hang only with the fault have found it.
+    return "timed out" if status is None and unplanted_share >= 0.5 else "found"
+
+
+def make_copy(revision: str, folder: Path) -> Path:
+    """The commit's files in a new folder, with compiled kernels of what is as in this checkout.
+
+    Raises:
+        InvalidRequest: the copy's modules would not be imported from the copy.
+    """
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", revision))) as archive:
+        archive.extractall(folder, filter="data")
+    shared = folder.parent / "shared"  # what tests read beside the checkout
+    if (ROOT.parent / "shared").exists() and not shared.exists():
+        shared.symlink_to(ROOT.parent / "shared")
+    for path in (folder / "app").rglob("*.py"):
+        own = ROOT / path.relative_to(folder)
+        # By the time of its file a compiled kernel is known to be valid.
+        if own.exists() and own.read_bytes() == path.read_bytes():
+            shutil.copystat(own, path)
+    for cache in (ROOT / "app").rglob("__pycache__"):
+        to = folder / cache.relative_to(ROOT)
+        if to.parent.exists():
+            shutil.copytree(cache, to)
+    command = [sys.executable, "-c", "import app, paceline_client as c; print(app, c)"]
+    imported = subprocess.check_output(command, cwd=folder, env=_environment(folder), text=True)
+    if imported.count(str(folder)) != 2:
+        raise InvalidRequest(f"not imported from the copy: {imported.strip()}")
+    return folder
+
+
+def _environment(copy: Path) -> dict[str, str]:
+    # As in CI: each run draws the same examples.
+    return os.environ | {"CI": "1", "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'client'}"}
+
+
+def _git(*words: str) -> bytes:
+    command = [shutil.which("git") or "git", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        raise InvalidRequest(done.stderr.decode(errors="replace").strip())
+    return done.stdout

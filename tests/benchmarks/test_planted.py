@@ -1,0 +1,78 @@
+"""The benchmark `planted`: its list fits the code, and a planted fault leaves no trace."""
+
+import ast
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.planted import ROOT, Fault, Result, ResultLog, fault_in_place, read_faults, summary
+
+FAULTS = read_faults()
+APP = ROOT / "app"
+
+
+def sources_of(source: str, function: str) -> list[str]:
+    """The text of every function of this qualified name."""
+    *owners, name = function.split(".")
+    nodes: list[ast.AST] = [ast.parse(source)]
+    for owner in owners:
+        nodes = [
+            each
+            for node in nodes
+            for each in ast.iter_child_nodes(node)
+            if isinstance(each, ast.ClassDef) and each.name == owner
+        ]
+    return [
+        ast.get_source_segment(source, each, padded=True) or ""
+        for node in nodes
+        for each in ast.iter_child_nodes(node)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name
+    ]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_of_the_list_fits_the_code(fault):
+    source = (APP / fault.file).read_text()
+    assert source.count(fault.old) == 1
+    assert fault.old != fault.new
+    assert any(fault.old.strip() in each for each in sources_of(source, fault.function))
+    ast.parse(source.replace(fault.old, fault.new))
+    assert [*ROOT.glob(fault.tests)]
+
+
+def test_every_package_has_at_least_two_faults_under_names_of_their_own():
+    packages = {each.parent.name for each in APP.glob("*/__init__.py")}
+    number = Counter(Path(fault.file).parts[0] for fault in FAULTS)
+    assert {name for name in packages if number[name] < 2} == set()
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 60
+
+
+def planted_in(folder: Path) -> tuple[Fault, Path]:
+    path = folder / "app" / "part.py"
+    path.parent.mkdir()
+    path.write_text("@kernel\ndef one(): return 1\n")
+    os.utime(path, ns=(0, 1_234_567_890))
+    return Fault("part.py", "one", "it is two", "tests", "return 1", "return 2"), path
+
+
+def test_a_planted_file_is_restored_with_its_time_and_its_kernels(tmp_path):
+    fault, path = planted_in(tmp_path)
+    cache = path.parent / "__pycache__"
+    cache.mkdir()
+    (cache / "one.nbi").write_text("sound")
+    with fault_in_place(tmp_path, fault):
+        assert "return 2" in path.read_text()
+        (cache / "one.nbi").write_text("faulty")
+        (cache / "two.nbc").write_text("faulty")
+    assert "return 1" in path.read_text()
+    assert path.stat().st_mtime_ns == 1_234_567_890
+    assert {each.name: each.read_text() for each in cache.iterdir()} == {"one.nbi": "sound"}
+
+
+def test_a_later_run_of_the_same_commit_knows_the_results(tmp_path):
+    fault, kept = FAULTS[0], tmp_path / "results.jsonl"
+    ResultLog("one", kept).add(Result("one", fault.name, fault.tests, "missed", 1.5))
+    assert summary("one", [fault], ResultLog("one", kept))["not_found"] == [fault.name]
+    assert not ResultLog("other", kept).known
