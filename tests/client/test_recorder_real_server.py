@@ -9,7 +9,7 @@ from paceline_client import Topology
 from tests.client.recorders import WITHIN_S
 from tests.e2e.stack import TOKEN, Stack, wait_until
 
-pytestmark = pytest.mark.long  # CI is short of minutes; `pytest -m long` runs it
+pytestmark = pytest.mark.nightly
 
 JOB, DP = "recorded", 2
 

@@ -14,7 +14,7 @@ from app.trace.readers.published import trace_files
 from tests.client.recorders import WITHIN_S
 from tests.e2e.stack import TOKEN, Stack, wait_until
 
-pytestmark = pytest.mark.long  # starts processes; `pytest -m long` runs it
+pytestmark = pytest.mark.nightly
 
 JOB, DP, TP, STEPS, PER_STEP = "inside", 2, 4, 8, 3
 COMPILED_WITHIN_S = 180.0  # the first analysis in a checkout compiles

@@ -6,7 +6,7 @@ import pytest
 from tests.browser.paceline import running
 from tests.e2e.stack import wait_until
 
-pytestmark = pytest.mark.long  # too long for CI; `pytest -m long` runs it
+pytestmark = pytest.mark.nightly
 
 WORKERS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 JOB = "/jobs/llm-70b"

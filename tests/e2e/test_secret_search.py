@@ -163,7 +163,7 @@ def test_no_secret_is_in_files_logs_backup_or_command_lines_of_serve(tmp_path):
         assert "7 secrets cannot be read, as their key is not here" in done.output
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(find_programs() is None, reason="install postgresql")
 def test_no_secret_is_in_files_and_logs_of_separate_processes_on_postgresql(tmp_path):
     with receiver() as hook, mail_server() as mailbox:

@@ -28,7 +28,7 @@ def test_row_10_served_on_a_full_disk_goes_on_and_loses_nothing(tmp_path):
     assert seen.refusals["disk_full"] > 0, "it says why"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.skipif(find_programs() is None, reason="needs Debian's postgresql")
 def test_row_17_postgresql_on_a_full_disk_goes_on_and_loses_nothing(tmp_path):
     with (

@@ -54,7 +54,7 @@ def test_row_50_consumer_killed_at_any_notification_point_loses_no_alert(stack, 
     assert found["owed"] > len(RECEIVERS)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_row_50_consumers_killed_at_random_lose_no_alert(stack, inbox):
     found = verdict_of(stack, inbox, "random", crash_at_random, 4, seed=1)
     assert found["wrong"] == []
@@ -62,7 +62,7 @@ def test_row_50_consumers_killed_at_random_lose_no_alert(stack, inbox):
     assert found["silences"] > 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_messages_marked_delivered_before_the_post_are_detected(stack, inbox):
     patches = [patch(sabotage.mark_before_post)]
     given = {"seed": 1, "points": ["after_claim"], "patches": patches, "within_s": 20.0}

@@ -15,7 +15,7 @@ from tests.harness.watching import (
     watched_stack,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")

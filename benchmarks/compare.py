@@ -1,0 +1,333 @@
+"""`compare`: is the working tree slower than an earlier commit? Measured in alternation.
+
+Machines drift by more than a release changes, so no figure of one day is held against another's:
+the other commit is built beside the working tree, and both run the same benchmark in turn, each
+with its own code, its own benchmarks and its own packages. A pair gives a ratio; pairs go on until
+the middle half of the ratios lies close together.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from app.cli.terminal import stderr_console
+from app.errors import InvalidRequest
+
+ROOT = Path(__file__).parents[1]
+BUILT = ROOT / ".artefacts" / "compare"
+TRACE = ROOT / ".." / "shared" / "traces" / "trace-AR.parquet"
+
+# A release that is 3 % slower is told apart from noise; ten such releases are a third slower.
+SLOWER = 1.03
+# Ratios of one machine's pairs spread by 2 to 6 %: the median of so many is known to about 1 %.
+MIN_PAIRS, MAX_PAIRS = 7, 30
+CLOSE = 0.03  # distance of the quartiles at which the ratios lie close together
+EXIT_SLOWER = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A key of what a benchmark prints."""
+
+    key: str
+    higher_is_better: bool = False
+    # Others are shown: they differ from run to run by more than a release changes.
+    is_judged: bool = True
+
+    def ratio(self, new: float, old: float) -> float:
+        """Above 1 where the working tree is worse, whatever is counted."""
+        return old / new if self.higher_is_better else new / old
+
+
+CPU = Figure("cpu_s", is_judged=False)  # of the whole process and its servers, beside wall clock
+
+
+@dataclass(frozen=True, slots=True)
+class Comparable:
+    """A benchmark that both trees have, its arguments, and the figures that are compared."""
+
+    arguments: tuple[str, ...]
+    figures: tuple[Figure, ...]
+
+
+COMPARABLE: Mapping[str, Comparable] = {
+    "analyze": Comparable(("analyze", str(TRACE), "--repeats", "15"), (Figure("total_s"),)),
+    "analyze-large": Comparable(
+        ("analyze", "--synthetic", "dp=1024,pp=16,microbatches=64,steps=2", "--repeats", "3"),
+        (Figure("total_s"), Figure("peak_rss_bytes")),
+    ),
+    "client": Comparable(
+        ("client", "--ops", "40000"),
+        (
+            Figure("record_p50_us"),
+            Figure("record_p99_us", is_judged=False),
+            Figure("bytes_per_op"),
+            Figure("http_bytes_per_op"),
+        ),
+    ),
+    "first": Comparable(("first", str(TRACE), "--repeats", "3"), (Figure("first_analysis_s"),)),
+    "ingest": Comparable(
+        ("ingest", "--batch-rows", "10000", "--seconds", "3"),
+        (Figure("rows_per_s", higher_is_better=True), Figure("ack_p50_ms", is_judged=False)),
+    ),
+    "pipeline": Comparable(
+        ("pipeline", "--synthetic", "dp=32,pp=8,microbatches=32,steps=64", "--paced-steps", "0"),
+        (Figure("rows_per_s", higher_is_better=True),),
+    ),
+}
+
+
+class NotComparable(InvalidRequest):
+    """A benchmark does not run in one of the trees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A checkout with its interpreter."""
+
+    directory: Path
+    python: Path
+
+    def measure(self, benchmark: Comparable) -> dict[str, float]:
+        """What the tree's own benchmark prints; the CPU seconds of all its processes.
+
+        Raises:
+            NotComparable: it has no such benchmark, or the run failed.
+        """
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(
+                [str(self.python), *self._spelling(), *benchmark.arguments],
+                cwd=self.directory,
+                env=_environment(),
+                stdout=output,
+                stderr=errors,
+            )
+            # Servers that the benchmark started and waited for count, too.
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            errors.seek(0)
+            if process.returncode:
+                raise NotComparable(_last_line(errors.read()))
+            printed = output.read()
+        found = json.loads(printed.splitlines()[-1])
+        missing = [figure.key for figure in benchmark.figures if figure.key not in found]
+        if missing:
+            raise NotComparable(f"it prints no {', '.join(missing)}")
+        figures = {figure.key: float(found[figure.key]) for figure in benchmark.figures}
+        return figures | {CPU.key: usage.ru_utime + usage.ru_stime}
+
+    def _spelling(self) -> tuple[str, ...]:
+        if (self.directory / "benchmarks" / "__main__.py").exists():
+            return ("-m", "benchmarks")
+        if (self.directory / "app" / "cli" / "bench").exists():
+            return ("-m", "app.cli", "bench")
+        raise NotComparable("it has no benchmarks")
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would make one tree import the other one's modules."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it failed without a word"
+
+
+def built(revision: str) -> Tree:
+    """The commit's files with an environment of their own, made once.
+
+    Raises:
+        InvalidRequest: there is no such commit, or it cannot be installed.
+    """
+    commit = _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    if not commit:
+        raise InvalidRequest(f"{revision!r} is no commit of this repository: try `git log`")
+    directory = BUILT / commit[:12]
+    tree = Tree(directory, directory / ".venv" / "bin" / "python")
+    if (directory / ".venv" / ".run-stamp").exists():
+        return tree
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile() as packed:
+        subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=packed, check=True)  # noqa: S607
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as archive:
+            archive.extractall(directory, filter="data")
+    installer = directory / ".ci" / "bootstrap"
+    if not installer.exists():
+        raise InvalidRequest(f"{revision} has no .ci/bootstrap, so it cannot be installed here")
+    environment = _environment() | {"PYTHON": sys.executable}
+    done = subprocess.run(
+        [str(installer), ".venv", "run"],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise InvalidRequest(f"{revision} cannot be installed: {_last_line(done.stderr)}")
+    return tree
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratios:
+    """How one figure of the working tree compares with the other commit's, pair by pair."""
+
+    figure: Figure
+    new: list[float]
+    old: list[float]
+
+    @property
+    def quartiles(self) -> tuple[float, float, float]:
+        """Lower quartile, median and upper quartile of the ratios."""
+        pairs = zip(self.new, self.old, strict=True)
+        ratios = [self.figure.ratio(new, old) for new, old in pairs]
+        if len(ratios) < 2:
+            return (ratios[0],) * 3
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        return low, middle, high
+
+    @property
+    def are_close(self) -> bool:
+        """Whether the quartiles lie as close together as is asked for."""
+        low, _, high = self.quartiles
+        return high - low <= CLOSE
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the working tree is worse, and not by chance."""
+        low, middle, _ = self.quartiles
+        return middle > SLOWER and low > 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The ratio and both medians."""
+        low, middle, high = self.quartiles
+        return {
+            "ratio": round(middle, 4),
+            "quartiles": [round(low, 4), round(high, 4)],
+            "working_tree": statistics.median(self.new),
+            "commit": statistics.median(self.old),
+            "slower": self.is_slower if self.figure.is_judged else None,
+        }
+
+
+def pairs_of(
+    new: Tree, old: Tree, benchmark: Comparable, max_pairs: int
+) -> Iterator[dict[str, Ratios]]:
+    """The ratios after each pair, until they lie close together; one pair before is not counted.
+
+    Raises:
+        NotComparable: one of the trees cannot run it.
+    """
+    ratios = {figure.key: Ratios(figure, [], []) for figure in (*benchmark.figures, CPU)}
+    for number in range(-1, max_pairs):
+        # The second of a pair finds a warmer machine: each is it in turn.
+        order = (new, old) if number % 2 else (old, new)
+        measured = {tree.directory: tree.measure(benchmark) for tree in order}
+        if number < 0:
+            continue
+        for key, both in ratios.items():
+            both.new.append(measured[new.directory][key])
+            both.old.append(measured[old.directory][key])
+        yield ratios
+        judged = [both for both in ratios.values() if both.figure.is_judged]
+        if number + 1 >= MIN_PAIRS and all(both.are_close for both in judged):
+            return
+
+
+def compare(
+    revision: Annotated[str, typer.Argument(help="The commit to compare with.", metavar="REV")],
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"One of {', '.join(COMPARABLE)}; again for more.")
+    ] = None,
+    pairs: Annotated[int, typer.Option(min=2, help="At most so many pairs.")] = MAX_PAIRS,
+) -> None:
+    """Build REV beside the working tree, run both in alternation, and say what became slower.
+
+    A ratio above 1 means that the working tree is slower, or sends more. It is slower where the
+    median is above 1.03 and the lower quartile above 1; the exit status is 1 then.
+
+    Example: python -m benchmarks compare HEAD~1 --only analyze
+    """
+    names = only or list(COMPARABLE)
+    if unknown := sorted(set(names) - set(COMPARABLE)):
+        raise InvalidRequest(f"--only: no {unknown[0]!r} among {', '.join(COMPARABLE)}")
+    console = stderr_console()
+    with console.status(f"installing {revision}; a minute or three the first time"):
+        old, new = built(revision), Tree(ROOT, Path(sys.executable))
+    found: dict[str, Any] = {}
+    for name in names:
+        found[name] = _compared(console, name, new, old, pairs)
+        _show(console, name, found[name])
+    print(json.dumps({"commit": old.directory.name, "benchmarks": found}))
+    slower = [
+        name
+        for name, result in found.items()
+        if any(figure["slower"] for figure in result.get("figures", {}).values())
+    ]
+    if slower:
+        raise typer.Exit(EXIT_SLOWER)
+
+
+def _compared(console: Console, name: str, new: Tree, old: Tree, pairs: int) -> dict[str, Any]:
+    benchmark, ratios, num_pairs = COMPARABLE[name], {}, 0
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(f"{name}: first pair, not counted")
+        try:
+            for ratios in pairs_of(new, old, benchmark, pairs):
+                num_pairs += 1
+                _, middle, _ = ratios[benchmark.figures[0].key].quartiles
+                progress.update(task, description=f"{name}: pair {num_pairs}, ratio {middle:.3f}")
+        except NotComparable as reason:
+            return {"not_comparable": str(reason)}
+    return {"pairs": num_pairs, "figures": {key: both.as_json() for key, both in ratios.items()}}
+
+
+def _show(console: Console, name: str, result: Mapping[str, Any]) -> None:
+    if reason := result.get("not_comparable"):
+        console.print(f"{name}: not comparable: {reason}", markup=False)
+        return
+    table = Table(title=f"{name}, {result['pairs']} pairs", title_justify="left", box=None)
+    for heading in ("figure", "working tree", "commit", "ratio", "quartiles", ""):
+        table.add_column(heading, justify="left" if heading in ("figure", "") else "right")
+    for key, figure in result["figures"].items():
+        table.add_row(
+            key,
+            f"{figure['working_tree']:.4g}",
+            f"{figure['commit']:.4g}",
+            f"{figure['ratio']:.3f}",
+            " to ".join(f"{value:.3f}" for value in figure["quartiles"]),
+            _verdict(figure["slower"]),
+        )
+    console.print(table)
+
+
+def _verdict(is_slower: bool | None) -> str:
+    return {True: "SLOWER", False: "not slower", None: "not judged"}[is_slower]

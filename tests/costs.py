@@ -1,0 +1,250 @@
+"""What tests cost: CPU seconds of each file and of the servers that it starts, and its waits.
+
+A pytest plugin (`-p tests.costs` in pyproject.toml). Each worker measures its own tests, the
+controller adds up. It prints the ten largest files, writes all to `.artefacts/test-costs.json`, and
+with `--cost-budgets` the run fails where a folder takes half more CPU than `cost_budgets.toml`
+gives it, or all tests together wait longer than that file allows. `make costs` writes the measured
+table, `tests/costs.tsv`, which also says in which order files are begun.
+"""
+
+import ctypes
+import json
+import os
+import time
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TABLE = Path(__file__).with_name("costs.tsv")
+BUDGETS = Path(__file__).with_name("cost_budgets.toml")
+MEASURED = Path(__file__).parents[1] / ".artefacts" / "test-costs.json"
+ALLOWED_EXCESS = 1.5  # of a folder's budget: CPU seconds differ by as much beside other processes
+_NUM_PRINTED = 10
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+
+
+@dataclass
+class Cost:
+    """CPU seconds of a test and of the processes that it starts; seconds in which it waits.
+
+    It waits while it neither computes nor stands in line for a processor, and its processes compute
+    less than that.
+    """
+
+    cpu_s: float = 0.0
+    wait_s: float = 0.0
+
+    def add(self, other: "Cost") -> None:
+        """Count the other one in."""
+        self.cpu_s += other.cpu_s
+        self.wait_s += other.wait_s
+
+
+@dataclass(frozen=True)
+class _Clocks:
+    wall_s: float
+    cpu_s: float
+    queued_s: float
+
+    @classmethod
+    def read(cls) -> "_Clocks":
+        times = os.times()
+        own_s = times.user + times.system + times.children_user + times.children_system
+        return cls(time.monotonic(), own_s + _descendants_cpu_s(), _queued_s())
+
+    def cost_since(self, earlier: "_Clocks") -> Cost:
+        cpu_s = max(0.0, self.cpu_s - earlier.cpu_s)
+        wall_s = self.wall_s - earlier.wall_s
+        return Cost(cpu_s, max(0.0, wall_s - cpu_s - (self.queued_s - earlier.queued_s)))
+
+
+def _queued_s() -> float:
+    """Seconds for which the calling thread was ready to run and another one ran."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):  # a kernel without schedstat
+        return 0.0
+
+
+def _descendants_cpu_s() -> float:
+    """CPU seconds of all processes below this one, and of those that they have waited for."""
+    ticks, pids = 0, _children(os.getpid())
+    while pids:
+        pid = pids.pop()
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        ticks += sum(map(int, fields[11:15]))
+        pids += _children(pid)
+    return ticks / _TICKS_PER_S
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208, thrice as fast
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    except OSError:  # it, or a thread, has ended; elsewhere than on Linux there is no /proc
+        pass
+    return found
+
+
+class Measuring:
+    """Measures each test of one process, by file."""
+
+    def __init__(self) -> None:
+        # Servers that leave their parent (PostgreSQL's, the demo's) stay below this process.
+        if hasattr(ctypes.CDLL(None), "prctl"):
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.by_file: dict[str, Cost] = defaultdict(Cost)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Fixtures count for the first test that needs them."""
+        before = _Clocks.read()
+        result = yield
+        self.by_file[item.nodeid.partition("::")[0]].add(_Clocks.read().cost_since(before))
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """A worker of xdist hands its sums to the controller."""
+        output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["costs"] = {path: astuple(cost) for path, cost in self.by_file.items()}
+
+
+class Reporting:
+    """Adds up what the workers measured; prints, writes and judges it at the end."""
+
+    def __init__(self, measuring: Measuring, *, judges: bool) -> None:
+        self._by_file = measuring.by_file
+        self._judges = judges
+        self._speed = machine_speed() if judges else 1.0
+        self._complaints: list[str] = []
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """One of xdist's workers has ended."""
+        for path, values in getattr(node, "workeroutput", {}).get("costs", {}).items():
+            self._by_file[path].add(Cost(*values))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write what was measured; fail a run that is over a budget."""
+        MEASURED.parent.mkdir(exist_ok=True)
+        rows = {path: astuple(cost) for path, cost in sorted(self._by_file.items())}
+        MEASURED.write_text(json.dumps(rows, indent=0) + "\n")
+        if self._judges:
+            self._complaints = over_budget(self._by_file, read_budgets(), self._speed)
+            if self._complaints and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """The ten largest files, the sums, and every budget that is exceeded."""
+        largest = sorted(self._by_file.items(), key=lambda row: -row[1].cpu_s)[:_NUM_PRINTED]
+        if len(largest) < _NUM_PRINTED:
+            return  # someone runs a few files
+        terminalreporter.section("costs: seconds of CPU, seconds of waiting")
+        for path, cost in largest:
+            terminalreporter.write_line(f"{cost.cpu_s:7.1f} {cost.wait_s:7.1f}  {path}")
+        total = Cost()
+        for cost in self._by_file.values():
+            total.add(cost)
+        speed = f"; this machine's speed: {self._speed:.2f}" if self._judges else ""
+        terminalreporter.write_line(f"{total.cpu_s:7.1f} {total.wait_s:7.1f}  all tests{speed}")
+        for complaint in self._complaints:
+            terminalreporter.write_line(f"OVER BUDGET: {complaint}", red=True)
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """What `make test` may cost: CPU seconds by folder, and the sum of waits."""
+
+    cpu_s: Mapping[str, float]
+    waits_s: float
+
+
+def read_budgets(path: Path = BUDGETS) -> Budgets:
+    """The committed budgets."""
+    found = tomllib.loads(path.read_text())
+    return Budgets(found["cpu_s"], found["waits_s"])
+
+
+def over_budget(by_file: Mapping[str, Cost], budgets: Budgets, speed: float) -> list[str]:
+    """What costs too much, on a machine that computes at this share of the reference's speed."""
+    folders: dict[str, float] = defaultdict(float)
+    for path, cost in by_file.items():
+        folders[folder_of(path)] += cost.cpu_s
+    found = []
+    for folder, cpu_s in sorted(folders.items()):
+        if folder not in budgets.cpu_s:
+            found.append(f"{folder} has no budget in tests/{BUDGETS.name}; it took {cpu_s:.1f} s")
+        elif cpu_s > (allowed_s := ALLOWED_EXCESS * budgets.cpu_s[folder] / speed):
+            found.append(
+                f"{folder} took {cpu_s:.1f} s of CPU: its budget is {budgets.cpu_s[folder]:.0f} s, "
+                f"{allowed_s:.0f} s with what other processes and a slower machine may add"
+            )
+    waits_s = sum(cost.wait_s for cost in by_file.values())
+    if waits_s > budgets.waits_s:
+        found.append(f"tests waited for {waits_s:.0f} s: at most {budgets.waits_s:.0f} s")
+    return found
+
+
+def folder_of(path: str) -> str:
+    """The folder of tests/ that a budget is for; "tests" for files beside the folders."""
+    parts = path.split("/")
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
+def machine_speed() -> float:
+    """This machine's speed as a share of that of the budgets' machine, at most 1.
+
+    By CPU time of a loop, so that other processes hardly count.
+    """
+    return min(1.0, _REFERENCE_LOOP_S / min(_loop_s() for _ in range(5)))
+
+
+_REFERENCE_LOOP_S = 0.0195  # on the machine on which the budgets were measured
+
+
+def _loop_s() -> float:
+    began_s = time.thread_time()
+    table: dict[int, str] = {}
+    for number in range(100_000):
+        table[number & 1023] = str(number)
+    return time.thread_time() - began_s
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Only a whole run can be held against budgets."""
+    parser.addoption(
+        "--cost-budgets", action="store_true", help="fail where tests cost more than their budget"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure in every process that runs tests; report in the one that people see."""
+    config.pluginmanager.register(measuring := Measuring(), "costs-measuring")
+    if not hasattr(config, "workerinput"):
+        reporting = Reporting(measuring, judges=config.getoption("cost_budgets"))
+        config.pluginmanager.register(reporting, "costs-reporting")
+
+
+def write_table() -> None:
+    """Write `costs.tsv` from the last run's figures, the largest files first."""
+    rows = {path: Cost(*values) for path, values in json.loads(MEASURED.read_text()).items()}
+    rows = dict(sorted(rows.items(), key=lambda row: (-row[1].cpu_s - row[1].wait_s, row[0])))
+    lines = [f"{path}\t{cost.cpu_s:.1f}\t{cost.wait_s:.1f}\n" for path, cost in rows.items()]
+    TABLE.write_text("file\tcpu_s\twait_s\n" + "".join(lines))
+
+
+if __name__ == "__main__":
+    write_table()
