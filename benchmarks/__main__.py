@@ -42,6 +42,7 @@ class Benchmark:
 GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
     "How fast": {
         "analyze": Benchmark("analysis:analyze", "load, analysis, one simulation, a question"),
+        "figures": Benchmark("figures.command", "the tables of docs/benchmarks.md, measured again"),
         "growth": Benchmark("analysis:growth", "time of an analysis, by size of the job"),
         "storage": Benchmark(
             "service.storage:storage", "GB of 40 jobs after 30 days; pages of old jobs"

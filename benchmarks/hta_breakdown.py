@@ -1,27 +1,50 @@
 """HolisticTraceAnalysis on some files: `PYTHON hta_breakdown.py FILE...` prints JSON by file.
 
 It runs under an interpreter that has the package HolisticTraceAnalysis, which Paceline does not
-need. Each value is a share of the span that it takes; null where it cannot read the file.
+need. Each value is a share of the span that it takes; null where it cannot read the file. With
+`--repeats N` before the files, each also has "s", the median seconds of N further readings.
 """
 
 import contextlib
 import io
 import json
 import logging
+import statistics
 import sys
+import time
 import warnings
+from importlib.metadata import version
+from typing import Any
+
+PACKAGE = "HolisticTraceAnalysis"
 
 
-def main(paths: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     """Print the temporal breakdown and the exposed communication of each file."""
+    is_timed = arguments[:1] == ["--repeats"]
+    repeats, paths = (int(arguments[1]), arguments[2:]) if is_timed else (0, arguments)
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
+    found: dict[str, dict[str, Any] | None] = {}
     with contextlib.redirect_stdout(io.StringIO()):
-        found = {path: shares(path) for path in paths}
+        for path in paths:
+            found[path] = of_path = shares(path)
+            if of_path is not None and is_timed:
+                of_path |= {"s": seconds(path, repeats), "version": version(PACKAGE)}
     print(json.dumps(found))
 
 
-def shares(path: str) -> dict[str, float] | None:
+def seconds(path: str, repeats: int) -> float:
+    """The median seconds of reading the file and breaking it down."""
+    taken_s = []
+    for _ in range(repeats):
+        began_s = time.perf_counter()
+        shares(path)
+        taken_s.append(time.perf_counter() - began_s)
+    return statistics.median(taken_s)
+
+
+def shares(path: str) -> dict[str, Any] | None:
     """Computing, exposed communication and idle of one file."""
     from hta.trace_analysis import TraceAnalysis
 

@@ -1,0 +1,90 @@
+"""`python -m benchmarks figures`: measures the rows of docs/benchmarks.md, and writes them."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from app.errors import PacelineError
+from benchmarks.figures import accuracy, speed
+from benchmarks.figures.measurement import PAGE, ROOT, Measured, Options, commit, machine, today
+from benchmarks.figures.tables import Cells, rewritten
+
+ROWS: Mapping[str, Callable[[Options], Measured]] = {**speed.ROWS, **accuracy.ROWS}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the measured rows as JSON; 1 where a row could not be measured."""
+    options = _parser().parse_args(arguments)
+    if not (options.shared / "traces").is_dir():
+        print(f"{options.shared}: has no traces/: name the folder with --shared", file=sys.stderr)
+        return 2
+    names = options.only or [*speed.ROWS, *(_short_accuracy() if options.accuracy else ())]
+    # Before --write makes the tree differ from its commit.
+    taken = {"machine": machine(), "commit": commit(), "date": today()}
+    wanted = {name: ROWS[name] for name in names}
+    found, failed = measured(wanted, Options(options.shared.resolve(), options.peer_python))
+    rows = {name: asdict(each) for name, each in found.items()}
+    print(json.dumps({**taken, "rows": rows, "failed": failed}, indent=1))
+    if options.write:
+        rewrite(PAGE, {name: (*each.cells, *taken.values()) for name, each in found.items()})
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks figures", description=__doc__)
+    parser.add_argument(
+        "--write", action="store_true", help="put the rows into docs/benchmarks.md; others stay"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(ROWS),
+        metavar="ROW",
+        help=f"only this row, or several times: {', '.join(ROWS)}",
+    )
+    parser.add_argument(
+        "--accuracy",
+        action="store_true",
+        help=f"rows of accuracy too, but for {' and '.join(sorted(accuracy.LONG))} (name these)",
+    )
+    parser.add_argument("--shared", type=Path, default=ROOT / ".." / "shared", help="recordings")
+    parser.add_argument(
+        "--peer-python",
+        default=sys.executable,
+        metavar="PYTHON",
+        help="an interpreter with pandas, pyarrow and HolisticTraceAnalysis, where this has none",
+    )
+    return parser
+
+
+def _short_accuracy() -> list[str]:
+    return [name for name in accuracy.ROWS if name not in accuracy.LONG]
+
+
+def measured(
+    wanted: Mapping[str, Callable[[Options], Measured]], options: Options
+) -> tuple[dict[str, Measured], dict[str, str]]:
+    """The rows that could be measured, and why others could not."""
+    found: dict[str, Measured] = {}
+    failed: dict[str, str] = {}
+    for number, (name, measure) in enumerate(wanted.items(), start=1):
+        print(f"figures: {name} ({number} of {len(wanted)})", file=sys.stderr, flush=True)
+        try:
+            found[name] = measure(options)
+        except (PacelineError, OSError) as error:
+            failed[name] = str(error)
+            print(f"figures: {name}: {error}; its row stays as it was", file=sys.stderr)
+    return found, failed
+
+
+def rewrite(page: Path, rows: Mapping[str, Cells]) -> None:
+    """Write the page again with these rows in its tables.
+
+    Raises:
+        InvalidRequest: the page lacks the markers of the tables.
+    """
+    text = rewritten(page.read_text(), (speed.TABLE, accuracy.TABLE), rows)
+    page.write_text(text)
