@@ -6,7 +6,6 @@ from benchmarks.strangers.injected import (
     InjectedVerdict,
     Injection,
     injected_figures,
-    injections,
     judged_injection,
     missed_injected_bars,
     step_error,
@@ -33,11 +32,6 @@ def test_a_stage_that_is_twice_as_slow_is_named():
     verdict = judged_injection(Injection("ST", "slow-stage", (0, 1), 2.0))
     assert verdict.counts
     assert verdict.is_named
-
-
-def test_injections_are_spread_over_both_traces():
-    assert {each.trace for each in injections(10)} == set(NAMES)
-    assert len(injections()) > 250
 
 
 def test_a_fault_without_a_name_and_an_innocent_miss_their_bars():

@@ -1,7 +1,6 @@
 """The event simulation against cases that are worked by hand."""
 
 import numpy as np
-import pytest
 
 from app.trace.ops import OP_CODES
 from benchmarks.strangers.graph import build_graph
@@ -47,24 +46,6 @@ def test_1f1b_of_two_stages_and_two_microbatches_as_worked_by_hand():
     assert simulated.step_s == 9.5
 
 
-def test_gpipe_runs_all_forwards_first():
-    shape = Shape(1, 2, 2, schedule="gpipe", gradients="none", has_clip=False)
-    graph = build_graph(shape)
-    simulated = simulate(graph, durations(graph, 1))
-    assert times(graph, simulated, "forward-compute", 1) == [(1.25, 2.25), (2.5, 3.5)]
-    assert times(graph, simulated, "backward-compute", 1) == [(3.5, 5.5), (5.5, 7.5)]
-
-
-def test_a_dp_collective_waits_for_the_latest_rank():
-    graph = build_graph(Shape(3, 1, 1, has_small_reductions=False))
-    times_s = durations(graph, 3)
-    times_s.own[:, graph.of(OP_CODES["backward-compute"]), 2] = 5.0
-    times_s.own[:, graph.of(OP_CODES["grads-reduce-scatter"])] = 0.5
-    simulated = simulate(graph, times_s)
-    for dp_rank, start_s in enumerate((3.0, 3.0, 6.0)):
-        assert times(graph, simulated, "grads-reduce-scatter", 0, dp_rank) == [(start_s, 6.5)]
-
-
 def test_only_the_own_stage_waits_in_a_dp_collective_and_all_in_the_clip():
     graph = build_graph(Shape(2, 2, 1, has_small_reductions=False))
     times_s = durations(graph, 2)
@@ -76,41 +57,6 @@ def test_only_the_own_stage_waits_in_a_dp_collective_and_all_in_the_clip():
     assert times(graph, simulated, "grads-reduce-scatter", 0, 0) == [(6.5, 8.5)]
     for stage in (0, 1):
         assert times(graph, simulated, "optimizer-clip-main-grad", stage)[0][1] == 8.5
-
-
-def test_buckets_are_reduced_during_the_last_backward():
-    graph = build_graph(
-        Shape(2, 1, 1, gradients="buckets", has_clip=False, has_small_reductions=False)
-    )
-    times_s = durations(graph, 2)
-    gathers = graph.of(OP_CODES["separate-grads-all-reduce"])
-    times_s.own[:, gathers] = 0.5
-    starts = [each for each, _ in times(graph, simulate(graph, times_s), *REDUCE)]
-    assert starts == pytest.approx([1.6, 2.1, 2.6, 3.1])  # launched at 1.6, 2.1, 2.6 and 3
-
-
-REDUCE = ("separate-grads-all-reduce", 0)
-
-
-def test_interleaved_chunks_follow_each_other_around_the_stages():
-    shape = Shape(1, 2, 4, 2, schedule="interleaved", gradients="none", has_clip=False)
-    order = [(each.is_forward, each.microbatch, each.chunk) for each in shape.order(0)[:6]]
-    assert order == [
-        (True, 0, 0), (True, 1, 0), (True, 0, 1), (True, 1, 1), (True, 2, 0), (False, 0, 1)
-    ]  # fmt: skip
-    graph = build_graph(shape)
-    simulated = simulate(graph, durations(graph, 1))
-    # Chunk 1 of stage 0 begins with what chunk 0 of stage 1 has sent: at 1 + 0.25 + 1 + 0.25.
-    assert times(graph, simulated, "forward-compute", 0)[2] == (2.5, 3.5)
-
-
-@pytest.mark.parametrize("factor", [1.5, 2.0, 3.0])
-def test_a_job_of_one_worker_takes_its_factor_longer(factor):
-    graph = build_graph(Shape(1, 1, 4, gradients="none", has_clip=False))
-    times_s = durations(graph, 1, 3, is_continuous=True)
-    usual_s = simulate(graph, times_s).step_s
-    times_s.own *= factor
-    assert simulate(graph, times_s).step_s == pytest.approx(factor * usual_s)
 
 
 def test_steps_follow_each_other_without_a_barrier():
