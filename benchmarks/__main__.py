@@ -76,12 +76,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "alerts": Benchmark("alerts.command:alerts", "do alerts fire where they should?"),
         "advice": Benchmark("advice", "predicted against achieved gain of each fix"),
         "advised": Benchmark("advised_trainings", "the same in real trainings, fixes pasted"),
-        "packing": Benchmark("packing", "packing of documents against published imbalances"),
-        "groups": Benchmark("groups", "simulated tp, cp and ep groups: is the slow GPU named?"),
         "planted": Benchmark("planted:planted", "faults put into the code: do tests find them?"),
         "profiles": Benchmark("profiles", "plain torch.profiler files: step time, coverage, waits"),
         "trainings": Benchmark("trainings", "real trainings on the CPU with a fault each"),
-        "peers": Benchmark("peers", "a real training of tensor-parallel peers"),
         "gpu": Benchmark("gpu", "recordings from a real GPU: is the slow rank named?"),
     },
     "How it reads": {
