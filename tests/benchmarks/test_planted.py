@@ -76,3 +76,6 @@ def test_a_later_run_of_the_same_commit_knows_the_results(tmp_path):
     ResultLog("one", kept).add(Result("one", fault.name, fault.tests, "missed", 1.5))
     assert summary("one", [fault], ResultLog("one", kept))["not_found"] == [fault.name]
     assert not ResultLog("other", kept).known
+    log = ResultLog("one", kept)
+    log.add(Result("one", fault.name, "tests/advice", "found", 2.5))
+    assert summary("one", [fault], log)["total"] == {"found": 1}
