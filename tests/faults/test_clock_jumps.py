@@ -11,6 +11,8 @@ from tests.harness.processes import wait_until
 from tests.harness.stack import Stack
 from tests.harness.trial import Trial
 
+pytestmark = pytest.mark.nightly
+
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 JUMP_S = 7200.0
 

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
+
 from app.ingest.wire import codec
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.harness.load import PushHabits
 from tests.harness.trial import SMALL_JOB, Trial
+
+pytestmark = pytest.mark.nightly
 
 SPLIT_AND_REPEATED = PushHabits(parts=4, resent=0.6, held_back=0.4)
 

@@ -10,6 +10,8 @@ from app.api.service.registrations import FRESH_S
 from tests.harness.processes import wait_until
 from tests.harness.trial import Trial
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture
 def database(stack):

@@ -6,6 +6,8 @@ from tests.harness.backends import find_programs
 from tests.harness.full_disk import disk_trial, on_small_disk, run_rounds
 from tests.harness.small_disk import small_disk
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _can_mount(tmp_path_factory):
@@ -28,7 +30,6 @@ def test_row_10_served_on_a_full_disk_goes_on_and_loses_nothing(tmp_path):
     assert seen.refusals["disk_full"] > 0, "it says why"
 
 
-@pytest.mark.nightly
 @pytest.mark.skipif(find_programs() is None, reason="needs Debian's postgresql")
 def test_row_17_postgresql_on_a_full_disk_goes_on_and_loses_nothing(tmp_path):
     with (

@@ -10,6 +10,8 @@ from tests.harness.http_client import HttpClient, Unreachable
 from tests.harness.processes import ControlledProcess, children, free_port, is_alive, wait_until
 from tests.harness.stack import TOKEN
 
+pytestmark = pytest.mark.nightly
+
 COMMAND = [sys.executable, "-m", "app.cli", "serve"]
 
 

@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 from tests.faults.matrix import OWN_FAULTS, REASONS, TESTS
 
 ROOT = Path(__file__).parents[2]
@@ -18,17 +16,22 @@ def test_every_row_has_either_tests_or_a_reason():
 LISTED = {each for tests in (*TESTS.values(), *OWN_FAULTS.values()) for each in tests}
 
 
-@pytest.mark.parametrize("test_id", sorted(LISTED))
-def test_named_test_exists(test_id):
-    path, _, name = test_id.partition("::")
+def functions_of(path):
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
     tree = ast.parse((ROOT / path).read_text())
-    assert name in {
-        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    return {f"{path}::{node.name}" for node in tree.body if isinstance(node, kinds)}
+
+
+def test_named_tests_exist():
+    found = {path: functions_of(path) for path in {each.partition("::")[0] for each in LISTED}}
+    assert sorted(each for each in LISTED if each not in found[each.partition("::")[0]]) == []
 
 
 def test_every_row_test_of_this_folder_is_in_the_matrix():
-    for path in Path(__file__).parent.glob("test_*.py"):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_row_"):
-                assert f"tests/faults/{path.name}::{node.name}" in LISTED
+    folder = Path(__file__).parent.relative_to(ROOT)
+    found = {
+        each
+        for path in (ROOT / folder).glob("test_*.py")
+        for each in functions_of(folder / path.name)
+    }
+    assert {each for each in found if "::test_row_" in each} <= LISTED

@@ -2,11 +2,15 @@
 
 from functools import partial
 
+import pytest
+
 from tests.faults import sabotage
 from tests.harness.crash_points import crash_at, freeze_at
 from tests.harness.load import PushHabits
 from tests.harness.processes import wait_until
 from tests.harness.trial import SMALL_JOB, Trial
+
+pytestmark = pytest.mark.nightly
 
 SHORT_S = 8.0  # lost data never arrives, so a short limit is enough
 

@@ -18,6 +18,8 @@ from tests.harness.alerts.receivers import RECEIVERS, SHAKY, add_receivers, sett
 from tests.harness.alerts.slow_jobs import SlowJobs
 from tests.harness.stack import Stack, default_store
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def inbox():
@@ -54,7 +56,6 @@ def test_row_50_consumer_killed_at_any_notification_point_loses_no_alert(stack, 
     assert found["owed"] > len(RECEIVERS)
 
 
-@pytest.mark.nightly
 def test_row_50_consumers_killed_at_random_lose_no_alert(stack, inbox):
     found = verdict_of(stack, inbox, "random", crash_at_random, 4, seed=1)
     assert found["wrong"] == []
@@ -62,7 +63,6 @@ def test_row_50_consumers_killed_at_random_lose_no_alert(stack, inbox):
     assert found["silences"] > 0
 
 
-@pytest.mark.nightly
 def test_messages_marked_delivered_before_the_post_are_detected(stack, inbox):
     patches = [patch(sabotage.mark_before_post)]
     given = {"seed": 1, "points": ["after_claim"], "patches": patches, "within_s": 20.0}

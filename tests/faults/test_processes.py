@@ -15,6 +15,8 @@ from tests.harness.processes import wait_until
 from tests.harness.stack import TOKEN
 from tests.harness.trial import SMALL_JOB, Trial
 
+pytestmark = pytest.mark.nightly
+
 NO_DUPLICATES = PushHabits(parts=2)  # nothing is sent twice unless a fault makes the worker do it
 STREAM = f"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
 

@@ -2,10 +2,14 @@
 
 from functools import partial
 
+import pytest
+
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.harness.processes import wait_until
 from tests.harness.trial import DEFAULT_HABITS, Trial
+
+pytestmark = pytest.mark.nightly
 
 BULKY = SimulatedJob(Parallelism(4, 2), 64)
 

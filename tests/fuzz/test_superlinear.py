@@ -16,6 +16,8 @@ from tests.benchmarks.running import run_benchmark
 from tests.harness.fuzz.input_families import YAML, Growth, growth_exponent, reader_growth
 from tests.harness.fuzz.repeated_records import importer, record_families
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.mark.parametrize(
     ("costs_s", "exponent"),

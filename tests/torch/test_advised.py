@@ -5,7 +5,7 @@ import pytest
 from benchmarks.advised_trainings import MAX_ERROR, TRIALS, outcomes
 from tests.torch.launch import needs_torch
 
-pytestmark = [needs_torch, pytest.mark.timeout(1200)]
+pytestmark = [needs_torch, pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 MOST_T = 0.95  # of T, with a fix that is worth pasting
 

@@ -30,6 +30,7 @@ def test_recording_does_not_change_the_loss(ranks, name):
         assert output["loss"] == output["without"]
 
 
+@pytest.mark.nightly
 def test_losses_of_three_ranks_under_ddp_are_equal_to_the_last_bit(tmp_path):
     # A mean over ranks is rounded, unless they are two, four, eight ...
     for lines in train_ranks(3, tmp_path, "tests.torch.ddp_losses"):

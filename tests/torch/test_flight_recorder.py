@@ -4,7 +4,7 @@ import pytest
 
 from tests.torch.launch import needs_torch, train_ranks
 
-pytestmark = [needs_torch, pytest.mark.timeout(600)]
+pytestmark = [needs_torch, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.torch.verdicts import (
     windows_of,
 )
 
-pytestmark = [needs_torch, pytest.mark.timeout(1800)]
+pytestmark = [needs_torch, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 WINDOW_STEPS = 4
 NUM_STEPS = 1 + WINDOW_STEPS  # the first one is not analysed

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from benchmarks.unharmed.cases import SERVERS, Case, Ending
 from benchmarks.unharmed.command import Comparison, Result, chosen, compared
 
@@ -15,6 +17,7 @@ CASES = [
 ]
 
 
+@pytest.mark.nightly
 def test_no_fault_changes_exit_status_or_losses(tmp_path):
     found, missing = compared(CASES, tmp_path, num_parallel=1)
     assert missing == []
