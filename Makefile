@@ -6,17 +6,17 @@ BIN := $(VENV)/bin
 # Tests start some hundred processes: where no bytecode is kept, each compiles all of app/ anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-SIDE_BY_SIDE := $(addprefix tests/,advice alerts api benchmarks charts cli client consumer diagnosis e2e \
-    engine ingest store synth trace)
+# What was checked once is not checked again, also not in another clone of this user's.
+export MYPY_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paceline/mypy
 
-# Judged by timing, as are real trainings: beside other tests, neither core is theirs.
-ALONE := tests/torch/test_advised.py tests/torch/test_pipeline.py tests/fuzz/test_superlinear.py
+# One run: three workers, as many tests wait; groups that share a fixture, the longest first (tests/schedule.py).
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 # Tests that start no process. Those of tests/consumer are left out: they take a minute by themselves.
 QUICK := $(addprefix tests/,advice alerts charts cli/terminal client/recording client/sending diagnosis engine \
     ingest/assembly ingest/wire synth trace test_docs.py test_monitor.py test_package_docs.py test_settings.py)
 
-.PHONY: demo serve test quick coverage lint packages style page-style types imports layout fmt lock clean
+.PHONY: demo serve test nightly costs quick coverage lint packages style page-style types imports layout fmt lock clean
 
 # PyPI has Biome for Linux on x86-64 alone.
 biome = @if [ -x $(BIN)/biome ]; then $(BIN)/biome $(1); \
@@ -28,28 +28,27 @@ demo: $(VENV)/.run-stamp ## six live simulated jobs, analysed as they run
 serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
 	@exec $(BIN)/paceline serve
 
-test: $(VENV)/.test-stamp ## everything CI checks: lint, types, imports, tests
+test: $(VENV)/.test-stamp ## what protects a change, and what CI runs: lint, types, imports, tests
 	@# At the same time, as none of them keeps more than one core busy.
 	@$(MAKE) --no-print-directory --output-sync=target -j packages lint
-	$(BIN)/python -m pytest $(ALONE) $(PYTEST_ARGS)
-	@# Three at a time, since many wait; two files of those that share processes, in their order:
-	@# by number of tests those that wait longest would come last, and alone.
-	$(BIN)/python -m pytest -n 3 $(SIDE_BY_SIDE) $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --ignore=tests/browser \
-	    $(patsubst %,--ignore=%,$(SIDE_BY_SIDE) $(ALONE)) $(PYTEST_ARGS)
-	@# In a process of its own: the browser's driver keeps an event loop running.
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/browser $(PYTEST_ARGS)
+	$(PYTEST) --cost-budgets $(PYTEST_ARGS)
+
+nightly: $(VENV)/.test-stamp ## the rest: long faults, fuzzers, trainings, every look and database, all examples
+	@$(MAKE) --no-print-directory packages
+	$(PYTEST) -m "nightly or hypothesis" --hypothesis-profile=nightly $(PYTEST_ARGS)
+
+costs: ## tests/costs.tsv from the last whole run of `make test`: seconds of CPU and of waiting, by file
+	$(BIN)/python -m tests.costs
 
 quick: $(VENV)/.test-stamp ## the inner loop: no server, browser or oracle; mypy stays in memory as a daemon
 	@$(MAKE) --no-print-directory --output-sync=target -j style page-style imports layout
 	@# 1 are errors in types; above, the daemon crashed, as it may after many files were moved.
 	$(BIN)/dmypy run || { code=$$?; [ $$code -gt 1 ] && $(BIN)/mypy; }
-	$(BIN)/python -m pytest -q -n 2 -m "not oracle and not long" --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n 2 -m "not oracle and not nightly" --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
 
-coverage: $(VENV)/.test-stamp ## which lines the tests run; without the oracle, which would take hours
+coverage: $(VENV)/.test-stamp ## which lines `make test` runs; without the oracle, which would take hours
 	@rm -f .coverage .coverage.*
-	$(BIN)/python -m coverage run -m pytest --ignore=tests/browser -m "not oracle and not long" $(PYTEST_ARGS)
-	$(BIN)/python -m coverage run -m pytest tests/browser $(PYTEST_ARGS)
+	$(BIN)/python -m coverage run -m pytest -m "not oracle and not nightly" $(PYTEST_ARGS)
 	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report --skip-covered --skip-empty
 
 lint: style page-style types imports layout ## without the tests
@@ -92,4 +91,4 @@ lock:
 	    --no-annotate --no-emit-index-url --no-emit-find-links -q pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf $(VENV) .artefacts .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.*
+	rm -rf $(VENV) .artefacts .ruff_cache .pytest_cache .coverage .coverage.*

@@ -9,6 +9,7 @@ from shutil import which
 import pytest
 
 from tests.browser.alerting import alert_server
+from tests.browser.paceline import running
 from tests.browser.pages import Pages
 from tests.browser.stocked import stocked_server
 from tests.browser.waiting import PATIENCE_S, until
@@ -51,7 +52,9 @@ def chromium_path():
     return path
 
 
-@pytest.fixture(scope="session")
+# Package, not session: a worker that goes on to other packages' tests is rid of the browser, whose
+# driver keeps an event loop running in the thread that tests run in, and of idle servers.
+@pytest.fixture(scope="package")
 def chromium(chromium_path):
     """A browser for all tests."""
     try:
@@ -72,14 +75,27 @@ def _missing(reason: str) -> None:
     pytest.skip(reason)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stocked(tmp_path_factory):
     """A server with jobs of every kind, for all tests that only look."""
     with stocked_server(tmp_path_factory.mktemp("stocked")) as stocked:
         yield stocked
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
+def serve_directory(tmp_path_factory):
+    """Where `server` keeps its data."""
+    return tmp_path_factory.mktemp("serve")
+
+
+@pytest.fixture(scope="package")
+def server(serve_directory):
+    """A server for all tests that push jobs; each has jobs of names that no other test uses."""
+    with running("serve", serve_directory, share_links="anyone") as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
 def alert_service(tmp_path_factory):
     """A server for all tests that change what it alerts of; each has a project of its own."""
     with alert_server(tmp_path_factory.mktemp("alerts")) as server:
@@ -93,7 +109,7 @@ def project(alert_service):
         yield project
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def pages(chromium):
     """The pages that tests open, one after the other."""
     return Pages(chromium)

@@ -118,6 +118,7 @@ def test_the_slow_worker_is_outlined_with_the_number_that_the_api_gives(demo, op
     keep(page, "job-of-the-past-light")
 
 
+@pytest.mark.nightly
 def test_the_heatmap_of_worker_steps_shares_the_axis_of_the_step_times(demo, open_page, keep):
     steps = "/jobs/demo-slow-worker/steps"
     wait_until(lambda: len(demo.get(steps)["items"]) > 8, "a second window has begun")
@@ -139,12 +140,14 @@ def test_the_heatmap_of_worker_steps_shares_the_axis_of_the_step_times(demo, ope
     keep(page, "job-slow-worker-light")
 
 
+@pytest.mark.nightly
 def test_the_job_that_hangs_is_stalled_within_a_minute(demo):
     wait_until(
         lambda: demo.get("/jobs/demo-stalls")["state"] == "stalled", "no worker has sent anything"
     )
 
 
+@pytest.mark.nightly
 def test_the_stage_panel_leads_on_a_job_with_a_long_last_stage(demo, open_page, keep):
     page = open_page(job(demo, "demo-long-last-stage"), theme="dark").page
     drawn(page, "Stages")
@@ -157,6 +160,7 @@ def test_the_stage_panel_leads_on_a_job_with_a_long_last_stage(demo, open_page, 
     keep(page, "job-long-last-stage-dark")
 
 
+@pytest.mark.nightly
 def test_the_theme_follows_the_system_until_the_reader_chooses_one(demo, open_page, keep):
     from playwright.sync_api import expect
 
@@ -175,6 +179,7 @@ def test_the_theme_follows_the_system_until_the_reader_chooses_one(demo, open_pa
 
 
 # 390 and 1440 px are looked at on every page of a server that stands still.
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [320, 800])
 def test_no_demo_page_scrolls_sideways(demo, open_page, keep, width):
     for path, name in (("", "fleet"), ("jobs/demo-slow-worker", "job-slow-worker")):

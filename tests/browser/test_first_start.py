@@ -13,6 +13,7 @@ def server(tmp_path):
         yield server
 
 
+@pytest.mark.nightly  # starts the demo; tests/browser/test_demo.py does in `make test`
 def test_the_first_page_makes_a_token_and_loads_the_demo_and_the_fleet_stops_it(server, open_page):
     from playwright.sync_api import expect
 

@@ -9,20 +9,16 @@ from app.synth.faults.fault import FaultSteps
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
-from tests.browser.paceline import running
 
 NUM_STEPS = 24
 ONSET = 12
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("serve")
-    with running("serve", directory, share_links="anyone") as server:
-        slow = SlowWorker(dp_rank=2, stage=1, slowdown=1.8, when=FaultSteps(ONSET))
-        job = SimulatedJob(Parallelism(4, 2), 8, faults=(slow,))
-        server.push("llm-70b", job, server.register("llm-70b", job), NUM_STEPS, None)
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def job(server):
+    slow = SlowWorker(dp_rank=2, stage=1, slowdown=1.8, when=FaultSteps(ONSET))
+    job = SimulatedJob(Parallelism(4, 2), 8, faults=(slow,))
+    server.push("llm-70b", job, server.register("llm-70b", job), NUM_STEPS, None)
 
 
 def opened(server, open_page, **options):

@@ -7,15 +7,8 @@ import pytest
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
-from tests.browser.paceline import running
 
 NUM_STEPS = 10
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running("serve", tmp_path_factory.mktemp("serve")) as server:
-        yield server
 
 
 def shown(server, open_page, job_id, faults=(), theme="light"):
@@ -24,7 +17,7 @@ def shown(server, open_page, job_id, faults=(), theme="light"):
     return open_page(server.link.replace("/#", f"/jobs/{job_id}#"), theme=theme).page
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_the_leading_finding_keeps_its_evidence_open(server, open_page, keep, theme):
     from playwright.sync_api import expect
 

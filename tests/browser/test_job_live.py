@@ -1,11 +1,8 @@
 """A job's page while figures come in: nothing that the reader chose is lost, nothing jumps."""
 
-import pytest
-
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
-from tests.browser.paceline import running
 from tests.browser.waiting import until
 
 JOB = "goes-on"
@@ -19,12 +16,6 @@ _WATCH_SHIFTS = """() => {
                     window.shifts.push(`${node.nodeName}: ${node.textContent.slice(0, 60)}`)
     }).observe({ type: "layout-shift" })
 }"""
-
-
-@pytest.fixture
-def server(tmp_path):
-    with running("serve", tmp_path) as server:
-        yield server
 
 
 def test_new_figures_reset_no_choice_and_shift_no_layout(server, open_page):

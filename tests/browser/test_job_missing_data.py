@@ -17,21 +17,10 @@ from tests.e2e.producers import batch_of
 SIZES = Parallelism(2, 2)
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    return tmp_path_factory.mktemp("serve")
-
-
-@pytest.fixture(scope="module")
-def server(directory):
-    with running("serve", directory) as server:
-        yield server
-
-
 @pytest.fixture
-def store(server, directory):
+def store(server, serve_directory):
     """The server's store, to write what its consumer would after a while."""
-    store = Store(f"sqlite:///{directory / 'data' / 'paceline.db'}")
+    store = Store(f"sqlite:///{serve_directory / 'data' / 'paceline.db'}")
     yield store
     store.close()
 
@@ -40,6 +29,7 @@ def link(server, job_id):
     return server.link.replace("/#", f"/jobs/{job_id}#")
 
 
+@pytest.mark.nightly  # a server of its own, which waits for a second only
 def test_a_job_without_new_data_is_stalled_with_old_figures(tmp_path, open_page, keep):
     from playwright.sync_api import expect
 
@@ -137,6 +127,7 @@ def test_excluded_operations_are_listed_in_one_line(server, open_page, keep):
     keep(page, "conflict-light")
 
 
+@pytest.mark.nightly  # a server of its own, without a consumer
 def test_without_a_consumer_figures_are_stale(tmp_path, open_page, keep):
     from playwright.sync_api import expect
 

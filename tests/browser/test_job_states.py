@@ -13,12 +13,6 @@ SIZES = Parallelism(2, 2)
 STEPS_OF_ONE_WINDOW = 8
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running("serve", tmp_path_factory.mktemp("serve")) as server:
-        yield server
-
-
 def made(**costs):
     """A small job of which only the costs matter."""
     return SimulatedJob(SIZES, 4, costs=replace(OperationCosts(), **costs))
@@ -31,16 +25,6 @@ def push(server, job_id, job=None, num_steps=3, host=None, **registration):
 
 def link(server, job_id):
     return server.link.replace("/#", f"/jobs/{job_id}#")
-
-
-def test_without_jobs_the_page_shows_how_to_send_steps(server, open_page, keep):
-    from playwright.sync_api import expect
-
-    page = open_page(server.link).page
-    expect(page.locator("h1")).to_be_visible()
-    expect(page.get_by_text("Waiting for the first data").first).to_be_visible()
-    assert page.locator("a.row").count() == 0
-    keep(page, "no-jobs-light")
 
 
 def test_a_job_without_complete_steps_shows_how_many_are_missing(server, open_page, keep):
@@ -113,7 +97,7 @@ NAME = (
 )
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_names_with_markup_are_shown_as_text(server, open_page, keep, theme):
     from playwright.sync_api import expect
 
@@ -136,6 +120,7 @@ def test_names_with_markup_are_shown_as_text(server, open_page, keep, theme):
     assert page.locator("img, main script, [onerror], a[href^=javascript]").count() == 0
 
 
+@pytest.mark.nightly  # a server of its own, which has to be gone
 def test_old_figures_of_a_stalled_job_are_marked_when_the_server_stops(tmp_path, open_page, keep):
     from playwright.sync_api import expect
 

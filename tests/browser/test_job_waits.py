@@ -6,27 +6,24 @@ from app.charts.job.waits import remarks
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
-from tests.browser.paceline import running
 from tests.charts.job.test_waits import NAMED_OR_NOT, result
 
 NUM_STEPS = 8
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running("serve", tmp_path_factory.mktemp("serve")) as server:
-        slow = SlowWorker(dp_rank=2, stage=0, slowdown=1.6)
-        for job_id, faults in (("waits", (slow,)), ("calm", ())):
-            job = SimulatedJob(Parallelism(4, 1), 8, faults=faults)
-            server.push(job_id, job, server.register(job_id, job), NUM_STEPS, None)
-        yield server
+@pytest.fixture(scope="module", autouse=True)
+def jobs(server):
+    slow = SlowWorker(dp_rank=2, stage=0, slowdown=1.6)
+    for job_id, faults in (("waits", (slow,)), ("calm", ())):
+        job = SimulatedJob(Parallelism(4, 1), 8, faults=faults)
+        server.push(job_id, job, server.register(job_id, job), NUM_STEPS, None)
 
 
 def shown(server, open_page, path, **options):
     return open_page(server.link.replace("/#", f"/jobs/{path}#"), **options).page
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_the_heatmap_of_waits_shows_the_rank_that_others_wait_for(server, open_page, keep, theme):
     from playwright.sync_api import expect
 

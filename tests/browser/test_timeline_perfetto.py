@@ -65,7 +65,14 @@ def large_times():
     return window([row.on(step=step) for step in range(3) for row in replicas(rows, 2)], dp_size=2)
 
 
-@pytest.mark.parametrize("recorded", [usual, awkward, large_times])
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        awkward,
+        pytest.param(usual, marks=pytest.mark.nightly),
+        pytest.param(large_times, marks=pytest.mark.nightly),
+    ],
+)
 def test_perfetto_reads_every_slice_as_written(chromium, recorded):
     replay = prepare(recorded())
     choice = TimelineSelection(replay.steps, all_workers(replay.groups[0]), RUN_KINDS)
@@ -82,6 +89,7 @@ def test_perfetto_reads_every_slice_as_written(chromium, recorded):
     assert (complaints, overlaps, deepest) == ([], [], 0)
 
 
+@pytest.mark.nightly
 def test_perfetto_lists_the_runs_of_a_worker_next_to_each_other(chromium):
     replay = prepare(usual())
     choice = TimelineSelection((4,), all_workers(replay.groups[0]), RUN_KINDS)
@@ -102,6 +110,7 @@ def test_perfetto_lists_the_runs_of_a_worker_next_to_each_other(chromium):
     }
 
 
+@pytest.mark.nightly
 def test_perfetto_needs_no_request_to_other_origins(chromium):
     replay = prepare(usual())
     choice = TimelineSelection((4,), all_workers(replay.groups[0]), ("recorded",))

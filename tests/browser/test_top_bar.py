@@ -3,10 +3,6 @@
 import re
 from typing import Any
 
-import pytest
-
-from tests.browser.paceline import running
-
 
 def test_on_a_phone_the_pages_are_in_a_menu(stocked, open_page):
     from playwright.sync_api import expect
@@ -41,16 +37,10 @@ def test_the_documentation_is_a_separate_document(stocked, open_page):
     expect(page).to_have_url(re.compile("/docs$"))
 
 
-@pytest.fixture(scope="module")
-def own_server(tmp_path_factory):
-    with running("serve", tmp_path_factory.mktemp("own")) as server:
-        yield server
-
-
-def test_a_broken_event_stream_is_shown_and_resumed(own_server, open_page):
+def test_a_broken_event_stream_is_shown_and_resumed(server, open_page):
     from playwright.sync_api import expect
 
-    page = open_page(own_server.link.replace("/#", "/alerts#")).page
+    page = open_page(server.link.replace("/#", "/alerts#")).page
     live = page.locator(".top-bar .live")
     expect(live).to_contain_text("Live, updated")  # by an event, whose id it goes on from
     # The new request is held back, so that the page stays without a stream until it was looked at.
@@ -69,10 +59,10 @@ def test_a_broken_event_stream_is_shown_and_resumed(own_server, open_page):
     expect(live).to_contain_text("Live")
 
 
-def test_a_stopped_server_dims_every_page_and_its_return_is_noticed(own_server, open_page, keep):
+def test_a_stopped_server_dims_every_page_and_its_return_is_noticed(server, open_page, keep):
     from playwright.sync_api import expect
 
-    watched = open_page(own_server.link.replace("/#", "/hosts#"))
+    watched = open_page(server.link.replace("/#", "/hosts#"))
     page = watched.page
     expect(page.locator(".top-bar .live")).to_contain_text("Live")
     grey = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink2')")
