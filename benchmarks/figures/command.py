@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -12,6 +13,7 @@ from benchmarks.figures import accuracy, speed
 from benchmarks.figures.measurement import PAGE, ROOT, Measured, Options, commit, machine, today
 from benchmarks.figures.tables import Cells, rewritten
 
+MAX_LOAD = 0.5  # processes that run beside a measurement, on average over a minute
 ROWS: Mapping[str, Callable[[Options], Measured]] = {**speed.ROWS, **accuracy.ROWS}
 
 
@@ -22,14 +24,20 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{options.shared}: has no traces/: name the folder with --shared", file=sys.stderr)
         return 2
     names = options.only or [*speed.ROWS, *(_short_accuracy() if options.accuracy else ())]
-    # Before --write makes the tree differ from its commit.
+    if os.getloadavg()[0] > MAX_LOAD:
+        print("figures: other processes use this machine; its speed is not shown", file=sys.stderr)
     taken = {"machine": machine(), "commit": commit(), "date": today()}
+    found: dict[str, Measured] = {}
+
+    def keep(name: str, row: Measured) -> None:
+        found[name] = row
+        if options.write:  # at once: a later row may take minutes
+            rewrite(PAGE, {name: (*row.cells, *taken.values())})
+
     wanted = {name: ROWS[name] for name in names}
-    found, failed = measured(wanted, Options(options.shared.resolve(), options.peer_python))
-    rows = {name: asdict(each) for name, each in found.items()}
+    failed = measure(wanted, Options(options.shared.resolve(), options.peer_python), keep)
+    rows = {name: asdict(row) for name, row in found.items()}
     print(json.dumps({**taken, "rows": rows, "failed": failed}, indent=1))
-    if options.write:
-        rewrite(PAGE, {name: (*each.cells, *taken.values()) for name, each in found.items()})
     return 1 if failed else 0
 
 
@@ -64,20 +72,21 @@ def _short_accuracy() -> list[str]:
     return [name for name in accuracy.ROWS if name not in accuracy.LONG]
 
 
-def measured(
-    wanted: Mapping[str, Callable[[Options], Measured]], options: Options
-) -> tuple[dict[str, Measured], dict[str, str]]:
-    """The rows that could be measured, and why others could not."""
-    found: dict[str, Measured] = {}
+def measure(
+    wanted: Mapping[str, Callable[[Options], Measured]],
+    options: Options,
+    keep: Callable[[str, Measured], None],
+) -> dict[str, str]:
+    """Measure rows one after the other; the reasons of those that cannot be measured, by name."""
     failed: dict[str, str] = {}
-    for number, (name, measure) in enumerate(wanted.items(), start=1):
+    for number, (name, row) in enumerate(wanted.items(), start=1):
         print(f"figures: {name} ({number} of {len(wanted)})", file=sys.stderr, flush=True)
         try:
-            found[name] = measure(options)
+            keep(name, row(options))
         except (PacelineError, OSError) as error:
             failed[name] = str(error)
             print(f"figures: {name}: {error}; its row stays as it was", file=sys.stderr)
-    return found, failed
+    return failed
 
 
 def rewrite(page: Path, rows: Mapping[str, Cells]) -> None:

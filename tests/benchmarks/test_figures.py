@@ -62,7 +62,8 @@ def test_a_row_that_cannot_be_measured_does_not_end_the_others(tmp_path, capsys)
 
     row = Measured(("52 ms",), {"total_s": 0.052})
     rows = {"job": fail, "ar": lambda _options: row}
-    found, failed = command.measured(rows, Options(tmp_path, "python"))
+    found: dict[str, Measured] = {}
+    failed = command.measure(rows, Options(tmp_path, "python"), found.__setitem__)
     assert (found, failed) == ({"ar": row}, {"job": "ended with status 2"})
     assert "its row stays as it was" in capsys.readouterr().err
 
