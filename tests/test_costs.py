@@ -1,0 +1,61 @@
+"""Budgets of tests, and the order in which their groups are begun."""
+
+from dataclasses import dataclass, field
+
+from tests.costs import Budgets, Cost, folder_of, over_budget
+from tests.schedule import group_of, longest_first
+
+BUDGETS = Budgets({"tests/store": 10.0, "tests": 1.0}, waits_s=5.0)
+
+
+def test_a_folder_may_take_half_more_than_its_budget():
+    costs = {"tests/store/test_a.py": Cost(9.0), "tests/store/disk/test_b.py": Cost(6.0)}
+    assert over_budget(costs, BUDGETS, speed=1.0) == []
+    costs["tests/store/test_a.py"].cpu_s += 0.1
+    [complaint] = over_budget(costs, BUDGETS, speed=1.0)
+    assert complaint.startswith("tests/store took 15.1 s of CPU: its budget is 10 s")
+
+
+def test_a_slower_machine_may_take_longer():
+    costs = {"tests/store/test_a.py": Cost(29.0)}
+    assert over_budget(costs, BUDGETS, speed=0.5) == []
+    assert over_budget(costs, BUDGETS, speed=0.6) != []
+
+
+def test_waits_are_summed_over_all_folders():
+    costs = {"tests/store/test_a.py": Cost(0.0, 3.0), "tests/test_b.py": Cost(0.0, 2.5)}
+    assert over_budget(costs, BUDGETS, speed=1.0) == ["tests waited for 6 s: at most 5 s"]
+
+
+def test_a_folder_without_a_budget_is_over_it():
+    [complaint] = over_budget({"tests/new/test_a.py": Cost(0.1)}, BUDGETS, speed=1.0)
+    assert complaint.startswith("tests/new has no budget")
+
+
+def test_files_beside_the_folders_have_a_budget_in_common():
+    assert folder_of("tests/test_docs.py") == "tests"
+    assert folder_of("tests/store/disk/test_b.py") == "tests/store"
+
+
+@dataclass
+class FakeTest:
+    nodeid: str
+    fixturenames: list[str] = field(default_factory=list)
+
+
+def test_a_group_stays_together_and_the_longest_is_begun_first():
+    tests = [
+        FakeTest("tests/a/test_short.py::test_1"),
+        FakeTest("tests/a/test_long.py::test_1"),
+        FakeTest("tests/a/test_short.py::test_2"),
+        FakeTest("tests/browser/test_1.py::test_1", ["open_page", "stocked"]),
+        FakeTest("tests/browser/test_2.py::test_1", ["stocked"]),
+    ]
+    costs = {
+        "tests/a/test_short.py": 1.0,
+        "tests/a/test_long.py": 10.0,
+        "tests/browser/test_1.py": 6.0,
+        "tests/browser/test_2.py": 5.0,
+    }
+    assert [group_of(test) for test in tests[3:]] == ["stocked", "stocked"]
+    assert longest_first(tests, costs) == [3, 4, 1, 0, 2]
