@@ -6,6 +6,7 @@ from typing import Any
 from app.alerts.alert import AlertState, Detail, fingerprint
 from app.alerts.readings.facts import WindowFacts
 from app.alerts.rule import Rule
+from app.alerts.rules.evaluation import JobAlerts
 from app.alerts.rules.state_machine import ObservedWindow, SubjectReading
 
 JOB = "default/llm-70b"
@@ -25,6 +26,26 @@ def rule(**given: Any) -> Rule:
         "keep_firing_s": 16.0,
     }
     return Rule(**known | given)
+
+
+AT_ONCE: dict[str, Any] = {"for_windows": 1, "for_s": 0.0, "keep_firing_s": 0.0}
+SLOW = rule(**AT_ONCE)
+
+
+def on(kind: Any, above: float | None = 0.1, **given: Any) -> Rule:
+    """Fires at the first window, under the name of what it is on."""
+    return Rule(kind, kind, above=above, **AT_ONCE | given)
+
+
+def job_alerts(*rules: Rule, **given: Any) -> JobAlerts:
+    """The alerts of a job that has these rules."""
+    return JobAlerts(JOB, rules=rules, **given)
+
+
+def only(changes: Sequence[Any]) -> Any:
+    """The one change."""
+    (change,) = changes
+    return change
 
 
 def fresh(of: Rule, subject: str = "") -> AlertState:

@@ -1,6 +1,5 @@
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from app.alerts.guard.guard import SsrfGuard, operator_guard
 from app.alerts.rule import Rule
 from tests.alerts.current_alerts import told
 from tests.alerts.http_receiver import Answer, receiver
-from tests.harness.processes import wait_until
+from tests.harness.processes import is_alive, wait_until
 
 JOB = "default/llm-70b"
 GUARD = operator_guard(SsrfGuard(total_s=1.0))
@@ -146,16 +145,7 @@ def test_a_hanging_command_is_killed_with_its_children(tmp_path):
     assert outcome.result == "failed"
     assert "had not ended" in outcome.detail
     child = int(pid.read_text())
-    wait_until(lambda: is_dead(child), "what it had started is ended", 10)
-
-
-def is_dead(pid):
-    """Gone, or only waiting to be forgotten."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
+    wait_until(lambda: not is_alive(child), "what it had started is ended", 10)
 
 
 def test_a_url_gets_the_same():

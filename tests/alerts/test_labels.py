@@ -1,28 +1,19 @@
 """What an alert is known by, and whom it names."""
 
 from dataclasses import replace
-from typing import Any
 
-from app.alerts.rule import Rule
-from app.alerts.rules.evaluation import JobAlerts
 from app.alerts.wording import alert_sentence
-from tests.alerts.alert_factories import JOB, NOW_S, facts, finding, rule
-
-AT_ONCE: dict[str, Any] = {"for_windows": 1, "for_s": 0.0, "keep_firing_s": 0.0}
-SLOW = rule(**AT_ONCE)
-
-
-def job_alerts(*rules, **given):
-    return JobAlerts(JOB, rules=rules, **given)
-
-
-def on(kind, above=0.1, **given):
-    return Rule(kind, kind, above=above, **AT_ONCE | given)
-
-
-def only(changes):
-    (change,) = changes
-    return change
+from tests.alerts.alert_factories import (
+    AT_ONCE,
+    NOW_S,
+    SLOW,
+    facts,
+    finding,
+    job_alerts,
+    on,
+    only,
+    rule,
+)
 
 
 def test_culprit_labels_follow_the_last_window():

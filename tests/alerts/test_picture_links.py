@@ -1,7 +1,6 @@
 import base64
 import json
-from dataclasses import astuple, fields, replace
-from typing import Any
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -33,16 +32,6 @@ def test_a_link_is_good_until_its_time_is_over():
 
 def test_a_link_of_another_key_is_none():
     assert verify_link(sign_link(PICTURE, b"o" * 32), KEY, NOW_S) is None
-
-
-@pytest.mark.parametrize("name", [each.name for each in fields(Picture)])
-def test_whatever_is_changed_breaks_the_seal(name):
-    value = getattr(PICTURE, name)
-    changed: Any = value + 1 if isinstance(value, int) else value + "1"
-    other = replace(PICTURE, **{name: changed})
-    seal = sign_link(PICTURE, KEY).partition(".")[2]
-    said = sign_link(other, KEY).partition(".")[0]
-    assert verify_link(f"{said}.{seal}", KEY, NOW_S) is None
 
 
 def test_every_single_character_counts():

@@ -1,12 +1,10 @@
 import base64
-import time
 
 import pytest
-from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from app.alerts.sending import check_secret, signature_headers
 from app.errors import InvalidRequest
-from tests.alerts.notices import OLD_SECRET, SECRET
+from tests.alerts.notices import SECRET
 
 
 def test_the_known_answer_of_the_specifications_libraries():
@@ -21,20 +19,6 @@ def test_the_known_answer_of_the_specifications_libraries():
         "webhook-timestamp": "1614265330",
         "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
     }
-
-
-@pytest.mark.parametrize("secret", [SECRET, OLD_SECRET])
-def test_while_secrets_change_either_one_fits(secret):
-    body = '{"job":"\u2603"}'
-    headers = signature_headers([SECRET, OLD_SECRET], "msg_1", body, time.time())
-    assert headers["webhook-signature"].count("v1,") == 2
-    assert Webhook(secret).verify(body, headers) == {"job": "\u2603"}
-
-
-def test_another_secret_does_not_fit():
-    headers = signature_headers([SECRET], "msg_1", "{}", time.time())
-    with pytest.raises(WebhookVerificationError):
-        Webhook(OLD_SECRET).verify("{}", headers)
 
 
 def test_each_attempt_is_signed_anew_under_the_same_id():
@@ -59,7 +43,3 @@ def test_a_short_secret_is_refused(secret):
     with pytest.raises(InvalidRequest, match="whsec_") as refusal:
         check_secret(secret)
     assert not secret.removeprefix("whsec_") or secret not in str(refusal.value)
-
-
-def test_a_good_secret_is_taken():
-    check_secret(SECRET)

@@ -10,7 +10,6 @@ from app.alerts.wording import (
     cost_sentence,
     finding_sentence,
     resolved_cost_sentence,
-    response_sentence,
 )
 from tests.alerts.alert_factories import fresh, rule
 
@@ -138,14 +137,6 @@ def test_a_resolved_cost_sentence_has_the_earlier_cost():
     assert resolved_cost_sentence(Detail()) == ""
 
 
-def test_a_resolved_cause_sentence_has_the_jobs_slowdown():
-    over = told("resolved", on="cause", value=None, slowdown=1.02, subject="slow-worker")
-    assert over == (
-        "llm-70b no longer loses as much to one slow worker, since step 1,204; "
-        "it runs at 1.02\u00d7 of its ideal now."
-    )
-
-
 def test_a_cause_that_costs_more_than_the_slowdown_shows_says_why():
     of_cause = replace(DETAIL, on="cause", value=0.31, gpu_hours_lost_per_hour=19.8)
     assert cost_sentence(replace(of_cause, slowdown=1.27, gpu_time_wasted=0.21)) == (
@@ -157,43 +148,8 @@ def test_a_cause_that_costs_more_than_the_slowdown_shows_says_why():
         assert "accounts for" not in cost_sentence(replace(of_cause, gpu_time_wasted=wasted))
 
 
-def test_the_cost_of_a_silent_worker_is_not_measured():
-    assert cost_sentence(Detail(on="silent-worker")).endswith("what it costs is not measured.")
-
-
-def test_a_sentence_without_data_has_the_last_figures():
-    assert told("no-data").startswith("No new data of llm-70b. Last known state: llm-70b")
-    assert told("data-again").startswith("Data come again. llm-70b runs at 1.42\u00d7")
-
-
-def test_alerts_of_older_releases_have_sentences():
-    assert told(on=None, value=None, blame=None) == (
-        "llm-70b runs at 1.42\u00d7 of its ideal, since step 1,204."
-    )
-    assert told("resolved", on=None, value=None) == "llm-70b has recovered, since step 1,204."
-
-
 def test_text_from_outside_has_no_power_over_the_text_around_it():
     said = told(on="host", value=1.3, subject="h\u202est-1", blame=None)
     assert "\u202e" not in said
     named = replace(BLAME, fact="h\u202est-\u00e91 is 2.0x slower than its peers")
     assert finding_sentence(named) == "\u2068hst-\u00e91 is 2.0\u00d7 slower than its peers\u2069"
-
-
-def test_alerts_of_older_releases_have_the_whole_sentence():
-    old = finding_sentence(replace(BLAME, fact=""))
-    assert old == f"{FACT}, since step 1204; it costs 29 % of the job's GPU time"
-
-
-def test_the_loss_that_no_cause_explains_is_said_after_the_cause():
-    rest = "7 % of the step time is not explained by any known cause"
-    said = cost_sentence(replace(DETAIL, unexplained=rest))
-    assert said == f"{cost_sentence(DETAIL)} {rest}."
-
-
-def test_assignee_and_note_are_one_sentence_each():
-    assert response_sentence("Maria", None) == "Assigned to Maria."
-    assert response_sentence(None, "drained") == "Note: drained."
-    both = response_sentence("Mari\u0301a\u202e", "is it the NIC?")
-    assert both == "Assigned to \u2068Mari\u0301a\u2069. Note: is it the NIC?"
-    assert response_sentence(None, None) == ""

@@ -90,26 +90,14 @@ def test_our_body_matches_a_real_alertmanager(transport, hook, pushed_to):
     assert in_order(theirs) == in_order(ours)
 
 
-def test_another_culprit_is_no_other_alert_to_it(transport, hook, pushed_to):
-    at_s = time.time()
-    first = told(starts_at_s=at_s - 60, labels={**LABELS, "worker": "3-1"})
-    later = told(starts_at_s=at_s - 60, labels={**LABELS, "worker": "7-0"})
-    push(transport, pushed_to, notice(alerts=(first,), at_s=at_s))
-    of_alertmanager(hook, "firing", 1)
-    push(transport, pushed_to, notice(alerts=(later,), at_s=at_s))
-    over = told(
-        starts_at_s=at_s - 60, labels=later.labels, status="resolved", ends_at_s=at_s - 0.001
-    )
-    push(transport, pushed_to, notice(kind="resolved", alerts=(over,), at_s=at_s))
-    of_alertmanager(hook, "resolved", 1)
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["test", "notifier-unhealthy"])
 def test_a_real_alertmanager_takes_notices_without_alerts(transport, hook, pushed_to, kind):
     push(transport, pushed_to, notice(kind=kind, alerts=(), at_s=time.time(), group_labels={}))
     assert of_alertmanager(hook, "firing", 1)["alerts"][0]["labels"]["project"] == "default"
 
 
+@pytest.mark.nightly
 def test_a_real_alertmanager_takes_odd_names(transport, pushed_to):
     for name in ("<!channel>", "a\r\nb", "\u202etxt", "x" * 10_000, "\N{SNOWMAN}" * 3000, '"\\'):
         labels = {**LABELS, "host": name, name: name, "subject": name}

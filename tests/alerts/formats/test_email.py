@@ -34,14 +34,6 @@ def test_attempts_are_one_message_and_a_group_one_thread():
     assert mail()["Auto-Submitted"] == "auto-generated"
 
 
-def test_names_cannot_inject_headers():
-    name = "x\r\nBcc: all@evil.example\r\n\r\nHello"
-    found = mail(job_name=name, sentence=name, rule=None)
-    assert found["Bcc"] is None
-    assert set(found) == set(mail())
-    assert found["Subject"] == "[warning] Firing: x  Bcc: all@evil.example    Hello"
-
-
 def test_all_alerts_are_listed():
     content = mail(alerts=(told(), told(sentence="Another is slow.")), num_more=3).get_content()
     assert "- Another is slow." in content

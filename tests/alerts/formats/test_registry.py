@@ -20,9 +20,8 @@ from app.alerts.formats.registry import (
     render_notice,
 )
 from app.alerts.notice import MAX_MESSAGE_BYTES, NoticeKind
-from app.alerts.receiver import FORMAT_NAMES as KNOWN
 from app.alerts.sending import attempt_headers
-from tests.alerts.notices import BLAME, DETAIL, LABELS, SECRET, make_receiver, notice, told
+from tests.alerts.notices import DETAIL, LABELS, SECRET, make_receiver, notice, told
 from tests.example_counts import many
 
 IMAGE = "https://paceline.example/charts/1.png"
@@ -36,10 +35,6 @@ def shown(format_, given):
     """All that the receiver gets, as text."""
     message = render_notice(given, make_receiver(format_))
     return f"{message.subject} {message.body}"
-
-
-def test_all_kinds_of_endpoints_have_a_format():
-    assert set(RENDERERS) == set(KNOWN)
 
 
 @every_format
@@ -100,13 +95,6 @@ def test_missing_figures_are_rendered(format_):
     body = render_notice(notice(alerts=(odd,)), make_receiver(format_)).body
     if format_ != "email":
         json.loads(body, parse_constant=pytest.fail)
-
-
-@every_format
-def test_the_same_notice_makes_the_same_message(format_):
-    assert render_notice(notice(), make_receiver(format_)) == render_notice(
-        notice(), make_receiver(format_)
-    )
 
 
 @every_format
@@ -215,15 +203,6 @@ def test_unmeasured_costs_are_marked(format_):
     assert re.search(r'Costs(: |":")not measured', text)
 
 
-def test_json_has_current_and_earlier_figures():
-    over = told(status="resolved", detail=replace(DETAIL, slowdown=1.01), was=DETAIL)
-    (found,) = json.loads(render_notice(notice(alerts=(over,)), make_receiver("standard")).body)[
-        "data"
-    ]["alerts"]
-    assert (found["slowdown"], found["was"]["slowdown"]) == (1.01, 1.42)
-    assert found["was"]["gpu_hours_lost_per_hour"] == 18.9
-
-
 LINKS = (
     "https://evil.example/a",
     "HTTP://evil.example",
@@ -316,7 +295,3 @@ def test_an_image_is_shown_if_available():
     for format_ in ("slack", "pagerduty", "standard", "cloudevents"):
         assert IMAGE in shown(format_, notice(image_url=IMAGE))
         assert 'image_url":"' not in shown(format_, notice())
-
-
-def test_the_listed_culprit_is_the_findings():
-    assert BLAME.culprits[0]["host"] in shown("slack", notice())

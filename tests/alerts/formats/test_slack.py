@@ -49,10 +49,6 @@ def test_the_message_has_all_at_a_glance():
     ]
 
 
-def test_without_an_address_that_slack_can_reach_there_is_no_image():
-    assert "image" not in [block["type"] for block in message()["blocks"]]
-
-
 def test_a_message_that_was_refused_may_go_without_its_image():
     body = render_notice(notice(image_url=IMAGE), make_receiver("slack")).body
     assert json.loads(slack.without_image(body)) == message()
@@ -87,10 +83,6 @@ def test_no_text_is_longer_than_slack_takes_nor_ends_within_an_escape():
             assert len(text["text"]) <= limits.get(block["type"], 75)
             assert not re.search(r"&(?!amp;|lt;|gt;)", text["text"])
     assert len(found["text"]) <= 3000
-
-
-def test_a_repeat_is_marked():
-    assert message(is_repeat=True)["text"].startswith("Still firing: ")
 
 
 def test_the_message_names_assignee_and_note_without_their_links():

@@ -17,10 +17,6 @@ def answers(*addresses):
     return lookup
 
 
-def test_all_answers_are_given():
-    assert SystemResolver(lookup=answers("1.1.1.1", "::1"))("a.example") == ["1.1.1.1", "::1"]
-
-
 @pytest.mark.parametrize("error", [socket.gaierror(-2, "unknown"), UnicodeError("label too long")])
 def test_a_name_without_an_address_is_an_error_of_the_system(error):
     def lookup(*_, **__):

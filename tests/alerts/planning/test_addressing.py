@@ -1,8 +1,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from app.alerts.alert import Detail
 from app.alerts.formats.figures import notice_title
 from app.alerts.labels import Matcher
@@ -40,11 +38,6 @@ def test_a_notice_names_its_group_and_page():
     assert made.sentence == "llm-70b is slow because of a."
 
 
-def test_without_an_address_of_the_page_there_is_no_link():
-    group = NoticeGroup("default/llm", "LLM", "slow")
-    assert notice(draft(told("a")), group).page_url is None
-
-
 def test_what_fires_is_shown_where_pictures_can_be_fetched():
     pictures = SignedPictureLinks("https://paceline.example", b"k" * 32)
     group = replace(GROUP, pictures=pictures)
@@ -67,12 +60,6 @@ def test_news_come_first_then_what_fires_then_what_is_worst():
     assert [each.fingerprint for each in made.alerts] == ["bad", "e", "b", "a", "c", "over", "d"]
     assert made.severity == "critical"
     assert made.sentence.endswith("With it: 6 other alerts of the same rule.")
-
-
-def test_twenty_are_listed_and_the_others_counted():
-    made = notice(draft(*(told(f"{number:02}") for number in range(23))))
-    assert (len(made.alerts), made.num_more) == (20, 3)
-    assert len(made.about) == 23
 
 
 PUSH: dict[str, Any] = {"format": "alertmanager-push"}
@@ -139,11 +126,6 @@ def test_a_partly_resolved_notice_counts_firing_alerts():
     assert notice_title(made) == "Partly resolved: LLM: slow"
     assert made.sentence == "llm-70b is slow because of a. 2 other alerts still fire."
     assert not notice(draft(*alerts)).is_partly_resolved
-
-
-@pytest.mark.parametrize(("news", "is_repeat"), [("repeat", True), ("firing", False)])
-def test_a_repeat_is_marked(news, is_repeat):
-    assert notice(draft(told("a"), news={"a": news})).is_repeat is is_repeat
 
 
 def test_the_same_at_another_time_is_another_notice_and_for_another_endpoint_the_same():

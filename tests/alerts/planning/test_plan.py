@@ -72,10 +72,6 @@ def test_the_resolution_of_a_notified_alert_is_sent():
     assert done.next_at_s is None
 
 
-def test_the_resolution_of_an_unnotified_alert_is_not_sent():
-    assert news(planned([resting("a")])) == []
-
-
 def test_a_flapping_alert_is_notified_at_most_every_five_minutes():
     just_told = {"a": LastNotified("firing", NOW_S - 100)}
     done = planned([resting("a")], just_told)
@@ -84,15 +80,6 @@ def test_a_flapping_alert_is_notified_at_most_every_five_minutes():
     assert news(done) == [], "it was never told to be over"
     done = planned([firing("a")], {"a": LastNotified("resolved", NOW_S - 100)})
     assert (news(done), done.next_at_s) == ([], NOW_S + 200)
-
-
-def test_a_notice_lists_all_that_receivers_know_to_fire_and_is_over_only_with_the_last():
-    told = {"a": LastNotified("firing", NOW_S - 1000), "b": LastNotified("firing", NOW_S - 1000)}
-    (draft,) = planned([resting("a"), firing("b")], told).drafts
-    assert (draft.kind, draft.news) == ("firing", {"a": "resolved"})
-    assert [each.fingerprint for each in draft.listed] == ["a", "b"]
-    (draft,) = planned([resting("a"), resting("b")], told).drafts
-    assert draft.kind == "resolved"
 
 
 def test_between_notices_of_a_group_there_is_a_minute():
@@ -109,12 +96,6 @@ def test_silenced_alerts_are_notified_after_the_silence():
     assert (news(done), done.next_at_s) == ([], NOW_S + 900)
     over = [replace(each, ends_s=NOW_S) for each in quiet]
     assert news(planned([firing("a")], silences=over)) == [("firing", {"a": "firing"})]
-
-
-def test_a_silence_is_of_some_alerts_and_not_of_the_others():
-    done = planned([firing("a"), firing("b")], silences=[silence("a")])
-    assert news(done) == [("firing", {"b": "firing"})]
-    assert [each.fingerprint for each in done.drafts[0].listed] == ["b"]
 
 
 def test_a_muted_alert_resolved_with_its_group_is_notified_again():
@@ -147,23 +128,6 @@ def test_an_acknowledgement_is_sent_at_once_and_stops_repeats():
     assert done.notified == {"a": LastNotified("acknowledged", 0.0)}
     assert not done.is_notice
     assert planned([firing("a", is_acked=True)], done.notified).drafts == []
-
-
-def test_a_group_is_acknowledged_with_the_last_of_its_alerts():
-    told = {"a": LastNotified("firing", NOW_S - 400), "b": LastNotified("firing", NOW_S - 400)}
-    assert planned([firing("a", is_acked=True), firing("b")], told).drafts == []
-    done = planned([firing("a", is_acked=True), firing("b", is_acked=True)], told)
-    assert news(done) == [("acknowledged", {"a": "acknowledged", "b": "acknowledged"})]
-
-
-def test_the_resolution_of_an_acknowledged_alert_is_sent():
-    done = planned([resting("a")], {"a": LastNotified("acknowledged", 0.0)})
-    assert news(done) == [("resolved", {"a": "resolved"})]
-
-
-def test_an_alert_acknowledged_before_its_notification_is_not_sent():
-    done = planned([firing("a", is_acked=True)])
-    assert (news(done), done.next_at_s) == ([], None)
 
 
 def test_a_withdrawn_acknowledgement_is_news_at_once():

@@ -7,26 +7,20 @@ import pytest
 
 from app.alerts.readings.facts import MissingDataFacts
 from app.alerts.rule import Rule
-from app.alerts.rules.defaults import default_rules
-from app.alerts.rules.evaluation import JobAlerts
-from tests.alerts.alert_factories import JOB, NOW_S, facts, finding, kinds, rule
+from tests.alerts.alert_factories import (
+    AT_ONCE,
+    NOW_S,
+    SLOW,
+    facts,
+    finding,
+    job_alerts,
+    kinds,
+    on,
+    only,
+    rule,
+)
 
-AT_ONCE = {"for_windows": 1, "for_s": 0.0, "keep_firing_s": 0.0}
-SLOW = rule(**AT_ONCE)
 STALLED = MissingDataFacts(stalled_since_s=NOW_S - 300, num_gpus=16, last_step=40)
-
-
-def job_alerts(*rules, **given):
-    return JobAlerts(JOB, rules=rules, **given)
-
-
-def on(kind, above=0.1, **given):
-    return Rule(kind, kind, above=above, **AT_ONCE | given)
-
-
-def only(changes):
-    (change,) = changes
-    return change
 
 
 def test_a_slow_window_fires_and_a_good_one_resolves():
@@ -98,28 +92,6 @@ def test_an_older_window_does_not_count_after_a_resolution_or_a_restart_of_pacel
     of_job.add_window(facts(5, 1.0), NOW_S)
     assert of_job.add_window(facts(4, 1.4), NOW_S) == []
     assert kinds(of_job.add_window(facts(0, 1.4, epoch=2), NOW_S)) == ["firing"]
-
-
-def test_evaluation_from_saved_states_gives_the_same_events():
-    values = [1.0, 1.2, 1.3, 1.3, 1.06, 1.2, 1.0, 1.0, 1.0, 1.2, 1.2, 1.2, 1.0]
-    rules = default_rules(keep_firing_s=16.0, for_s=16.0)
-    windows = [facts(at, value, findings=[finding()]) for at, value in enumerate(values)]
-    whole = JobAlerts(JOB, rules=rules)
-    expected = [event for each in windows for event in events(whole.add_window(each, NOW_S))]
-    assert [each.kind for each in expected].count("firing") >= 2
-    for killed_after in range(len(windows)):
-        one = JobAlerts(JOB, rules=rules)
-        found = [
-            event
-            for each in windows[:killed_after]
-            for event in events(one.add_window(each, NOW_S))
-        ]
-        place = windows[killed_after - 1].place if killed_after else None
-        heir = JobAlerts(JOB, one.states, rules, counted_through=place)
-        # The last one that was committed comes again, as its entries were not told in time.
-        for each in windows[max(0, killed_after - 1) :]:
-            found += events(heir.add_window(each, NOW_S))
-        assert found == expected
 
 
 def events(changes):

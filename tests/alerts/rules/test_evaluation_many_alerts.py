@@ -1,21 +1,7 @@
 """Very many alerts of one job."""
 
-from typing import Any
-
-from app.alerts.rule import Rule
-from app.alerts.rules.evaluation import MAX_ALERTS, JobAlerts
-from tests.alerts.alert_factories import JOB, NOW_S, facts, finding, rule
-
-AT_ONCE: dict[str, Any] = {"for_windows": 1, "for_s": 0.0, "keep_firing_s": 0.0}
-SLOW = rule(**AT_ONCE)
-
-
-def job_alerts(*rules, **given):
-    return JobAlerts(JOB, rules=rules, **given)
-
-
-def on(kind, above=0.1, **given):
-    return Rule(kind, kind, above=above, **AT_ONCE | given)
+from app.alerts.rules.evaluation import MAX_ALERTS
+from tests.alerts.alert_factories import NOW_S, SLOW, facts, job_alerts, on
 
 
 def test_of_very_many_the_worst_have_alerts_and_the_others_are_counted():
@@ -53,19 +39,3 @@ def test_a_whole_job_rule_has_room_when_the_job_is_full():
     of_job.apply_rules([on("worker", 1.2), on("host", 1.2), SLOW], NOW_S)
     found = of_job.add_window(facts(1, 1.5, worker_slowdown=slow), NOW_S)
     assert {change.rule for change in found if change.is_news} == {"slow"}
-
-
-def test_culprits_are_looked_up_and_not_searched_for_again_for_each_worker():
-    class Counted(list[Any]):
-        rounds = 0
-
-        def __iter__(self):
-            self.rounds += 1
-            return super().__iter__()
-
-    named = Counted({"dp_rank": at, "stage": 0} for at in range(200))
-    of_job = job_alerts(on("worker", 1.2), on("host", 1.2))
-    given = facts(0, 1.5, worker_slowdown=[[1.3]] * 200, findings=[finding(culprits=named)])
-    changes = of_job.add_window(given, NOW_S)
-    assert {change.state.detail.blame.num_culprits for change in changes} == {200}
-    assert named.rounds <= 3

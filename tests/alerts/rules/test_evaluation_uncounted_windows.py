@@ -6,15 +6,7 @@ import pytest
 
 from app.alerts.rules.evaluation import JobAlerts
 from app.alerts.rules.state_machine import NO_DATA_AFTER_S
-from tests.alerts.alert_factories import JOB, NOW_S, facts, kinds, rule
-
-AT_ONCE: dict[str, Any] = {"for_windows": 1, "for_s": 0.0, "keep_firing_s": 0.0}
-SLOW = rule(**AT_ONCE)
-
-
-def job_alerts(*rules, **given):
-    return JobAlerts(JOB, rules=rules, **given)
-
+from tests.alerts.alert_factories import JOB, NOW_S, SLOW, facts, job_alerts, kinds
 
 NOT_SEEN: list[dict[str, Any]] = [{"state": "incomplete"}, {"verdict": None}, {"verdict": "low"}]
 

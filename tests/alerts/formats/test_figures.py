@@ -1,4 +1,4 @@
-"""Messages carry the top fix with its predicted gain and what to paste."""
+"""Messages name the rank and the GPU of whom they blame, and carry the top fix with its gain."""
 
 import json
 from dataclasses import replace
@@ -10,12 +10,13 @@ from app.alerts.alert import SuggestedFix
 from app.alerts.formats.registry import render_notice
 from app.alerts.formats.text import shorten_notice
 from tests.alerts.formats.test_registry import ALERT_FORMATS
-from tests.alerts.notices import DETAIL, make_receiver, notice, told
+from tests.alerts.notices import BLAME, DETAIL, make_receiver, notice, told
 
 COMMAND = "sbatch --exclude=host-017 JOB_SCRIPT"
 LABEL = "Slurm: restart without it"
 FIX = SuggestedFix("replace-worker", "Replace host-017", 1.37, 412.4, COMMAND, LABEL)
-PLAIN = ("standard", "cloudevents")
+PLAIN = ("standard", "cloudevents")  # for programs: they have each figure as a field
+CULPRIT = {"dp_rank": 3, "stage": 1, "host": "host-043", "rank": 11, "local_rank": 5}
 
 
 def message(format_, fix=FIX, **given):
@@ -66,3 +67,15 @@ def test_command_that_would_be_cut_is_left_out_whole():
     assert alert.detail.fix is not None
     assert alert.detail.fix.command is None
     assert alert.detail.fix.title == "Replace host-017"
+
+
+@pytest.mark.parametrize("format_", ALERT_FORMATS)
+def test_the_rank_and_the_gpu_are_named(format_):
+    detail = replace(DETAIL, blame=replace(BLAME, culprits=(CULPRIT,)))
+    body = render_notice(notice(alerts=(told(detail=detail),)), make_receiver(format_)).body
+    if format_ in PLAIN:
+        [alert] = json.loads(body)["data"]["alerts"]
+        assert alert["finding"]["culprits"] == [CULPRIT]
+    else:
+        text = " ".join(text_of(format_, body).split())
+        assert "host-043, rank 11 (dp 3, stage 1), GPU 5" in text
