@@ -36,17 +36,26 @@ def recorded(made: SimulatedJob, num_steps: int = NUM_STEPS) -> Case:
     return case_of(made.record(range(num_steps)).window())
 
 
-def suspicion(detector: Detector, made: SimulatedJob, num_steps: int = NUM_STEPS) -> Suspicion:
-    found = detector.detect(recorded(made, num_steps))
+def suspected(detector: Detector, case: Case) -> Suspicion:
+    found = detector.detect(case)
     assert isinstance(found, Suspicion), found
+    return found
+
+
+def denied(detector: Detector, case: Case) -> RuledOut:
+    found = detector.detect(case)
+    assert isinstance(found, RuledOut), found.wording
+    return found
+
+
+def suspicion(detector: Detector, made: SimulatedJob, num_steps: int = NUM_STEPS) -> Suspicion:
+    found = suspected(detector, recorded(made, num_steps))
     assert found.score >= 0.5
     return found
 
 
 def ruled_out(detector: Detector, made: SimulatedJob, num_steps: int = NUM_STEPS) -> RuledOut:
-    found = detector.detect(recorded(made, num_steps))
-    assert isinstance(found, RuledOut), found.wording
-    return found
+    return denied(detector, recorded(made, num_steps))
 
 
 def attributed_and_real_cost(
@@ -54,8 +63,7 @@ def attributed_and_real_cost(
 ) -> tuple[float, float]:
     """What the first fault costs by the replay, and what it cost when the job was made."""
     case = recorded(made, num_steps)
-    found = detector.detect(case)
-    assert isinstance(found, Suspicion), found
+    found = suspected(detector, case)
     [attributed] = [suspicion_costs(case, [found]).of(0)]
     real = costs_of(made, range(num_steps))[0]
     assert attributed is not None

@@ -106,22 +106,11 @@ def test_two_gpus_of_one_worker_are_two_findings():
     assert [each["seen_in"]["windows"] for each in found] == [1, 1]
 
 
-def test_a_local_rank_that_becomes_known_keeps_the_finding():
-    [found] = findings_of(result(of_rank(1)), result(of_rank(1, local_rank=1, host="host-0")))
-    assert found["culprits"][0]["local_rank"] == 1
-    assert found["seen_in"] == {"windows": 2, "of": 2}
-
-
 def test_a_worker_without_rank_is_the_lowest_rank_there():
     bare = finding() | {"culprits": [{"dp_rank": 0, "stage": 0}]}
     found = findings_of(result(bare), result(of_rank(0)), result(of_rank(1)))
     windows = {each["culprits"][0]["rank"]: each["seen_in"]["windows"] for each in found}
     assert windows == {0: 2, 1: 1}
-
-
-def test_whole_hosts_are_identified_by_name():
-    one, other = (finding() | {"culprits": [{"host": host}]} for host in ("a", "b"))
-    assert len(findings_of(result(one), result(other), result(one))) == 2
 
 
 def test_rotating_culprits_are_one_finding():
@@ -149,15 +138,6 @@ def test_sentences_of_older_results_stay_as_they_are():
     old = {name: each for name, each in finding().items() if name != "sentence_parts"}
     [found] = findings_of(result(old), result(old | {"cost": 0.1}))
     assert found["sentence"] == SENTENCE
-
-
-def test_a_note_follows_the_combined_sentence():
-    noted = finding() | {"sentence_parts": PARTS | {"note": "Late launches take 9 % more"}}
-    [found] = findings_of(result(noted), result(noted | {"cost": 0.1}))
-    assert found["sentence"] == (
-        f"{PARTS['fact']}, since step 40; it costs 20 % of the job's GPU time. "
-        "Late launches take 9 % more"
-    )
 
 
 def test_windows_with_withheld_causes_are_not_counted():
@@ -229,12 +209,6 @@ def test_a_finding_of_the_newest_window_lasts():
     [found] = findings_of(result(finding()), result(), result(finding()))
     assert found["end_step"] is None
     assert " is 1.6x slower" in found["sentence"]
-
-
-def test_an_end_without_onset_is_said():
-    unknown = finding(onset=None, sentence=SENTENCE.replace(", since step 40", ""))
-    [found] = findings_of(result(unknown, steps=[40, 41]), result(steps=[42]))
-    assert ", until step 41; it cost" in found["sentence"]
 
 
 def unexplained(share, stop_share, stop_steps):

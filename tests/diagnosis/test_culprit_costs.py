@@ -3,21 +3,21 @@
 from dataclasses import replace
 
 from app.diagnosis.culprit_costs import MAX_CULPRITS, drop_cheap_culprits
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.slow_worker import SlowWorker
 from app.diagnosis.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import SlowHost
 from app.synth.faults.slow_compute import SlowWorker as SlowWorkerFault
+from tests.diagnosis import suspects
 from tests.diagnosis.jobs import case_of, diagnosed, findings_of, made, window_of
 
 
-def suspected(*faults, **about):
+def suspect(*faults, **about):
     """The case, and the slow workers that its detector suspects."""
     case = case_of(window_of(made(*faults, **about)))
-    suspicion = SlowWorker().detect(case)
-    assert isinstance(suspicion, Suspicion)
+    suspicion = suspects.suspected(SlowWorker(), case)
     return case, suspicion
 
 
@@ -27,7 +27,7 @@ def workers_of(suspicion):
 
 def test_two_equally_slow_workers_are_both_kept():
     # Repairing one of them alone would win nothing: everybody still waits for the other.
-    case, suspicion = suspected(SlowWorkerFault(2, 1, 1.5), SlowWorkerFault(0, 1, 1.5))
+    case, suspicion = suspect(SlowWorkerFault(2, 1, 1.5), SlowWorkerFault(0, 1, 1.5))
     assert sorted(workers_of(drop_cheap_culprits(case, suspicion))) == [(0, 1), (2, 1)]
 
 
@@ -35,7 +35,7 @@ def test_worker_with_time_to_spare_is_dropped_beside_one_that_all_wait_for():
     # Stage 0 takes four times as long as the others, which mostly wait for it.
     costs = OperationCosts(stage_factors=(4.0, 1.0, 1.0, 1.0))
     faults = SlowWorkerFault(0, 0, 1.5), SlowWorkerFault(2, 3, 1.15)
-    case, suspicion = suspected(*faults, costs=costs, microbatches=16)
+    case, suspicion = suspect(*faults, costs=costs, microbatches=16)
     assert sorted(workers_of(suspicion)) == [(0, 0), (2, 3)]
     left = drop_cheap_culprits(case, suspicion)
     assert left.culprits == (Culprit(0, 0, "host-000"),)
@@ -53,14 +53,14 @@ def test_dropped_culprit_is_in_no_finding():
 
 def test_workers_of_a_slow_host_stand_or_fall_together():
     cluster = Cluster(gpus_per_host=4)
-    case, suspicion = suspected(SlowHost("host-001", 1.3), dp=8, tp=1, cluster=cluster)
+    case, suspicion = suspect(SlowHost("host-001", 1.3), dp=8, tp=1, cluster=cluster)
     assert suspicion.parts is not None
     assert suspicion.parts.number == 1
     assert drop_cheap_culprits(case, suspicion) is suspicion
 
 
 def test_suspicion_with_too_many_culprits_is_left_as_it_is():
-    case, suspicion = suspected(SlowWorkerFault(0, 0, 1.5), SlowWorkerFault(2, 3, 1.5))
+    case, suspicion = suspect(SlowWorkerFault(0, 0, 1.5), SlowWorkerFault(2, 3, 1.5))
     assert suspicion.parts is not None
     many = replace(suspicion, parts=replace(suspicion.parts, number=MAX_CULPRITS + 1))
     assert drop_cheap_culprits(case, many) is many

@@ -1,5 +1,7 @@
 """The published traces, whose causes are known (../shared/traces)."""
 
+from functools import cache
+
 import pytest
 
 from app.diagnosis.finding import Culprit
@@ -10,6 +12,7 @@ from tests.shared_traces import SHARED_TRACES, needs_shared
 pytestmark = needs_shared
 
 
+@cache
 def of_trace(name):
     return diagnosed(trace_files.read(SHARED_TRACES / f"trace-{name}.parquet"))
 

@@ -63,7 +63,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("from_step", [0, 10])
-@pytest.mark.parametrize("size", [8, 64, 512])
+@pytest.mark.parametrize("size", [8, 64, pytest.param(512, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("cause", FAULTS)
 def test_figures_and_findings_of_the_others_are_those_with_all_ranks(size, cause, from_step):
     whole, result = results(size, FAULTS[cause], from_step)

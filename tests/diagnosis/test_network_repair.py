@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from app.diagnosis.detector import Suspicion
 from app.diagnosis.detectors.link import SlowLink
 from app.diagnosis.evidence.network import network_transfers
 from app.diagnosis.evidence.network_suspects import network_suspects
@@ -21,7 +20,7 @@ from app.synth.faults.slow_network import SlowLink as LinkFault
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats
 from tests.diagnosis.long_collectives import LongCollective
-from tests.diagnosis.suspects import job
+from tests.diagnosis.suspects import job, suspected
 from tests.diagnosis.windows import case_of
 
 EMBEDDING, CLIP = "embedding-grads-all-reduce", "optimizer-clip-main-grad"
@@ -98,8 +97,7 @@ def test_cost_of_a_card_includes_the_collectives_that_it_slows():
     without = shown(SlowNic(1, 1, 8.0))
     costs = []
     for case in (with_clip, without):
-        found = SlowLink().detect(case)
-        assert isinstance(found, Suspicion)
+        found = suspected(SlowLink(), case)
         costs.append(suspicion_costs(case, [found]).of(0) or 0.0)
     assert costs[0] > 1.02 * costs[1] > 0
 
@@ -109,16 +107,14 @@ def test_transfers_posted_in_time_have_no_delay():
     [ops] = late_posts(case, network_suspects(case.cached(network_transfers))).values()
     [group] = case.groups
     assert ops.seconds.max(initial=0.0) < 0.01 * group.replayer.simulated_s.mean()
-    found = SlowLink().detect(case)
-    assert isinstance(found, Suspicion)
+    found = suspected(SlowLink(), case)
     assert found.delays is None
 
 
 def test_late_posts_make_the_replay_as_long_as_the_record():
     # The other receives of the stage are late too, but short transfers hide it.
     case = shown(LinkFault(0, 0, 20.0), LatePosts(1, 0.05), dp=2, pp=2, microbatches=6)
-    found = SlowLink().detect(case)
-    assert isinstance(found, Suspicion)
+    found = suspected(SlowLink(), case)
     assert found.culprits[0].dp_rank == 0
     assert found.delays is not None
     cost, recorded_s = suspicion_costs(case, [found]), case.report.recorded_s.mean()

@@ -11,8 +11,6 @@ from app.diagnosis.suspicions import drop_explained, suspicion_costs
 from tests.diagnosis.jobs import case_of
 from tests.window_factory import in_row, replicas, window
 
-FORWARD, BACKWARD = 0, 1
-
 
 def a_case(late_s=0.0, slow_s=0.0):
     """Forward 2 s, backward 4 s; dp rank 1 has its forward late, or longer, by so much."""

@@ -1,7 +1,5 @@
 """All repairs at once, and evidence that is computed once for all questions."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -9,8 +7,6 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.diagnose import DETECTORS
 from app.diagnosis.finding import RuledOut
-from app.diagnosis.job_history import onset_in_history
-from app.diagnosis.repair import Repaired
 from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
 from app.diagnosis.statistics.ramps import rising_ramp
 from app.diagnosis.suspicions import RepairedTogether, suspicion_costs
@@ -58,43 +54,6 @@ def test_ideal_rows_do_not_change_the_next_answer() -> None:
     assert np.allclose(one_s, again_s.with_ideal_s(rows_of_stage_one))
     assert np.array_equal(before_s, together.step_s)
     assert np.allclose(every_s, case.report.ideal_s)
-
-
-def test_each_repair_is_asked_once_for_each_group() -> None:
-    case = case_of(window_of(made(SlowWorker(1, 2, 1.5))))
-    [slow] = suspected(case)
-    asked = []
-
-    def counted(group: Replayer) -> Repaired:
-        asked.append(group.steps)
-        assert slow.repair is not None
-        return slow.repair(group)
-
-    together = RepairedTogether(case, [replace(slow, repair=counted)])
-    together.with_ideal_s(rows_of_stage_one)
-    together.with_ideal_s(rows_of_stage_one)
-    assert asked == [group.steps for group in case.replay.groups]
-
-
-def test_evidence_of_a_case_is_computed_once_for_each_key() -> None:
-    case, asked = case_of(window_of(made())), []
-
-    def named(_: Case, name: str) -> str:
-        asked.append(name)
-        return name.upper()
-
-    assert [case.cached_for(named, each) for each in ("a", "b", "a")] == ["A", "B", "A"]
-    assert asked == ["a", "b"]
-
-
-def test_an_onset_is_computed_once_for_each_series() -> None:
-    case = case_of(window_of(made()))
-    badness = np.ones(case.extended_history.num_steps)
-    badness[-4:] = 1.5
-    found = case.onset_of(badness)
-    assert case.onset_of(badness) is found
-    assert found == onset_in_history(case.extended_history, badness)
-    assert case.onset_of(badness.copy()) is not found
 
 
 @pytest.mark.parametrize("falls", [False, True])

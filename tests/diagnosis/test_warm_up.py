@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own, in which nothing has been compiled or loaded yet.
 USES = """
 from app.engine.kernels import KERNELS
@@ -35,6 +37,7 @@ assert not late, f"compiled for a window: {late}"
 """
 
 
+@pytest.mark.nightly
 def test_warm_up_compiles_every_kernel():
     done = subprocess.run(
         [sys.executable, "-c", USES], capture_output=True, text=True, check=False, timeout=300
@@ -42,18 +45,24 @@ def test_warm_up_compiles_every_kernel():
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_warm_up_that_is_stopped_compiles_nothing_more():
-    used = "import threading\nfrom app.engine.kernels import KERNELS\n"
-    used += "from app.diagnosis.warm_up import start_warm_up\n"
-    used += "stop = threading.Event()\nstop.set()\nstart_warm_up(stop)\n"
-    used += "[thread.join() for thread in threading.enumerate() if thread.name == 'warm-up']\n"
-    used += "assert not any(each.signatures for each in KERNELS)\n"
-    subprocess.run([sys.executable, "-c", used], check=True)
+# A daemon thread that ends inside of the compiler aborts the process.
+STOPPED = """
+import threading
+from app.diagnosis.warm_up import start_warm_up
+from app.engine.kernels import KERNELS
+
+started = []
+start = threading.Thread.start
+threading.Thread.start = lambda thread: (started.append(thread), start(thread))
+stop = threading.Event()
+stop.set()
+start_warm_up(stop)
+[warming] = started
+assert not warming.daemon
+warming.join()
+assert not any(each.signatures for each in KERNELS)
+"""
 
 
-def test_process_waits_for_its_warm_up():
-    # A daemon thread that ends inside of the compiler aborts the process.
-    used = "import threading\nfrom app.diagnosis.warm_up import start_warm_up\n"
-    used += "start_warm_up(threading.Event())\n"
-    used += "assert not any(thread.daemon for thread in threading.enumerate())\n"
-    subprocess.run([sys.executable, "-c", used], check=True)
+def test_stopped_warm_up_compiles_nothing_and_a_process_waits_for_it():
+    subprocess.run([sys.executable, "-c", STOPPED], check=True)

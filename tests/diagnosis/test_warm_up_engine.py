@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own, in which nothing has been compiled or loaded yet.
 USES = """
 import tempfile
@@ -51,6 +53,7 @@ assert not late, f"compiled for a request: {late}"
 """
 
 
+@pytest.mark.nightly
 def test_engine_warm_up_compiles_every_engine_kernel():
     done = subprocess.run(
         [sys.executable, "-c", USES], capture_output=True, text=True, check=False, timeout=300

@@ -1,9 +1,7 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.allocator_stall import AllocatorStall
 from app.diagnosis.finding import Culprit
 from app.synth.cluster import Cluster
@@ -15,9 +13,8 @@ from app.synth.noise import HeavyTailed, Pareto
 from app.synth.normal_variation import SpecialSteps
 from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
-from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
+from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspected, suspicion
 from tests.diagnosis.windows import case_of
-from tests.window_factory import scaled
 
 STALL = AllocatorStall()
 UNKNOWN = CostFigures(None, None, None)
@@ -35,8 +32,7 @@ def test_few_stalled_workers_are_named():
 def test_stops_before_computations_are_delays_and_stops_inside_them_durations():
     made = job(AllocatorStalls(workers=((1, 2),), stall_s=0.1))
     case = case_of(made.record(range(16)).window())
-    found = STALL.detect(case)
-    assert isinstance(found, Suspicion)
+    found = suspected(STALL, case)
     assert found.repair is not None
     assert found.delays is not None
     [group] = case.replay.groups
@@ -95,20 +91,6 @@ def test_heavy_tails_of_all_workers_are_no_stall(tail, seed):
         job(costs=OperationCosts(launch_delay_s=5e-3)),
         job(dp=1, pp=1),
     ],
-    ids=[
-        "healthy",
-        "slow",
-        "slow since",
-        "slow for",
-        "throttling",
-        "gc of one",
-        "gc",
-        "data",
-        "loss layer in the last virtual chunk",
-        "odd steps",
-        "slow launches",
-        "alone",
-    ],
 )
 def test_other_causes_are_no_stall(made):
     assert ruled_out(STALL, made)
@@ -126,30 +108,12 @@ def test_pauses_and_one_long_backward_are_no_stalls(seed):
     assert ruled_out(STALL, job(pauses, dp=8, costs=costs, seed=seed), 8)
 
 
-def test_a_second_stalled_worker_needs_less_evidence_by_direction():
-    made = job(AllocatorStalls(workers=((1, 2), (3, 0)), rate=0.07), seed=6)
-    assert suspicion(STALL, made, 12).evidence["workers"] == [[1, 2], [3, 0]]
-
-
 def test_stops_of_all_workers_hide_no_stalls():
     stalls = AllocatorStalls(workers=((1, 2), (3, 0)), rate=0.15)
     made = job(PlannedGc(every_steps=2, pause_s=0.2, in_forward=True), stalls)
     found = suspicion(STALL, made)
     assert found.culprits == (Culprit(1, 2, "host-004"), Culprit(3, 0, "host-001"))
     assert found.evidence["usual_share"] == 0.0
-
-
-def test_result_does_not_depend_on_rank_order_or_time_unit():
-    base = job(AllocatorStalls(workers=((1, 2),))).record(range(16)).window()
-    base = dataclasses.replace(base, origin_ns=None, hosts={})
-    moved = dataclasses.replace(base.trace, dp_rank=(base.trace.dp_rank + 1) % 4)
-    found = STALL.detect(case_of(dataclasses.replace(base, trace=moved)))
-    assert isinstance(found, Suspicion)
-    assert found.culprits == (Culprit(2, 2),)
-    longer = STALL.detect(case_of(scaled(base, 10.0)))
-    assert isinstance(longer, Suspicion)
-    assert longer.culprits == (Culprit(1, 2),)
-    assert longer.score == pytest.approx(found.score)
 
 
 def test_several_workers_of_one_host_and_none_elsewhere_may_be_its_doing():

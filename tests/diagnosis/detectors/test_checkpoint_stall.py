@@ -6,15 +6,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.checkpoint_stall import CheckpointStall
-from app.diagnosis.finding import Culprit, RuledOut
+from app.diagnosis.finding import Culprit
 from app.synth.faults.stops import CheckpointStalls
 from app.synth.normal_variation import SpecialSteps
 from app.trace.window import SkippedStep, Window
 from tests.diagnosis.jobs import diagnosed, findings_of
 from tests.diagnosis.stopped_windows import longer_gaps
-from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
+from tests.diagnosis.suspects import (
+    attributed_and_real_cost,
+    denied,
+    job,
+    ruled_out,
+    suspected,
+    suspicion,
+)
 from tests.diagnosis.windows import case_of
 
 CHECKPOINT = CheckpointStall()
@@ -52,8 +59,7 @@ def test_gaps_between_steps_count_as_lost_time():
 def test_what_the_last_worker_stops_longer_than_the_first_belongs_to_the_stop():
     window = longer_gaps(job(pp=1).record(range(16)).window(), every=5, gap_s=2.0)
     case = case_of(_later_begins(window, every=5, apart_s=0.5))
-    found = CHECKPOINT.detect(case)
-    assert isinstance(found, Suspicion)
+    found = suspected(CHECKPOINT, case)
     assert found.evidence["steps"] == [5, 10, 15]
     assert found.evidence["mean_stop_s"] == pytest.approx(2.5, abs=0.02)
     others_s = 16 * case.report.recorded_s[1]
@@ -70,16 +76,14 @@ def test_without_times_between_steps_an_interval_shows_a_checkpoint_of_unknown_c
 
 def test_an_interval_at_which_little_is_seen_is_undecided():
     window = _later_begins(job(pp=1).record(range(16)).window(), every=5, apart_s=3e-3)
-    found = CHECKPOINT.detect(case_of(replace(window, origin_ns=None)))
-    assert isinstance(found, RuledOut)
+    found = denied(CHECKPOINT, case_of(replace(window, origin_ns=None)))
     assert found.insufficient
     assert "as after a checkpoint: how long that takes is in no step" in found.reason
 
 
 def test_one_worker_that_begins_late_at_an_interval_is_undecided():
     window = _later_begins(job(pp=1).record(range(16)).window(), every=5, apart_s=0.2, of_one=True)
-    found = CHECKPOINT.detect(case_of(replace(window, origin_ns=None)))
-    assert isinstance(found, RuledOut)
+    found = denied(CHECKPOINT, case_of(replace(window, origin_ns=None)))
     assert found.insufficient
     assert "every 5 steps one worker begins up to 200 ms late" in found.reason
 
@@ -111,12 +115,10 @@ def _later_begins(window: Window, every: int, apart_s: float, *, of_one: bool = 
 
 
 def test_marked_checkpoint_steps_are_said_with_their_cost():
-    found = CHECKPOINT.detect(case_of(_marked(1.0)))
-    assert isinstance(found, Suspicion)
+    found = suspected(CHECKPOINT, case_of(_marked(1.0)))
     assert found.evidence["steps"] == [5, 10]
     assert found.evidence["mean_stop_s"] == pytest.approx(1.0, abs=0.1)
-    cheap = CHECKPOINT.detect(case_of(_marked(0.01)))
-    assert isinstance(cheap, RuledOut)
+    cheap = denied(CHECKPOINT, case_of(_marked(0.01)))
     assert "a checkpoint step, as the client marks it, takes" in cheap.reason
 
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.cpu_contention import CONFIDENCE, CpuContention
 from app.diagnosis.evidence.interruptions import stalls
-from app.diagnosis.finding import Culprit, RuledOut
+from app.diagnosis.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
@@ -15,8 +15,14 @@ from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPause
 from app.synth.faults.slow_compute import SlowHost
 from app.synth.faults.stops import CpuContention as BusyHost
 from app.synth.noise import HeavyTailed
-from tests.diagnosis.jobs import diagnosed, findings_of
-from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
+from tests.diagnosis.suspects import (
+    attributed_and_real_cost,
+    denied,
+    job,
+    ruled_out,
+    suspected,
+    suspicion,
+)
 from tests.diagnosis.windows import case_of
 
 CONTENTION = CpuContention()
@@ -30,11 +36,6 @@ def test_the_host_is_named():
     said = found.wording(UNKNOWN)
     assert "both workers of host-002 are held up irregularly" in said
     assert "something else uses the CPUs of this host" in said
-
-
-def test_one_fault_has_one_name():
-    seen = diagnosed(job(BusyHost("host-002")).record(range(16)).window())
-    assert [each.cause for each in findings_of(seen)] == ["cpu-contention"]
 
 
 def test_a_lone_worker_is_named_by_its_other_operations():
@@ -77,16 +78,14 @@ def test_other_causes_and_noise_are_no_contention(made):
 
 def test_without_hosts_two_successive_ranks_tell_nothing():
     window = replace(job(BusyHost("host-002")).record(range(16)).window(), hosts={})
-    found = CONTENTION.detect(case_of(window))
-    assert isinstance(found, RuledOut)
+    found = denied(CONTENTION, case_of(window))
     assert found.insufficient
 
 
 def test_without_hosts_successive_ranks_that_fill_one_are_named():
     # Ranks 4 to 7 are stage 1.
     made = job(BusyHost("host-001"), cluster=Cluster(gpus_per_host=4))
-    found = CONTENTION.detect(case_of(replace(made.record(range(16)).window(), hosts={})))
-    assert isinstance(found, Suspicion)
+    found = suspected(CONTENTION, case_of(replace(made.record(range(16)).window(), hosts={})))
     assert found.culprits == (Culprit(stage=1),)
     assert found.confidence <= CONFIDENCE
     assert "ranks 4 to 7, which would fill one host, are held up irregularly" in found.wording(
@@ -102,8 +101,7 @@ def test_workers_that_stop_seldom_count_with_the_others_of_their_host():
     of_host = [worker for worker, host in case.replay.window.hosts.items() if host == "host-001"]
     is_frequent = stalls(case).is_frequent
     assert 0 < sum(bool(is_frequent[worker]) for worker in of_host) < 6
-    found = CONTENTION.detect(case)
-    assert isinstance(found, Suspicion)
+    found = suspected(CONTENTION, case)
     assert found.culprits == (Culprit(host="host-001"),)
 
 

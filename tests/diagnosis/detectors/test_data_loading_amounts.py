@@ -5,15 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.data_loading import DataLoading
 from app.diagnosis.evidence.data_waits import data_waits
-from app.diagnosis.finding import RuledOut
 from app.trace.ops import OP_CODES
 from app.trace.window import Window
 from tests import window_factory
 from tests.diagnosis.jobs import case_of, diagnosed, only_finding
 from tests.diagnosis.late_jobs import HEALTHY_S, LateJob
+from tests.diagnosis.suspects import denied, suspected
 from tests.window_factory import Row, in_row, rows_of, window
 
 LOAD = DataLoading()
@@ -69,8 +69,7 @@ def test_loaders_that_take_little_time_are_no_cause():
 @pytest.mark.parametrize("every", [2, 4])
 def test_only_steps_with_long_waits_are_counted(every):
     case = case_of(loading(lambda step, rank: 0.2 if rank and step % every == 0 else 0.005))
-    found = LOAD.detect(case)
-    assert isinstance(found, Suspicion)
+    found = suspected(LOAD, case)
     assert [each.dp_rank for each in found.culprits] == [1]
     assert found.evidence["steps"] == list(range(0, NUM_STEPS, every))
     # What all wait holds up everybody.
@@ -85,8 +84,7 @@ def test_a_wait_of_all_ranks_is_part_of_the_step(between):
 
 
 def test_waits_of_a_different_rank_in_each_step_have_no_culprit():
-    found = LOAD.detect(case_of(loading(lambda step, rank: 0.2 if rank == step % 2 else 0.005)))
-    assert isinstance(found, Suspicion)
+    found = suspected(LOAD, case_of(loading(lambda step, rank: 0.2 if rank == step % 2 else 0.005)))
     assert (found.culprits, found.persistence) == ((), "rotating")
     assert found.wording(CostFigures(None, None, None)).startswith("2 different workers")
 
@@ -103,8 +101,7 @@ def test_waits_that_delay_no_launch_are_no_cause():
             *in_row(("forward-compute", 0.1), ("backward-compute", 0.2), start_s=0.3),
         )
     ]
-    answer = LOAD.detect(case_of(window(rows, dp_size=2)))
-    assert isinstance(answer, RuledOut)
+    answer = denied(LOAD, case_of(window(rows, dp_size=2)))
     assert "the client reports waits for data" in answer.reason
 
 
@@ -125,16 +122,14 @@ def test_a_wait_before_the_gather_counts_like_one_before_the_forward():
 
 def test_all_ranks_that_wait_every_other_step_without_reports_load_data():
     # Of evaluations there are fewer.
-    found = LOAD.detect(case_of(unreported(loading(lambda step, rank: 0.2 * (step % 2)))))
-    assert isinstance(found, Suspicion)
+    found = suspected(LOAD, case_of(unreported(loading(lambda step, rank: 0.2 * (step % 2)))))
     assert found.culprits == ()
     assert not found.evidence["reported_by_client"]
 
 
 def test_rare_late_begins_of_all_ranks_without_reports_cannot_be_told():
     made = loading(lambda step, rank: 0.1 if step % 4 == 3 else 0.0, num_steps=16)
-    answer = LOAD.detect(case_of(unreported(made)))
-    assert isinstance(answer, RuledOut)
+    answer = denied(LOAD, case_of(unreported(made)))
     assert answer.insufficient
     assert "begin late on all workers" in answer.reason
 

@@ -21,7 +21,14 @@ from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.window import Window
 from tests.diagnosis.jobs import diagnosed, findings_of
-from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
+from tests.diagnosis.suspects import (
+    attributed_and_real_cost,
+    denied,
+    job,
+    ruled_out,
+    suspected,
+    suspicion,
+)
 from tests.diagnosis.windows import case_of
 
 EXPERTS = ExpertImbalance()
@@ -77,8 +84,7 @@ def test_sequences_of_a_job_with_experts_stay_sequences():
 
 def test_sequences_and_experts_of_one_stage_are_not_told_apart_without_tokens():
     window = job(SequenceImbalance(attention_share=0.6), **ONE_STAGE).record(range(16)).window()
-    found = EXPERTS.detect(case_of(window))
-    assert isinstance(found, RuledOut)
+    found = denied(EXPERTS, case_of(window))
     assert (found.insufficient, found.reason) == (True, NOT_TOLD_APART)
     assert findings_of(diagnosed(window)) == ()
 
@@ -103,8 +109,7 @@ def _with_tokens(window: Window) -> Window:
 def test_a_job_without_experts_is_told_that_it_names_none():
     window = job(UnevenExperts(0.3), **MOE).record(range(16)).window()
     dense = replace(window.job, parallelism=Parallelism(4, 4))
-    found = EXPERTS.detect(case_of(replace(window, job=dense)))
-    assert isinstance(found, RuledOut)
+    found = denied(EXPERTS, case_of(replace(window, job=dense)))
     assert found.insufficient
     assert "ep_size is 1" in found.reason
 
@@ -177,8 +182,7 @@ def test_a_block_that_waits_for_its_fullest_expert_is_named_by_dp_ranks():
     window = job(parallelism=BLOCKS).record(range(16)).window()
     excess = _excess(window, 1)
     factor = 1 + excess * (np.arange(8) >= 4)
-    found = EXPERTS.detect(case_of(_with_factor(window, factor)))
-    assert isinstance(found, Suspicion)
+    found = suspected(EXPERTS, case_of(_with_factor(window, factor)))
     assert [each.as_json() for each in found.culprits] == [{"dp_rank": d} for d in range(4, 8)]
     assert "block of dp 4, dp 5, dp 6 and 1 more" in found.wording(UNKNOWN)
     assert found.evidence["dp_ranks"] == [4, 5, 6, 7]
@@ -207,8 +211,7 @@ def test_lengths_that_are_alike_on_all_dp_ranks_are_no_uneven_load():
     one_stage = Parallelism(8, 1, ep_size=4)
     window = job(parallelism=one_stage).record(range(16)).window()
     factor = 1 + np.broadcast_to(_excess(window, 1)[:, :1], (16, 1, _excess(window).shape[2], 8))
-    found = EXPERTS.detect(case_of(_with_factor(window, factor)))
-    assert isinstance(found, RuledOut)
+    found = denied(EXPERTS, case_of(_with_factor(window, factor)))
     assert found.reason == NOT_TOLD_APART
 
 
@@ -218,5 +221,4 @@ def test_variation_that_neighbouring_micro_batches_share_is_no_load():
     excess = np.cumsum(np.random.default_rng(3).normal(0, 0.2, (16, 4, 16, 1)), axis=2)
     excess = excess[:, :, : _excess(window).shape[2]]
     factor = np.exp(excess * (np.arange(8) >= 4))
-    found = EXPERTS.detect(case_of(_with_factor(window, factor)))
-    assert isinstance(found, RuledOut)
+    denied(EXPERTS, case_of(_with_factor(window, factor)))

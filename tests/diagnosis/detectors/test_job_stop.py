@@ -6,7 +6,7 @@ import pytest
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.job_stop import JobStop
 from app.diagnosis.evidence.stops import WorkerStop, without_followers
-from app.diagnosis.finding import Culprit, RuledOut
+from app.diagnosis.finding import Culprit
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.stops import CheckpointStalls
@@ -14,7 +14,14 @@ from app.synth.faults.stops import JobStop as StoppedWorkers
 from app.synth.noise import HeavyTailed
 from app.synth.normal_variation import SpecialSteps
 from tests.diagnosis.stopped_windows import freeze, longer_gaps
-from tests.diagnosis.suspects import attributed_and_real_cost, job, ruled_out, suspicion
+from tests.diagnosis.suspects import (
+    attributed_and_real_cost,
+    denied,
+    job,
+    ruled_out,
+    suspected,
+    suspicion,
+)
 from tests.diagnosis.windows import case_of
 
 STOP = JobStop()
@@ -51,8 +58,7 @@ def test_cost_matches_the_counterfactual():
 
 def test_cost_is_the_recorded_one_whatever_a_replay_has():
     case = case_of(job(StoppedWorkers(((1, 2),), when=AT_STEP_7)).record(range(16)).window())
-    found = STOP.detect(case)
-    assert isinstance(found, Suspicion)
+    found = suspected(STOP, case)
     assert found.is_cost_recorded
     recorded_s = case.report.recorded_s
     excess_s = recorded_s[7] - np.median(recorded_s)
@@ -84,8 +90,7 @@ def test_a_stop_of_all_workers_in_the_middle_of_a_step_names_nobody(share):
 
 def test_a_gap_between_steps_may_be_an_evaluation():
     case = case_of(longer_gaps(job().record(range(16)).window(), every=9, gap_s=10.0))
-    found = STOP.detect(case)
-    assert isinstance(found, RuledOut)
+    found = denied(STOP, case)
     assert found.insufficient
     assert "all workers stop for 10 s before step 9" in found.reason
 
@@ -107,13 +112,3 @@ def test_evaluations_first_steps_and_noise_are_no_single_stops(made):
 
 def test_too_few_steps_show_no_usual_step():
     assert ruled_out(STOP, job(StoppedWorkers(((1, 2),), when=FaultSteps(1))), 3).insufficient
-
-
-def test_several_stops_have_their_steps_and_the_longest_time():
-    several = (FaultSteps(7), FaultSteps(11))
-    faults = [StoppedWorkers(((1, 2),), when=each) for each in several]
-    found = suspicion(STOP, job(*faults))
-    assert found.wording(CostFigures(None, None, None)) == (
-        "host-004, rank 9 (dp 1, stage 2) stops 2 times (steps 7, 11), for up to 20 s before a "
-        "backward computation, and all others wait"
-    )

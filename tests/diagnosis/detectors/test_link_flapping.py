@@ -16,9 +16,11 @@ from app.synth.noise import HeavyTailed, Pareto
 from app.trace.readers.published.trace_files import read
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
+    denied,
     job,
     recorded,
     ruled_out,
+    suspected,
     suspicion,
     two_stages,
 )
@@ -32,8 +34,7 @@ UNKNOWN = CostFigures(None, None, None)
 
 @needs_shared
 def test_the_published_flapping_link_is_one_workers_card():
-    found = FLAP.detect(case_of(read(Path(SHARED_TRACES) / "trace-flap.parquet")))
-    assert isinstance(found, Suspicion)
+    found = suspected(FLAP, case_of(read(Path(SHARED_TRACES) / "trace-flap.parquet")))
     assert found.culprits == (Culprit(3, 2),)
     assert set(found.evidence["optypes"]) == {
         "forward-send",
@@ -93,8 +94,7 @@ def test_reason_without_a_distinct_step_mentions_no_step(monkeypatch):
     excess = 4.0 * num_slow.sum(axis=-1)
     spread = replace(net, num=np.full_like(net.num, 10), num_slow=num_slow, excess=excess)
     monkeypatch.setattr("app.diagnosis.detectors.link.network_transfers", lambda _: spread)
-    found = FLAP.detect(net.case)
-    assert isinstance(found, RuledOut)
+    found = denied(FLAP, net.case)
     assert found.insufficient
     assert "no step has enough of them" in found.reason
 

@@ -14,7 +14,7 @@ from app.synth.faults.effects import scale_worker
 from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.interruptions import GcPauses
 from app.synth.faults.sequence_imbalance import SequenceImbalance
-from app.synth.faults.slow_compute import SlowWorker, ThrottlingGpu
+from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.window import Floats
 from tests.diagnosis.jobs import diagnosed, findings_of, made, window_of
@@ -69,11 +69,6 @@ def test_a_recovered_worker_was_slow_from_onset_to_end():
     assert cost.startswith("it cost ")
 
 
-def test_a_worker_that_is_still_slow_has_no_end():
-    found = only(SlowWorker(1, 1, 1.8, when=FaultSteps(12)))
-    assert (found.onset_step, found.end_step, found.persistence) == (12, None, "chronic")
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_worker_that_comes_and_goes_is_transient_at_its_true_cost(seed):
     fault = OnAndOff(1, 1, 1.8, when=FaultSteps(5))
@@ -94,13 +89,6 @@ def step_times(job: SimulatedJob) -> Floats:
             for step in range(40)
         ]
     )
-
-
-def test_a_throttling_gpu_is_progressive():
-    found = only(ThrottlingGpu(1, 1, 1.8, when=FaultSteps(10), ramp_steps=30))
-    assert found.onset_step is not None
-    assert abs(found.onset_step - 10) <= 2
-    assert found.persistence == "progressive"
 
 
 @pytest.mark.parametrize("dwell", [1, 2, 4])

@@ -14,6 +14,12 @@ def common_rise(values, known=None):
     return found
 
 
+def rise_of(values, known=None):
+    found = common_rise(values, known)
+    assert found is not None
+    return found
+
+
 def signal(ratios, *, cv=0.01, seed=0):
     """[n, dp, pp] of 2 x 4 workers; from a step on each takes its ratio times as long."""
     rng = np.random.default_rng(seed)
@@ -31,8 +37,7 @@ def ratios(**of_workers):
 
 
 def test_a_rise_of_all_workers_alike_has_its_step_and_ratio():
-    up = common_rise(signal(np.full((2, 4), 1.3)))
-    assert up is not None
+    up = rise_of(signal(np.full((2, 4), 1.3)))
     assert up.change.position == SLOW_FROM
     assert up.ratio == pytest.approx(1.3, rel=0.02)
     assert up.badness[:SLOW_FROM] == pytest.approx(np.ones(SLOW_FROM), rel=0.03)
@@ -76,8 +81,7 @@ def test_unknown_steps_and_workers_are_skipped():
     up = signal(np.full((2, 4), 1.3))
     up[10:20] = np.nan
     up[:, :, 3] = 0.0  # has nothing of the kind to do
-    found = common_rise(up)
-    assert found is not None
+    found = rise_of(up)
     assert found.change.position == SLOW_FROM
     assert np.isnan(found.badness[10:20]).all()
 
@@ -93,9 +97,7 @@ def test_too_few_steps_before_give_no_rise():
 def test_rise_does_not_depend_on_worker_order_or_unit(order, factor):
     up = signal(np.full((2, 4), 1.3), cv=0.02)
     shuffled = up.reshape(NUM_STEPS, 8)[:, order].reshape(up.shape) * factor
-    one, other = common_rise(up), common_rise(shuffled)
-    assert one is not None
-    assert other is not None
+    one, other = rise_of(up), rise_of(shuffled)
     assert other.change.position == one.change.position
     assert other.ratio == pytest.approx(one.ratio)
 
@@ -103,8 +105,7 @@ def test_rise_does_not_depend_on_worker_order_or_unit(order, factor):
 def test_a_worker_that_slows_more_hides_no_common_rise():
     up = signal(np.full((2, 4), 1.3))
     up[30:, 1, 2] *= 1.7
-    found = common_rise(up)
-    assert found is not None
+    found = rise_of(up)
     assert found.change.position == SLOW_FROM
     assert found.ratio == pytest.approx(1.3, rel=0.02)
 
@@ -112,27 +113,23 @@ def test_a_worker_that_slows_more_hides_no_common_rise():
 def test_an_earlier_change_of_one_worker_hides_no_common_rise():
     up = signal(np.full((2, 4), 1.3))
     up[10:, 0, 1] *= np.geomspace(1.05, 4.0, NUM_STEPS - 10)  # a GPU that throttles
-    found = common_rise(up)
-    assert found is not None
+    found = rise_of(up)
     assert found.change.position == SLOW_FROM
 
 
 def test_a_long_first_step_hides_no_common_rise():
     up = signal(np.full((1, 4), 1.15))[:, :1]
     up[:2] *= 3.9
-    found = common_rise(up)
-    assert found is not None
+    found = rise_of(up)
     assert found.ratio == pytest.approx(1.15, rel=0.02)
 
 
 def test_a_known_change_allows_any_spread_of_workers():
-    known = common_rise(signal(np.full((2, 4), 1.3)))
-    assert known is not None
+    known = rise_of(signal(np.full((2, 4), 1.3)))
     unlike = np.exp(0.12 * np.random.default_rng(1).standard_normal((15, 2, 4)))
     up = signal(np.full((2, 4), 1.6))
     up[SLOW_FROM:] *= unlike
-    found = common_rise(up, known.change)
-    assert found is not None
+    found = rise_of(up, known.change)
     assert found.ratio == pytest.approx(1.6, rel=0.06)
     still = signal(ratios(), seed=2)
     still[SLOW_FROM:] *= unlike

@@ -58,12 +58,6 @@ def test_the_median_is_nan_where_a_value_is_nan_or_none_is_there() -> None:
     assert np.isnan(median_of(np.empty(0)))
 
 
-def test_the_median_leaves_its_values_in_order() -> None:
-    values = np.array([3.0, 1.0, 2.0])
-    assert median_of(values) == 2.0
-    assert values.tolist() == [3.0, 1.0, 2.0]
-
-
 @given(VALUES, st.floats(0, 1))
 def test_quantiles_are_those_of_numpy(values: list[float], share: float) -> None:
     row = np.array(values)
