@@ -15,11 +15,6 @@ def test_the_scale_runs_over_the_whole_domain_in_order(theme):
 
 
 @every_theme
-def test_cells_up_to_two_percent_have_the_background_colour(theme):
-    assert theme.colour_at(1.0) == theme.colour_at(1.02) == theme.scale[0]
-
-
-@every_theme
 def test_each_stop_has_its_own_colour(theme):
     assert tuple(map(theme.colour_at, SCALE_STOPS)) == theme.scale
 

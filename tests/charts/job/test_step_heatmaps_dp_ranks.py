@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.charts.base.step_axis import StepAxis, StepEvent
+from app.charts.base.step_axis import StepAxis
 from app.charts.base.theme import LIGHT
 from app.charts.job.step_heatmaps import MAX_DP_ROWS, dp_steps, slowest_share
 from app.charts.job.step_times import LEFT_PX, RIGHT_PX, StepPoint, step_times
@@ -60,17 +60,3 @@ def test_dp_heatmap_shares_the_axis_of_step_times():
     assert above["xaxis"]["range"] == under["layout"]["xaxis"]["range"]
     # Step 1 has no figures by dp rank here.
     assert [row[0] for row in under["data"][0]["z"]] == [None, None, None]
-
-
-def test_event_is_a_line_through_the_dp_heatmap():
-    happened = [StepEvent(12, "slow"), StepEvent(99, "elsewhere")]
-    shapes = dp_steps(STEPS, SLOWDOWN, theme=LIGHT, events=happened)["layout"]["shapes"]
-    assert [each["x0"] for each in shapes if each["type"] == "line"] == [1.5]
-
-
-def test_the_sentence_counts_the_ranks_that_were_slow():
-    text = dp_steps(STEPS, SLOWDOWN, theme=LIGHT)["meta"]["text"]
-    assert text == (
-        "Over 4 steps, 2 of 3 dp ranks were the slowest at some time; dp 0 most often, in 75 % of "
-        "the steps."
-    )

@@ -88,12 +88,6 @@ def test_thousands_of_ranks_are_cut_to_the_most_waited_for_with_a_note():
     assert figure["layout"]["height"] < 900
 
 
-def test_ranks_without_waits_get_no_extra_rows():
-    figure = waited_for(result((0.5, *[0.001] * 99), culprits=(0,)), theme=LIGHT)
-    assert len(rows_of(figure)) == 14
-    assert figure["meta"]["note"] == "The 14 ranks most waited for, of 100."
-
-
 def test_the_gpu_is_in_the_label_and_a_name_cannot_be_markup():
     named = result()
     named["arrivals"]["local_rank"] = [None, None, 5, None]
@@ -112,16 +106,6 @@ def test_steps_without_figures_are_empty_on_the_axis_of_the_chart_above():
     figure = waited_for(unknown, theme=LIGHT)
     assert figure["data"][0]["z"][0] == [None, 0.0]
     assert "not measured" in figure["meta"]["table"]["rows"][0]
-
-
-def test_unknown_place_is_omitted():
-    bare = result((0.0, 0.5), culprits=())
-    for name in ("dp_rank", "stage", "host"):
-        bare["arrivals"][name] = [None, None]
-    figure = waited_for(bare, theme=LIGHT)
-    assert rows_of(figure) == ["rank 1 ", "rank 0 "]
-    assert "y" not in figure["meta"]["places"]
-    assert figure["meta"]["text"].startswith("The others waited for rank 1 for 500 ms")
 
 
 @pytest.mark.parametrize(("most_s", "is_worth_it"), [(0.1, False), (0.11, True)])

@@ -54,32 +54,17 @@ def figures():
 
 
 FIGURES = dict(figures())
-every_figure = pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
 
 
-@every_figure
-def test_plotly_accepts_the_figure_as_it_is(figure):
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=FIGURES)
+def test_plotly_takes_every_figure_with_a_sentence_and_a_whole_table(figure):
     # Plotly refuses unknown properties and values by raising.
     go.Figure(data=figure["data"], layout=figure["layout"])
-
-
-@every_figure
-def test_no_number_in_a_figure_is_nan_or_infinite(figure):
     assert all(math.isfinite(number) for number in numbers_in(figure))
     json.dumps(figure, allow_nan=False)
-
-
-@every_figure
-def test_every_figure_has_a_sentence_and_a_table_with_as_many_cells_as_columns(figure):
     assert figure["meta"]["text"].endswith(".")
     table = figure["meta"]["table"]
     assert all(len(row) == len(table["columns"]) for row in table["rows"])
-
-
-@every_figure
-def test_no_figure_has_a_title_or_a_ground_of_its_own(figure):
-    assert "title" not in figure["layout"]
-    assert figure["layout"]["paper_bgcolor"] == "rgba(0,0,0,0)"
 
 
 @pytest.mark.parametrize("name", WINDOW_CHARTS)

@@ -9,7 +9,7 @@ import pytest
 from app.charts.base.theme import LIGHT, THEMES
 from app.charts.timeline.axes import LaneLayout, time_axis
 from app.charts.timeline.bars import waiting_by_stage
-from app.charts.timeline.critical_path import PathBox, parts_of, path_boxes, path_parts
+from app.charts.timeline.critical_path import parts_of, path_boxes, path_parts
 from app.charts.timeline.timeline import MAX_BARS, step_headline, timeline
 from app.engine.replays import prepare
 from app.engine.timeline.step_run import waiting_share
@@ -57,14 +57,6 @@ def test_bars_are_where_the_operations_were():
     assert bars(figure, "ideal forward") == [(0.0, 1.5), (2.0, 1.5)]
 
 
-def test_a_bar_says_which_operation_it_is():
-    figure = timeline(two_stage_view(), theme=LIGHT)
-    [trace] = [each for each in figure["data"] if each["name"] == "recorded backward"]
-    assert trace["customdata"][0] == [
-        "backward, stage 0<br><b>1 s</b> from 6 s", "recorded", 0, "backward-compute", 0,
-    ]  # fmt: skip
-
-
 def test_the_loss_is_the_area_between_both_ends():
     view = slow_view()
     figure = timeline(view, theme=LIGHT)
@@ -96,16 +88,6 @@ def test_range_outside_the_step_shows_the_whole_step(low, high):
     assert figure["layout"]["xaxis"]["range"] == [0.0, pytest.approx(7.65)]
 
 
-def test_micro_batches_are_numbered_only_where_there_is_room():
-    view = long_view()
-    wide, narrow = (timeline(view, theme=LIGHT, width_px=px) for px in (8000, 300))
-    written = [
-        text for trace in wide["data"] if "recorded fo" in trace["name"] for text in trace["text"]
-    ]
-    assert "31" in written
-    assert not any(text for trace in narrow["data"] for text in trace.get("text", []))
-
-
 def test_the_path_is_outlined_bar_by_bar_and_joined():
     view, places = two_stage_view(), LaneLayout(2)
     found = path_boxes(view.path.links, 0, view.recorded.template.op_types, places, 0.001)
@@ -123,11 +105,6 @@ def test_the_path_on_another_replica_is_not_drawn_on_this_one():
     assert sum(len(found) for found in drawn) == sum(link.own_s > 0 for link in view.path.links)
 
 
-def test_an_outline_goes_round_its_bar():
-    corners = PathBox(0, 1.0, 2.0, 50.0, 10.0).outline()[:-1]
-    assert corners == [(1.0, 40.0), (2.0, 40.0), (2.0, 60.0), (1.0, 60.0), (1.0, 40.0)]
-
-
 def test_parts_of_the_path_sum_to_its_length():
     view = two_stage_view()
     parts = parts_of(view.path, view.recorded.template.op_types)
@@ -142,13 +119,6 @@ def test_parts_of_the_path_sum_to_its_length():
             "Optimizer": 0.5,
         }
     )
-
-
-def test_more_parts_than_rows_are_added_up():
-    view = long_view()
-    figure = path_parts(view.path, view.recorded.template.op_types, theme=LIGHT)
-    assert len(figure["data"][0]["x"]) == 8
-    assert figure["data"][0]["customdata"][-1] == "All other parts"
 
 
 def test_waiting_is_written_beside_its_bar():

@@ -60,27 +60,6 @@ def test_unmeasured_worker_is_a_cross_and_no_culprit():
     assert figure["meta"]["table"]["rows"][-1] == [0, 1, None, "not measured"]
 
 
-@pytest.mark.parametrize(("dp_size", "gap"), [(16, 3), (32, 2), (128, 1), (512, 0)])
-def test_gaps_close_as_cells_get_many(dp_size, gap):
-    trace = heatmap_of(np.ones((dp_size, 2)))
-    assert trace["xgap"] == gap
-
-
-@pytest.mark.parametrize(("dp_size", "has_values"), [(16, True), (17, False)])
-def test_values_are_written_into_cells_that_have_room(dp_size, has_values):
-    figure = worker_heatmap(np.ones((dp_size, 2)), hosts=None, theme=LIGHT)
-    values = [trace for trace in figure["data"] if trace.get("name") == VALUES_TRACE]
-    assert [set(trace["text"]) for trace in values] == [{"1.00\u00d7"}] * has_values
-
-
-def test_a_marked_cell_of_a_huge_job_is_widened_and_carries_its_colour():
-    slowdown = np.ones((1024, 4))
-    slowdown[88, 2] = 1.5
-    (shape,), _ = outline_of(slowdown)
-    assert shape["x1"] - shape["x0"] > 4 * 1024 / 900
-    assert shape["fillcolor"] == LIGHT.scale[-1]
-
-
 def test_a_label_is_never_read_as_markup():
     slowdown = np.ones((32, 1))
     slowdown[0, 0] = 1.3
@@ -132,11 +111,6 @@ def test_cell_of_several_workers_shows_the_slowest():
     assert figure["meta"]["places"]["y"]["items"][1] == [2, 3]
 
 
-def test_sixteen_thousand_workers_need_no_thinning():
-    cells = np.array(unpacked(heatmap_of(np.ones((1024, 16)))["z"]))
-    assert cells.shape == (16, 1024)
-
-
 def test_silent_worker_is_crossed_out():
     figure = worker_heatmap([[1.0, 1.0], [1.0, 1.2]], hosts=None, theme=LIGHT, silent=[(1, 0)])
     assert unpacked(figure["data"][0]["z"])[0][1] == 1.0
@@ -162,14 +136,6 @@ def test_workers_named_by_findings_are_outlined():
     assert [each["x0"] for each in figure["layout"]["shapes"]] == [0.5, 1.5]
     [note] = figure["layout"]["annotations"]
     assert note["text"] == "<b>host-a</b>, 1.30\u00d7 and 1 more"
-
-
-def test_without_a_worker_finding_no_cell_is_outlined():
-    figure = worker_heatmap([[1.0, 1.09], [1.02, 1.0]], hosts=None, theme=LIGHT, named=[])
-    assert figure["layout"]["shapes"] == figure["layout"]["annotations"] == []
-    assert figure["meta"]["text"] == (
-        "dp 0, stage 1 alone would slow the job to 1.09\u00d7; no finding names it."
-    )
 
 
 def test_all_workers_of_a_culprit_host_are_culprits():

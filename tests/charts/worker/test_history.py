@@ -57,12 +57,6 @@ def test_a_gap_between_windows_is_drawn_as_a_gap():
     assert unpacked(figure["data"][-1]["y"]).count(None) == 1
 
 
-def test_no_lost_area_without_a_loss():
-    healthy = worker_window("1-8", [8, 9], [[1.0, 1.01]], 0, 1)
-    names = [each["name"] for each in worker_history([healthy], "x", theme=LIGHT)["data"]]
-    assert names == ["median of the others", "this worker"]
-
-
 def test_operations_are_relative_to_the_peers_median():
     figure = worker_operations(OPS, "dp 1, stage 1", theme=LIGHT)
     peers, p95, median = figure["data"]
