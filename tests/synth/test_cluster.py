@@ -62,12 +62,6 @@ def test_jitter_is_on_the_ends_of_what_is_done_together():
         np.testing.assert_allclose(trace.duration_s[mine], before.duration_s[mine], rtol=1e-9)
 
 
-def test_jitter_of_a_step_does_not_hang_on_the_others():
-    jittery = SimulatedJob(Parallelism(2, 2), 2, cluster=Cluster(jitter_s=5e-5))
-    whole, alone = jittery.make([4, 9]), jittery.make_step(9)
-    np.testing.assert_array_equal(whole.start_s[alone.num_ops :], alone.start_s)
-
-
 @pytest.mark.parametrize(
     "kwargs", [{"gpus_per_host": 0}, {"clock_offset_s": -1.0}, {"jitter_s": np.nan}]
 )

@@ -1,7 +1,6 @@
 """Do made steps hold together, and does the engine, which is built otherwise, replay them?"""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.report import analyse, report_as_json
-from app.synth.cluster import rng_of
 from app.synth.costs import OperationCosts
-from app.synth.drawing import DrawnSteps, StepDrawing
+from app.synth.drawing import StepDrawing
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES
@@ -218,22 +216,3 @@ def test_transfers_are_of_the_chunk_that_receives():
             )
         ]
         np.testing.assert_allclose(received.start_s + received.duration_s - met_s, expected_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Spy(CustomFault):
-    """Notes down what its chance says first."""
-
-    deed: Callable[[DrawnSteps], None] = field(default=lambda drawn: None, kw_only=True)
-    seen: list[float]
-
-    def change(self, drawn, world, lasts, rng_of):
-        self.seen.append(rng_of(int(drawn.steps[0])).random())
-
-
-def test_each_fault_of_a_step_has_a_chance_of_its_own():
-    rngs = [np.random.default_rng([5, 3]), rng_of(5, 0)(3), rng_of(5, 1)(3), rng_of(5, 0)(4)]
-    assert len({rng.random() for rng in rngs}) == 4
-    seen: list[float] = []
-    SimulatedJob(Parallelism(1, 1), 1, faults=(Spy(seen), Spy(seen)), seed=5).make_step(3)
-    assert seen == [rng_of(5, 0)(3).random(), rng_of(5, 1)(3).random()]

@@ -7,10 +7,6 @@ from app.synth.model import NetworkModel
 NETWORK = NetworkModel(alpha_s=1e-3, bytes_per_s=100.0)
 
 
-def test_a_transfer_takes_its_beginning_and_its_bytes():
-    assert NETWORK.transfer_s(200) == pytest.approx(1e-3 + 2.0)
-
-
 def test_a_ring_of_four():
     # 3 rounds of a quarter of 400 bytes each: 3 (1 ms + 1 s); an all-reduce does it twice.
     assert NETWORK.reduce_scatter_s(4, 400) == pytest.approx(3.003)
@@ -24,26 +20,6 @@ def test_an_all_reduce_takes_what_the_closed_form_says(num_ranks, num_bytes):
     alpha, beta, n = 1e-3, 1e-2, num_ranks
     closed_s = 2 * (n - 1) * alpha + 2 * (n - 1) / n * num_bytes * beta
     assert NETWORK.all_reduce_s(n, num_bytes) == pytest.approx(closed_s, rel=1e-12)
-
-
-def rounds_of_a_ring(num_ranks, num_bytes):
-    """The slow way: in each round, every rank hands one of its parts to the next one."""
-    has = [{rank} for rank in range(num_ranks)]
-    took_s = 0.0
-    while any(len(parts) < num_ranks for parts in has):
-        handed = [
-            (rank - round_) % num_ranks for round_ in [len(has[0]) - 1] for rank in range(num_ranks)
-        ]
-        assert all(part in parts for part, parts in zip(handed, has, strict=True))
-        for rank, part in enumerate(handed):
-            has[(rank + 1) % num_ranks].add(part)
-        took_s += NETWORK.transfer_s(num_bytes / num_ranks)
-    return took_s
-
-
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 7])
-def test_a_ring_gathers_in_as_many_rounds_as_there_are_others(num_ranks):
-    assert NETWORK.all_gather_s(num_ranks, 70) == pytest.approx(rounds_of_a_ring(num_ranks, 70))
 
 
 @pytest.mark.parametrize("kwargs", [{"alpha_s": -1.0}, {"alpha_s": np.nan}, {"bytes_per_s": 0.0}])

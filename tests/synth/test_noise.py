@@ -19,11 +19,6 @@ def test_the_mean_is_1_and_the_spread_is_what_was_asked_for(noise, spread):
     assert factors.std() == pytest.approx(spread, rel=0.05)
 
 
-@pytest.mark.parametrize("noise", [kind(cap=None) for kind in NOISES.values()])
-def test_the_median_is_known(noise):
-    assert np.median(drawn(noise, 0.1)) == pytest.approx(noise._median(0.1), rel=1e-3)
-
-
 def test_a_pareto_tail_falls_by_its_exponent():
     # a (a - 2) = 1 / 0.5^2 = 4, so a = 1 + sqrt(5); the least is (a - 1) / a of the mean.
     alpha = 1 + 5**0.5

@@ -8,7 +8,6 @@ from app.synth.costs import OperationCosts
 from app.synth.job import SimulatedJob
 from app.synth.normal_variation import SpecialSteps, sampled_steps
 from app.trace.job import Parallelism
-from app.trace.ops import OP_CODES
 
 MADE = SimulatedJob(Parallelism(2, 2), 4, costs=OperationCosts(noise=0.0, transfer_noise=0.0))
 ODD = SpecialSteps(num_first=2, evaluate_every=4, checkpoint_every=6)
@@ -16,11 +15,6 @@ ODD = SpecialSteps(num_first=2, evaluate_every=4, checkpoint_every=6)
 
 def step_s(made, steps):
     return np.concatenate([block.step_s() for block in made.blocks(steps)])
-
-
-def any_of(odd, steps):
-    """[steps], whether each is one of these."""
-    return odd.is_first(steps) | odd.is_evaluation(steps) | odd.is_checkpoint(steps)
 
 
 def test_first_evaluation_and_checkpoint_steps_are_longer_on_every_worker():
@@ -32,25 +26,6 @@ def test_first_evaluation_and_checkpoint_steps_are_longer_on_every_worker():
     np.testing.assert_allclose(longer_s[6], 1.05, atol=0.06)
     np.testing.assert_allclose(longer_s[12], 3.1, atol=0.12)
     np.testing.assert_allclose(longer_s[[2, 3, 5, 7, 9, 10, 11]], 0, atol=1e-12)
-
-
-def test_odd_steps_are_known():
-    steps = np.arange(13)
-    assert np.flatnonzero(any_of(ODD, steps)).tolist() == [0, 1, 4, 6, 8, 12]
-    assert not any_of(SpecialSteps(), steps).any()
-    assert any_of(SpecialSteps(first_step=5, num_first=1), steps).nonzero()[0].tolist() == [5]
-
-
-def test_a_checkpoint_is_in_every_workers_optimizer():
-    trace = replace(MADE, odd_steps=SpecialSteps(checkpoint_every=1)).make_step(1)
-    optimizer = trace.duration_s[trace.optype == OP_CODES["optimizer"]]
-    assert ((optimizer > 1.0) & (optimizer < 1.06)).all()
-    assert np.unique(optimizer).size == 4
-
-
-def test_an_odd_step_does_not_hang_on_the_others():
-    made = replace(MADE, odd_steps=ODD)
-    assert step_s(made, [12])[0] == step_s(made, range(13))[12]
 
 
 def test_windows_of_steps_are_sampled():

@@ -9,7 +9,7 @@ from app.errors import InvalidRequest
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.normal_variation import SpecialSteps
-from app.synth.restarts import EVENTS, Resize, Restart, simulated_runs
+from app.synth.restarts import Resize, Restart, simulated_runs
 from app.synth.truth import step_times
 from app.trace.job import Parallelism
 
@@ -42,20 +42,11 @@ def test_a_step_that_is_trained_again_does_not_take_what_it_took():
     assert not np.array_equal(one, other)
 
 
-def test_steps_that_nobody_records_stay_left_out():
-    attempts = simulated_runs(MADE, [0, 1, 10, 11, 20, 21], [Restart(11, lost_steps=5)])
-    assert [attempt.steps for attempt in attempts] == [(0, 1, 10), (10, 11, 20, 21)]
-
-
 def test_the_first_steps_after_a_restart_are_long_again():
     made = replace(MADE, odd_steps=SpecialSteps(num_first=2))
     again = simulated_runs(made, range(8), [Restart(5, lost_steps=1)])[1]
     times_s = step_times(again.job, again.steps)
     assert (times_s > 2 * times_s[-1]).tolist() == [True, True, False, False]
-
-
-def test_nothing_of_it_is_to_be_named_as_a_cause():
-    assert {event.cause for event in EVENTS.values()} == {None}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import GcPauses, PlannedGc, SilentWorker
 from app.synth.faults.slow_compute import SlowStage, SlowWorker
 from app.synth.job import SimulatedJob
-from app.synth.truth import FaultStepTimes, step_times, truth_of, without_fault
+from app.synth.truth import step_times, truth_of, without_fault
 from app.trace.job import Parallelism
 from tests.synth.faulty_jobs import compute_only_costs, costs_of
 
@@ -73,12 +73,6 @@ def test_step_times_are_those_of_the_trace():
         assert seconds == pytest.approx(ends_s.max() - of_step.start_s.min())
 
 
-def test_costs_of_chosen_steps_need_no_further_making():
-    times = FaultStepTimes.of(made(SlowWorker(1, 0, 1.5, when=FaultSteps(2))), range(4))
-    assert times.costs(np.array([2, 3])) == [pytest.approx(1 / 3)]
-    assert times.costs() == [pytest.approx(1 - 48 / 60)]
-
-
 def test_the_truth_names_cause_culprit_severity_and_time():
     job = made(SlowWorker(1, 0, 1.5, when=FaultSteps(2, 10)), PlannedGc(), SilentWorker(0, 0))
     truth = json.loads(json.dumps(truth_of(job, range(4)), allow_nan=False))
@@ -103,8 +97,3 @@ def test_the_truth_names_cause_culprit_severity_and_time():
     assert (silent["cost"], silent["step_time_without_s"]) == (None, None)
     assert truth["steps"] == [0, 1, 2, 3]
     assert len(truth["step_time_s"]) == 4
-
-
-def test_a_fault_that_begins_later_costs_nothing_yet():
-    (fault,) = truth_of(made(SlowWorker(1, 0, 1.5, when=FaultSteps(50))), range(4))["faults"]
-    assert (fault["cost"], fault["cost_while_it_lasts"]) == (0.0, None)

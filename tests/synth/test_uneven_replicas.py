@@ -46,20 +46,6 @@ def test_replicas_without_collectives_end_with_the_longest_alone():
     )
 
 
-def test_one_stage_takes_as_long_as_its_microbatches():
-    # No pipeline: replicas of 3 and 5 micro-batches of 0.06 s; the step waits for the longer one.
-    job = SimulatedJob(Parallelism(2, 1), 5, costs=OperationCosts(noise=0.0, transfer_noise=0.0))
-    drawn = without_launch_delays(job.drawn(STEPS))
-    costs = job.costs
-    ends_s = (
-        costs.params_all_gather_s + costs.gc_s + costs.layernorm_all_reduce_s
-        + costs.grads_reduce_scatter_s + costs.clip_s + costs.optimizer_s
-    )  # fmt: skip
-    assert step_times(job.parallelism, job.schedule, [3, 5], drawn) == pytest.approx(
-        5 * 0.06 + ends_s
-    )
-
-
 @pytest.mark.parametrize("counts", [[4], [4, 0], [4, 4, 4]])
 def test_impossible_counts_are_refused(counts):
     job = SimulatedJob(Parallelism(2, 1), 4)

@@ -43,14 +43,6 @@ def told(*faults):
     return found["sm_clock_mhz"], found["temperature_c"]
 
 
-def test_healthy_gpus_are_near_one_another():
-    clock_mhz, temperature_c = told()
-    assert clock_mhz.shape == temperature_c.shape == (PP, len(STEPS), DP)
-    assert np.ptp(clock_mhz) < 80
-    assert np.ptp(temperature_c) < 25
-    assert (np.ptp(temperature_c, axis=1) < 10).all()
-
-
 def test_a_throttling_gpu_is_told_by_its_clock_and_temperature():
     clock_mhz, temperature_c = told(ThrottlingGpu(2, 1, 1.5, ramp_steps=2))
     healthy_mhz, healthy_c = told()
@@ -146,23 +138,11 @@ def test_garbage_is_collected_now_and_then_in_single_forwards():
         assert longer_s[at] == pytest.approx(seconds)
 
 
-def test_pauses_that_are_not_sent_leave_no_annotation():
-    assert drawn(made(GcPauses(0.5)))[1] == []
-
-
 def test_planned_collections_stop_everybody_in_the_same_steps():
     longer_s = added(made(PlannedGc(6, 0.3, when=FaultSteps(2))), "once_s gc")
     by_step = longer_s[:, 0].min(axis=(0, 2))
     assert np.flatnonzero(by_step).tolist() == [2, 8, 14]
     assert by_step[[2, 8, 14]] == pytest.approx(0.3, rel=0.3)
-
-
-def test_planned_collections_may_be_in_the_first_forward_of_every_worker():
-    fault = PlannedGc(6, 0.3, in_forward=True, is_sent=True)
-    longer_s = added(made(fault), "forward_s")
-    at = np.argwhere(longer_s > 1e-9)
-    assert set(at[:, 2]) == {0}
-    assert len(at) == 4 * DP * PP == len(drawn(made(fault))[1])
 
 
 def test_a_slow_link_is_slow_both_ways_and_nothing_else_is():
@@ -218,14 +198,6 @@ def test_late_samples_delay_the_first_forward_of_the_host_that_waits():
     assert hit.sum() == 2 * len(STEPS)
     np.testing.assert_allclose(delay_s[..., 2], delay_s[..., 3])  # one loader a host
     assert np.median(delay_s[hit]) == pytest.approx(0.2, rel=0.3)
-
-
-def test_everybody_waits_for_samples_and_says_so():
-    job = made(DataLoading(None, 0.2, is_sent=True))
-    assert (added(job, "forward_delay_s")[:, 0, 0] > 0.05).all()
-    _, annotations = drawn(job)
-    assert {a.name for a in annotations} == {"data-wait"}
-    assert len(annotations) == DP * PP * len(STEPS)
 
 
 def test_allocator_stalls_come_and_go_and_hit_delays_and_durations():

@@ -36,11 +36,6 @@ def test_busiest_rank_has_the_least_work_that_greedy_assignment_finds():
     assert spread < 1 + 0.5 * ((before.max(axis=1) / before.mean(axis=1)).mean() - 1)
 
 
-def test_order_within_a_rank_is_random():
-    squares = squares_of(DEALT)
-    assert len(set(squares.argmax(axis=0).ravel().tolist())) == 5
-
-
 def test_another_seed_has_the_same_documents_and_other_noise():
     fault = LptSequences(is_sent=True, documents_seed=4)
     other = replace(DEALT, faults=(fault,), seed=9)

@@ -116,22 +116,6 @@ def test_the_same_step_is_struck_in_the_same_way_whoever_makes_it(fault):
 
 
 @every_fault
-def test_culprits_are_of_the_job(fault):
-    world = made(fault).world
-    for culprit in fault.culprits(world):
-        assert culprit.dp_rank in {None, *range(DP)}
-        assert culprit.stage in {None, *range(PP)}
-        assert culprit.host in {None, *world.host_names}
-        if culprit.dp_rank is not None and culprit.stage is not None:
-            assert culprit.host == world.hosts[culprit.dp_rank, culprit.stage]
-
-
-@every_fault
-def test_a_fault_needs_no_telemetry_and_no_second_chunk(fault):
-    made(fault).make([0])
-
-
-@every_fault
 def test_the_chance_of_a_fault_is_its_own_whatever_other_faults_there_are(fault):
     one = drawn(made(NoFault(), fault))[0]
     two = drawn(made(SlowStage(0, 1.0), fault))[0]

@@ -46,13 +46,6 @@ def test_all_microbatches_are_full_and_no_square_is_too_large(lengths):
     assert (squares >= lengths.full).all()
 
 
-def test_documents_of_full_length_are_all_alike():
-    lengths = DocumentLengths(full_share=1.0, full=64)
-    _, squares = lengths.microbatches(5, rng())
-    np.testing.assert_array_equal(squares, 64 * 64)
-    np.testing.assert_array_equal(lengths.work(squares, 0.7), 1.0)
-
-
 def test_work_is_1_in_the_mean_and_only_attention_differs():
     lengths = DocumentLengths()
     _, squares = lengths.microbatches(20_000, rng(8))
