@@ -3,44 +3,19 @@ from dataclasses import replace
 import pytest
 
 from app.advice.advise import METHODS, advice_as_json, advise, top_fix
-from app.advice.fix import AdviceCase, Elapsed, Fix, Method, NotOffered
-from app.advice.planned_gc import EVERY_STEPS, planned_gc
-from app.advice.repair_link import repair_link
+from app.advice.fix import AdviceCase, Elapsed
 from app.synth.faults.fault import Fault
-from app.synth.faults.interruptions import GcPauses, PlannedGc
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.faults.slow_network import SlowNic
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
-from tests.advice.cases import NUM_STEPS, case_of, fix_of, refusal_of, simulated_step_s
+from tests.advice.cases import NUM_STEPS, case_of, simulated_step_s
 
 JOB = SimulatedJob(Parallelism(4, 4, 8), 16)
 
 
 def with_fault(*faults: Fault) -> AdviceCase:
     return case_of(replace(JOB, faults=faults))
-
-
-def test_joint_pause_is_put_back_into_the_steps():
-    case = with_fault(GcPauses(rate=0.02, pause_s=0.3))
-    fix = fix_of(planned_gc(case))
-    (finding,) = case.findings("gc-pause")
-    pause_s = finding["evidence"]["mean_pause_s"]
-    expected_s = case.step_s * (1 - finding["cost"]) + pause_s / EVERY_STEPS
-    assert fix.step_s == pytest.approx(expected_s)
-    assert fix.step_s == pytest.approx(simulated_step_s(replace(JOB, seed=3)), rel=0.02)
-    assert [each.label for each in fix.paste] == ["Megatron-LM", "torchtitan", "PyTorch"]
-
-
-def test_planned_collections_need_no_plan():
-    found = refusal_of(planned_gc(with_fault(PlannedGc(every_steps=4, pause_s=0.5))))
-    assert "garbage collection" in found.reason or "planned already" in found.reason
-
-
-def test_repaired_link_gives_the_healthy_step():
-    fix = fix_of(repair_link(with_fault(SlowNic(1, 2, 20.0))))
-    assert fix.step_s == pytest.approx(simulated_step_s(replace(JOB, seed=3)), rel=0.01)
-    assert fix.stops_job
 
 
 def test_largest_gain_comes_first_and_others_say_why_not():
@@ -110,23 +85,6 @@ def test_fixes_of_one_cause_are_alternatives_not_a_set():
     assert advice.together is None or not alternatives <= {
         each.name for each in advice.together.fixes
     }
-
-
-def test_top_fix_of_one_cause_asks_its_first_method_alone(monkeypatch):
-    case = with_fault(SlowWorker(2, 1, 1.6))
-    asked: list[str] = []
-
-    def noted(method: Method) -> Method:
-        def predict(case: AdviceCase) -> Fix | NotOffered:
-            asked.append(method.name)
-            return method.predict(case)
-
-        return replace(method, predict=predict)
-
-    monkeypatch.setattr("app.advice.advise.METHODS", tuple(map(noted, METHODS)))
-    found = top_fix(case)
-    assert found is not None
-    assert asked == [found.name] == ["replace-worker"]
 
 
 def test_restart_pays_once_the_loss_reaches_its_cost():

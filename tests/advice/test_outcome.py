@@ -1,7 +1,5 @@
 from dataclasses import replace
 
-import msgspec
-import numpy as np
 import pytest
 
 from app.advice.advise import fix_as_json
@@ -24,7 +22,7 @@ from app.advice.repair_link import repair_link
 from app.advice.replace_worker import replace_worker
 from app.advice.resplit_stages import resplit_stages
 from app.advice.seen import seen_in
-from app.advice.signs import FollowedWindow, Sign, shape_of, work_imbalance
+from app.advice.signs import FollowedWindow, work_imbalance
 from app.synth.costs import OperationCosts
 from app.synth.faults.interruptions import GcPauses, PlannedGc
 from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance
@@ -177,14 +175,6 @@ def test_end_of_the_run_makes_fewer_windows_final(replacing, other_hosts):
     assert finish_run(replacing.tracked, 1) == replacing.tracked
 
 
-def test_slower_steps_before_the_fix_are_noted(replacing, other_hosts):
-    worse = replace(SLOW, faults=(SlowWorker(2, 1, 2.4),))
-    windows = [window_at(worse, 8), *in_row(BETTER, 16, epoch=2, hosts=other_hosts)]
-    found = after(replacing.tracked, *windows)
-    assert found.state == "measured"
-    assert (found.note or "").endswith("as long as at the prediction")
-
-
 def test_new_cause_after_the_fix_is_noted(replacing, other_hosts):
     job = replace(BETTER, faults=(SlowNic(2, 0, 6.0),))
     windows = in_row(job, epoch=2, hosts=other_hosts)
@@ -258,11 +248,6 @@ def test_same_layers_after_a_restart_are_no_other_split(splitting):
     found = after(splitting.tracked, *in_row(with_layers(8, 8, 8, 8, seed=4), epoch=2))
     assert found.state == "open"
     assert found.num_there == 1 + NUM_MEASURED
-
-
-def test_layers_moved_the_other_way_are_not_the_predicted_split(splitting):
-    found = after(splitting.tracked, *in_row(with_layers(7, 7, 8, 10, seed=4), epoch=2))
-    assert found.state == "open"
 
 
 def test_slow_worker_of_the_long_part_is_no_other_split():
@@ -415,12 +400,6 @@ def test_fix_that_no_operation_shows_is_not_followed(slow_case):
     assert prediction_of(fix | {"fix": "straggl-ar"}, seen_window(slow_case)) is None
 
 
-def test_sign_survives_json(replacing, splitting, collecting):
-    for each in (replacing, splitting, collecting):
-        text = msgspec.json.encode(each.tracked.sign)
-        assert msgspec.json.decode(text, type=Sign) == each.tracked.sign
-
-
 # Sequences: the same documents, dealt out to the dp ranks by their work.
 SEQUENCES = SequenceImbalance(attention_share=0.4, full_share=0.03)
 DEALT_OUT = LptSequences(attention_share=0.4, full_share=0.03, documents_seed=3)
@@ -494,26 +473,3 @@ def test_more_micro_batches_count_only_as_predicted(scheduling, doubling):
     larger_batch = advance(doubling, window_at(ramp_up, 8, 2))
     assert larger_batch.state == "not-comparable"
     assert advance(doubling, window_at(ONE_F_ONE_B, 8, 2)).state == "open"
-
-
-def test_predicted_micro_batches_are_those_of_the_fix():
-    case = case_at(ONE_F_ONE_B)
-    fix = fix_as_json(fix_of(other_schedule(case)))
-    of_fixes = [
-        prediction_of(fix | count, seen_window(case)) for count in ({}, {"microbatches": 8})
-    ]
-    assert [each and each.tracked.sign.predicted_microbatches for each in of_fixes] == [None, 8]
-
-
-def test_micro_batches_numbered_on_from_step_to_step_have_the_same_order():
-    window = ONE_F_ONE_B.record(range(8, 16)).window()
-    trace = window.trace
-    number = np.where(trace.mb_id >= 0, trace.mb_id.astype(np.int64) + 4 * trace.step, trace.mb_id)
-    on = replace(window, trace=replace(trace, mb_id=number.astype(trace.mb_id.dtype)))
-    assert shape_of(on) == shape_of(window)
-
-
-def test_moved_micro_batches_are_not_followed(slow_case):
-    # Steps with other numbers of micro-batches on each dp rank cannot be replayed.
-    fix = fix_as_json(fix_of(replace_worker(slow_case)))
-    assert prediction_of(fix | {"fix": "move-microbatches"}, seen_window(slow_case)) is None

@@ -147,10 +147,6 @@ def test_lengths_that_were_not_sent_are_asked_for():
     assert "seq_len_sq=" in refusal_of(with_lengths(case_of(job), [100] * 50, LIMIT)).needs[0].text
 
 
-def test_even_lengths_need_no_packing():
-    assert "not found" in refusal_of(pack_sequences(case_of(replace(JOB, faults=())))).reason
-
-
 def test_more_documents_than_a_request_may_pack_are_refused(case, documents, monkeypatch):
     monkeypatch.setattr("app.advice.pack_sequences.MAX_PACKED", 10_000)
     found = refusal_of(with_lengths(case, documents, LIMIT))

@@ -6,7 +6,7 @@ from app.advice.planned_gc import EVERY_STEPS, planned_gc
 from app.synth.faults.interruptions import GcPauses
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
-from tests.advice.cases import case_of, fix_of, refusal_of, simulated_step_s
+from tests.advice.cases import case_of, fix_of, simulated_step_s
 
 JOB = SimulatedJob(Parallelism(4, 4, 8), 16)
 
@@ -20,15 +20,3 @@ def test_pauses_are_taken_out_whether_the_client_reports_them_or_not(is_sent):
     healthy_s = simulated_step_s(replace(JOB, seed=3))
     assert fix.step_s == pytest.approx(healthy_s + 0.3 / EVERY_STEPS, rel=0.01)
     assert fix.step_range_s[0] <= fix.step_s <= fix.step_range_s[1]
-
-
-@pytest.mark.parametrize(("every_steps", "often"), [(40, ", every 40 steps"), (None, "")])
-def test_planned_collections_are_left_alone_whether_their_period_is_known_or_not(
-    every_steps, often
-):
-    case = case_of(replace(JOB, faults=(GcPauses(rate=0.02, pause_s=0.3),)))
-    (finding,) = case.findings("gc-pause")
-    evidence = {**finding["evidence"], "planned": True, "every_steps": every_steps}
-    result = {**case.result, "findings": [{**finding, "evidence": evidence}]}
-    found = refusal_of(planned_gc(replace(case, result=result)))
-    assert found.reason == f"collections are planned already{often}"

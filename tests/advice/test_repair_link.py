@@ -29,21 +29,6 @@ def test_prediction_is_what_the_job_takes_with_a_good_link(fault):
     assert case.step_s_with(fix.change) == fix.step_s
 
 
-def test_each_end_of_a_link_has_its_own_commands():
-    fix = fix_of(repair_link(with_fault(SlowLink(2, 0, 60.0))))
-    case = with_fault(SlowLink(2, 0, 60.0))
-    hosts = sorted({case.replay.window.hosts[2, 0], case.replay.window.hosts[2, 1]})
-    drains = [each for each in fix.paste if each.text.startswith("scontrol")]
-    assert [each.text for each in drains] == [
-        f"scontrol update node={host} state=drain reason='paceline: slow network'" for host in hosts
-    ]
-    assert [each.label for each in drains] == [
-        f"Slurm: take no new jobs, if {host} is faulty" for host in hosts
-    ]
-    assert fix.stops_job is True
-    assert fix.pays_after_minutes is None
-
-
 def test_collectives_alone_name_no_host_to_drain():
     case = with_fault(SlowDpGroup(1, 30.0))
     fix = fix_of(repair_link(replace(case, facts=Facts(scheduler="slurm"))))

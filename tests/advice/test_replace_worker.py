@@ -56,18 +56,6 @@ def test_compute_time_of_the_culprit_is_its_slowdown_times_that_of_its_peers(cas
     assert compute_s[2, 1] / others == pytest.approx(1.6, rel=0.02)
 
 
-def test_commands_name_the_host_once_for_the_scheduler_in_use(case):
-    (host,) = {case.replay.window.hosts[2, 1]}
-    every = [each.text for each in fix_of(replace_worker(case)).paste]
-    assert every == [
-        f"scontrol update node={host} state=drain reason='paceline: slow worker'",
-        f"sbatch --exclude={host} JOB_SCRIPT",
-        f"kubectl cordon {host}",
-    ]
-    on_slurm = fix_of(replace_worker(replace(case, facts=Facts(scheduler="slurm"))))
-    assert [each.text for each in on_slurm.paste] == every[:2]
-
-
 @pytest.mark.parametrize("name", ["node; rm -rf ~", "--all", "ALL", "node[1-99]", "a,b", "a\nb"])
 def test_unsafe_host_names_are_in_no_command(name):
     window = SLOW.record(range(16)).window()

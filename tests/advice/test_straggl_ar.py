@@ -3,21 +3,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.advice.fix import AdviceCase, Facts
+from app.advice.fix import AdviceCase
 from app.advice.gradient_arrivals import (
     arrivals_s,
     delays_s,
     gradient_all_reduces,
     last_ranks,
-    sizes_of,
 )
 from app.advice.models.all_reduce import Network, break_even_delay_s
 from app.advice.replace_worker import replace_worker
-from app.advice.straggl_ar import fitted_network, straggl_ar
+from app.advice.straggl_ar import straggl_ar
 from app.engine.replays import prepare
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
-from app.synth.faults.fault import FaultSteps
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
@@ -81,17 +79,6 @@ def test_partly_covered_delay_is_predicted(late):
     assert case.step_s - fix.step_s < 0.8 * (late.step_s - fix_of(straggl_ar(late)).step_s)
 
 
-def test_each_step_has_its_own_delay():
-    """Behind by too little in a third of the steps: there the others finish too late."""
-    faults = (SlowWorker(2, 0, 1.02), SlowWorker(2, 0, 1.3, when=FaultSteps(first_step=6)))
-    job = replace(ddp_job(noise=0.002), faults=faults)
-    case = case_of(ddp_window(job, range(NUM_STEPS)))
-    fix = fix_of(straggl_ar(case))
-    after = with_straggl_ar(job, range(NUM_STEPS), 2, GIB, NETWORK)
-    achieved_s = float(prepare(ddp_window(after, range(NUM_STEPS))).simulated_s.mean())
-    assert fix.step_s == pytest.approx(achieved_s, rel=0.001)
-
-
 def test_nothing_is_won_beside_a_fix_that_removes_the_delay(late):
     replaced, reduced = fix_of(replace_worker(late)), fix_of(straggl_ar(late))
     both_s = late.step_s_with(replaced.change, reduced.change)
@@ -111,15 +98,6 @@ def test_arrivals_are_those_of_the_simulated_step(late):
     (last,) = last_ranks(late.replay)
     assert (last.dp_rank, last.share) == (2, 1.0)
     assert last.delay_s == pytest.approx(float(np.median(recorded_s)), abs=1e-3)
-
-
-def test_network_is_fitted_from_the_jobs_own_all_reduces(late):
-    sizes = sizes_of(late.replay)
-    assert list(sizes.values()) == [GIB]
-    network = fitted_network(late, sizes)
-    assert network is not None
-    assert network.alpha_s == 0
-    assert network.beta_s_per_byte == pytest.approx(NETWORK.beta_s_per_byte, rel=0.03)
 
 
 def test_without_sizes_they_are_asked_for(late):
@@ -162,25 +140,3 @@ def test_ranks_on_several_hosts_are_refused(late):
 def test_unknown_hosts_are_asked_for(late):
     found = refusal_of(straggl_ar(case_of(replace(late.replay.window, hosts={}))))
     assert "host=" in found.needs[0].text
-
-
-def test_pastes_have_the_jobs_own_bytes_and_delay(late):
-    fix = fix_of(straggl_ar(replace(late, facts=Facts(restart_minutes=5, checkpoint_minutes=30))))
-    (last,) = last_ranks(late.replay)
-    lines = fix.paste[0].text.splitlines()
-    num_bytes = int(lines[-1].split()[1])
-    assert num_bytes % (7 * 1024) == 0
-    assert 0 <= num_bytes - GIB < 7 * 1024
-    assert lines[-2:] == [
-        f"./allreduce {num_bytes} {each} 20 {round(1e3 * last.delay_s)}"
-        for each in ("ring", "stragglar")
-    ]
-    assert "allreduce_8GPU.cu" in lines[1]
-    assert fix.needs == ()
-    assert fix.pays_after_minutes == pytest.approx(20 / (1 - fix.step_s / late.step_s))
-
-
-def test_numbers_of_ranks_without_code_say_so():
-    fix = fix_of(straggl_ar(ddp_case(16, 1)))
-    assert "an implementation for 16 ranks" in fix.needs[0].text
-    assert not any("git clone" in each.text for each in fix.paste)

@@ -21,31 +21,24 @@ from app.advice.models.all_reduce import (
     tree_terms,
 )
 from app.errors import InvalidRequest
-from tests.advice.models.collective_rounds import double_tree_latency, double_tree_rounds, ring
 
 GIB = float(1 << 30)
 # The paper's network: 3 us, 450 GiB/s.
 NVLINK = Network(3e-6, 1 / (450 * GIB))
-NETWORKS = (NVLINK, Network(1e-5, 4e-11), Network(0.0, 1e-9), Network(1.0, 0.0))
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("num_ranks", [2, 3, 5, 8, 13])
-def test_ring_takes_as_long_as_its_messages(num_ranks, network):
-    rounds = 2 * (num_ranks - 1)
-    simulated_s = ring(num_ranks, GIB, network.alpha_s, network.beta_s_per_byte, rounds)
-    assert ring_s(num_ranks, GIB, network) == pytest.approx(simulated_s)
-    half_s = ring(num_ranks, GIB, network.alpha_s, network.beta_s_per_byte, num_ranks - 1)
-    assert reduce_scatter_s(num_ranks, GIB, network) == pytest.approx(half_s)
+def test_a_ring_passes_a_piece_on_in_each_of_its_rounds():
+    # 5 ranks: 4 rounds of 3 s + 100 bytes x 0.25 s scatter, as many gather.
+    slow = Network(3.0, 0.25)
+    assert reduce_scatter_s(5, 500.0, slow) == pytest.approx(4 * 28.0)
+    assert ring_s(5, 500.0, slow) == pytest.approx(8 * 28.0)
 
 
-@pytest.mark.parametrize("num_ranks", [3, 4, 6, 8, 16, 64])
-def test_two_trees_take_as_long_as_their_messages(num_ranks):
-    assert tree_terms(num_ranks).messages == double_tree_latency(num_ranks, 1.0)
-    buffers = [double_tree_rounds(num_ranks, pieces) / (2 * pieces) for pieces in (8, 64, 1024)]
-    assert buffers == sorted(buffers, reverse=True)
-    assert tree_terms(num_ranks).buffers == pytest.approx(buffers[-1], rel=0.02)
-    assert tree_terms(num_ranks).buffers < buffers[-1]
+def test_two_trees_are_as_deep_as_their_ranks_need():
+    # Every byte goes up and down once on each link: two buffers, in the limit of small pieces.
+    depth = {3: 2, 4: 2, 6: 3, 8: 3, 16: 4, 64: 6}
+    for num_ranks, each in depth.items():
+        assert tree_terms(num_ranks) == Terms(2 * each, 2.0)
 
 
 def test_tree_is_faster_for_few_bytes_and_the_ring_for_many():
@@ -95,22 +88,6 @@ def test_straggl_ar_is_as_fast_as_a_ring_at_the_break_even_delay(num_ranks):
     assert straggl_ar_s(num_ranks, GIB, NVLINK, 0.99 * delay_s) > usual_s
     # Early is no better than in time: the others have to finish first.
     assert straggl_ar_s(num_ranks, GIB, NVLINK, -1.0) == straggl_ar_s(num_ranks, GIB, NVLINK, 0.0)
-
-
-def test_straggl_ar_nears_twice_the_speed_of_a_ring():
-    ratios = [
-        ring_s(1 << power, GIB, Network(0.0, 1e-9))
-        / straggl_ar_s(1 << power, GIB, Network(0, 1e-9))
-        for power in range(1, 15)
-    ]
-    assert ratios == sorted(ratios)
-    assert ratios[0] == 1
-    assert ratios[-1] == pytest.approx(2, abs=0.005)
-    # Each message weighs less than in a ring, so without alpha the ratio is at its lowest.
-    assert all(
-        ring_s(1 << power, GIB, NVLINK) / straggl_ar_s(1 << power, GIB, NVLINK) >= ratios[power - 1]
-        for power in range(1, 15)
-    )
 
 
 def test_two_ranks_have_nothing_to_gain():

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -105,8 +104,3 @@ def test_embedding_and_loss_stay_in_the_first_and_last_chunk():
     assert shares * np.array([3.0, 2.0, 2.0, 4.0])[:, None] == pytest.approx(
         np.array([[2.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 3.0]])
     )
-
-
-def test_more_chunks_never_have_more_bubble():
-    shares = [bubble_share(8, 4, chunks) for chunks in (1, 2, 3, 4, 8)]
-    assert all(after < before for before, after in pairwise(shares))
