@@ -103,12 +103,13 @@ def test_a_table_without_starts_equals_the_reference(seed: int):
     assert_table_agrees(seed, with_starts=False, is_continuous=True)
 
 
-def test_the_random_tables_have_culprits_and_held_up_ranks():
+@pytest.mark.parametrize("number", [16, pytest.param(80, marks=pytest.mark.nightly)])
+def test_the_random_tables_have_culprits_and_held_up_ranks(number: int):
     results = [
-        assert_table_agrees(seed, with_starts=True, is_continuous=True) for seed in range(80)
+        assert_table_agrees(seed, with_starts=True, is_continuous=True) for seed in range(number)
     ]
-    assert sum(bool(each.culprits) for each in results) > 20
-    assert sum(bool(set(each.suspects) - each.culprits) for each in results) > 20
+    assert sum(bool(each.culprits) for each in results) > number / 4
+    assert sum(bool(set(each.suspects) - each.culprits) for each in results) > number / 4
 
 
 def rows_of(window: Window) -> tuple[list[Row], list[Where]]:
@@ -216,6 +217,7 @@ def test_a_replayed_window_with_late_ranks_equals_the_reference(structure: Struc
     assert_window_agrees(window, is_continuous=seed % 2 == 0)
 
 
+@pytest.mark.nightly
 def test_the_random_windows_have_culprits_and_held_up_ranks():
     results = []
     for structure in STRUCTURES.values():

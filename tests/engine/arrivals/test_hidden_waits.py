@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.engine.arrivals.hidden_waits import without_waits
 from app.engine.replays import WindowReplay, prepare
 from app.engine.report import analyse_replay
 from app.trace.ops import OP_CODES
@@ -52,10 +51,6 @@ def test_waits_are_taken_out_of_the_computations_that_they_lie_in(waits, forward
     # The optimizer is a computation as well: a wait that ends in it shortens it.
     inside_s = sum(max(0.0, min(to, 21.0) - max(since, 20.0)) for since, to in waits)
     assert replay.simulated_s.item() == pytest.approx(forward_s + backward_s + 1.0 - inside_s)
-
-
-def test_recorded_step_times_contain_the_waits():
-    assert prepare(one_worker((2.0, 4.0))).recorded_s.item() == pytest.approx(21.0)
 
 
 def test_waits_that_cover_all_computation_are_ignored():
@@ -114,15 +109,6 @@ def test_milestones_count_the_own_time_of_their_computation():
     assert group.graph.milestone_share.tolist() == pytest.approx([4.0 / 6.0])
     assert group.durations.recorded_s[group.template.num_ops :] == pytest.approx(4.0)
     assert group.simulated_s.item() == pytest.approx(10.0 + 6.0 + 1.0)
-
-
-def test_a_window_without_waits_and_late_ranks_is_unchanged():
-    replay = prepare(ddp_windows.ddp([1.0, 1.0, 1.0, 1.0], held=False))
-    without = dataclasses.replace(replay.window, trace=_but_waits(replay.window))
-    before = prepare(without)
-    groups, _ = without_waits(before, before.arrivals)
-    assert groups == before.groups
-    assert all(mine is theirs for mine, theirs in zip(groups, before.groups, strict=True))
 
 
 def _but_waits(window: Window) -> Trace:

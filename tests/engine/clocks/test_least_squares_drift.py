@@ -95,7 +95,7 @@ BOTH = [[0, 1], [2, 3], [4, 5], [0, 2, 4], [1, 3, 5], [0, 1, 2, 3, 4, 5]]
 ON_ONE_HOST_TWICE = [[0, 0, 1, 2], [1, 2], [2, 2, 0]]
 
 
-@pytest.mark.parametrize("late", [0.0, 0.02])
+@pytest.mark.parametrize("late", [pytest.param(0.0, marks=pytest.mark.nightly), 0.02])
 @pytest.mark.parametrize("sets", [CHAIN, EVERYBODY, BOTH, ON_ONE_HOST_TWICE])
 def test_lines_equal_dense_least_squares(sets, late):
     num_hosts = 1 + max(max(members) for members in sets)

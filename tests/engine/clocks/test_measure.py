@@ -107,16 +107,6 @@ def test_offsets_and_drift_are_found_among_late_and_unsteady_ends(dp_size, pp_si
         assert clock.drift_ppm == pytest.approx(drift_ppm, abs=15)
 
 
-def test_without_correction_the_figures_differ():
-    """What all this is for: the figures of clocks that are 10 ms off are those of no job."""
-    job = simulated_pipeline(3, 4, num_steps=4)
-    clocks = {name: Clock(10_000_000 * (at % 2)) for at, name in enumerate(names_of(job))}
-    right, shown = analyse(recorded(job, {})), recorded(job, clocks)
-    assert analyse(shown).slowdown == right.slowdown
-    one_host = replace(shown, hosts=dict.fromkeys(shown.hosts, "only"))
-    assert analyse(one_host).slowdown != pytest.approx(right.slowdown, rel=0.05)
-
-
 def test_clocks_are_compared_along_a_chain_of_hosts():
     """Pipeline alone: the last host shares ends with the first by way of all others."""
     job = simulated_pipeline(1, 12, num_steps=4)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.timeline.slices import Tracks, siblings, track_name
-from app.trace.ops import BUILT_IN, OP_CODES, Axis, OpKind, OpSpec, OpTypes
+from app.trace.ops import BUILT_IN, OP_CODES
 
 
 def on_siblings(*slices):
@@ -22,14 +22,6 @@ def test_an_operation_is_on_its_stream():
     assert track_name(BUILT_IN.by_code[OP_CODES["optimizer"]]) == "step end"
     bucket = BUILT_IN.by_code[OP_CODES["separate-grads-all-reduce"]]
     assert track_name(bucket) == "separate-grads-all-reduce"
-
-
-def test_compute_is_shown_first_and_the_end_of_the_step_last():
-    own = OpSpec("expert-all-to-all", OpKind.COLLECTIVE, Axis.EP, stream="experts")
-    names = Tracks.of(OpTypes((own,))).names
-    assert (names[0], names[-1]) == ("compute", "step end")
-    assert "experts" in names
-    assert len(set(names)) == len(names)
 
 
 def test_track_numbers_and_names_are_unique():

@@ -5,7 +5,6 @@ import pytest
 
 from app.engine.replays import prepare
 from app.engine.timeline.step_run import (
-    NO_OP,
     Bars,
     bars_within,
     length_s,
@@ -14,7 +13,7 @@ from app.engine.timeline.step_run import (
     waiting_share,
 )
 from tests.engine.questions.jobs import two_stages
-from tests.window_factory import Row, replicas, window
+from tests.window_factory import Row, window
 
 
 def played(kind="recorded", dp_size=1):
@@ -104,23 +103,3 @@ def test_the_number_of_bars_is_limited():
 def test_only_bars_between_the_two_moments_are_drawn():
     [bars], _ = bars_within([ten_bars()], 2.5, 4.5, 1000, 50)
     assert bars.op.tolist() == [2, 3, 4]
-
-
-def test_narrow_waits_are_left_out():
-    waits = Bars(0, "waiting", np.array([0.0, 5.0]), np.array([0.1, 9.0]), *[np.full(2, NO_OP)] * 2)
-    [bars], _ = bars_within([waits], 0.0, 10.0, 10, 50)
-    assert bars.start_s.tolist() == [5.0]
-
-
-def test_bars_of_a_replica_show_its_own_times():
-    rows = replicas(two_stages(), 2)
-    late = [
-        row.on(duration_s=0.75)
-        if (row.dp_rank, row.optype, row.stage) == (1, "optimizer", 0)
-        else row
-        for row in rows
-    ]
-    replay = prepare(window(late, dp_size=2, pp_size=2))
-    run = play_step(replay.groups[0], 0, "recorded")
-    assert spans(stage_bars(run, 0), 0, "optimizer") == [(7.0, 7.5)]
-    assert spans(stage_bars(run, 1), 0, "optimizer") == [(7.0, 7.75)]

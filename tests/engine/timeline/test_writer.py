@@ -1,7 +1,5 @@
 """Timelines, read back as a viewer would."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +11,7 @@ from app.engine.timeline.writer import trace_event_pieces
 from tests.engine.timeline.trace_reader import overlaps, read
 from tests.example_counts import many
 from tests.job_strategies import windows
-from tests.window_factory import Row, in_row, replicas, window
+from tests.window_factory import Row, in_row, window
 
 
 def timeline_of(recorded, **named):
@@ -78,22 +76,6 @@ def test_a_slice_shows_its_wait_for_peers():
     assert late.arguments["wait_us"] == 0
 
 
-def test_a_computation_neither_waits_nor_transfers():
-    found = timeline_of(two_steps_of_two_replicas(), steps="7").operations
-    arguments = {each.name: set(each.arguments) for each in found}
-    assert arguments["forward-compute"] == {"step", "seq_id", "chunk"}
-    assert arguments["optimizer"] == {"step", "seq_id"}
-
-
-def test_a_slice_names_its_micro_batch_if_it_has_one():
-    recorded = two_steps_of_two_replicas()
-    trace = replace(recorded.trace, mb_id=np.full(recorded.trace.num_ops, 5))
-    found = timeline_of(replace(recorded, trace=trace), steps="7").operations
-    arguments = {each.name: each.arguments for each in found}
-    assert arguments["forward-compute"]["microbatch"] == 5
-    assert "microbatch" not in arguments["optimizer"]
-
-
 def test_steps_follow_each_other_and_every_run_of_a_step_begins_at_once():
     found = timeline_of(two_steps_of_two_replicas(), steps="7-9")
     begins_ns = dict(found.marks)
@@ -133,22 +115,6 @@ def test_a_slice_of_zero_length_is_kept():
     lengths = {(each.name, each.track): each.length_ns for each in found.operations}
     assert lengths["forward-compute", "compute (2)"] == 0
     assert lengths["backward-compute", "compute"] == 1e9
-
-
-def test_worker_names_of_large_jobs_sort_by_number():
-    rows = replicas(in_row(("forward-compute", 1.0), ("optimizer", 1.0)), 12)
-    found = timeline_of(window(rows, dp_size=12), workers="3/0,11/0", runs="ideal")
-    assert {each.process for each in found.operations} == {
-        "dp 03 stage 0 (rank 3) · ideal",
-        "dp 11 stage 0 (rank 11) · ideal",
-    }
-
-
-def test_progress_counts_every_slice():
-    replay = prepare(two_steps_of_two_replicas())
-    told: list[int] = []
-    list(trace_event_pieces(replay, whole(replay), told.append))
-    assert sum(told) == num_slices(replay, whole(replay))
 
 
 def test_the_file_comes_in_pieces():
