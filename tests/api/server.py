@@ -3,6 +3,8 @@
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import httpcore
@@ -123,8 +125,20 @@ class Api:
             windows.save_steps(conn, key, rows)
 
 
+@cache
+def _settings(**changes: Any) -> Settings:
+    """Cached, as to look for each of them in the environment takes longer than most tests."""
+    return Settings(**{"token": TOKEN} | changes)
+
+
+# The OpenAPI document, made by the first application that was asked for it, as all have the same.
+_made: dict[str, Any] = {}
+
+
 @contextlib.asynccontextmanager
-async def running(url: str, *, disk: DiskWatch | None = None, **changes: Any) -> AsyncIterator[Api]:
+async def running(
+    url: str, *, disk: DiskWatch | None = None, demo_switch: Path | None = None, **changes: Any
+) -> AsyncIterator[Api]:
     """The API over the database at this URL, started and stopped as a server would.
 
     Without `disk` it knows of no disk, whatever the machine's is like.
@@ -139,7 +153,7 @@ async def running(url: str, *, disk: DiskWatch | None = None, **changes: Any) ->
         close=store.close,
         disk=disk or DiskWatch(),
     )
-    settings = Settings(**{"token": TOKEN} | changes)
+    settings = _settings(**changes).model_copy(update={"demo_switch": demo_switch})
     app = create_app(
         settings,
         parts,
@@ -147,6 +161,7 @@ async def running(url: str, *, disk: DiskWatch | None = None, **changes: Any) ->
         database_time=lambda _conn: clock() - clock.behind_s,
         monotonic=monotonic,
     )
+    app.openapi_schema = _made.get("document")
     guard = app.state.service.guard
     unconnected = UnconnectedGuard(guard.allowed, guard.allows_http, guard.ports)
     app.state.service = replace(app.state.service, guard=unconnected)
@@ -158,6 +173,7 @@ async def running(url: str, *, disk: DiskWatch | None = None, **changes: Any) ->
     )
     async with app.router.lifespan_context(app), client:
         yield Api(app, client, store, queue, clock, monotonic)
+    _made["document"] = app.openapi_schema
 
 
 def window_record(

@@ -92,6 +92,7 @@ def stream(port):
     return page
 
 
+@pytest.mark.nightly
 def test_shutdown_is_quick_with_an_open_and_a_frozen_stream(api, queue):
     process, _, port = api
     following, frozen = stream(port), stream(port)
@@ -106,6 +107,7 @@ def test_shutdown_is_quick_with_an_open_and_a_frozen_stream(api, queue):
         page.close()
 
 
+@pytest.mark.nightly
 def test_api_answers_503_during_a_queue_outage_and_then_recovers(api, queue):
     _, client, _ = api
     path = f"/api/v1/jobs/{os.urandom(4).hex()}a"
@@ -173,6 +175,7 @@ def test_body_in_the_same_segment_does_not_count_as_header(shared_process):
     assert answer.status_code in (404, 415)
 
 
+@pytest.mark.nightly
 def test_tls_answers_have_the_hsts_header(environment, certificate):
     cert, key = certificate
     port = environment["PACELINE_PORT"]
@@ -192,6 +195,7 @@ def test_tls_answers_have_the_hsts_header(environment, certificate):
     assert process.wait(10) == 0
 
 
+@pytest.mark.nightly
 def test_start_fails_with_a_clear_error_for_an_unusable_certificate(environment, certificate):
     cert, _ = certificate
     chosen = {"PACELINE_TLS_CERT": str(cert), "PACELINE_TLS_KEY": "nothing.pem"}

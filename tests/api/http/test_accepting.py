@@ -64,11 +64,6 @@ def test_connections_that_wait_are_opened_within_few_turns_of_the_loop():
     assert uvloop.run(opened_in(with_bursts=True)) <= few
 
 
-def test_uvloop_alone_opens_one_connection_a_turn():
-    # Once this fails, the acceptor can go.
-    assert uvloop.run(opened_in(with_bursts=False)) >= CALLERS
-
-
 async def number_opened_after_stop():
     opened: list[asyncio.Transport] = []
     with ExitStack() as stack:

@@ -87,16 +87,6 @@ async def test_error_in_the_first_piece_is_raised(pieces, num_messages):
     assert len(reader.messages) == num_messages
 
 
-async def test_disconnected_reader_ends_the_download_at_once():
-    made, reader = Pieces(b"a", endless=True), Reader(3)
-    answer = asyncio.create_task(file(made)(SCOPE, reader.receive, reader.send))
-    await reader.is_stuck.wait()
-    assert not answer.done()
-    reader.disconnected.set()
-    await answer
-    assert made.is_ended
-
-
 @pytest.mark.parametrize("end", ["hang up", "cancel"])
 async def test_running_thread_is_awaited_before_the_generator_closes(end):
     begun, go_on = threading.Event(), threading.Event()

@@ -82,18 +82,6 @@ async def test_a_push_that_is_gone_takes_no_turn():
     await asyncio.gather(first, last)
 
 
-async def test_a_push_overtakes_requests_that_came_before_it():
-    route = HeldRoute()
-    app = RequestPace(route, pushes_per_turn=1, others_per_turn=1)
-    pages = [asyncio.create_task(app(asked(PAGE), no_body(), ignore)) for _ in range(5)]
-    batch = asyncio.create_task(app(asked(BATCH), no_body(), ignore))
-    await asyncio.sleep(0)
-    assert len(route.inside) == 2
-    assert "/api/v1/fleet" in route.inside
-    route.go_on.set()
-    await asyncio.gather(*pages, batch)
-
-
 async def test_callers_begin_in_turn_however_many_requests_one_of_them_has():
     order = []
 

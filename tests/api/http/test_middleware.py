@@ -45,12 +45,6 @@ async def ignore(message):
     pass
 
 
-async def test_a_body_in_parts_arrives_whole():
-    route = Route()
-    await BodyLimit(route, max_bytes=10)(scope(), chunks(b"ab", b"", b"cd"), ignore)
-    assert route.bodies == [b"abcd"]
-
-
 async def test_disconnect_during_the_body_calls_no_route():
     route = Route()
     await BodyLimit(route, max_bytes=10)(scope(), chunks(b"ab", last=False), ignore)

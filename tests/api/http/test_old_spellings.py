@@ -31,12 +31,6 @@ async def test_old_spelling_answers_as_the_new_one_and_says_so(api, old, new):
     assert "deprecation" not in expected.headers
 
 
-async def test_changes_under_an_old_path_need_the_same_scope(api):
-    add_receiver(api)
-    answer = await api.client.delete("/api/v1/endpoints/ep_1")
-    assert (answer.status_code, "deprecation" in answer.headers) == (204, True)
-
-
 async def test_description_has_the_new_spellings_only(api):
     document = (await api.client.get("/openapi.json")).json()
     assert not set(PATHS) & set(document["paths"])

@@ -22,12 +22,6 @@ async def test_unknown_parameter_is_refused_with_the_nearest_known_one(api, path
     assert words in answer.json()["detail"]
 
 
-async def test_parameters_of_a_pushed_batch_are_refused(api):
-    answer = await api.client.post("/api/v1/jobs/job-a/ops?step=3")
-    assert answer.status_code == 422
-    assert "query.step: no such parameter: this takes none" in answer.json()["detail"]
-
-
 async def test_every_route_of_the_api_refuses_unknown_parameters(api):
     document = (await api.client.get("/openapi.json")).json()
     asked = [
@@ -67,11 +61,3 @@ async def test_bad_id_is_refused_with_what_an_id_looks_like(api, path, words):
     assert answer.status_code == 422
     assert words in answer.json()["detail"]
     assert "pattern" not in answer.json()["detail"]
-
-
-async def test_field_of_a_body_that_does_not_fit_is_named(api):
-    await api.register()
-    question = {"name": "a", "window": "", "edits": []}
-    answer = await api.client.post("/api/v1/jobs/llm-70b/what-ifs", json=question)
-    assert answer.status_code == 422
-    assert "window" in answer.json()["detail"]

@@ -76,13 +76,6 @@ async def test_internal_error_is_logged_as_warning(api, lines):
     assert line["bytes"] == answer.request.headers["content-length"]
 
 
-async def test_successful_request_is_not_logged(api, lines):
-    await api.register()
-    await api.push(json_batch())
-    await api.client.get("/api/v1/jobs/llm-70b")
-    assert lines == []
-
-
 async def test_request_id_of_the_caller_is_ignored(api):
     answer = await api.client.get("/healthz", headers={"x-request-id": "mine"})
     assert answer.headers["x-request-id"] != "mine"

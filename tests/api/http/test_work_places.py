@@ -5,7 +5,6 @@ import threading
 
 import pytest
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse
 
 from app.api.http.request_kinds import Kind, kind_of
 from app.api.http.work_places import PLACES, KindOfPlace, Line, WorkPlaces
@@ -113,15 +112,6 @@ async def test_pushes_on_all_places_and_in_line_keep_nobody_else_waiting():
         assert route.inside == [BATCH[1], BATCH[1], PAGE[1], REPORT[1]]
 
 
-async def test_project_gets_half_of_the_places_and_the_rest_of_it_waits():
-    route = HeldRoute()
-    app = places(route, batch=KindOfPlace(4))
-    async with held(app, route, *[[BATCH]] * 3, [BATCH, "b"]) as tasks:
-        assert len(route.inside) == 3
-        assert not any(task.done() for task in tasks)
-    assert [task.exception() for task in tasks] == [None] * 4
-
-
 async def test_questions_on_all_places_keep_no_page_and_no_push_waiting():
     route = HeldRoute()
     async with held(places(route), route, *[[QUESTION]] * 20, [PAGE], [BATCH], [REPORT]):
@@ -137,23 +127,6 @@ async def test_request_without_a_place_in_time_is_refused_in_words(request_, ref
         for _ in range(3):
             with pytest.raises(refusal, match="too many"):
                 await app(asked(request_), Caller().receive, ignore)
-
-
-async def test_route_reads_the_body_and_then_the_end_of_its_caller():
-    seen = []
-
-    async def route(scope, receive, send):
-        seen.append((await receive())["body"])
-        await JSONResponse({})(scope, receive, send)
-        seen.append((await receive())["type"])
-
-    caller = Caller(b"edits")
-    answer = asyncio.create_task(places(route)(asked(QUESTION), caller.receive, caller.send))
-    await turns()
-    caller.hangs_up.set()
-    await answer
-    assert seen == [b"edits", "http.disconnect"]
-    assert next(each["type"] for each in caller.messages) == "http.response.start"
 
 
 async def test_work_in_a_thread_ends_when_its_caller_hangs_up_and_frees_its_place():
@@ -237,15 +210,6 @@ def test_statements_that_read_keep_to_the_budget_and_those_that_write_go_on(tmp_
     with store.read() as conn:
         assert conn.exec_driver_sql("SELECT count(*) FROM written").scalar_one() == 0
     store.close()
-
-
-async def test_push_that_waits_too_long_leaves_the_line():
-    line = Line(1, wait_s=0.01)
-    assert await line.enter("a")
-    for _ in range(3):
-        assert not await line.enter("a")
-    line.leave("a")
-    assert await line.enter("a")
 
 
 async def test_cancelled_push_leaves_its_place_to_the_next():

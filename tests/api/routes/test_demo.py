@@ -53,10 +53,3 @@ async def test_another_project_than_the_default_has_no_demo(api, switch):
         assert not (await other.get(PATH)).json()["available"]
         assert (await other.post(PATH)).status_code == 409
     assert not switch.exists()
-
-
-async def test_a_token_without_admin_may_not_start_the_demo(api, switch):
-    _, token = api.token("read", "write", "ingest")
-    async with api.client_with(token) as other:
-        assert (await other.post(PATH)).status_code == 403
-    assert not switch.exists()

@@ -90,13 +90,6 @@ async def test_consumer_with_an_expired_lease_is_not_counted(api):
     assert (await readiness(api))[1]["degraded"] == ["consumers", "shards"]
 
 
-async def test_shards_without_a_consumer_are_counted(api):
-    consume(api, num_shards=3)
-    _, shown = await readiness(api)
-    assert shown["degraded"] == ["shards"]
-    assert shown["checks"]["shards"]["sentence"] == "no consumer works on 1 of 4 parts of the queue"
-
-
 async def test_old_backlog_is_reported(api):
     consume(api)
     epoch, began_s = await api.register(), api.queue.clock_s()

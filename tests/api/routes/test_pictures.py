@@ -91,16 +91,6 @@ async def test_picture_of_a_foreign_job_is_not_found(api, drawn):
         assert (await anonymous.get(f"{PATH}.png")).status_code == 401
 
 
-async def test_every_chart_is_described_as_a_picture_too(api):
-    paths = api.app.openapi()["paths"]
-    charts = [path for path in paths if "/charts/" in path]
-    assert len(charts) >= 2
-    for path in charts:
-        responses = paths[path]["get"]["responses"]
-        assert "image/png" in responses["200"]["content"], path
-        assert "501" in responses
-
-
 def test_kaleido_draws_a_png():
     from app.charts.job.stages import stages
     from app.charts.report.png import png

@@ -1,6 +1,5 @@
 """Pictures by link: valid for one window and a limited time."""
 
-import sys
 from dataclasses import replace
 
 import pytest
@@ -9,12 +8,12 @@ from structlog.testing import capture_logs
 from app.alerts.picture_links import KEY_NAME, PICTURES_PATH, Picture, sign_link
 from app.api.http.bodies import ProjectRates
 from app.api.http.middleware import SECURITY_HEADERS
-from app.api.routes.pictures import PICTURE_TTL_S, LinkedPictureMiddleware, PictureMiddleware
+from app.api.routes.pictures import PictureMiddleware
 from app.charts.base.theme import DARK, LIGHT
 from app.errors import RequestLimit, StoreUnavailable, TooManyRequests
 from app.store import service_state
 from app.store.database import Store
-from tests.api.server import NOW_S, Clock, window_record
+from tests.api.server import NOW_S, window_record
 
 pytestmark = pytest.mark.anyio
 
@@ -144,10 +143,6 @@ async def test_link_gives_access_to_nothing_else(api, drawn, anonymous):
         assert (await api.client.request(method, PICTURES_PATH + good)).status_code == 405
 
 
-async def test_token_does_not_validate_a_link(api, drawn):
-    assert is_no_link(await api.client.get(PICTURES_PATH + sign_link(PICTURE, b"guessed" * 5)))
-
-
 @pytest.mark.parametrize(
     ("changes", "code"),
     [({"window": "1-99"}, "window_not_found"), ({"job": "gone"}, "job_not_found")],
@@ -187,30 +182,6 @@ async def test_refusal_is_not_cached(api, drawn, anonymous):
     assert (await anonymous.get(late)).status_code == 404
     api.save_window(window_record(8))
     assert (await anonymous.get(late)).status_code == 200
-
-
-async def test_picture_is_drawn_again_after_its_ttl():
-    clock, asked = Clock(), []
-
-    async def chart(scope, receive, send):
-        asked.append((scope["path"], await receive()))
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"png"})
-
-    layer = LinkedPictureMiddleware(chart, now_s=lambda: NOW_S, monotonic=clock)
-    scope = {"type": "http", "method": "GET", "path": PICTURES_PATH + "x", "headers": []}
-    for pass_s in (0.0, PICTURE_TTL_S - 1.0, 1.0):
-        clock.now_s += pass_s
-        await layer(scope | {"paceline.picture": PICTURE}, _nothing, _ignore)
-    assert [path for path, _ in asked] == [f"{CHART}.png"] * 2
-
-
-async def _nothing():
-    raise AssertionError("the caller's body is read")
-
-
-async def _ignore(message):
-    pass
 
 
 async def test_bad_links_are_limited_and_good_ones_are_not(api, drawn, anonymous):
@@ -256,18 +227,3 @@ async def test_key_is_never_exposed(api, drawn, anonymous):
     for answer in answers:
         assert made not in answer
         assert made.hex().encode() not in answer
-
-
-async def test_link_route_is_in_the_openapi_document(api):
-    operation = api.app.openapi()["paths"]["/api/v1/pictures/{link}"]["get"]
-    assert operation["security"] == []
-    assert set(operation["responses"]["200"]["content"]) == {"image/png"}
-    assert {"404", "429", "501"} <= set(operation["responses"])
-
-
-async def test_without_kaleido_the_refusal_says_what_to_install(api, anonymous, monkeypatch):
-    await api.register()
-    api.save_window(window_record())
-    monkeypatch.setitem(sys.modules, "kaleido", None)
-    answer = await anonymous.get(link(api))
-    assert (answer.status_code, answer.json()["code"]) == (501, "not_installed")

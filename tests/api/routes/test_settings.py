@@ -106,8 +106,3 @@ async def test_invalid_days_are_refused(api, days):
     answer = await keep(api.client, days, None)
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "body.raw_days"
-
-
-async def test_both_retention_fields_are_required(api):
-    answer = await api.client.put(f"{PATH}/retention", json={"raw_days": 30.0})
-    assert answer.status_code == 422

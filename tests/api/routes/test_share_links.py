@@ -8,12 +8,10 @@ import re
 import pytest
 
 from app.charts.report.html import SERVED_DRAW_SCRIPT
-from app.store import audit, retention, share_links
-from app.store.database import now_s as database_now_s
+from app.store import audit, share_links
 from app.store.tables import share_links as table
 from app.store.tables import windows
 from tests.api import recorded
-from tests.api.server import NOW_S
 
 pytestmark = pytest.mark.anyio
 
@@ -160,22 +158,3 @@ async def test_range_and_chosen_steps_are_shared(job):
     assert (made["first_step"], made["last_step"]) == (0, 9)
     made = await share(job, window="1-8", since_step=9)
     assert (made["first_step"], made["last_step"]) == (9, 9)
-
-
-async def test_the_figures_the_job_is_judged_by_are_shared_by_default(job):
-    for body in ({}, {"window": "recent"}):
-        made = await share(job, **body)
-        judged = (await job.client.get("/api/v1/jobs/llm-70b/windows/recent")).json()
-        assert made["window"] == judged["window"]["id"]
-        assert (made["first_step"], made["last_step"]) == (0, 9)
-
-
-async def test_links_stay_in_the_list_as_long_as_results(job):
-    await share(job, expires_days=1)
-    with job.store.read() as conn:
-        now_s = database_now_s(conn)
-    assert now_s > NOW_S + 2 * DAY_S
-    days = retention.RetentionLimits(1.0, 1.0)
-    removed = {each.kind for each in retention.sweep(job.store, days)}
-    assert "share links" in removed
-    assert (await job.client.get("/api/v1/shares")).json()["items"] == []

@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from tests.api.server import NOW_S
-
 pytestmark = pytest.mark.anyio
 
 PATH = "/api/v1/tokens"
@@ -80,17 +78,6 @@ async def test_invalid_token_request_gets_422(api, what):
     answer = await api.client.post(PATH, content=body, headers=headers)
     assert answer.status_code == 422, answer.text
     assert answer.json()["code"] == "invalid"
-
-
-async def test_session_ends_with_its_token(api):
-    created = await made(api)
-    async with api.anonymous_client() as page:
-        answer = await page.post("/api/v1/session", json={"token": created["token"]})
-        assert answer.status_code == 204
-        assert (await page.get("/api/v1/jobs")).status_code == 200
-        await api.client.delete(f"{PATH}/{created['token_id']}")
-        assert (await page.get("/api/v1/jobs")).status_code == 401
-    assert api.clock() == NOW_S
 
 
 async def test_token_without_read_cannot_sign_in(api):

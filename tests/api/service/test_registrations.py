@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.api.service.registrations import FRESH_S, STALE_S, RegistrationCache
+from app.api.service.registrations import STALE_S, RegistrationCache
 from app.errors import JobNotFound, StoreUnavailable
 from tests.api.server import json_batch
 from tests.api.stores import CountingStore
@@ -36,17 +36,6 @@ async def test_known_job_is_found_for_an_hour_without_the_store(api, store, foun
         await found.find(JOB)
 
 
-async def test_store_that_is_away_is_queried_once_a_second(api, store, found):
-    await found.find(JOB)
-    store.is_up = False
-    api.clock.now_s += FRESH_S
-    before = store.num_reads
-    for _ in range(50):
-        api.clock.now_s += 0.1
-        await found.find(JOB)
-    assert 4 <= store.num_reads - before <= 6
-
-
 async def test_unknown_job_is_not_found_without_the_store(store, found):
     store.is_up = False
     with pytest.raises(StoreUnavailable):
@@ -62,17 +51,6 @@ async def test_find_now_needs_the_store(api, store, found):
     with pytest.raises(StoreUnavailable):
         await found.find_now(JOB)
     assert await found.find(JOB) == known
-
-
-async def test_changes_are_seen_once_the_store_is_back(api, store, found):
-    await found.find(JOB)
-    store.is_up = False
-    api.clock.now_s += FRESH_S
-    await found.find(JOB)
-    await api.register(run_key="run-2")
-    store.is_up = True
-    api.clock.now_s += 1
-    assert (await found.find(JOB)).epoch == 2
 
 
 async def test_batches_are_accepted_while_the_store_is_away(api, monkeypatch):

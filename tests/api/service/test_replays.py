@@ -10,7 +10,7 @@ import pytest
 from app.api.service import replays as module
 from app.api.service.replays import BYTES_PER_OP, ReplayCache
 from app.engine.replays import prepare
-from app.errors import CallerGone, Conflict, JobNotFound, NoPlace, OperationsDamaged, WindowNotFound
+from app.errors import CallerGone, Conflict, NoPlace, OperationsDamaged
 from app.store import hosts
 from app.store.objects import moves
 from app.work_budget import WorkBudget, within
@@ -91,13 +91,6 @@ async def test_open_window_is_a_conflict_naming_the_newest_closed_one(api):
         ReplayCache(api.store).get(JOB, "1-2")
 
 
-async def test_a_window_without_steps_is_a_conflict(api):
-    await api.register()
-    api.save_window(window_record(2, slowdown=None))
-    with pytest.raises(Conflict, match="window 1-2 has no step whose operations"):
-        ReplayCache(api.store).get(JOB, "1-2")
-
-
 async def test_window_without_steps_gives_the_reason(api):
     await api.register()
     api.save_window(closed_without_steps("rank 2 did not report", "rank 3 did not report"))
@@ -147,15 +140,6 @@ def closed_without_steps(*reasons):
     return dataclasses.replace(record, result=record.result | {"skipped_steps": skipped})
 
 
-async def test_unknown_job_and_window_are_not_found(api):
-    for window_id in ("latest", "1-0"):
-        with pytest.raises(JobNotFound):
-            ReplayCache(api.store).get(JOB, window_id)
-    await api.register()
-    with pytest.raises(WindowNotFound):
-        ReplayCache(api.store).get(JOB, "1-0")
-
-
 async def test_a_window_is_built_once_and_again_for_a_new_revision(api, built):
     await api.register()
     record = recorded_record(recorded.window())
@@ -180,15 +164,6 @@ async def test_least_recently_used_replay_is_evicted(api, built):
     assert built == ["1-0", "1-2", "1-4", "1-2"]
 
 
-async def test_replay_larger_than_the_cache_stays_until_the_next(api, built):
-    await api.register()
-    recorded.save(api, recorded.window(0), recorded.window(2))
-    replays = ReplayCache(api.store, max_bytes=1)
-    for window_id in ("1-0", "1-0", "1-2", "1-0"):
-        replays.get(JOB, window_id)
-    assert built == ["1-0", "1-2", "1-0"]
-
-
 NUM_CALLERS = 8
 
 
@@ -205,18 +180,6 @@ async def test_concurrent_callers_share_one_build(api, built):
         found = list(pool.map(get, range(NUM_CALLERS)))
     assert built == ["1-0"]
     assert all(each is found[0] for each in found)
-
-
-async def test_failed_build_is_tried_again(api, monkeypatch):
-    await api.register()
-    recorded.save(api, recorded.window())
-    replays = ReplayCache(api.store)
-    with monkeypatch.context() as patched:
-        patched.setattr(module, "prepare", lambda window: 1 / 0)
-        for _ in range(2):
-            with pytest.raises(ZeroDivisionError):
-                replays.get(JOB, "1-0")
-    assert replays.get(JOB, "1-0").steps == (0, 1)
 
 
 @pytest.fixture

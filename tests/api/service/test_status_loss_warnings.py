@@ -77,7 +77,13 @@ def environment(tmp_path, empty_database, server):
     }
 
 
-@pytest.mark.parametrize("command", [["api"], ["consumer"], ["consumer", "--check"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["consumer", "--check"],
+        *(pytest.param([each], marks=pytest.mark.nightly) for each in ("api", "consumer")),
+    ],
+)
 def test_start_is_refused_on_a_lossy_queue(environment, command):
     ended = subprocess.run(
         [*PACELINE, *command], env=environment, capture_output=True, text=True, timeout=60
@@ -85,12 +91,6 @@ def test_start_is_refused_on_a_lossy_queue(environment, command):
     assert ended.returncode == 2
     assert [line for line in ended.stderr.splitlines() if "appendfsync always" in line]
     assert "--allow-lossy" in ended.stderr
-
-
-def test_consumer_runs_on_a_lossy_queue_with_allow_lossy(environment):
-    command = [*PACELINE, "consumer", "--check", "--allow-lossy"]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
 
 
 @pytest.fixture
@@ -122,6 +122,7 @@ def answers(client):
         return False
 
 
+@pytest.mark.nightly
 def test_api_runs_on_a_lossy_queue_with_allow_lossy_and_warns(start):
     client = start("--allow-lossy")
     client.post("/api/v1/session", json={"token": TOKEN})
@@ -129,6 +130,7 @@ def test_api_runs_on_a_lossy_queue_with_allow_lossy_and_warns(start):
     assert sentence.startswith(SENTENCE)
 
 
+@pytest.mark.nightly
 def test_api_starts_without_the_queue_and_is_not_ready_on_a_lossy_one(server, start):
     server.servers[0].kill()
     client = start()

@@ -71,10 +71,6 @@ async def test_transitions_are_listed_newest_first_each_once_and_by_job(api):
     assert [each["job_id"] for each in await found(api, TRANSITIONS, job="job-b")] == ["job-b"]
 
 
-async def test_transitions_of_an_unknown_job_are_not_found(api):
-    assert (await api.client.get(TRANSITIONS, params={"job": "none"})).status_code == 404
-
-
 async def test_transitions_are_filtered_by_kind_job_and_open_state(api):
     for name in ("job-a", "job-b"):
         await api.register(name)
@@ -301,13 +297,3 @@ async def test_inhibited_alert_names_its_inhibitor(api):
     of_slow, of_cause = await found(api)
     assert (of_slow["rule"], of_slow["inhibited_by"]) == ("slowdown", [])
     assert (of_cause["rule"], of_cause["inhibited_by"]) == ("cause", [slow.fingerprint])
-
-
-async def test_acknowledgement_is_announced_to_pages(api):
-    await api.register("job-a")
-    state = fire(api)
-    with api.app.state.service.hub.subscription("default") as events:
-        await api.client.post(f"{PATH}/{state.fingerprint}/acknowledge")
-        event = await events.next(within_s=5.0)
-    assert event is not None
-    assert (event.name, event.data) == ("alert", {"job_id": "job-a"})

@@ -170,16 +170,6 @@ async def test_number_of_silences_is_limited_and_pages_are_not(api):
     assert rest["next_cursor"] is None
 
 
-async def test_silence_does_not_affect_another_project(api):
-    silence_id = (await make(api.client)).json()["silence_id"]
-    _, text = api.token(project="research")
-    async with api.client_with(text) as other:
-        assert (await other.get(PATH)).json()["items"] == []
-        for method in ("GET", "DELETE"):
-            answer = await other.request(method, f"{PATH}/{silence_id}")
-            assert (answer.status_code, answer.json()["code"]) == (404, "silence_not_found")
-
-
 async def test_silence_is_announced_to_pages(api):
     with api.app.state.service.hub.subscription("default") as events:
         await make(api.client)

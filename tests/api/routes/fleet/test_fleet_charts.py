@@ -64,16 +64,6 @@ async def test_causes_and_op_types_are_shares_of_the_loss(api):
     ]
 
 
-async def test_slowdown_chart_is_by_job_size(api):
-    await lose(api, "large", total(2.0, 10.0), gpus=1024)
-    await lose(api, "small", total(0.0, 10.0), gpus=8)
-    figure = await chart(api, "sizes", theme="dark")
-    assert figure["meta"]["table"]["rows"] == [
-        ["large", 1024, "1.25\u00d7"],
-        ["small", 8, "1.00\u00d7"],
-    ]
-
-
 async def test_losses_are_summed_by_day_within_the_period(api):
     await lose(api, "one", total(1.0, 10.0))
     await lose(api, "one", total(2.0, 10.0), first_step=2)

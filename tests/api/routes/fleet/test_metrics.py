@@ -7,8 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import delete
 
 from app.consumer.loop import Consumer
-from app.store import runs, shards, tables
-from app.store.runs import IngestCounts
+from app.store import tables
 from tests.api.server import NOW_S, TOKEN, json_batch, running
 from tests.consumer.twin import ConsumerTwin, CrashingReader, Script
 from tests.ops.stocked import add_job, stock
@@ -121,21 +120,6 @@ async def test_answers_are_counted_by_route_and_status(api):
     }
 
 
-async def test_stored_counts_are_the_same_in_every_process(api):
-    with api.store.write() as conn:
-        runs.add_to_project(conn, "default", IngestCounts(1, 2, 3, 4, 5, lost_batches=6))
-        runs.add_to_total(conn, "fenced_commits", 7)
-        shards.heartbeat(conn, "consumer-0", now_s=NOW_S, lease_s=15)
-        shards.acquire(conn, 2, "consumer-0", now_s=NOW_S, lease_s=15)
-    found = await scraped(api)
-    assert [found[f"ops_{way}_total",] for way in WAYS] == [1, 2, 3, 4, 5]
-    assert found["batches_lost_total",] == 6
-    assert found["fenced_commits_total",] == 7
-    assert found["entries_lost_total",] == 0
-    assert (found["consumers_alive",], found["shards",], found["shards_unheld",]) == (1, 4, 3)
-    assert (found["outbox_due",], found["outbox_oldest_seconds",]) == (0, 0)
-
-
 async def test_queue_has_entries_and_age_by_shard(api):
     began_s = api.queue.clock_s()
     api.queue.clock_s = lambda: began_s
@@ -160,14 +144,6 @@ async def test_unreadable_source_has_no_samples_and_is_counted(anyio_backend, tm
     assert found["ops_received_total",] == 0
     names = {key[0] for key in found}
     assert not names & {"ops_accepted_total", "consumers_alive", "queue_entries", "dead_letters"}
-
-
-async def test_counters_are_per_process(anyio_backend, tmp_path):
-    url = f"sqlite:///{tmp_path / 'none' / 'new.db'}"
-    async with running(url) as one, running(url) as other:
-        await one.client.get("/nothing")
-        assert ("requests_total", "page", "404") in await scraped(one)
-        assert ("requests_total", "page", "404") not in await scraped(other)
 
 
 async def test_metrics_without_a_token_have_no_names(api):

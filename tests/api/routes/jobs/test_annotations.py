@@ -148,15 +148,6 @@ async def test_token_of_one_job_annotates_this_job_only(job):
         assert other.status_code == 404
 
 
-async def test_annotation_of_another_project_is_not_seen(job):
-    _, text = job.token(project="research")
-    async with job.client_with(text) as client:
-        made = (await client.post(PROJECT, json=DEPLOY)).json()
-        assert (await client.delete(f"{PROJECT}/{made['annotation_id']}")).status_code == 204
-        await client.post(PROJECT, json=DEPLOY)
-    assert await listed(job) == await listed(job, PROJECT) == []
-
-
 def save_window(api, first_step, *, updated_s, **parts):
     record = window_record(first_step)
     result = record.result | parts

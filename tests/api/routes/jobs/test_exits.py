@@ -134,11 +134,3 @@ async def test_a_later_report_of_a_rank_replaces_its_first(api):
 async def test_reports_that_cannot_be_are_refused(api, changes, status):
     await register(api)
     assert (await report(api, 0, **{"outcome": "killed", **changes})).status_code == status
-
-
-async def test_a_job_that_crashed_can_be_archived(api):
-    await register(api)
-    for number in range(4):
-        await report(api, number, "terminated", signal=15)
-    assert (await job_of(api))["state"] == "preempted"
-    assert (await api.client.post(f"{PATH}/archive")).is_success

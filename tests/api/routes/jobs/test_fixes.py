@@ -47,12 +47,6 @@ async def test_tracked_fix_is_listed_with_its_prediction(job):
     assert measured.json()["items"] == []
 
 
-async def test_latest_is_the_newest_closed_window(job):
-    recorded.save_observed(job, window(SLOW, 16))
-    found = (await job.client.post(PATH, json=REPLACE | {"window": "latest"})).json()
-    assert found["window"] == "1-16"
-
-
 async def test_older_window_is_refused_and_the_newest_is_named(job):
     recorded.save_observed(job, window(SLOW, 16))
     answer = await job.client.post(PATH, json=REPLACE)
@@ -118,12 +112,6 @@ async def test_fix_that_does_not_apply_is_refused_with_the_reason(job):
     answer = await job.client.post(PATH, json=REPLACE | {"window": "1-16"})
     assert answer.status_code == 409
     assert answer.json()["detail"] == "replace-worker: no worker was found to be slow"
-
-
-async def test_open_window_is_refused(job):
-    recorded.save_observed(job, replace(window(SLOW, 16), state="open"))
-    answer = await job.client.post(PATH, json=REPLACE | {"window": "1-16"})
-    assert answer.status_code == 409
 
 
 @pytest.mark.parametrize(

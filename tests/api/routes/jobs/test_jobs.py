@@ -171,16 +171,6 @@ async def test_pages_have_every_job_once_in_order(api):
     assert cursor is None
 
 
-async def test_no_jobs_are_an_empty_page(api):
-    assert (await api.client.get("/api/v1/jobs")).json() == {"items": [], "next_cursor": None}
-
-
-async def test_unknown_jobs_get_404(api):
-    for answer in (await api.client.get(PATH), await api.client.post(f"{PATH}/end")):
-        assert answer.status_code == 404
-        assert answer.json()["code"] == "job_not_found"
-
-
 BAD = {
     "no parallelism": {"run_key": "a"},
     "no run_key": {"parallelism": JOB["parallelism"]},

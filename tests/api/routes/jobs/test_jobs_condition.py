@@ -46,12 +46,6 @@ async def headline(api):
     return (await api.client.get("/api/v1/jobs/llm-70b/headline")).json()
 
 
-async def test_job_with_data_of_all_ranks_is_not_silent(api, save_silence):
-    job = await save_silence()
-    assert (job["state"], job["silent_ranks"], job["num_silent_ranks"]) == ("straggling", [], 0)
-    assert (job["silent_since"], job["stalled_since"], job["ingest"]) == (None, None, None)
-
-
 async def test_silent_ranks_are_named(api, save_silence):
     job = await save_silence(silent_ranks=[1, 3], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
     assert (job["state"], job["silent_ranks"], job["num_silent_ranks"]) == ("silent", [1, 3], 2)
@@ -118,12 +112,6 @@ async def test_old_data_is_stale_only_while_no_consumer_is_alive(api, save_silen
     beat(api, api.clock.now_s)
     listed = (await api.client.get("/api/v1/jobs")).json()["items"][0]
     assert listed["state"] == "straggling"
-
-
-async def test_a_finished_job_is_neither_silent_nor_stalled(api, save_silence):
-    await save_silence(stalled_since_s=NOW_S)
-    ended = await api.client.post("/api/v1/jobs/llm-70b/end")
-    assert ended.json()["state"] == "finished"
 
 
 async def test_job_has_the_counts_of_its_operations(api, save_silence):

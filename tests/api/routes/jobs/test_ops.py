@@ -85,13 +85,6 @@ async def test_batch_of_invalid_rows_only_gets_422(api):
     assert queued_batches(api) == []
 
 
-async def test_batch_without_rows_can_report_finished_steps(api):
-    await api.register()
-    empty: dict[str, list] = {name: [] for name in json_batch()["columns"]}
-    answer = await api.push(json_batch(columns=empty))
-    assert answer.status_code == 202
-
-
 async def test_large_batch_is_accepted(api):
     await api.register()
     assert (await api.push(binary_batch(100_000))).json()["accepted"] == 100_000
@@ -151,15 +144,6 @@ async def test_run_registered_by_another_process_is_found_by_find_now(api):
     assert answer.status_code == 202
 
 
-async def test_concurrent_workers_share_one_lookup(api):
-    await api.register()
-    found = RegistrationCache(api.store, monotonic=api.clock)
-    first = await found.find("default/llm-70b")
-    assert await found.find("default/llm-70b") is first
-    api.clock.now_s += 2
-    assert await found.find("default/llm-70b") is not first
-
-
 async def test_queue_that_is_down_gives_503_with_retry_after(api):
     await api.register()
     api.queue.is_up = False
@@ -215,12 +199,6 @@ async def test_invalid_batch_gets_the_right_refusal(api, what):
     assert queued_batches(api) == []
 
 
-async def test_an_unknown_job_gets_404(api):
-    answer = await api.push(json_batch(), "no-such-job")
-    assert answer.status_code == 404
-    assert answer.json()["code"] == "job_not_found"
-
-
 def compressed(name):
     body = binary_batch(500)
     return gzip.compress(body) if name == "gzip" else zstandard.compress(body)
@@ -273,13 +251,6 @@ async def test_unknown_values_are_refused_with_the_known_ones(api):
         assert answer.status_code == 415
         assert answer.json()[member] == known
         assert all(str(each) in answer.json()["detail"] for each in known)
-
-
-async def test_compression_is_accepted_for_batches_only(api):
-    body = gzip.compress(json.dumps(JOB).encode())
-    headers = {"content-type": "application/json", "content-encoding": "gzip"}
-    answer = await api.client.put("/api/v1/jobs/ops", content=body, headers=headers)
-    assert answer.status_code == 415
 
 
 async def test_another_method_gets_405_and_a_bad_id_422(api):

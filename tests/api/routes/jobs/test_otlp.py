@@ -4,7 +4,6 @@ import gzip
 import itertools
 import json
 import shutil
-import threading
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -14,17 +13,13 @@ from structlog.testing import capture_logs
 
 from app.api.service.otlp_buffer import MAX_REASONS, SpanBuffer, SpanRefusalLog
 from app.errors import QueueUnavailable
-from app.ingest.wire.body import decompress
 from app.ingest.wire.codec import read_entry
-from app.store import jobs, runs
-from app.store.runs import Registration
-from app.trace.job import Parallelism
 from app.trace.ops import OP_NAMES
 from app.trace.readers.otlp import messages
 from app.trace.readers.otlp.messages import as_varint
 from app.trace.readers.otlp.sample import as_json, as_protobuf, resource, spans
 from app.trace.readers.otlp.spans import OtlpSpan
-from app.trace.readers.otlp.steps import STEP_SPAN, WaitingSpans
+from app.trace.readers.otlp.steps import STEP_SPAN
 from benchmarks.fuzz import samples
 from tests.api.server import NOW_S, Clock, running
 from tests.harness.fuzz.damaged_files import DamagedFiles
@@ -144,13 +139,6 @@ async def test_label_opts_a_registered_job_in(api):
     assert [batch.batch_seq for batch in queued(api)] == [0, 1]
 
 
-async def test_unfinished_step_is_buffered(api):
-    made = spans(0, range(5, 7))
-    for at in range(0, len(made), 3):
-        assert (await post(api, sent(made=made[at : at + 3]))).json() == {}
-    assert [batch.steps_done for batch in queued(api)] == [((5, 6),), ((6, 6),)]
-
-
 async def test_order_of_requests_within_a_step_does_not_matter(api):
     made = spans(0, range(5, 7))
     first, second, *rest = [made[at : at + 4] for at in range(0, len(made), 4)]
@@ -187,13 +175,6 @@ async def test_spans_without_a_step_are_reported_once(api):
     assert [batch.columns.num_ops for batch in queued(api)] == [6, 6]
 
 
-async def test_transfers_are_not_buffered(api):
-    made = spans(0, range(5, 6))
-    moved = [replace(made[0], name="megatron.p2p.send_forward", number=at) for at in range(1, 9)]
-    assert (await post(api, sent(made=made[:1] + moved))).json() == {}
-    assert api.app.state.service.span_buffer.num_spans == 2  # and the rank's buffer
-
-
 async def test_step_with_too_many_spans_is_reported(api, monkeypatch):
     monkeypatch.setattr(api.app.state.service.span_buffer, "max_of_rank", 20)
     made = spans(0, range(5, 6), microbatches=10)
@@ -222,19 +203,6 @@ async def test_run_without_a_first_step_starts_near_0(api):
     )
     assert queued(api) == []
     assert (await post(api, sent(rank=1, steps=range(1000, 1001)))).json() == {}
-
-
-async def test_newer_run_of_another_process_is_not_superseded(api, project):
-    key = f"{project}/llm-70b"
-    sizes = Parallelism(dp_size=2, pp_size=1)
-    await post(api, sent(**{"nemo.run.id": "run-6"}))
-    elsewhere = Registration("llm-70b", sizes, 2, None, {}, "by-the-client")
-    with api.store.write() as conn:
-        runs.register(conn, key, elsewhere, now_s=api.clock())
-    partial = (await post(api, sent(steps=range(6, 8)))).json()["partialSuccess"]
-    assert "is recorded by other means, in run 'by-the-client'" in partial["errorMessage"]
-    with api.store.read() as conn:
-        assert jobs.get(conn, key).epoch == 2
 
 
 async def test_client_batches_are_refused_in_a_run_of_spans(api):
@@ -298,20 +266,6 @@ async def test_chunks_without_a_number_are_ignored(api):
     assert {batch.columns.num_ops for batch in queued(api)} == {0}
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "packed"])
-async def test_large_and_compressed_bodies_are_read_in_threads(api, monkeypatch, pack):
-    threads = []
-
-    def recording_call(*args):
-        threads.append(threading.current_thread())
-        return decompress(*args)
-
-    monkeypatch.setattr("app.api.service.otlp_buffer.decompress", recording_call)
-    encoding = {} if pack is bytes else {"content-encoding": "gzip"}
-    assert (await post(api, pack(b"{}"), **encoding)).json() == {}
-    assert (threads == [threading.current_thread()]) is (pack is bytes)
-
-
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no job": ({"paceline.job": ""}, "no job name: set"),
     "no job's name": (
@@ -348,21 +302,6 @@ async def test_invalid_process_does_not_affect_another(api):
     partial = (await post(api, json.dumps(both))).json()["partialSuccess"]
     assert partial["rejectedSpans"] == 16
     assert [batch.rank for batch in queued(api)] == [0, 0]
-
-
-async def test_spans_of_unknown_names_are_ignored(api):
-    request = json.loads(sent(made=spans(0, range(5, 6))))
-    for span in request["resourceSpans"][0]["scopeSpans"][0]["spans"]:
-        span["name"] = "GET /health"
-    assert (await post(api, json.dumps(request))).json() == {}
-
-
-async def test_job_recorded_by_other_means_is_refused(api):
-    await api.register(run_key="by-the-client", parallelism={"dp_size": 2, "pp_size": 1})
-    partial = (await post(api, sent())).json()["partialSuccess"]
-    assert "is recorded by other means, in run 'by-the-client'" in partial["errorMessage"]
-    job = (await api.client.get("/api/v1/jobs/llm-70b")).json()
-    assert job["epoch"] == 1
 
 
 UNTOLD = {"nemo.run.id": "", "service.instance.id": "", "paceline.rank": 0}
@@ -480,29 +419,6 @@ async def test_protobuf_answer_has_the_refusals(api):
     assert b"no job name: set" in answer.content
 
 
-async def test_unauthenticated_request_is_refused_before_its_body(api):
-    async with api.anonymous_client() as anonymous_client:
-        answer = await anonymous_client.post(PATH, content=b"no JSON")
-    assert answer.status_code == 401
-    _, token = api.token("read")
-    async with api.client_with(token) as reader:
-        assert (await reader.post(PATH, json={})).status_code == 403
-    assert (await api.client.get(PATH)).status_code == 405
-
-
-async def test_requests_are_counted_as_traces(api, shared):
-    async def counted():
-        shown = (await shared.client.get("/metrics")).text.splitlines()
-        values = dict(line.rsplit(" ", 1) for line in shown if not line.startswith("#"))
-        requests = values.get('paceline_requests_total{route="traces",status="200"}', 0)
-        return [float(requests), float(values.get("paceline_ops_received_total", 0))]
-
-    before = await counted()
-    await post(api, b"{}")
-    await post(api, sent())
-    assert [now - then for now, then in zip(await counted(), before, strict=True)] == [2, 12]
-
-
 async def test_refusals_are_logged_and_counted(api, shared, project):
     async def rejected():
         shown = (await shared.client.get("/metrics")).text.splitlines()
@@ -525,16 +441,6 @@ def logged_reasons(refusals, *reasons, project="a"):
     with capture_logs() as logs:
         refusals.log(project, Counter(reasons))
     return [line["reason"] for line in logs]
-
-
-def test_reason_is_logged_once_a_minute_per_project():
-    clock = Clock()
-    refusals = SpanRefusalLog(clock)
-    assert logged_reasons(refusals, "step 5 is late") == ["step 5 is late"]
-    assert logged_reasons(refusals, "step 6 is late") == []
-    assert logged_reasons(refusals, "step 6 is late", project="b") == ["step 6 is late"]
-    clock.now_s += 61
-    assert logged_reasons(refusals, "step 7 is late") == ["step 7 is late"]
 
 
 def test_made_up_reasons_do_not_fill_the_log():
@@ -563,24 +469,6 @@ async def test_many_steps_in_one_request_are_accepted(api):
     assert (await post(api, sent(made=made))).json() == {}
     # The reader's page of entries is 100 long.
     assert [batch.columns.num_ops for batch in queued(api)] == [6] * 100
-
-
-async def test_rank_is_handled_once_per_request(api, monkeypatch):
-    looks, ready = [], WaitingSpans.ready
-
-    def recording_call(*args):
-        looks.append(1)
-        return ready(*args)
-
-    monkeypatch.setattr(WaitingSpans, "ready", recording_call)
-    [whole] = json.loads(sent())["resourceSpans"]
-    pieces = [
-        {"resource": whole["resource"], "scopeSpans": [{"spans": [span]}]}
-        for span in whole["scopeSpans"][0]["spans"]
-    ]
-    assert (await post(api, json.dumps({"resourceSpans": pieces}))).json() == {}
-    assert looks == [1]
-    assert [batch.steps_done for batch in queued(api)] == [((5, 6),), ((6, 6),)]
 
 
 async def test_jobs_per_request_are_limited(api):

@@ -37,14 +37,6 @@ def plan_of(shown):
     return {name: shown[name] for name in PLAN}
 
 
-async def test_answers_have_no_plan_before_one_is_set(api):
-    await api.register()
-    assert "recording" not in (await api.push(json_batch())).json()
-    shown = (await api.client.get(PATH)).json()
-    assert plan_of(shown) == {"version": 0, "from_step": 0, "enabled": True, "every": 1, "steps": 1}
-    assert (shown["has_begun"], shown["set_by"]) == (True, None)
-
-
 @pytest.mark.parametrize("batch", [json_batch(), binary_batch()], ids=["JSON", "binary"])
 async def test_every_answer_to_a_batch_has_the_plan(api, batch):
     await api.register()
@@ -65,13 +57,6 @@ async def test_another_process_sends_the_plan_within_two_seconds(api):
     api.monotonic.now_s += 2
     plan_sent = (await api.push(json_batch())).json()["recording"]
     assert plan_sent == {"version": 1, "from_step": 9, "enabled": False, "every": 1, "steps": 1}
-
-
-async def test_registration_answer_has_the_plan(api):
-    await api.register()
-    await set_plan(api, every=10, steps=2, from_step=500)
-    plan_sent = (await api.client.put(JOB_PATH, json=JOB)).json()["recording"]
-    assert plan_sent == PLAN | {"earlier": None}
 
 
 async def test_later_run_uses_the_plan_from_its_first_step(api):
@@ -263,12 +248,6 @@ async def test_all_of_n_steps_means_every_step(api):
     assert (shown["version"], shown["every"], shown["steps"]) == (1, 1, 1)
 
 
-async def test_a_job_that_never_registered_has_no_plan(api):
-    for method in ("GET", "PUT"):
-        answer = await api.client.request(method, PATH, json={} if method == "PUT" else None)
-        assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")
-
-
 async def test_old_plans_are_deleted(api):
     await api.register()
     for number in range(12):
@@ -291,18 +270,3 @@ async def test_older_consumer_disables_extensions(api):
     api.clock.behind_s = 30  # leases use the database's clock
     api.clock.now_s += 5
     assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == everything
-
-
-async def test_drops_and_step_kinds_are_accepted_in_both_formats(api):
-    await api.register()
-    fields: dict[str, Any] = {"dropped": 7, "step_kinds": [[0, "eval"]]}
-    assert (await api.push(json_batch(**fields))).status_code == 202
-    assert (await api.push(binary_batch(**fields))).status_code == 202
-    wrongs: list[dict[str, Any]] = [
-        {"dropped": -1},
-        {"step_kinds": [[1, "eval"]]},
-        {"step_kinds": [[0, "train"]]},
-    ]
-    for wrong in wrongs:
-        assert (await api.push(json_batch(**wrong))).status_code == 422
-        assert (await api.push(binary_batch(**wrong))).status_code == 422

@@ -108,12 +108,6 @@ async def test_unknown_group_is_refused(api):
     assert still_open.status_code == 409
 
 
-async def test_unknown_windows_and_jobs_are_not_found(api):
-    await given(api, record(0))
-    assert (await api.client.get(f"{PATH}/1-77/arrivals")).status_code == 404
-    assert (await api.client.get("/api/v1/jobs/none/windows/1-0/arrivals")).status_code == 404
-
-
 async def test_wait_heatmap_covers_the_steps_of_the_step_chart(api):
     calm = arrival_results.block((0.0, 0.0, 0.1, 0.0), culprits=())
     await given(api, record(0, arrivals=calm), record(2), record(4, arrivals=None))

@@ -1,7 +1,7 @@
 import pytest
 
 from app.api.routes.windows import charts as module
-from app.api.routes.windows.charts import MAX_CELLS, recent_step_s, shown_steps, with_steps
+from app.api.routes.windows.charts import MAX_CELLS, shown_steps, with_steps
 from app.store import windows
 from tests.api.server import KEY, window_record
 
@@ -33,16 +33,6 @@ async def test_figures_of_the_result_win_over_stored_ones(api):
         joined = with_steps(conn, KEY, result, shown, "dp_rank_slowdown")
     assert joined["steps"] == [0, 1, 2, 3]
     assert joined["per_step"]["dp_rank_slowdown"] == [[1.0, 1.25]] * 3 + [[1.0, 9.0]]
-
-
-async def test_step_time_is_unknown_before_the_first_step(api):
-    await api.register()
-    with api.store.read() as conn:
-        assert recent_step_s(conn, KEY, 1) is None
-    api.save_window(window_record(0))
-    with api.store.read() as conn:
-        assert recent_step_s(conn, KEY, 1) == pytest.approx(1.3)
-        assert recent_step_s(conn, KEY, 2) == pytest.approx(1.3)
 
 
 async def test_chart_says_when_steps_are_left_out(api, monkeypatch):

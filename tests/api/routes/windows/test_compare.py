@@ -65,14 +65,6 @@ async def test_every_chart_is_a_figure(job, chart):
     assert set(answer.json()) == {"data", "layout", "meta"}
 
 
-async def test_job_of_another_project_is_not_found(job):
-    _, text = job.token("read", project="research")
-    async with job.client_with(text) as client:
-        await client.put("/api/v1/jobs/mine", json={})
-        answer = await client.get(PATH, params={"a": "llm-70b:latest", "b": "llm-70b:latest"})
-    assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")
-
-
 @pytest.mark.parametrize("side", ["", "llm-70b", "llm-70b:x", "a b:latest", ":latest", "a:1-0:1-0"])
 async def test_a_side_is_a_job_and_a_window(job, side):
     answer = await compare(job, "llm-70b:latest", side)

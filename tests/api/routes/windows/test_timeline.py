@@ -1,15 +1,9 @@
 """Timelines and critical paths of closed windows, over HTTP."""
 
-import asyncio
-import gc
-
 import pytest
 
-from app.api.http.request_kinds import Kind
-from app.api.http.work_places import PLACES
 from app.api.routes.windows import timeline
 from tests.api import recorded
-from tests.api.server import TOKEN
 from tests.engine.timeline.trace_reader import overlaps, read
 
 pytestmark = pytest.mark.anyio
@@ -81,41 +75,6 @@ async def test_open_and_unknown_windows_have_no_timeline(closed, kind):
     assert (await closed.client.get(f"{PATH}/1-10/{kind}")).status_code == 409
     assert (await closed.client.get(f"{PATH}/1-77/{kind}")).status_code == 404
     assert (await closed.client.get(f"/api/v1/jobs/none/windows/1-8/{kind}")).status_code == 404
-
-
-async def test_disconnected_callers_free_their_places(closed):
-    gc.disable()
-    try:
-        for _ in range(PLACES[Kind.DOWNLOAD].number + 1):
-            assert await status_of_a_broken_download(closed.app) == 200
-    finally:
-        gc.enable()
-    assert (await closed.client.get(f"{PATH}/latest/timeline")).status_code == 200
-
-
-async def status_of_a_broken_download(app):
-    """Status for a caller that reads the first piece and disconnects."""
-    statuses, disconnected = [], asyncio.Event()
-
-    async def receive():
-        await disconnected.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        if message["type"] == "http.response.start":
-            statuses.append(message["status"])
-        elif not disconnected.is_set():
-            disconnected.set()
-            # A server notices a disconnect while it waits to send more.
-            await asyncio.sleep(0)
-
-    headers = [(b"host", b"localhost"), (b"authorization", f"Bearer {TOKEN}".encode())]
-    path = f"{PATH}/latest/timeline"
-    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode()}
-    scope |= {"query_string": b"", "scheme": "http", "root_path": "", "headers": headers}
-    async with asyncio.timeout(60):
-        await app({**scope, "server": ("localhost", 80)}, receive, send)
-    return statuses[0]
 
 
 async def test_the_critical_path_is_the_chain_with_its_shares(closed):

@@ -2,9 +2,6 @@
 
 import pytest
 
-from app.api.service import replays
-from app.api.service.replays import StepViewCache
-from app.engine.timeline.step_view import step_view
 from tests.api import recorded
 
 pytestmark = pytest.mark.anyio
@@ -99,31 +96,3 @@ async def test_steps_and_replicas_outside_the_window_are_refused(closed):
         answer = await closed.client.get(f"{PATH}/1-8/{path}", params=query)
         assert (path, answer.status_code) == (path, 422)
         assert part in answer.text
-
-
-async def test_open_and_unknown_windows_have_no_steps(closed):
-    for path in ("step", *(f"charts/{chart}" for chart in CHARTS)):
-        assert (await closed.client.get(f"{PATH}/1-10/{path}")).status_code == 409
-        assert (await closed.client.get(f"{PATH}/1-77/{path}")).status_code == 404
-        answer = await closed.client.get(f"/api/v1/jobs/none/windows/1-8/{path}")
-        assert answer.status_code == 404
-
-
-async def test_step_view_is_computed_once_for_a_page(closed, monkeypatch):
-    played = []
-
-    def count(replay, step):
-        played.append(step)
-        return step_view(replay, step)
-
-    monkeypatch.setattr(replays, "step_view", count)
-    for path in ("step", "step?dp=1", "charts/timeline", "charts/waiting?step=8"):
-        assert (await closed.client.get(f"{PATH}/1-8/{path}")).status_code == 200
-    assert len(played) == 1
-
-
-async def test_cache_of_step_views_is_limited(closed):
-    views = StepViewCache(closed.app.state.service.replays, max_bytes=1)
-    for step in (8, 9, 8):
-        assert views.get("default/llm-70b", "1-8", step, None)[1].step == step
-        assert len(views._cache) == 1

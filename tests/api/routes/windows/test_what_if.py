@@ -1,11 +1,9 @@
 """What-if questions, and results of selected steps."""
 
 import json
-import threading
 
 import pytest
 
-from app.api.http import json_bodies
 from app.api.http.bodies import MAX_QUESTION_BYTES
 from app.api.routes.windows.what_if_edits import MAX_LIST_ITEMS
 from app.diagnosis.finding import CAUSES
@@ -127,14 +125,6 @@ async def test_invalid_question_gets_422_with_a_reason(api, edit):
     assert "edit 2" in problem["detail"] or "body.edits.1" in problem["detail"]
 
 
-@pytest.mark.parametrize("body", ["{", '{"edits": [NaN', ""])
-async def test_malformed_json_is_refused(api, body):
-    await api.register()
-    headers = {"content-type": "application/json"}
-    answer = await api.client.post(f"{PATH}/latest/what-if", content=body, headers=headers)
-    assert answer.status_code in (400, 422)
-
-
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999"])
 async def test_nan_and_infinity_are_refused(api, value):
     await api.register()
@@ -175,74 +165,12 @@ async def test_a_longer_list_and_a_larger_question_are_refused(api):
     assert "ask for fewer edits at once" in answer.json()["detail"]
 
 
-NAMES = {f"{number:x}": 0 for number in range(900)}
-MUCH_WRONG = {
-    "unknown keys of a question": {"edits": [], **NAMES},
-    "unknown keys of an edit": {"edits": [{"change": GOOD, **NAMES}]},
-    "unknown keys of a selection": {"edits": [{"change": GOOD, "select": NAMES}]},
-    "unknown keys of a change": {"edits": [{"change": GOOD | NAMES}]},
-    "wrong items": {"edits": [{"change": GOOD, "select": {"stages": [-1] * MAX_LIST_ITEMS}}] * 3},
-    "wrong workers": {
-        "edits": [{"change": GOOD, "select": {"workers": [[]] * MAX_LIST_ITEMS}}] * 3
-    },
-    "wrong edits": {"edits": [{}] * 30_000},
-    "an endless kind": {"edits": [{"change": {"kind": "x" * 120_000}}]},
-}
-
-
-@pytest.mark.parametrize("question", MUCH_WRONG.values(), ids=MUCH_WRONG)
-async def test_number_of_reported_errors_is_limited(api, question):
-    await api.register()
-    answer = await api.client.post(f"{PATH}/latest/what-if", json=question)
-    assert answer.status_code == 422
-    assert 1 <= len(answer.json()["errors"]) <= 3
-    assert len(answer.content) < 4000
-
-
-async def test_selection_with_too_many_fields_lists_the_valid_ones(api):
-    await api.register()
-    problem = (await ask(api, {"change": GOOD, "select": NAMES})).json()
-    assert problem["errors"][0]["field"] == "body.edits.0.select"
-    assert "900 fields: it has op_types, stages" in problem["detail"]
-
-
-async def test_question_is_parsed_in_a_thread(api, monkeypatch):
-    await api.register()
-    threads = []
-    read = json_bodies.read_json
-
-    def recording_call(*given):
-        threads.append(threading.current_thread())
-        return read(*given)
-
-    monkeypatch.setattr(json_bodies, "read_json", recording_call)
-    await ask(api, {})
-    assert [each is threading.main_thread() for each in threads] == [False]
-
-
 @pytest.mark.parametrize("media", ["text/plain", "application/msgpack", ""])
 async def test_question_with_another_media_type_is_refused(api, media):
     headers = {"content-type": media}
     content = b'{"edits": []}'
     answer = await api.client.post(f"{PATH}/latest/what-if", content=content, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media")
-
-
-async def test_openapi_document_lists_the_refusals_of_a_question(api):
-    document = (await api.client.get("/openapi.json")).json()
-    ask_what_if = document["paths"]["/api/v1/jobs/{job_id}/windows/{window}/what-if"]["post"]
-    assert {"400", "404", "408", "409", "413", "415", "422", "429", "503"} <= set(
-        ask_what_if["responses"]
-    )
-    assert "too much is being computed" in ask_what_if["responses"]["429"]["description"]
-    body = ask_what_if["requestBody"]["content"]["application/json"]["schema"]
-    assert body["$ref"].removeprefix("#/components/schemas/") in document["components"]["schemas"]
-
-
-async def test_question_about_an_unknown_window_gets_404(api):
-    assert (await ask(api)).json()["code"] == "job_not_found"
-    await api.register()
-    assert (await ask(api, window="1-5")).json()["code"] == "window_not_found"
 
 
 async def test_selected_steps_are_analysed_separately(api):

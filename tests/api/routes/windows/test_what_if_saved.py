@@ -79,11 +79,6 @@ async def test_invalid_question_is_not_saved(job, change):
     assert (await job.client.get(PATH)).json()["items"] == []
 
 
-async def test_question_needs_an_existing_window(job):
-    answer = await job.client.post(PATH, json=QUESTION | {"window": "1-999"})
-    assert (answer.status_code, answer.json()["code"]) == (404, "window_not_found")
-
-
 async def test_size_of_a_saved_question_is_limited(job):
     edit = {"select": {"stages": [1] * 8000}, "change": {"kind": "ideal"}}
     body = json.dumps(QUESTION | {"edits": [edit] * 3})

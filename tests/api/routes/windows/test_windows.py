@@ -19,20 +19,6 @@ async def test_latest_window_has_the_analysis_result(api):
     assert answer.json() == record.result
 
 
-async def test_window_has_an_id(api):
-    await api.register()
-    api.save_window(window_record(0, slowdown=1.5))
-    api.save_window(window_record(8))
-    assert (await api.client.get(f"{PATH}/windows/1-0")).json()["slowdown"] == 1.5
-
-
-async def test_figures_by_step_are_optional(api):
-    await api.register()
-    api.save_window(window_record(0))
-    result = (await api.client.get(f"{PATH}/windows/latest", params={"per_step": True})).json()
-    assert result["per_step"]["worker_slowdown"] == [[[1.0, 1.0], [1.0, 1.25]]] * 2
-
-
 async def test_windows_are_listed_newest_first_each_once(api):
     await api.register()
     for first_step in (0, 2, 4, 6, 8):
@@ -94,13 +80,6 @@ async def test_step_time_is_taken_from_the_previous_run(api):
     assert shown["sentence"] == "0 of 8 complete steps have arrived. About 10 s more."
 
 
-async def test_unmeasured_figures_are_null(api):
-    await api.register()
-    api.save_window(window_record(0, slowdown=None))
-    workers = (await api.client.get(f"{PATH}/windows/1-0/workers")).json()
-    assert workers["worker_slowdown"] is None
-
-
 async def test_step_series_is_ascending_and_has_the_last_steps(api):
     await api.register()
     for first_step in (0, 2, 4):
@@ -148,14 +127,6 @@ async def test_every_chart_is_a_complete_figure(api, chart, theme):
     assert figure["meta"]["table"]["rows"]
 
 
-async def test_step_chart_is_a_complete_figure(api):
-    await api.register()
-    api.save_window(window_record(0))
-    figure = (await api.client.get(f"{PATH}/charts/steps")).json()
-    assert figure["data"]
-    assert figure["meta"]["table"]["rows"]
-
-
 @pytest.mark.parametrize("chart", CHARTS)
 async def test_a_chart_without_figures_is_not_found(api, chart):
     await api.register()
@@ -170,16 +141,6 @@ async def test_a_job_without_steps_has_no_step_chart(api):
     assert (await api.client.get(f"{PATH}/charts/steps")).status_code == 404
 
 
-async def test_headline_has_the_cost(api):
-    await api.register()
-    before = (await api.client.get(f"{PATH}/headline")).json()
-    assert before["state"] == "not-analysed"
-    api.save_window(window_record(0, slowdown=1.25))
-    after = (await api.client.get(f"{PATH}/headline")).json()
-    assert after["state"] == "straggling"
-    assert "1.25" in after["sentence"]
-
-
 async def test_headline_of_a_past_window_is_about_that_window(api):
     await api.register()
     api.save_window(window_record(0, slowdown=1.5))
@@ -188,26 +149,6 @@ async def test_headline_of_a_past_window_is_about_that_window(api):
     assert then["state"] == "straggling"
     none = (await api.client.get(f"{PATH}/headline", params={"window": "1-99"})).json()
     assert none["state"] == "not-analysed"
-
-
-READS = [
-    "",
-    "/windows",
-    "/windows/latest",
-    "/windows/1-0",
-    "/windows/latest/workers",
-    "/steps",
-    "/charts/steps",
-    "/windows/latest/charts/workers",
-    "/headline",
-]
-
-
-@pytest.mark.parametrize("path", READS)
-async def test_every_route_of_an_unknown_job_gives_404(api, path):
-    answer = await api.client.get(f"/api/v1/jobs/no-such-job{path}")
-    assert answer.status_code == 404
-    assert answer.json()["code"] == "job_not_found"
 
 
 async def test_unknown_window_gives_404(api):

@@ -5,13 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.api.service.results import ResultCache
 from app.store import joint_windows
 from app.store import windows as stored_windows
 from app.store.joint_windows import ARRAYS_PER_RANK, ARRAYS_PER_WORKER, thinned_windows
 from tests import window_factory
 from tests.api import recorded
-from tests.api.server import KEY, window_record
+from tests.api.server import window_record
 from tests.engine.questions.jobs import two_stages
 
 pytestmark = pytest.mark.anyio
@@ -68,13 +67,6 @@ async def test_a_range_of_one_window_is_that_window(api):
         assert range_[name] == pytest.approx(one[name])
 
 
-async def test_figures_by_step_of_a_range_are_optional(api):
-    await given(api, a_window(0), a_window(2, 20.0))
-    found = await got(api, "/windows/1-0..1-2", per_step=True)
-    assert len(found["per_step"]["worker_slowdown"]) == 4
-    assert "per_step" not in await got(api, "/windows/1-0..1-2")
-
-
 @pytest.mark.parametrize("chart", CHARTS)
 async def test_every_chart_can_be_drawn_of_a_range_and_of_some_steps(api, chart):
     await given(api, a_window(0), a_window(2, 20.0))
@@ -86,16 +78,6 @@ async def test_every_chart_can_be_drawn_of_a_range_and_of_some_steps(api, chart)
             assert answer.json()["code"] == "not_measured"
         else:
             assert answer.json()["data"], answer.text
-
-
-async def test_heatmap_of_selected_steps_has_only_these(api):
-    await given(api, a_window(0, 20.0))
-    alone = await got(api, "/windows/1-0", steps="1")
-    assert alone["steps"] == [1]
-    drawn = await got(api, "/windows/1-0/charts/worker-steps", steps="1")
-    by_step = (await got(api, "/windows/1-0", steps="1", per_step=True))["per_step"]
-    slowest = max(max(row) for row in by_step["worker_slowdown"][0])
-    assert drawn["meta"]["table"]["rows"][0][2] == f"{slowest:.2f}\u00d7"
 
 
 async def test_charts_over_time_show_a_range_with_context(api):
@@ -120,21 +102,6 @@ async def test_a_range_in_the_wrong_order_is_refused(api, window):
     answer = await api.client.get(f"{PATH}/windows/{window}")
     assert answer.status_code == 422
     assert "the earlier window first" in answer.json()["detail"]
-
-
-async def test_a_range_without_windows_is_not_found(api):
-    await given(api, a_window(0))
-    answer = await api.client.get(f"{PATH}/windows/1-100..1-200")
-    assert (answer.status_code, answer.json()["code"]) == (404, "window_not_found")
-
-
-async def test_headline_of_a_range_covers_all_windows(api):
-    await given(api, a_window(0, 16.0), a_window(2, 16.0))
-    shown = await got(api, "/headline", window="1-0..1-2")
-    slowdown = (await got(api, "/windows/1-0..1-2"))["slowdown"]
-    assert shown["state"] == "straggling"
-    assert f"{slowdown:.2f}\u00d7" in shown["sentence"]
-    assert shown["won_back_gpu_hours_per_day"] is None
 
 
 async def test_result_without_arrays_is_independent_of_the_job_size(api):
@@ -204,19 +171,3 @@ async def test_a_new_revision_is_never_shown_as_the_old_one(api):
     after = await got(api, "/windows/1-0..1-0")
     assert after["slowdown"] > before["slowdown"]
     assert (await got(api, "/windows/1-0"))["slowdown"] == pytest.approx(after["slowdown"])
-
-
-async def test_least_recently_used_result_is_evicted(api):
-    await given(api, *(a_window(first) for first in (0, 2, 4)))
-    results = ResultCache(max_numbers=2 * 2100)
-    made = []
-    for window in ("1-0", "1-2", "1-4", "1-2", "1-4", "1-0"):
-        key = (KEY, window)
-
-        def make(window=window):
-            made.append(window)
-            with api.store.read() as conn:
-                return stored_windows.get(conn, KEY, window)
-
-        results.get_or_compute(key, make)
-    assert made == ["1-0", "1-2", "1-4", "1-0"]
