@@ -28,10 +28,6 @@ def test_named_tests_exist():
 
 
 def test_every_row_test_of_this_folder_is_in_the_matrix():
-    folder = Path(__file__).parent.relative_to(ROOT)
-    found = {
-        each
-        for path in (ROOT / folder).glob("test_*.py")
-        for each in functions_of(folder / path.name)
-    }
+    paths = (path.relative_to(ROOT) for path in Path(__file__).parent.glob("test_*.py"))
+    found = {each for path in paths for each in functions_of(path)}
     assert {each for each in found if "::test_row_" in each} <= LISTED

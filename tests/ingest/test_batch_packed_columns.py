@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidRequest, TooLarge
-from app.ingest.wire.body import PackedColumn
 from app.ingest.wire.codec import (
     BINARY_TYPE,
     decode,
@@ -38,15 +37,6 @@ def with_column(name, column, **fields):
     batch = msgspec.msgpack.decode(binary_of(batch_fields(**fields)))
     batch["columns"][name] = column
     return msgspec.msgpack.encode(batch)
-
-
-def test_packed_planes_match_a_worked_example():
-    # 258 = 0x0102, -1 = 0xffff, 5 = 0x0005; low bytes first, then high bytes.
-    assert packed([258, -1, 5]) == [0, 2, bytes([0x02, 0xFF, 0x05, 0x01, 0xFF, 0x00])]
-    # 1000, then 2000 - 1000, then 1990 - 2000.
-    assert differences([1000, 2000, 1990], 1, []) == [1000, 1000, -10]
-    # Rows of 30 ns: 1000, then 5 after 1030, then as 1065 ends.
-    assert differences([1000, 1035, 1065], 2, [30, 30, 30]) == [1000, 5, 0]
 
 
 def test_packed_batch_matches_a_worked_example():
@@ -222,13 +212,6 @@ def test_too_many_rows_are_refused_before_they_are_unpacked():
         decoded(msgspec.msgpack.encode(fields))
 
 
-def test_a_packed_column_takes_no_more_memory_than_a_plain_one():
-    fields = batch_fields()
-    columns = decoded(packed_batch(fields, dict.fromkeys(fields["columns"], 1))).batch.columns
-    for name in ("step", "start_ns", "duration_ns", "seq_id", "mc", "mb_id"):
-        assert getattr(columns, name).dtype == WIRE_DTYPES[name], name
-
-
 def test_a_batch_without_rows_may_be_packed():
     empty = {name: [0, 1, b""] for name in batch_fields()["columns"]}
     empty["start_ns"] = [2, 8, b""]
@@ -299,7 +282,3 @@ def test_noise_in_packed_columns_is_a_batch_or_a_4xx(columns):
     batch = msgspec.msgpack.decode(binary_of(batch_fields()))
     batch["columns"] |= columns
     check_batch_or_4xx(msgspec.msgpack.encode(batch), BINARY_TYPE)
-
-
-def test_packed_column_encodes_to_six_bytes():
-    assert msgspec.msgpack.encode(PackedColumn(0, 1, memoryview(b"a"))) == b"\x93\x00\x01\xc4\x01a"

@@ -26,7 +26,15 @@ class QueueEnds:
     listener: Listener
 
 
-@pytest.fixture(params=["memory", "single", "cluster", "sentinel", "sentinel that waits"])
+SEVERAL_SERVERS = ["cluster", "sentinel", "sentinel that waits"]
+
+
+@pytest.fixture(
+    params=[
+        *("memory", "single"),
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in SEVERAL_SERVERS),
+    ]
+)
 def ends(request, monkeypatch):
     if request.param == "memory":
         queue = MemoryQueue(NUM_SHARDS, budget_bytes=BUDGET_BYTES)
@@ -116,13 +124,6 @@ def test_pending_entries_can_be_taken_over(ends):
     assert ends.reader.take_over(shard, "successor", min_idle_s=3600) == []
     [taken] = ends.reader.take_over(shard, "successor", min_idle_s=0)
     assert taken == replace(second, deliveries=2)
-
-
-def test_a_consumer_takes_its_own_entries_over_after_a_restart(ends):
-    append(ends, ("job", b"1"))
-    entries = read_all(ends, consumer="same")
-    [taken] = ends.reader.take_over(entries[0].shard, "same", min_idle_s=0)
-    assert taken == replace(entries[0], deliveries=2)
 
 
 def test_entries_count_their_deliveries(ends):
@@ -364,16 +365,3 @@ def test_unreachable_server_raises_queue_unavailable():
     announcer.announce({"kind": "job"})
     announcer.close()
     reader.close()
-
-
-def test_memory_queue_can_be_down_or_full():
-    async def run():
-        queue = MemoryQueue(1, max_entries=1)
-        await queue.writer.append("job", b"x")
-        with pytest.raises(QueueFull):
-            await queue.writer.append("job", b"x")
-        queue.is_up = False
-        with pytest.raises(QueueUnavailable):
-            await queue.writer.check()
-
-    asyncio.run(run())

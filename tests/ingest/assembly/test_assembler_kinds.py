@@ -14,7 +14,6 @@ from tests.ingest.assembly.test_assembler_properties import (
     arrivals,
     last_revisions,
     windows_of,
-    without_revisions,
 )
 from tests.ingest.factories import DEADLINE_S, assembler, feed, step_batches
 
@@ -45,13 +44,6 @@ def test_only_training_steps_fill_a_window():
     assert window[2] == (0, 2, 4)
     assert window[3] == (skipped_step(1, "eval"), skipped_step(3, "checkpoint"))
     assert window[1] == "complete"
-
-
-@many(40)
-@given(arrivals())
-def test_any_order_repetition_and_cutting_gives_the_same_windows(arrival):
-    batches, order = arrival
-    assert without_revisions(windows_of(with_kinds(batches), order)) == without_revisions(EXPECTED)
 
 
 @many(25)

@@ -3,15 +3,12 @@
 import random
 from dataclasses import fields
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ingest.assembly.assembler import EarlierBatch, RunAssembler, WindowRules
-from app.ingest.assembly.op_table import OpTable
-from app.ingest.assembly.window_codec import pack_remainders, pack_window, unpack_window
+from app.ingest.assembly.window_codec import unpack_window
 from app.ingest.wire.codec import encode, read_entry
-from app.trace.window import OPTIONAL, TABLE_DTYPES
 from tests.example_counts import many
 from tests.ingest.factories import (
     DEADLINE_S,
@@ -166,31 +163,3 @@ class CrashingRun:
             hosts=self.hosts,
             now_s=LONG_AGO_S,
         )
-
-
-def column(name, size):
-    limits = np.iinfo(np.dtype(TABLE_DTYPES[name]))
-    ints = st.integers(int(limits.min), int(limits.max))
-    values = st.lists(ints, min_size=size, max_size=size)
-    return values.map(lambda values: np.array(values, dtype=limits.dtype))
-
-
-def tables_of(size):
-    columns = {
-        name: st.none() | column(name, size) if name in OPTIONAL else column(name, size)
-        for name in TABLE_DTYPES
-    }
-    return st.builds(OpTable, **columns)
-
-
-tables = st.integers(0, 30).flatmap(tables_of)
-
-
-@given(tables)
-def test_packed_operations_round_trip(table):
-    decoded = unpack_window(pack_window(table), pack_remainders(table)).ops
-    assert decoded.columns().keys() == table.columns().keys()
-    for name, before in table.columns().items():
-        after = decoded.columns()[name]
-        assert after.dtype == before.dtype
-        assert (after == before).all()

@@ -7,12 +7,11 @@ import pytest
 
 from app.ingest.assembly import op_table, windows
 from app.ingest.assembly.assembler import EarlierBatch, RunAssembler, WindowRules
-from app.ingest.assembly.op_table import GroupSlice, OpTable, group_table_of_slices
+from app.ingest.assembly.op_table import GroupSlice, group_table_of_slices
 from app.ingest.assembly.window_codec import pack_window, unpack_window
 from app.ingest.batch import GroupRows, OpBatch
 from app.trace.collectives import RankGroup, RankPlace
 from app.trace.job import Job, Parallelism
-from app.trace.window import OPTIONAL, TABLE_DTYPES
 from tests.ingest.factories import (
     DEADLINE_S,
     REVISE_FOR_S,
@@ -179,12 +178,6 @@ def test_collective_rows_after_the_close_revise_the_window():
     assert run.is_dirty
 
 
-def test_repeated_collective_rows_revise_nothing():
-    _closed, run = closed_run()
-    assert run.add(peer(0, 1, [1]), 1.0).groups.accepted == 2
-    assert run.settle(1.0) == []
-
-
 def test_repeated_collective_rows_use_up_the_revisions():
     _closed, run = closed_run()
     for number in range(1, windows.MAX_GROUP_REVISIONS + 1):
@@ -236,16 +229,6 @@ def test_window_without_declared_steps_is_not_evicted(monkeypatch):
     closed.save(feed(run, lacking))
     closed.save(run.settle(100.0))
     assert [each.first_step for each in run._closed.kept] == [0, 2 * WINDOW_STEPS]
-
-
-def test_window_is_final_after_the_maximum_number_of_revisions():
-    closed, run = closed_run()
-    for number in range(windows.MAX_GROUP_REVISIONS):
-        assert run.add(peer(1, number, [number % 3], per_step=3 + number), 1.0).groups.accepted
-        closed.save(changes := run.settle(1.0))
-        assert len(changes) == 1
-    assert run.add(peer(1, 9, [0], per_step=9), 1.0).groups == (0, 9, 0)
-    assert run.settle(1.0) == []
 
 
 def test_only_the_newest_windows_are_revised():
@@ -316,27 +299,6 @@ def test_rows_beyond_the_limits_are_refused_and_counted(monkeypatch):
     assert run.add(peer(1, 1, [WINDOW_STEPS], per_step=3), 0.0).groups == (3, 0, 0)
 
 
-def test_open_windows_table_is_rebuilt_only_for_new_rows(monkeypatch):
-    num_slices = []
-
-    def counting(slices):
-        num_slices.append(len(slices))
-        return group_table_of_slices(slices)
-
-    monkeypatch.setattr(op_table, "group_table_of_slices", counting)
-    run = groups_run()
-    run.add(peer(0, 0, [0, 1]), 0.0)
-    tables = []
-    for step, rows in [(0, []), (1, [peer(1, 0, [0])])]:
-        [change] = feed(run, [*rows, *step_batches(step)])
-        tables.append(row_counts(change.window.collectives))
-    assert tables == [[{0: 2}, {1: 2}], [{0: 4, 1: 2}, {1: 4, 11: 2}]]
-    assert num_slices == [1, 3]
-    [change] = feed(run, step_batches(2))  # at the close, too, without new rows
-    assert row_counts(change.window.collectives) == tables[1]
-    assert num_slices == [1, 3]
-
-
 def test_rows_beyond_the_open_limit_appear_only_at_the_close(monkeypatch):
     monkeypatch.setattr(op_table, "MAX_OPEN_ROWS", 3)
     run = groups_run()
@@ -404,14 +366,3 @@ def test_groups_of_the_same_name_get_distinguishing_names():
         "tp (ranks 0, 2, 4, 6, 8, 10, 12, 14, ...)",
         "world",
     ]
-
-
-def test_an_older_version_reads_the_operations_of_a_window_with_groups():
-    ops = OpTable(**{
-        name: np.empty(0, TABLE_DTYPES[name]) for name in TABLE_DTYPES if name not in OPTIONAL
-    })  # fmt: skip
-    blob = pack_window(ops, group_table_of_slices([group_slice(0, 0, 5), group_slice(1, 0, 7)]))
-    assert unpack_window(blob).ops.num_ops == 0
-    groups = unpack_window(blob).groups
-    assert groups is not None
-    assert groups.places == {0: RankPlace(0), 1: RankPlace(1)}

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from app.errors import QueueUnavailable, StartUpFailed
 from app.ingest.embedded.queue import EmbeddedQueue
 from app.ingest.redis.events import RedisAnnouncer, RedisListener
 from app.ingest.redis.queue import RedisReader, RedisWriter
+from tests.harness.processes import is_alive, wait_until
 
 PARENT = """
 import signal, sys, time
@@ -57,24 +57,7 @@ def bodies(url, consumer):
 def kill(queue):
     """Kills the server, and returns once it has ended."""
     os.kill(queue.pid, signal.SIGKILL)
-    end_s = time.monotonic() + 10.0
-    while queue.alive():
-        assert time.monotonic() < end_s, "the server still runs"
-        time.sleep(0.01)
-
-
-def wait_for_exit(pid, limit_s=10.0):
-    """Returns once the process has ended, zombies included."""
-    end_s = time.monotonic() + limit_s
-    while True:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        if state in "ZX":
-            return
-        assert time.monotonic() < end_s, f"process {pid} still runs"
-        time.sleep(0.01)
+    wait_until(lambda: not queue.alive(), "the server has ended", 10.0)
 
 
 def test_entries_and_pending_deliveries_survive_server_kills(queue):
@@ -167,7 +150,16 @@ def test_server_start_failure_names_the_log_file(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="children of a killed parent end on Linux only")
-@pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signal_",
+    [
+        signal.SIGKILL,
+        *(
+            pytest.param(each, marks=pytest.mark.nightly)
+            for each in (signal.SIGTERM, signal.SIGINT)
+        ),
+    ],
+)
 def test_server_ends_with_its_parent_and_keeps_its_entries(tmp_path, signal_):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)],
@@ -181,7 +173,7 @@ def test_server_ends_with_its_parent_and_keeps_its_entries(tmp_path, signal_):
     parent.send_signal(signal_)
     successor = EmbeddedQueue(tmp_path)
     parent.wait(10)
-    wait_for_exit(server)
+    wait_until(lambda: not is_alive(server), "the server has ended", 10.0)
     assert bodies(successor.start(), "successor") == [b"kept"]
     successor.stop()
     parent.stdout.close()

@@ -17,6 +17,8 @@ from tests import redis_servers
 from tests.harness.split_network import NoNetwork, split_network
 from tests.ingest.redis.test_queue_faults import NUM_JOBS, NUM_SHARDS, Producer, all_bodies
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture
 def network():

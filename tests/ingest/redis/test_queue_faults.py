@@ -62,6 +62,7 @@ def sentinel(tmp_path):
         yield group
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["kill", "freeze"])
 def test_failover_loses_no_batch_acknowledged_by_a_replica(sentinel, how):
     async def run():
@@ -87,6 +88,7 @@ def test_failover_loses_no_batch_acknowledged_by_a_replica(sentinel, how):
     assert set(acked) <= set(all_bodies(sentinel.url))
 
 
+@pytest.mark.nightly
 def test_appends_without_replica_waits_continue_after_a_failover(sentinel):
     async def run():
         writer = RedisWriter(sentinel.url, NUM_SHARDS)
@@ -123,10 +125,17 @@ def test_a_consumer_follows_a_failover(sentinel):
     reader.close()
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    with redis_servers.cluster(tmp_path) as group:
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory):
+    with redis_servers.cluster(tmp_path_factory.mktemp("cluster")) as group:
         yield group
+
+
+@pytest.fixture
+def cluster(shared_cluster):
+    """Whole and empty; slots may have moved."""
+    shared_cluster.wipe()
+    return shared_cluster
 
 
 def test_slot_moved_to_another_node_is_followed(cluster):
@@ -173,6 +182,7 @@ def _holds(client, key):
         return False
 
 
+@pytest.mark.nightly
 def test_a_lost_node_affects_its_shards_only(cluster):
     async def run():
         writer = RedisWriter(cluster.url, 64)
@@ -241,6 +251,7 @@ def test_no_command_touches_the_keys_of_two_shards(cluster, request):
         client.close()
 
 
+@pytest.mark.nightly
 def test_callers_share_connections_and_fail_on_a_frozen_server(tmp_path):
     with redis_servers.single(tmp_path) as group:
 

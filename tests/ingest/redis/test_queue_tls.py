@@ -41,7 +41,9 @@ def test_batches_pass_over_tls_to_a_server_that_is_vouched_for(queue, tmp_path):
     assert entry.body == b"secret batch"
 
 
-@pytest.mark.parametrize("wrong", ["authority", "name", "no TLS"])
+@pytest.mark.parametrize(
+    "wrong", ["authority", "name", pytest.param("no TLS", marks=pytest.mark.nightly)]
+)
 def test_no_batch_goes_to_a_server_that_nobody_vouches_for(queue, tmp_path, wrong):
     known = make_certificate(tmp_path / "known", "elsewhere" if wrong == "name" else "localhost")
     other = make_certificate(tmp_path / "other")

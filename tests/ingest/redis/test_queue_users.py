@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from app.errors import QueueUnavailable, StartUpFailed
 from app.ingest.queue import stream_key
@@ -19,13 +21,23 @@ ROOT = Path(__file__).parents[3]
 LINES = re.findall(r"^ACL SETUSER .*$", (ROOT / "docs/queue.md").read_text(), re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """A server with both users, and a connection that was made before the default one was off."""
+    with (
+        redis_servers.single(tmp_path_factory.mktemp("users")) as group,
+        closing(group.servers[0].client()) as admin,
+    ):
+        for line in LINES:
+            admin.execute_command(*line.split())
+        yield group, admin
+
+
 @pytest.fixture
-def group(tmp_path):
-    with redis_servers.single(tmp_path) as group:
-        with closing(group.servers[0].client()) as admin:
-            for line in LINES:
-                admin.execute_command(*line.split())
-        yield group
+def group(started):
+    group, admin = started
+    admin.flushall()
+    return group
 
 
 def url_of(group, user):
@@ -106,7 +118,11 @@ def test_both_users_are_denied_other_commands(group, user, command):
 
 
 def test_connections_without_a_user_are_refused(group):
-    with closing(group.servers[0].client()) as client, pytest.raises(redis.AuthenticationError):
+    once = Retry(NoBackoff(), 0)
+    with (
+        closing(group.servers[0].client(retry=once)) as client,
+        pytest.raises(redis.AuthenticationError),
+    ):
         client.ping()
 
 

@@ -46,6 +46,7 @@ def test_doubted_nodes_are_asked_last_and_the_last_doubted_of_them_last():
     assert slots.to_ask() == [("a", 1), ("b", 1), ("c", 1)]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["kill", "freeze"])
 def test_pushes_go_on_when_a_primary_is_lost_together_with_a_sentinel(tmp_path, how):
     with redis_servers.sentinel(tmp_path) as group:

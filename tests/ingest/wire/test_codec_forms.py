@@ -30,7 +30,6 @@ from app.ingest.wire.codec import (
     read_entry,
 )
 from app.ingest.wire.json_columns import MAX_JSON_ROWS
-from app.trace.job import Parallelism
 from app.trace.ops import OP_NAMES
 from app.trace.window import OPTIONAL, WIRE_DTYPES
 from tests.example_counts import many
@@ -189,15 +188,6 @@ def test_too_many_json_rows_are_refused():
         decode(as_json({**fields, "rows": rows}), JSON_TYPE, SIZES)
 
 
-def test_binary_columns_are_decoded_without_copying():
-    body = binary(batch_fields())
-    columns = decode(body, BINARY_TYPE, SIZES).batch.columns
-    whole = np.frombuffer(body, np.uint8)
-    for name in ("step", "start_ns", "duration_ns", "seq_id", "mc", "mb_id"):
-        assert np.may_share_memory(getattr(columns, name), whole), name
-        assert getattr(columns, name).dtype == WIRE_DTYPES[name]
-
-
 @pytest.mark.parametrize("name", ENCODERS)
 def test_valid_binary_body_is_queued_unchanged(name):
     body = ENCODERS[name](binary(batch_fields()))
@@ -205,14 +195,6 @@ def test_valid_binary_body_is_queued_unchanged(name):
     assert encode(batch) == body
     assert open_entry(body) == binary(batch_fields())
     assert parse_entry(open_entry(body)).epoch == 1
-
-
-@pytest.mark.parametrize("name", ENCODERS)
-def test_good_rows_of_a_compressed_body_are_queued(name):
-    body = ENCODERS[name](binary(batch_fields(columns={"duration_ns": [5, -6]})))
-    decoded = decode(body, BINARY_TYPE, SIZES, content_encoding=encoding(name))
-    assert (decoded.rejected, decoded.batch.columns.num_ops) == (1, 1)
-    assert content_of(read_entry(encode(decoded.batch))) == content_of(decoded.batch)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -360,12 +342,6 @@ def test_bounds_are_enforced_alike_in_all_forms(data):
             with pytest.raises(InvalidRequest, match=decoded.errors[0].message[:20]):
                 decode(body_of({**fields, "columns": alone}), media, SIZES)
     assert all(result == results[0] for result in results)
-
-
-def test_chunk_limit_is_capped_by_the_column_type():
-    many = Parallelism(dp_size=2, pp_size=3, vpp_size=100_000)
-    columns = {"mc": [0, 2**15 - 1]}
-    assert decode(binary(batch_fields(columns=columns)), BINARY_TYPE, many).rejected == 0
 
 
 @many(100)
