@@ -112,6 +112,7 @@ class FakePaceline:
     def handler(fake):  # noqa: N805
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # or bodies wait 40 ms for the client's ACK
 
             def answer(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -73,6 +73,7 @@ def scripted(*answers: tuple[int, dict[str, str], bytes]) -> Iterator[Scripted]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or bodies wait 40 ms for the client's ACK
 
         def do_GET(self) -> None:
             requests.append(self.path)

@@ -48,6 +48,6 @@ def end_senders():
 
 def close_unreachable(run):
     """Close with a short timeout while the server is unreachable, and join the sender thread."""
-    run.close(0.4)
+    run.close(0.05)
     run._sender.join(WITHIN_S)
     assert not run._sender._thread.is_alive()

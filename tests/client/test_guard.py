@@ -28,13 +28,6 @@ def test_an_error_of_its_own_ends_recording_with_one_warning(paceline, caplog):
     assert len(ours) == 1
 
 
-def test_an_exception_of_the_training_passes_through_operations_and_steps(paceline):
-    run = recorder(paceline.url)
-    with pytest.raises(ZeroDivisionError), run.step(0), run.op("forward-compute"):
-        _ = 1 / 0
-    assert run.is_recording
-
-
 def test_a_hook_whose_recorder_raises_does_not(caplog):
     class Broken:
         def begin(self, *_, **__):

@@ -11,10 +11,9 @@ import pytest
 from paceline_client import Refused, Unreachable, end_job, register
 from paceline_client.sending.sender import Backoff
 
-from app.ingest.wire.codec import BINARY_TYPE, decode
 from app.trace import ops
 from app.trace.ops import FIRST_USER_CODE, OP_CODES
-from tests.client.conftest import SIZES, TOKEN
+from tests.client.conftest import TOKEN
 from tests.client.hostile_servers import endless_lookups
 from tests.client.recorders import WITHIN_S, close_unreachable, recorder
 
@@ -122,8 +121,8 @@ def test_custom_op_types_and_ep_size_are_registered(paceline):
 
 @pytest.mark.parametrize(
     "own",
-    [[1], "moe", {"name"}, [{"name": object()}], iter(())],
-    ids=["a number", "a name", "a set", "an object", "an iterator"],
+    [[1], [{"name": object()}], iter(())],
+    ids=["a number", "an object", "an iterator"],
 )
 def test_invalid_op_type_descriptions_raise_nothing_in_training(paceline, own, caplog):
     paceline.registrations.append((422, b'{"detail": "op_types[0] is no set of fields"}', {}))
@@ -138,32 +137,6 @@ def test_invalid_op_type_descriptions_raise_nothing_in_training(paceline, own, c
     assert "cannot be registered" in record.getMessage() or "stopped" in record.getMessage()
 
 
-def test_unregistered_types_are_dropped_and_the_rest_is_delivered(paceline, caplog):
-    detail = {"index": 0, "message": "operation type 'a2a' is not known: register it"}
-    answer = {"accepted": 1, "rejected": 1, "errors": [detail]}
-    paceline.answers.append((202, json.dumps(answer).encode(), {}))
-    run = recorder(paceline.url)
-    with run.step(0):
-        with run.op("a2a"):
-            pass
-        with run.op("gc"):
-            pass
-    assert run.flush(WITHIN_S)
-    run.close()
-    assert paceline.ops == [(0, GC, 0)]
-    assert run.dropped == 1
-    assert "operation type 'a2a' is not known: register it" in caplog.text
-
-
-def test_given_epoch_needs_no_registration(paceline):
-    run = recorder(paceline.url, epoch=9)
-    run.record("gc", 0, 1, 1)
-    assert run.flush(WITHIN_S)
-    run.close()
-    assert paceline.puts == []
-    assert paceline.batches[0].epoch == 9
-
-
 def test_times_are_wall_clock_times(paceline):
     run = recorder(paceline.url)
     before_ns = time.time_ns()
@@ -174,19 +147,6 @@ def test_times_are_wall_clock_times(paceline):
     columns = paceline.batches[0].columns
     assert abs(columns.start_ns[0] - before_ns) < 10**9
     assert 0 <= columns.duration_ns[0] < 10**9
-
-
-def test_replayed_operations_keep_their_times(paceline):
-    run = recorder(paceline.url)
-    run.record("gc", 2, 10**18, 5, seq_id=4, mc=1, mb_id=2)
-    run.record("gc", 2, 10**18 + 9, 5)
-    run.step_done(2)
-    assert run.flush(WITHIN_S)
-    run.close()
-    columns = [batch.columns for batch in paceline.batches if batch.columns.num_ops]
-    assert [x for c in columns for x in c.start_ns.tolist()] == [10**18, 10**18 + 9]
-    assert [x for c in columns for x in c.seq_id.tolist()] == [4, 0]
-    assert paceline.steps_done == [(2, 2)]
 
 
 def test_operations_are_numbered_by_their_start(paceline):
@@ -281,18 +241,6 @@ def test_error_answers_of_a_proxy_are_retried(paceline):
     assert run.dropped == 0
     assert len(paceline.puts) == 3
     assert [batch.batch_seq for batch in paceline.batches] == [0]
-
-
-def test_repeated_registration_answers_of_a_proxy_are_logged(paceline, caplog):
-    paceline.registrations += [(404, b"<html>no backend", {})] * 9
-    run = recorder(paceline.url, rank=0, dp_rank=0, stage=0)  # others warn much later
-    run.record("gc", 0, 1, 1)
-    assert run.flush(WITHIN_S)
-    run.close()
-    assert len(paceline.puts) == 10
-    warning, back = caplog.messages
-    assert "cannot be registered yet: 404: <html>no backend" in warning
-    assert "answers again" in back
 
 
 UNKNOWN: Any = (404, b'{"code": "job_not_found"}', {})
@@ -441,22 +389,6 @@ def test_invalid_server_address_is_logged_and_raises_nothing(url, caplog):
     assert "stopped" in caplog.text
 
 
-def test_server_that_starts_later_gets_every_step(paceline):
-    paceline.registrations += [(503, b"", {})] * 5
-    run = recorder(paceline.url)
-    for step in range(50):
-        run.record("gc", step, 1, 1)
-        run.step_done(step)
-    assert run.flush(WITHIN_S)
-    run.close()
-    assert paceline.steps_done == [(step, 1) for step in range(50)]
-
-
-def test_register_returns_the_epoch(paceline):
-    # http.client ignores proxy variables; urllib's opener would follow them.
-    assert register(paceline.url, TOKEN, "j", dp_size=1, pp_size=1, run_key="r") == 3
-
-
 def test_register_raises_the_reason(paceline, unused_url):
     paceline.registrations.append((422, b'{"detail": "dp_size is 0"}', {}))
     with pytest.raises(Refused, match="422: dp_size is 0"):
@@ -475,7 +407,7 @@ def test_end_job_warns_once_and_returns_whatever_happens(paceline, unused_url, c
     if fault == "bad-token":
         token = "line\nbreak"
     began_s = time.monotonic()
-    assert end_job(url, token, "j", timeout_s=0.3) is False
+    assert end_job(url, token, "j", timeout_s=0.1) is False
     assert time.monotonic() - began_s < WITHIN_S
     [record] = caplog.records
     assert "the end of job 'j' could not be reported" in record.getMessage()
@@ -484,10 +416,10 @@ def test_end_job_warns_once_and_returns_whatever_happens(paceline, unused_url, c
 
 def test_end_job_does_not_wait_for_a_name_that_takes_for_ever(monkeypatch, caplog):
     with endless_lookups(monkeypatch) as is_asked:
-        assert end_job("http://nowhere", TOKEN, "j", timeout_s=0.3) is False
+        assert end_job("http://nowhere", TOKEN, "j", timeout_s=0.1) is False
         assert is_asked.is_set()
     [record] = caplog.records
-    assert "no answer within 0.3 s" in record.getMessage()
+    assert "no answer within 0.1 s" in record.getMessage()
 
 
 def test_end_job_posts_to_the_escaped_job_path(paceline):
@@ -530,17 +462,6 @@ def test_backoff_grows_and_honours_the_server_minimum():
     assert delays_s[0] <= 0.5
     assert max(delays_s) > 5.0
     assert backoff.next_s(at_least_s=99.0) == 99.0
-
-
-def test_server_decodes_every_operation_of_the_client(paceline):
-    run = recorder(paceline.url)
-    for number in range(1000):
-        run.record("optimizer", number % 3, 2**62 + number, 10**9, number, 1, number)
-    assert run.flush(WITHIN_S)
-    run.close()
-    decoded = [decode(body, BINARY_TYPE, SIZES) for body in paceline.posted]
-    assert [x for d in decoded for x in d.batch.columns.seq_id.tolist()] == list(range(1000))
-    assert sum(d.rejected for d in decoded) == 0
 
 
 @pytest.fixture(autouse=True)

@@ -112,47 +112,10 @@ def test_topology_that_contradicts_the_launcher_is_wrong(monkeypatch):
     assert line(paceline_client.check(topology=invalid), "topology")[1] == "WRONG"
 
 
-@pytest.mark.parametrize(
-    ("variables", "source"),
-    [
-        ({}, "(a job of one process: no RANK, no WORLD_SIZE, and torch.distributed is not up)"),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, "(by RANK and WORLD_SIZE of the environment"),
-    ],
-)
-def test_detected_topology_names_its_source(monkeypatch, variables, source):
-    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert source in line(paceline_client.check(), "topology")[2]
-
-
-class _FakeDistributed:
-    """The part of torch.distributed that the check calls."""
-
-    def __getattr__(self, name):
-        answers = {"get_rank": 1, "get_world_size": 2}
-        return lambda: answers.get(name, True)
-
-
-def test_topology_from_torch_distributed_names_its_source(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.distributed", _FakeDistributed())
-    found = line(paceline_client.check(), "topology")[2]
-    assert found.startswith("rank 1 of 2: ")
-    assert found.endswith("(as torch.distributed tells)")
-
-
 def test_clock_skew_is_reported(healthy):
     healthy.date = email.utils.formatdate(time.time() - 3600, usegmt=True)
     report = paceline_client.check(healthy.url, TOKEN, "llm", TOPOLOGY)
     assert "ahead of the server's" in report
-
-
-@pytest.mark.parametrize("status", [400, 404])
-def test_status_400_or_404_without_a_job_means_a_known_token(healthy, status):
-    healthy.answers.clear()
-    healthy.answers.append((status, b"{}", {}))
-    report = paceline_client.check(healthy.url, TOKEN, None, TOPOLOGY)
-    assert line(report, "token")[1:] == ["ok", "known; give job= or PACELINE_JOB to check the job"]
 
 
 def test_job_name_with_invalid_text_is_reported(healthy, monkeypatch):

@@ -36,9 +36,14 @@ def is_told():
 @pytest.mark.parametrize(
     ("last_line", "status", "report"),
     [
-        ("os._exit(0)", 0, {"outcome": "finished"}),
+        pytest.param("os._exit(0)", 0, {"outcome": "finished"}, marks=pytest.mark.nightly),
         ("os._exit(3)", 3, {"outcome": "failed", "exit_code": 3}),
-        ("os.kill(os.getpid(), signal.SIGKILL)", 137, {"outcome": "killed", "signal": 9}),
+        pytest.param(
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            137,
+            {"outcome": "killed", "signal": 9},
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_a_process_under_a_shell_is_reported_by_its_status(

@@ -17,10 +17,11 @@ from tests.client.ending.trainings import BY_SIGTERM, FAILED, TERMINATED, WATCHE
             {**FAILED, "error_type": "ValueError", "message": "of <this>\n kind"},
         ),
         (BY_SIGTERM, -signal.SIGTERM, TERMINATED),
-        (
+        pytest.param(
             "os.kill(os.getpid(), signal.SIGINT); time.sleep(9)",
             -signal.SIGINT,
             {"outcome": "terminated", "signal": signal.SIGINT},
+            marks=pytest.mark.nightly,
         ),
     ],
 )
@@ -28,26 +29,20 @@ def test_an_end_is_reported_once_and_has_its_own_exit_status(paceline, last_line
     assert ended(paceline, last_lines) == (status, [report])
 
 
-def test_a_killed_process_is_reported_by_its_watcher(paceline):
-    status, [report] = ended(paceline, "os.kill(os.getpid(), signal.SIGKILL)")
+def test_a_killed_process_is_reported_by_its_watcher_without_a_secret_in_its_command(paceline):
+    script = """
+    [command] = wait_for_watchers(1).values()
+    if sys.argv[2].encode() in command:
+        os._exit(9)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    status, [report] = ended(paceline, WATCHERS + script)
     # On Linux before 6.15 it depends on who asks the kernel first: test_exit_status.py.
     assert status == -signal.SIGKILL
     assert report in ({"outcome": "killed", "signal": signal.SIGKILL}, {"outcome": "ended"})
 
 
-def test_a_closed_recorder_has_finished_whatever_comes_then(paceline):
-    status, reports = ended(paceline, "run.close(); os.kill(os.getpid(), signal.SIGKILL)")
-    assert (status, reports) == (-signal.SIGKILL, [{"outcome": "finished"}])
-
-
-def test_a_handler_of_the_training_still_decides_what_sigterm_does(paceline):
-    before = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(4))"
-    status, reports = ended(paceline, BY_SIGTERM, before=before)
-    assert status == 4
-    assert reports[0]["outcome"] == "terminated"
-
-
-def test_children_of_the_training_report_nothing_and_die_of_sigterm(paceline):
+def test_children_report_nothing_and_a_closed_recorder_has_finished_whatever_comes_then(paceline):
     status, reports = ended(
         paceline,
         """
@@ -56,13 +51,15 @@ def test_children_of_the_training_report_nothing_and_die_of_sigterm(paceline):
         child.terminate()
         child.join()
         if child.exitcode != -signal.SIGTERM:
-            sys.exit(9)
+            os._exit(9)
         run.close()
+        os.kill(os.getpid(), signal.SIGKILL)
         """,
     )
-    assert (status, reports) == (0, [{"outcome": "finished"}])
+    assert (status, reports) == (-signal.SIGKILL, [{"outcome": "finished"}])
 
 
+@pytest.mark.nightly
 def test_a_child_that_gets_sigterm_as_soon_as_it_is_forked_is_not_its_parent(paceline):
     status, reports = ended(
         paceline,
@@ -95,17 +92,3 @@ def test_the_error_file_of_torchrun_names_the_exception_of_a_killed_process(pace
         "RuntimeError",
         "NCCL: gone",
     )
-
-
-def test_no_secret_is_in_the_watchers_command_line(paceline):
-    status, _ = ended(
-        paceline,
-        WATCHERS
-        + """
-    [command] = wait_for_watchers(1).values()
-    if sys.argv[2].encode() in command:
-        os._exit(9)
-    run.close()
-    """,
-    )
-    assert status == 0

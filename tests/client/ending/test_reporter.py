@@ -15,8 +15,8 @@ WATCHED = {"url": "http://nowhere", "token": "t", "path": "/exits", "ends_job": 
 
 def tell_and_wait(reporter):
     began_s = time.monotonic()
-    reporter.tell(1, FINISHED, timeout_s=0.2)
-    reporter.wait_told(0.2)
+    reporter.tell(1, FINISHED, timeout_s=0.05)
+    reporter.wait_told(0.05)
     assert time.monotonic() - began_s < WITHIN_S
 
 

@@ -30,12 +30,16 @@ def slow_python(tmp_path):
         yield f"sys.executable = {str(program)!r}", lambda: opened.write(b"\n")
 
 
-@pytest.mark.parametrize(("before", "status"), [("", -signal.SIGTERM), (ENDS_WELL, 0)])
+@pytest.mark.parametrize(
+    ("before", "status"),
+    [pytest.param("", -signal.SIGTERM, marks=pytest.mark.nightly), (ENDS_WELL, 0)],
+)
 def test_a_signal_to_all_processes_does_not_end_the_watcher(paceline, before, status):
     script = WATCHERS + f"\n    wait_for_watchers(1)\n    to_watchers({SIGNALS})\n    {BY_SIGTERM}"
     assert ended(paceline, script, before=before) == (status, [TERMINATED])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("before", "status"), [("", -signal.SIGTERM), (ENDS_WELL, 0)])
 def test_a_signal_to_a_watcher_that_is_only_starting_does_not_end_it(
     paceline, slow_python, before, status
@@ -46,6 +50,7 @@ def test_a_signal_to_a_watcher_that_is_only_starting_does_not_end_it(
     assert ended(paceline, script, before=before, after=open_gate) == (status, [TERMINATED])
 
 
+@pytest.mark.nightly
 def test_closing_does_not_wait_for_an_interpreter_that_starts_slowly(paceline, slow_python):
     choose, open_gate = slow_python
     script = """
@@ -59,6 +64,7 @@ def test_closing_does_not_wait_for_an_interpreter_that_starts_slowly(paceline, s
     assert paceline.steps_done
 
 
+@pytest.mark.nightly
 def test_without_its_watcher_a_training_still_handles_sigterm_itself(paceline):
     script = (
         WATCHERS

@@ -10,44 +10,19 @@ import types
 
 # Parameters of each wrapped function in megatron-core 0.16.1.
 SIGNATURES = {
-    "forward_step": [
-        "forward_step_func",
-        "data_iterator",
-        "model",
-        "num_microbatches",
-        "input_tensor",
-        "forward_data_store",
-        "config",
-        "cp_group_size",
-        "collect_non_loss_data",
-        "checkpoint_activations_microbatch",
-        "is_first_microbatch",
-        "current_microbatch",
-        "vp_stage",
+    name: text.split()
+    for name, text in {
+        "forward_step": "forward_step_func data_iterator model num_microbatches input_tensor "
+        "forward_data_store config cp_group_size collect_non_loss_data "
+        "checkpoint_activations_microbatch is_first_microbatch current_microbatch vp_stage "
         "is_last_stage",
-    ],
-    "backward_step": [
-        "input_tensor",
-        "output_tensor",
-        "output_tensor_grad",
-        "model_type",
-        "config",
-    ],
-    "get_schedule_table": [
-        "num_microbatches",
-        "num_model_chunks",
+        "backward_step": "input_tensor output_tensor output_tensor_grad model_type config",
+        "get_schedule_table": "num_microbatches num_model_chunks "
         "microbatch_group_size_per_vp_stage",
-    ],
-    "P2PCommunicator._communicate": [
-        "self",
-        "tensor_send_next",
-        "tensor_send_prev",
-        "recv_prev",
-        "recv_next",
-        "tensor_shape",
-        "wait_on_reqs",
-    ],
-    "Timers.__call__": ["self", "name", "log_level"],
+        "P2PCommunicator._communicate": "self tensor_send_next tensor_send_prev recv_prev "
+        "recv_next tensor_shape wait_on_reqs",
+        "Timers.__call__": "self name log_level",
+    }.items()
 }
 
 
@@ -176,17 +151,8 @@ def forward_backward_no_pipelining(
 ):
     config = model.config
     for microbatch in range(num_microbatches):
-        output, _ = forward_step(
-            forward_step_func,
-            data_iterator,
-            model,
-            num_microbatches,
-            None,
-            [],
-            config,
-            1,
-            current_microbatch=microbatch,
-        )
+        given = (forward_step_func, data_iterator, model, num_microbatches, None)
+        output, _ = forward_step(*given, [], config, 1, current_microbatch=microbatch)
         if not forward_only:
             backward_step(None, output, None, None, config)
     if not forward_only:
@@ -210,17 +176,9 @@ def forward_backward_pipelining_without_interleaving(
     outputs = []
 
     def forward(microbatch):
+        given = (forward_step_func, data_iterator, model, num_microbatches)
         output, _ = forward_step(
-            forward_step_func,
-            data_iterator,
-            model,
-            num_microbatches,
-            [None],
-            [],
-            config,
-            cp_group_size=1,
-            current_microbatch=microbatch,
-            is_last_stage=last,
+            *given, [None], [], config, 1, current_microbatch=microbatch, is_last_stage=last
         )
         outputs.append(output)
         return output[0]
@@ -264,17 +222,9 @@ def forward_backward_pipelining_with_interleaving(
     for position, (microbatch, chunk) in enumerate(table):
         if chunk > 0 and waiting is not None:
             waiting["recv_prev"].wait()
+        given = (forward_step_func, data_iterator[chunk], model[chunk], num_microbatches, [None])
         outputs[microbatch, chunk], _ = forward_step(
-            forward_step_func,
-            data_iterator[chunk],
-            model[chunk],
-            num_microbatches,
-            [None],
-            [],
-            config,
-            cp_group_size=1,
-            current_microbatch=microbatch,
-            vp_stage=chunk,
+            *given, [], config, 1, current_microbatch=microbatch, vp_stage=chunk
         )
         receives = [chunk for _, chunk in table[position + 1 : position + 2] if chunk > 0]
         *_, waiting = p2p.transfer(

@@ -1,6 +1,5 @@
 """When a batch is due, and which operations a full buffer drops."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,6 @@ from paceline_client.recording.buffer import (
     MAX_ROWS,
     STEPS_DONE_EVERY_S,
     Buffer,
-    PendingOp,
 )
 
 from tests.client.recorders import WITHIN_S, recorder
@@ -23,40 +21,6 @@ def test_batches_are_sent_during_a_long_step(paceline):
     run.record("gc", 0, 2, 1)
     paceline.wait_for(lambda: len(paceline.batches) == 2, WITHIN_S)
     run.close()
-
-
-def test_operations_recorded_during_a_request_join_the_next_batch(paceline):
-    requested = threading.Event()
-    resume = threading.Event()
-    post = paceline.post
-
-    def post_slowly(*request):
-        requested.set()
-        assert resume.wait(WITHIN_S)
-        return post(*request)
-
-    paceline.post = post_slowly
-    run = recorder(paceline.url)
-    run.record("gc", 0, 1, 1)
-    run.step_done(0)
-    assert requested.wait(WITHIN_S)
-    collected = threading.Event()
-    collect = run._sender._collect
-
-    def collect_and_signal(**how):
-        found = collect(**how)
-        collected.set()
-        return found
-
-    run._sender._collect = collect_and_signal
-    run.record("gc", 1, 1, 1)
-    resume.set()
-    assert collected.wait(WITHIN_S)
-    run.record("gc", 1, 1, 1)
-    run.step_done(1)
-    assert run.flush(WITHIN_S)
-    run.close()
-    assert [batch.columns.num_ops for batch in paceline.batches] == [1, 2]
 
 
 def test_flush_sends_operations_recorded_during_its_request(paceline):
@@ -145,15 +109,6 @@ def test_number_of_unfinished_steps_is_bounded():
     assert buffer.num_unfinished_steps <= 1025
 
 
-class PendingOnGpu(PendingOp):
-    """An operation that is still running on the GPU."""
-
-    step = 9
-
-    def resolved(self):
-        return None
-
-
 def test_short_steps_are_sent_together_unless_flushed(monkeypatch):
     now_s = [100.0]
     monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
@@ -179,26 +134,4 @@ def test_short_steps_are_sent_together_unless_flushed(monkeypatch):
     step(4)
     assert not buffer.is_due()
     buffer.flush(0.0)
-    assert buffer.is_due()
-
-
-def test_lagging_gpu_is_polled_no_more_often_than_steps_are_sent(monkeypatch):
-    now_s = [100.0]
-    monkeypatch.setattr(buffer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    buffer = Buffer(1000, 60.0)
-    buffer.add((0, "gc", 1, 1, 0, -1, -1, None))
-    buffer.step_done(0)
-    buffer.add(PendingOnGpu())
-    assert buffer.take() is not None
-    now_s[0] += 2 * GPU_POLL_EVERY_S
-    assert not buffer.is_due()
-    assert buffer._next_check_s() == pytest.approx(STEPS_DONE_EVERY_S - 2 * GPU_POLL_EVERY_S)
-    now_s[0] += STEPS_DONE_EVERY_S
-    assert buffer.is_due()
-    assert buffer.take() is None
-    assert not buffer.is_due()
-    assert (
-        buffer._next_check_s() == GPU_POLL_EVERY_S
-    )  # no new operation since: at the shortest interval
-    now_s[0] += GPU_POLL_EVERY_S + 0.001
     assert buffer.is_due()

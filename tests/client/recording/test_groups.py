@@ -1,9 +1,7 @@
 """Group collectives: recorded on every member, in sampled steps, with limits, without errors."""
 
-import io
 import logging
 import os
-from pathlib import Path
 
 import pytest
 from paceline_client import NULL, Topology
@@ -21,11 +19,8 @@ from paceline_client.recording.groups import (
 )
 from paceline_client.recording.sampling import RecordingPlans
 from paceline_client.recording.wire import CONTENT_TYPE, NO_GROUP, Worker, batch_of, encode
-from paceline_client.sending.spool_files import read_record, record_of
 from paceline_client.topology import group_ranks, local_rank
 
-from app.ingest.assembly import op_table
-from app.ingest.wire import collectives
 from app.ingest.wire.codec import decode
 from app.trace.collectives import RankGroup
 from tests.client.conftest import SIZES
@@ -59,10 +54,6 @@ def offline(**options):
 
 def decoded(body, encoding):
     return decode(body, CONTENT_TYPE, SIZES, content_encoding=encoding).batch
-
-
-def through_spool(batch):
-    return read_record(io.BytesIO(record_of(batch)))
 
 
 def rows_of(taken):
@@ -330,33 +321,6 @@ def test_gpu_row_duration_is_the_time_on_the_stream():
     assert not groups.is_stalled
 
 
-def test_turned_off_and_abandoned_recorders_hold_no_rows():
-    run, groups = offline()
-    tp = run.group("tp", "tp", [0, 1])
-    run.record_group("all-reduce", tp, 0, 5)
-    run.turn_off()
-    run.record_group("all-reduce", tp, 0, 5)
-    assert not groups.has_rows
-    run, groups = offline()
-    tp = run.group("tp", "tp", [0, 1])
-    run.record_group("all-reduce", tp, 0, 5)
-    run._buffer.abandon()
-    run.record_group("all-reduce", tp, 0, 5)
-    assert not groups.has_rows
-    assert run.dropped_reasons == {"not delivered before the end": 1}
-
-
-def test_spool_keeps_group_rows():
-    run, groups = offline()
-    tp = run.group("tp", "tp", [0, 1, 2])
-    run.record_group("all-reduce", tp, 3, 5, num_bytes=9)
-    batch = batch_of([], [], groups=groups.take())
-    again = through_spool(batch)
-    assert again.groups == batch.groups
-    assert rows_of(again.groups) == [("tp", "all-reduce", 3, 0, 9)]
-    assert through_spool(batch_of([], [])).groups is None
-
-
 def test_peer_with_a_spool_sends_group_rows(paceline, tmp_path):
     paceline.accepts = EXTENSIONS
     run = started(paceline, spool_dir=tmp_path)
@@ -408,18 +372,3 @@ def test_server_decodes_packed_and_plain_group_rows_the_same():
             ("odd", "all-to-all", at // 100, at % 100, at) for at in range(300)
         ]
     assert sizes[1] < sizes[0] / 8
-
-
-def test_docs_state_the_limits_of_the_code():
-    page = (Path(__file__).parents[3] / "docs" / "feeds" / "groups.md").read_text()
-    for number in (
-        *(MAX_GROUPS, client_groups.MAX_MEMBERS, client_groups.MAX_NAME_CHARS, MAX_ROWS_OF_STEP),
-        *(client_groups.MAX_PENDING, op_table.MAX_RUN_ROWS),
-    ):
-        assert f"{number:,}" in page
-    assert "one in ten" in page
-    assert client_groups.GROUP_STEP_EVERY == 10
-    assert op_table.MAX_RANK_ROWS == MAX_ROWS_OF_STEP
-    assert collectives.MAX_GROUPS == MAX_GROUPS
-    assert collectives.MAX_MEMBERS == client_groups.MAX_MEMBERS
-    assert collectives.MAX_GROUP_ROWS >= client_groups.MAX_ROWS

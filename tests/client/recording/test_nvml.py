@@ -6,8 +6,7 @@ import sys
 import pytest
 from paceline_client.recorder import Recorder
 from paceline_client.recording.buffer import Buffer
-from paceline_client.recording.nvml import GpuReadings, device_identity, open_gpu
-from paceline_client.recording.wire import Worker, batch_of, encode
+from paceline_client.recording.nvml import GpuReadings, device_identity
 
 
 class FakeNvml:
@@ -126,43 +125,24 @@ def test_unavailable_readings_are_omitted(monkeypatch):
     assert readings.take() == {"temperature_c": 40}
 
 
-def test_xid_is_reported_once(monkeypatch):
+def test_an_xid_survives_later_polls_and_is_reported_once(monkeypatch):
     library = FakeNvml()
     library.xids = [13, 79]
-    readings = readings_of(library, monkeypatch, uuid="aa")
-    readings.poll()
-    assert readings.take()["xid"] == 79
-    assert "xid" not in readings.take()
-
-
-def test_unread_xid_survives_later_polls(monkeypatch):
-    library = FakeNvml()
-    library.xids = [79]
     readings = readings_of(library, monkeypatch, uuid="aa")
     for _ in range(2):
         readings.poll()
         readings._next_s = 0.0
     assert readings.take()["xid"] == 79
+    assert "xid" not in readings.take()
 
 
-@pytest.mark.parametrize("uuid", ["cc", "aa"])
-def test_unavailable_gpu_is_opened_only_once(monkeypatch, uuid):
+@pytest.mark.parametrize(("uuid", "fails"), [("cc", ""), ("aa", "init")])
+def test_unavailable_gpu_gives_no_readings(monkeypatch, uuid, fails):
     library = FakeNvml()
-    library.fails.add("init" if uuid == "aa" else "")
-    loads = []
-
-    def load():
-        loads.append(1)
-        return library
-
-    monkeypatch.setitem(sys.modules, "torch", FakeTorch(uuid=uuid))
-    readings = GpuReadings(load)
-    readings.place()
-    for _ in range(3):
-        readings.poll()
-        readings._next_s = 0.0
+    library.fails.add(fails)
+    readings = readings_of(library, monkeypatch, uuid=uuid)
+    readings.poll()
     assert readings.take() == {}
-    assert len(loads) == 1
 
 
 def test_missing_nvml_library_gives_no_readings(monkeypatch):
@@ -195,23 +175,8 @@ def test_readings_join_the_optimizer_and_keep_given_values(monkeypatch):
     assert optimizer[7] == {"sm_clock_mhz": 5, "temperature_c": 40, "power_w": 120}
 
 
-def test_power_xid_and_placement_are_sent_only_if_accepted():
-    op = (1, "optimizer", 1, 1, 0, -1, -1, {"power_w": 700, "xid": 79, "temperature_c": 40})
-    batch, worker = batch_of([op], [(1, 1)]), Worker(0, 0, 0, None, {"rack": "r1"})
-    plain = encode(worker, 1, 0, batch)
-    assert b"temperature_c" in plain
-    assert not any(name in plain for name in (b"power_w", b"xid", b"placement"))
-    more = encode(worker, 1, 0, batch, ["gpu_health", "placement"])
-    assert all(name in more for name in (b"power_w", b"xid", b"placement", b"rack"))
-
-
 def test_event_struct_layout_matches_the_nvml_header():
     from paceline_client.recording.nvml import _Event
 
     assert ctypes.sizeof(_Event) == 32
     assert (_Event.event_type.offset, _Event.event_data.offset) == (8, 16)
-
-
-def test_unknown_gpu_raises_os_error():
-    with pytest.raises(OSError, match="knows no GPU GPU-cc"):
-        open_gpu(FakeNvml(), "GPU-cc")

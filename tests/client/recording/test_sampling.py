@@ -25,13 +25,6 @@ def recorded_steps(plans, steps):
     return [step for step in steps if plans.records(step)]
 
 
-def test_without_a_plan_every_step_is_recorded():
-    plans = RecordingPlans()
-    plans.update({"epoch": 3})
-    plans.update({"epoch": 3, "recording": None})
-    assert recorded_steps(plans, range(4)) == [0, 1, 2, 3]
-
-
 def test_plan_samples_from_its_first_step_on():
     plans = RecordingPlans()
     plans.update({"recording": plan(1, 7, every=5, steps=2)})
@@ -50,14 +43,6 @@ def test_missed_plan_is_delivered_with_the_next():
     plans = RecordingPlans()
     plans.update({"recording": plan(2, 8, earlier=[plan(1, 4, enabled=False)])})
     assert recorded_steps(plans, range(10)) == [0, 1, 2, 3, 8, 9]
-
-
-def test_at_most_eight_plans_are_stored():
-    plans = RecordingPlans()
-    for version in range(100):
-        plans.update({"recording": plan(version, version)})
-    assert len(plans._newest_first) == 8
-    assert plans.version == 99
 
 
 NONSENSE = [

@@ -12,7 +12,6 @@ from app.trace.ops import OP_CODES
 from tests.client.conftest import SIZES
 
 WORKER = Worker(3, 1, 1, "node-1")
-MARKED = {"contains_waits": 1}
 
 
 def batches_of_a_step():

@@ -19,13 +19,6 @@ def clock():
     return Clock()
 
 
-def test_first_attempt_is_immediate_and_the_next_is_delayed(clock):
-    attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
-    assert not attempts.is_waiting
-    attempts.failed()
-    assert 0.0 <= attempts.wait_s() <= 0.5
-
-
 def test_retry_after_of_the_server_is_honoured(clock):
     attempts = RetryPolicy(Backoff(0.5, 30.0), clock)
     attempts.failed(retry_after_s=17.0)

@@ -1,7 +1,6 @@
 """Spooled batches outlive the process, in order and within limits; damage loses only its batch."""
 
 import errno
-import io
 import logging
 import os
 import shutil
@@ -16,8 +15,6 @@ from paceline_client.sending.spool_files import (
     SpoolPosition,
     position_bytes,
     position_of,
-    read_record,
-    record_of,
 )
 
 from app.ingest.assembly.rank_tracker import MAX_GAP
@@ -76,22 +73,6 @@ def test_batch_is_unchanged_after_a_reopen(tmp_path):
     queue.put(batch(7))
     queue.close(keep=True)
     assert contents(spool(tmp_path).head()) == contents(batch(7))
-
-
-def test_next_process_continues_batches_and_their_numbers(tmp_path):
-    queue = spool(tmp_path)
-    for number in range(5):
-        queue.put(batch(number))
-    for _ in range(2):
-        queue.head()
-        queue.pop(used_seq=True)
-    assert queue.close(keep=True) == 0
-    again = spool(tmp_path)
-    again.put(batch(5))
-    assert pop_all(again) == [(2, 2), (3, 3), (4, 4), (5, 5)]
-    again.close(keep=True)
-    assert spool(tmp_path).next_seq == 6
-    assert segments(tmp_path) == []
 
 
 def test_unused_batch_number_is_used_by_the_next_batch(tmp_path):
@@ -166,7 +147,7 @@ def test_torn_segment_end_loses_only_its_own_batch(tmp_path):
         segment.write_bytes(whole)
 
 
-@pytest.mark.parametrize("at", range(0, 300, 23))
+@pytest.mark.parametrize("at", range(0, 300, 43))
 def test_corrupted_byte_loses_at_most_its_own_batch(tmp_path, at):
     queue = spool(tmp_path)
     queue._segment_bytes = 1
@@ -181,16 +162,6 @@ def test_corrupted_byte_loses_at_most_its_own_batch(tmp_path, at):
     steps = [step for _, step in pop_all(again)]
     assert steps in ([0, 2], [0, 1, 2])  # the CRC does not cover the count of operations
     again.close(keep=True)
-
-
-def test_record_with_the_crc_of_another_is_damaged():
-    first, second = (bytearray(record_of(batch(number))) for number in (1, 2))
-    whole = read_record(io.BytesIO(second))
-    assert whole is not None
-    assert whole.done == {2}
-    second[8:12] = first[8:12]  # the CRC
-    with pytest.raises(SpoolDamaged):
-        read_record(io.BytesIO(second))
 
 
 def states(directory):
@@ -413,7 +384,7 @@ def test_flush_does_not_count_spooled_batches_as_delivered(tmp_path):
     run = recorder("http://127.0.0.1:1", spool_dir=tmp_path)
     with run.step(1), run.op("gc"):
         pass
-    assert not any(run.flush(0.1) for _ in range(3))
+    assert not any(run.flush(0.02) for _ in range(3))
     close_unreachable(run)
 
 

@@ -104,10 +104,9 @@ class Collective(Kernel):
 class Occurrence:
     """A collective that ends on all members one transfer after the last has started."""
 
-    def __init__(self, num_members, transfer_ns, holds=True):
+    def __init__(self, num_members, transfer_ns):
         self.num_members = num_members
         self.transfer_ns = transfer_ns
-        self.holds = holds  # its kernel needs more processors than are free
         self.met_ns = None
         self.kernels = []
 
@@ -122,10 +121,7 @@ class Occurrence:
 class Gpu:
     """One device, in its own world unless one is given."""
 
-    def __init__(
-        self, offset_ns=987_654_321, latency_ns=3_000, world=None, *, holds=False, gaps_ns=(0, 0, 0)
-    ):
-        self.gaps_ns = gaps_ns  # before a kernel, a collective's on its own stream, an event
+    def __init__(self, offset_ns=987_654_321, latency_ns=3_000, world=None, *, holds=False):
         self._offset_ns = offset_ns
         self.latency_ns = latency_ns
         self.world = world or World(RealClock(offset_ns))
@@ -145,7 +141,7 @@ class Gpu:
 
     def heads(self):
         """Start time of each stream's next item, where it is known."""
-        met = [each.occurrence.met_ns for each in self.collectives if each.occurrence.holds]
+        met = [each.occurrence.met_ns for each in self.collectives]
         self.collectives = [each for each in self.collectives if each.occurrence.met_ns is None]
         self._free_ns = max([self._free_ns, *(each for each in met if each is not None)])
         is_held = self.holds and None in met
@@ -160,23 +156,13 @@ class Gpu:
                 if item.waits_for.end_ns is None:
                     continue
                 after_ns = max(after_ns, item.waits_for.end_ns)
-            at_ns = max(item.enqueued_ns + self.latency_ns, after_ns + self.gap_ns(item, stream))
+            at_ns = max(item.enqueued_ns + self.latency_ns, after_ns)
             if self.holds and item.is_kernel:
                 if is_held or item is not self.launched[0]:
                     continue
                 # Items held behind a waiting collective start after it has met.
                 at_ns = max(at_ns, self._free_ns)
             yield at_ns, item.number, self, stream
-
-    def gap_ns(self, item, stream):
-        """Gap between the end of the previous item and the start of this one."""
-        of_kernel, of_collective, of_event = self.gaps_ns
-        is_after_wait = stream.last is not None and stream.last.waits_for is not None
-        if isinstance(item, Collective):
-            return of_collective - (of_kernel if is_after_wait else 0)
-        if item.waits_for is not None or item.is_kernel:
-            return 0 if is_after_wait and item.is_kernel else of_kernel
-        return of_event if item.duration_ns == 0 else of_kernel
 
     _free_ns = 0
 

@@ -1,9 +1,7 @@
 """Semantics of the fake GPU: streams, waits, collectives, one hardware queue."""
 
-import pytest
-
 from tests.client.recording.cuda.fake_cuda import Clock, FakeTorch, Gpu, Occurrence, World
-from tests.client.recording.cuda.test_cuda import fake_torch, real_torch
+from tests.client.recording.cuda.test_cuda import fake_and_real
 
 US = 1_000
 
@@ -20,13 +18,6 @@ def starts(world, *items):
     return [item.start_ns // US for item in items]
 
 
-def test_stream_runs_in_order_and_streams_run_concurrently():
-    world, [cuda] = gpus(1)
-    side = cuda.Stream()
-    items = [cuda.work(10 * US), cuda.work(10 * US), cuda.work(5 * US, side)]
-    assert starts(world, *items) == [0, 10, 0]
-
-
 def test_wait_stream_covers_only_earlier_launches():
     world, [cuda] = gpus(1)
     side = cuda.Stream()
@@ -36,19 +27,6 @@ def test_wait_stream_covers_only_earlier_launches():
     assert starts(world, cuda.work(5 * US, side)) == [10]
 
 
-def test_waiting_for_an_unrecorded_event_is_a_no_op():
-    world, [cuda] = gpus(1)
-    cuda.current.wait_event(cuda.Event())
-    assert starts(world, cuda.work(5 * US)) == [0]
-
-
-def test_kernel_starts_no_earlier_than_its_launch():
-    world, [cuda] = gpus(1)
-    first = cuda.work(10 * US)
-    world.clock.at_ns = 50 * US
-    assert starts(world, first, cuda.work(10 * US)) == [0, 50]
-
-
 def test_collective_ends_one_transfer_after_its_last_member_starts():
     world, (fast, slow) = gpus(2)
     slow.work(70 * US)
@@ -56,24 +34,6 @@ def test_collective_ends_one_transfer_after_its_last_member_starts():
     items = [cuda.collective(reduce) for cuda in (fast, slow)]
     after = [cuda.work(US) for cuda in (fast, slow)]
     assert starts(world, *items, *after) == [0, 70, 75, 75]
-
-
-def test_collective_with_a_missing_member_never_ends():
-    world, (cuda, _) = gpus(2)
-    waiting = cuda.collective(Occurrence(2, 5 * US))
-    after, event = cuda.work(US), cuda.current.record_event()
-    world.run()
-    world.clock.at_ns = 10**12
-    assert (waiting.end_ns, after.start_ns, event.query()) == (None, None, False)
-
-
-def test_kernels_run_beside_a_waiting_collective_by_default():
-    world, (fast, slow) = gpus(2)
-    slow.work(70 * US)
-    reduce = Occurrence(2, 5 * US)
-    for cuda in (fast, slow):
-        cuda.collective(reduce, cuda.Stream())
-    assert starts(world, fast.work(10 * US)) == [0]
 
 
 def test_one_hardware_queue_holds_kernels_behind_a_collective():
@@ -87,15 +47,6 @@ def test_one_hardware_queue_holds_kernels_behind_a_collective():
     assert starts(world, fast.work(10 * US)) == [70]
 
 
-def test_small_collective_holds_no_kernels():
-    world, (fast, slow) = gpus(2, holds=True)
-    slow.work(70 * US)
-    transfer = Occurrence(2, 5 * US, holds=False)
-    for cuda in (fast, slow):
-        cuda.collective(transfer, cuda.Stream())
-    assert starts(world, fast.work(10 * US)) == [0]
-
-
 def test_one_hardware_queue_starts_kernels_in_launch_order():
     world, [cuda] = gpus(1, holds=True)
     side = cuda.Stream()
@@ -104,7 +55,7 @@ def test_one_hardware_queue_starts_kernels_in_launch_order():
     assert starts(world, *items) == [10, 10, 0]
 
 
-@pytest.mark.parametrize("make_torch", [fake_torch, real_torch])
+@fake_and_real
 class TestContract:
     """Assumptions of wait recording in addition to `test_cuda.TestContract`."""
 
