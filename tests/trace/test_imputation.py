@@ -22,12 +22,6 @@ def found(window: Window, **where: int) -> Trace:
     return window.trace.select(rows_where(window.trace, **where))
 
 
-def test_window_without_losses_is_the_same_object():
-    window = MADE.record(range(3)).window()
-    assert impute(window) is window
-    assert (window.partial, window.imputed) == (None, None)
-
-
 def test_lone_operation_takes_the_median_of_its_peers():
     trace = MADE.make([1, 2])
     gone = rows_where(trace, step=2, dp_rank=3, stage=1, optype=FORWARD, seq_id=2)

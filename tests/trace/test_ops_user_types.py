@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
 from app.trace.ops import (
-    BUILT_IN,
     COMPUTE_STREAM,
     FIRST_USER_CODE,
     MAX_TYPE_NAME,
@@ -15,7 +14,6 @@ from app.trace.ops import (
     Axis,
     OpKind,
     OpSpec,
-    OpTypes,
     describe_op_types,
     parse_op_types,
     parse_stored_op_types,
@@ -24,22 +22,6 @@ from app.trace.ops import (
 ALL_TO_ALL = {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}
 SEND = {"name": "kv-send", "kind": "p2p", "pairs_with": "kv-recv", "towards": "next"}
 RECV = {"name": "kv-recv", "kind": "p2p"}
-
-
-def test_no_descriptions_are_the_built_in_types():
-    assert parse_op_types([]) is BUILT_IN
-    assert describe_op_types(BUILT_IN) == []
-
-
-def test_own_types_come_after_the_built_in_ones_in_their_order():
-    types = parse_op_types([ALL_TO_ALL, RECV, SEND])
-    assert types.codes["forward-compute"] == 0
-    assert [types.codes[name] for name in ("moe-all-to-all", "kv-recv", "kv-send")] == [
-        FIRST_USER_CODE,
-        FIRST_USER_CODE + 1,
-        FIRST_USER_CODE + 2,
-    ]
-    assert types.name(FIRST_USER_CODE) == "moe-all-to-all"
 
 
 @pytest.mark.parametrize(
@@ -133,10 +115,6 @@ def test_reserved_type_names_are_refused(name):
     assert f"{name} is known already" in refused(ALL_TO_ALL | {"name": name})
 
 
-def test_two_types_of_one_name_are_refused():
-    assert "moe-all-to-all is known already" in refused(ALL_TO_ALL, ALL_TO_ALL)
-
-
 def test_two_sends_to_one_receiver_are_refused():
     assert "received from 2 types" in refused(SEND, RECV, SEND | {"name": "another"})
 
@@ -213,9 +191,3 @@ def test_codes_of_built_in_types_never_move():
     )
     assert FIRST_USER_CODE == 64
     assert len(OP_NAMES) <= FIRST_USER_CODE
-
-
-def test_flags_are_true_for_the_types_that_a_claim_holds_for():
-    types = OpTypes(parse_op_types([ALL_TO_ALL]).user)
-    flags = types.flags(lambda spec: spec.axis is Axis.EP)
-    assert flags.nonzero()[0].tolist() == [FIRST_USER_CODE]

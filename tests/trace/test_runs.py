@@ -83,12 +83,6 @@ def simulated(steps: int = 3) -> Window:
     return Window(job.job, 1, 0, tuple(numbers), job.make(numbers), state="complete")
 
 
-def test_workers_that_do_the_same_share_one_shape():
-    runs = held_once(simulated().trace).runs
-    assert runs.num_runs == 3 * 4 * 2
-    assert len(runs.shapes) == 2  # one for each stage
-
-
 def test_joined_runs_share_their_shapes():
     runs = held_once(simulated().trace).runs
     again = joined_runs([runs.select(slice(0, 5)), runs.select(slice(5, None))])

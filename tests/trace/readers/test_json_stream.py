@@ -155,6 +155,7 @@ def test_long_values_are_skipped_in_bounded_memory():
         stream(b'["' + b"x" * 3000, 100).value(ANY, most=500)
 
 
+@pytest.mark.nightly
 def test_text_of_backslashes_is_skipped_in_bounded_memory():
     text = b'"' + b"\\\\" * (1 << 20) + b'"'
     code = (

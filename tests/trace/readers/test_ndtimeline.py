@@ -7,7 +7,7 @@ import pytest
 from app.errors import InvalidTrace
 from app.trace.readers.registry import FORMATS
 from app.trace.readers.sample_job import BEGAN_NS, sample_ops
-from tests.trace.readers.samples import expected_ops, imported, ops_of, put
+from tests.trace.readers.samples import expected_ops, imported, ops_of
 
 NDTIMELINE = FORMATS["ndtimeline"]
 BEGAN_S = BEGAN_NS // 10**9
@@ -62,15 +62,6 @@ def test_a_record_is_as_many_operations_as_it_has_starts(tmp_path):
     assert chunks[0].mb_id.tolist() == [0, 1]
     assert chunks[0].start_ns[0] == BEGAN_NS
     assert chunks[0].host == "10.0.0.1"
-
-
-def test_run_trial_and_role_are_kept(tmp_path):
-    described, _ = of(tmp_path, {}, {"step": 5})
-    assert (described.name, described.run_key, described.labels) == (
-        "llm",
-        "9",
-        {"role": "trainer"},
-    )
 
 
 @pytest.mark.parametrize(
@@ -128,15 +119,6 @@ def test_the_chrome_file_gives_the_same(tmp_path):
         assert [each[:5] for each in ops_of(described, chunks)] == [
             each[:5] for each in expected_ops()
         ]
-
-
-def test_records_may_be_a_list_too(tmp_path):
-    (path,) = put(NDTIMELINE, tmp_path)
-    records = [json.loads(line) for line in path.read_text().splitlines()]
-    before = imported(NDTIMELINE, [path])
-    path.write_text(json.dumps(records, indent=2))
-    after = imported(NDTIMELINE, [path])
-    assert ops_of(*after) == ops_of(*before)
 
 
 def test_of_tensor_parallel_peers_the_first_is_kept_and_the_others_counted(tmp_path):

@@ -182,12 +182,6 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path, text, words):
     assert words in refusal(path)
 
 
-def test_a_packed_file_that_is_cut_off_is_refused(tmp_path):
-    path = made().kernel(5, 5, launch=1).write(tmp_path, "rank0.json.gz")
-    path.write_bytes(path.read_bytes()[:-20])
-    assert "damaged or cut off" in refusal(path)
-
-
 def test_limits_hold(tmp_path, monkeypatch):
     monkeypatch.setattr(profile_events, "MAX_KERNELS", 2)
     monkeypatch.setattr(profile_events, "MAX_MARKS", 2)
@@ -398,8 +392,8 @@ def test_pipeline_profiles_have_all_their_groups_and_places():
     ("name", "step_ms"),
     [
         ("hta-ns-resolution-rank0.pt", [97.66, 95.74, 95.57, 95.66, 95.39]),
-        ("hta-nccl-1-of-2", [222.44, 219.82, 224.96]),
-        ("hta-sampled-rank0-of-128", [607.31, 622.79]),
+        pytest.param("hta-nccl-1-of-2", [222.44, 219.82, 224.96], marks=pytest.mark.nightly),
+        pytest.param("hta-sampled-rank0-of-128", [607.31, 622.79], marks=pytest.mark.nightly),
         ("tracelens-mi300-resnet-1-of-8", [18.98, 18.98, 18.55]),
     ],
 )
@@ -412,6 +406,6 @@ def test_others_profiles_have_their_true_step_times(name, step_ms):
 def test_cut_anywhere_a_profile_is_read_or_refused_in_one_line(tmp_path):
     text = gzip.decompress((SHARED_GPU / "nccl-ddp-slow-off-rank0.pt.trace.json.gz").read_bytes())
     path = tmp_path / "rank0.json"
-    for cut in np.linspace(1, len(text) - 2, 40).astype(int).tolist():
+    for cut in np.linspace(1, len(text) - 2, 12).astype(int).tolist():
         path.write_bytes(text[:cut])
         refusal(path)

@@ -101,16 +101,6 @@ def test_a_jobs_own_types_may_come_and_go():
     assert completeness(trace, sizes, own).steps == (0, 1, 2)
 
 
-def test_a_jobs_own_types_are_named_when_they_are_lost():
-    own = OpTypes((OpSpec("rollout", OpKind.COMPUTE), OpSpec("reward", OpKind.COMPUTE)))
-    sizes = Parallelism(2, 1)
-    rows = step(0, [*WORKER, GC, GC.on(start_s=3.6)], dp_size=2)
-    trace = window_factory.trace(without(rows, "gc", 1, dp_rank=1), sizes)
-    optype = np.where(trace.optype == OP_CODES["gc"], FIRST_USER_CODE + 1, trace.optype)
-    result = completeness(dataclasses.replace(trace, optype=optype), sizes, own)
-    assert reasons(result) == {0: "rank 1 (dp_rank 1, stage 0) lacks reward 1"}
-
-
 def test_steps_are_compared_only_with_equal_microbatch_counts():
     short = [row for row in WORKER if row.start_s not in (1, 3)]
     assert found(step(0, WORKER) + step(1, WORKER) + step(2, short)).steps == (0, 1, 2)
@@ -141,21 +131,6 @@ def test_annotations_are_neither_lost_nor_reports():
     silent = found(step(0, WORKER) + pauses, dp_size=2)
     assert complete.steps == (0,)
     assert reasons(silent) == {0: "rank 1 (dp_rank 1, stage 0) reported nothing"}
-
-
-def test_many_lost_operations_of_a_worker_are_counted():
-    rows = [row for row in step(0, WORKER, dp_size=2) if row.dp_rank == 0 or row.start_s < 2]
-    reason = "rank 1 (dp_rank 1, stage 0) lacks backward-compute 0 and 2 more operations"
-    assert reasons(found(rows, dp_size=2)) == {0: reason}
-
-
-def test_rows_in_any_order_and_steps_far_apart_are_the_same_steps():
-    sizes = Parallelism(2, 1)
-    trace = window_factory.trace(
-        step(5, WORKER, dp_size=2) + step(10**15, WORKER, dp_size=2), sizes
-    )
-    order = np.random.default_rng(1).permutation(trace.num_ops)
-    assert completeness(trace.select(order), sizes).steps == (5, 10**15)
 
 
 def test_more_rows_than_numbers_allow_for_are_refused():

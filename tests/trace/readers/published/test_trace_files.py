@@ -12,7 +12,7 @@ from app.synth.job import SimulatedJob
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
 from app.trace.readers.published import trace_files
-from app.trace.window import TRACE_DTYPES, Trace
+from app.trace.window import Trace
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 MADE = SimulatedJob(Parallelism(2, 2), 2, name="small")
@@ -90,43 +90,6 @@ def test_a_step_that_lacks_one_operation_is_skipped_and_named(tmp_path):
     (skipped,) = window.skipped
     assert (skipped.step, skipped.missing) == (2, (1,))
     assert skipped.reason == "rank 1 (dp_rank 1, stage 0) lacks forward-compute 1"
-
-
-def test_a_step_without_one_of_its_workers_is_skipped_and_named(tmp_path):
-    trace = MADE.make([1, 2, 3])
-    path = written(tmp_path, trace.select(~rows_where(trace, step=1, rank=3)))
-    window = trace_files.read(path, is_imputed=False)
-    assert (window.steps, window.first_step, window.missing) == ((2, 3), 1, [3])
-    assert window.skipped[0].reason == "rank 3 (dp_rank 1, stage 1) reported nothing"
-
-
-def test_a_loss_is_seen_without_other_replicas_to_compare_with(tmp_path):
-    made = SimulatedJob(Parallelism(1, 2), 3)
-    trace = made.make([1, 2, 3])
-    gone = rows_where(trace, step=3, stage=1, optype=OP_CODES["backward-send"], seq_id=2)
-    path = written(tmp_path, trace.select(~gone), made.job)
-    window = trace_files.read(path, is_imputed=False)
-    assert window.steps == (1, 2)
-    assert "backward-send 2" in window.skipped[0].reason
-
-
-def test_steps_with_fewer_microbatches_are_no_loss(tmp_path):
-    parts = MADE.make([1, 2, 3]), SimulatedJob(Parallelism(2, 2), 1).make([4])
-    both = Trace(
-        **{name: np.concatenate([getattr(p, name) for p in parts]) for name in TRACE_DTYPES}
-    )
-    assert trace_files.read(written(tmp_path, both)).steps == (1, 2, 3, 4)
-
-
-def test_pauses_that_only_some_workers_had_are_no_loss(tmp_path):
-    trace = MADE.make([1, 2])
-    pause = trace.select(np.array([0]))
-    pause.optype[:] = OP_CODES["gc-pause"]
-    parts = (trace, pause)
-    both = Trace(
-        **{name: np.concatenate([getattr(p, name) for p in parts]) for name in TRACE_DTYPES}
-    )
-    assert trace_files.read(written(tmp_path, both)).steps == (1, 2)
 
 
 def test_a_trace_without_one_whole_step_is_refused(tmp_path):

@@ -80,13 +80,6 @@ def test_skipped_steps_have_no_origin(tmp_path):
     assert trace_files.read(path).steps == (0, 1, 2)
 
 
-def test_workers_without_a_name_are_on_an_unknown_host(tmp_path):
-    window = a_window()
-    some = {worker: host for worker, host in window.hosts.items() if worker != (1, 1)}
-    again = trace_files.read(write(replace(window, hosts=some), tmp_path / "a.parquet"))
-    assert again.hosts == some
-
-
 NUM_OPS = JOB.trace.num_ops
 
 

@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from app.errors import InvalidTrace
 from app.synth.job import SimulatedJob
@@ -67,12 +66,6 @@ def test_the_files_hold_names_and_the_chunk_in_the_whole_model(tmp_path):
     of_computes = {(stage, gmc) for name, stage, gmc in rows if name == "forward-compute"}
     assert of_computes == {(0, 0), (1, 1)}
     assert table["gmc"][table["optype"].index("kv-send")] == -1
-
-
-def test_a_job_without_own_types_has_the_meta_file_that_everybody_reads(tmp_path):
-    path = tmp_path / "trace-usual.parquet"
-    trace_files.write(SimulatedJob(SIZES, 2).make([1]), Job.of("usual", SIZES), path)
-    assert "op_types" not in yaml.safe_load((tmp_path / "meta-usual.yaml").read_text())
 
 
 def test_without_its_meta_file_an_own_type_is_unknown(tmp_path):

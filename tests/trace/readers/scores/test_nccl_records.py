@@ -4,9 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from app.cli import app
 from app.trace.collectives import RankGroup, RankPlace
 from app.trace.readers.input_file import BodyText
 from app.trace.readers.scores import nccl_inspector
@@ -118,17 +116,3 @@ def test_collectives_beyond_the_limit_are_counted():
     )
     assert table.num_left_out == 4
     assert table.collectives() is None
-
-
-def test_import_command_names_the_rank_waited_for(tmp_path):
-    for name, content in nccl_inspector.sample().items():
-        (tmp_path / name).write_bytes(content)
-    files = [str(path) for path in sorted(tmp_path.iterdir())]
-    result = CliRunner().invoke(app, ["import", "nccl-inspector", *files])
-    assert result.exit_code == 0, result.output
-    told = result.stdout[result.stdout.index("waited for, over 2 collectives") :].splitlines()
-    assert [line.split() for line in told[2:]] == [
-        ["GROUP", "RANK", "HOST", "LATE", "OTHERS", "WAITED", "FOR", "IT", "IT", "WAITED"],
-        ["0x7f", "1", "host-b", "2", "of", "2", "1.7", "ms", "0", "ms"],
-        ["0x7f", "0", "host-a", "0", "of", "2", "0", "ms", "1.7", "ms"],
-    ]

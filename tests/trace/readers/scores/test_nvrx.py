@@ -1,6 +1,5 @@
 """Straggler reports of the Resiliency Extension: as its users write them, and as it logs them."""
 
-import gzip
 import json
 
 import pytest
@@ -8,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidTrace
-from app.trace.readers.importing import ImportOptions, MissingData
-from app.trace.readers.input_file import BodyText, FileText, lines_of
-from app.trace.readers.scores import nvrx
+from app.trace.readers.importing import MissingData
+from app.trace.readers.input_file import lines_of
 from app.trace.readers.scores.score_report import Score
 from tests.trace.readers.scores.score_texts import by, read_nvrx
 
@@ -180,42 +178,6 @@ def test_names_are_one_line_of_bounded_length():
         "a\N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}b"
     )
     assert len(report.scores[0].node) == 128
-
-
-def test_gzipped_files_are_read_and_damage_is_reported(tmp_path):
-    packed = gzip.compress(nvrx.sample()["reports.jsonl"])
-    whole, cut = tmp_path / "whole.jsonl.gz", tmp_path / "cut.jsonl.gz"
-    whole.write_bytes(packed)
-    cut.write_bytes(packed[:-20])
-    opened = nvrx.open_files([whole], ImportOptions(name="a job"))
-    described = opened.describe()
-    assert (described.name, described.num_scores) == ("a job", len([*opened.scores()]))
-    for path, said in (
-        (cut, "cut.jsonl.gz: the gzip file is damaged"),
-        (tmp_path, "cannot be read"),
-    ):
-        with pytest.raises(InvalidTrace, match=said):
-            nvrx.open_files([path], ImportOptions()).describe()
-
-
-def test_a_line_is_bounded():
-    text = BodyText("a", b"x" * 30 + b"\nend\n" + b"y" * 8)
-    lines = [(line.number, line.text, line.is_whole) for line in text.lines(8)]
-    assert lines == [(1, b"x" * 9, False), (2, b"end", True), (3, b"y" * 8, True)]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [b"one\r\ntwo\n\nlast", b"\xef\xbb\xbfone\ntwo\n", b"", b"a" * 70_000 + b"\n" + b"b" * 9],
-)
-def test_the_same_lines_whatever_packs_them(body, tmp_path):
-    path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(body))
-    lines = [*FileText(path).lines()]
-    assert lines == [*BodyText("a", body).lines()]
-    wanted = body.removeprefix(b"\xef\xbb\xbf").replace(b"\r", b"").splitlines()
-    assert [line.text for line in lines] == wanted
-    assert [line.number for line in lines] == list(range(1, len(wanted) + 1))
 
 
 @given(st.lists(st.binary(max_size=7), max_size=6), st.integers(0, 4))
