@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
@@ -85,14 +84,6 @@ def fault(spoil: Fault) -> Fault:
 
 
 @fault
-def a_column_is_missing(files: Files) -> str:
-    name = files.random_column()
-    del files.columns[name]
-    files.write_rows(files.columns)
-    return rf"column {name} is missing; add it"
-
-
-@fault
 def a_column_is_repeated(files: Files) -> str:
     name = files.random_column()
     table = pa.table(files.columns)
@@ -109,39 +100,11 @@ def a_column_is_of_another_type(files: Files) -> str:
 
 
 @fault
-def a_whole_number_is_a_fraction(files: Files) -> str:
-    name = files.rng.choice(["step", "dp_rank", "stage", "rank", "seq_id", "mc", "mb_id"])
-    files.columns[name] = [value + 0.5 for value in files.columns[name]]
-    files.write_rows(files.columns)
-    return rf"column {name} is double; want whole numbers"
-
-
-@fault
-def a_value_is_null(files: Files) -> str:
-    return files.set_one(files.random_column(), None) + "are null; give every row a value"
-
-
-@fault
 def a_column_has_no_value(files: Files) -> str:
     name = files.random_column()
     files.columns[name] = [None] * len(files.columns[name])
     files.write_rows(files.columns)
     return rf"column {name}, rows 0, 1, 2 and [\d,]+ more are null; give every row a value"
-
-
-@fault
-def a_duration_is_negative(files: Files) -> str:
-    value = -files.rng.choice([1e-9, 0.5, 1e9])
-    return files.set_one("duration", value) + "are negative; an operation ends after its start"
-
-
-@fault
-def a_time_is_not_finite(files: Files) -> str:
-    name = files.rng.choice(["start_ts", "duration"])
-    value = files.rng.choice([float("nan"), float("inf"), float("-inf")])
-    if name == "duration" and value < 0:
-        value = float("inf")
-    return files.set_one(name, value) + "are not finite; give seconds"
 
 
 @fault
@@ -163,28 +126,6 @@ def all_times_are_huge(files: Files) -> str:
 def a_number_is_negative(files: Files) -> str:
     name = files.rng.choice(["seq_id", "dp_rank", "stage", "rank", "step"])
     return files.set_one(name, -1) + "are below 0; number from 0 up"
-
-
-@fault
-def a_chunk_is_below_minus_one(files: Files) -> str:
-    return files.set_one(files.rng.choice(["mc", "mb_id"]), -2) + "are below -1; number from -1"
-
-
-@fault
-def a_number_exceeds_its_column_type(files: Files) -> str:
-    name, limit = files.rng.choice(
-        [("dp_rank", 2**31), ("stage", 2**15), ("seq_id", 2**31), ("mc", 2**15), ("rank", 2**62)]
-    )
-    files.columns[name] = np.array(files.columns[name], np.int64).tolist()
-    return files.set_one(name, limit) + rf"are above {'[0-9,]+'}; "
-
-
-@fault
-def rows_are_repeated(files: Files) -> str:
-    row = files.random_row()
-    files.write_rows({name: [*values, values[row]] for name, values in files.columns.items()})
-    again = len(files.columns["step"])
-    return rf"column seq_id, row {again} repeats row {row} .*, 1 rows in all; keep one of each"
 
 
 @fault
@@ -227,14 +168,6 @@ def a_seq_id_is_skipped(files: Files) -> str:
 
 
 @fault
-def a_seq_id_is_far_too_large(files: Files) -> str:
-    row = files.random_row()
-    files.columns["seq_id"][row] = 2**30
-    files.write_rows(files.columns)
-    return r"columns dp_rank, stage and seq_id, .* all three count from 0 without gaps"
-
-
-@fault
 def sends_have_no_receives(files: Files) -> str:
     files.filter_rows(lambda row: row["optype"] != "forward-recv")
     return "forward-send.*; record" if files.sizes.pp_size > 1 else ""
@@ -252,12 +185,6 @@ def operations_wait_in_a_cycle(files: Files) -> str:
             row["start_ts"] += ends_s
     files.write_rows(pa.Table.from_pylist(rows))
     return r"wait for each other in a circle, .*(forward|backward)-.*; record"
-
-
-@fault
-def an_operation_is_of_an_unknown_type(files: Files) -> str:
-    name = files.rng.choice(["coffee-break", "", "forward-compute ", "Forward-Compute", "前"])
-    return files.set_one("optype", name) + rf"are of an unknown type \('{name}'\); use one of forw"
 
 
 @fault
@@ -289,25 +216,6 @@ def all_times_are_zero(files: Files) -> str:
 
 
 @fault
-def there_are_no_rows(files: Files) -> str:
-    files.write_rows(pq.read_table(files.trace).slice(0, 0))
-    return "has no rows; record at least one step"
-
-
-@fault
-def the_file_is_empty(files: Files) -> str:
-    files.trace.write_bytes(b"")
-    return "is no whole parquet file; copy or record it again"
-
-
-@fault
-def the_file_is_cut_off(files: Files) -> str:
-    content = files.trace.read_bytes()
-    files.trace.write_bytes(content[: files.rng.randrange(len(content))])
-    return "copy or record it again"
-
-
-@fault
 def the_file_is_garbage(files: Files) -> str:
     around = files.rng.choice([b"", b"PAR1"])
     files.trace.write_bytes(around + files.rng.randbytes(200) + around)
@@ -315,28 +223,10 @@ def the_file_is_garbage(files: Files) -> str:
 
 
 @fault
-def the_file_is_text(files: Files) -> str:
-    files.trace.write_text("step,optype,start_ts\n" * files.rng.randrange(1, 50))
-    return "is no whole parquet file; copy or record it again"
-
-
-@fault
 def the_file_is_a_folder(files: Files) -> str:
     files.trace.unlink()
     files.trace.mkdir()
     return "cannot be read.*; name a parquet file"
-
-
-@fault
-def the_file_is_missing(files: Files) -> str:
-    files.trace.unlink()
-    return "No such file or directory; name a parquet file"
-
-
-@fault
-def the_meta_file_is_empty(files: Files) -> str:
-    files.meta.write_text(files.rng.choice(["", "\n", "# nothing\n", "---\n", "[]"]))
-    return "meta-odd.yaml: want lines like 'dp_size: 4'"
 
 
 @fault
@@ -360,31 +250,8 @@ def the_meta_file_is_not_yaml(files: Files) -> str:
 
 
 @fault
-def the_meta_file_lacks_dp_size(files: Files) -> str:
-    files.meta.write_text("trial_name: x\n")
-    return "meta-odd.yaml: dp_size is missing; add it"
-
-
-@fault
 def a_size_is_invalid(files: Files) -> str:
     size = files.rng.choice(["two", 0, -3, 2.5, True, [2], {"a": 1}, "\x1b[2J"])
     name = files.rng.choice(["dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size"])
     files.change_meta(**{name: size})
     return rf"meta-odd.yaml: {name} is .*; give a whole number, 1 or more"
-
-
-@fault
-def the_world_size_is_wrong(files: Files) -> str:
-    files.change_meta(world_size=files.sizes.world_size + files.rng.choice([1, 10**30]))
-    return (
-        rf"meta-odd.yaml: world_size is \d+, but .* is {files.sizes.world_size}; correct the sizes"
-    )
-
-
-@fault
-def the_meta_file_belongs_to_another_trace(files: Files) -> str:
-    name = files.rng.choice(["dp_size", "pp_size"])
-    # One more dp rank could be one that recorded nothing.
-    size = getattr(files.sizes, name) + files.rng.choice([10, 100, 10**4])
-    files.change_meta(**{name: size, "world_size": None})
-    return rf"{name} is {size}, but the trace's highest .*; correct the meta file"

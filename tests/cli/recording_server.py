@@ -34,6 +34,7 @@ class RecordingServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or bodies wait 40 ms for the client's ACK
     server: RecordingServer
 
     def handle_call(self):

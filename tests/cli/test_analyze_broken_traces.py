@@ -4,8 +4,6 @@ import dataclasses
 import json
 import random
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -65,7 +63,7 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_each_fault_is_reported_with_file_position_and_remedy(name, seed, tmp_path):
     files = good_trace(tmp_path, seed)
     words = FAULTS[name](files)
@@ -195,13 +193,6 @@ def test_incomplete_step_cannot_be_chosen(tmp_path):
     assert "(dp_rank 0, stage 1) reported nothing" in line
 
 
-def test_result_never_overwrites_an_input_file(tmp_path):
-    files = good_trace(tmp_path)
-    for path in (files.trace, files.meta):
-        line = refused(files, "--json", str(path), "--meta", str(files.meta))
-        assert line.endswith("this is an input file; name another file")
-
-
 @pytest.mark.parametrize("out", ["none/result.json", "folder", "file/result.json"])
 def test_unwritable_result_path_is_refused(tmp_path, out):
     files = good_trace(tmp_path)
@@ -209,17 +200,3 @@ def test_unwritable_result_path_is_refused(tmp_path, out):
     (tmp_path / "file").write_text("")
     line = refused(files, "--json", str(tmp_path / out))
     assert f"{tmp_path / out}: cannot be written" in line
-
-
-def test_error_of_the_process_is_one_line(tmp_path):
-    files = good_trace(tmp_path)
-    files.columns["optype"][4] = "\x1b[2J"
-    files.write_rows(files.columns)
-    done = subprocess.run(
-        [sys.executable, "-m", "app.cli", "analyze", str(files.trace)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert r"column optype, rows 4 are of an unknown type" in one_line(done.stdout, done.stderr)

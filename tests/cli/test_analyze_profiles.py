@@ -1,6 +1,5 @@
 """`paceline analyze` on plain profiles."""
 
-import gzip
 import json
 
 import pytest
@@ -52,15 +51,6 @@ def test_the_result_is_written_as_json(tmp_path):
     assert json.loads(alone.stdout)["steps"] == [1, 2]
 
 
-@pytest.mark.parametrize("group", ["[/x]", "[red]a"])
-def test_brackets_in_a_group_name_are_not_markup(tmp_path, group):
-    paths = made(tmp_path, [6000] * 4)
-    for path in paths:
-        content = gzip.decompress(path.read_bytes())
-        path.write_bytes(gzip.compress(content.replace(b"default_pg", group.encode())))
-    assert f"all-reduce {group} [0-3]" in shown(*paths)
-
-
 def test_unreadable_profile_is_skipped_by_name(tmp_path):
     paths = made(tmp_path, [6000, 9000, 6000, 6000])
     paths[2].write_text("{")
@@ -99,10 +89,6 @@ def test_control_characters_in_names_never_reach_the_terminal(tmp_path):
     evil = "\x1b[2Jdp"
     profile.all_reduce(60, 90, launch=2, ranks=[0, 1], **{"Process Group Description": evil})
     assert "\x1b" not in run(profile.write(tmp_path)).stdout
-
-
-def test_missing_file_is_refused(tmp_path):
-    assert "gone.json: cannot be read" in refused(tmp_path / "gone.json")
 
 
 @needs_profiles

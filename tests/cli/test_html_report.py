@@ -36,16 +36,3 @@ def test_script_of_a_report_has_the_major_version_of_the_installed_plotly():
     installed = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_text()
     major = [re.findall(r"plotly\.js .*v(\d+)", each[:200]) for each in (script, installed)]
     assert major[0] == major[1] != []
-
-
-def test_report_never_overwrites_an_input_file(trace):
-    done = paceline("analyze", str(trace), "--html", str(trace))
-    assert done.exit_code != 0
-    assert "--html" in done.stderr
-    assert "this is an input file" in " ".join(done.stderr.split())
-
-
-def test_unwritable_report_path_is_refused(trace, tmp_path):
-    done = paceline("analyze", str(trace), "--html", str(tmp_path / "none" / "report.html"))
-    assert done.exit_code != 0
-    assert "cannot be written" in " ".join(done.stderr.split())

@@ -19,11 +19,8 @@ WRITING = [
     ["timeline", "TRACE", "--out", "OUT"],
 ]
 PRINTING = [
-    ["analyze", "TRACE"],
     ["analyze", "TRACE", "--json", "-"],
-    ["what-if", "TRACE", "--edit", "ideal"],
-    ["what-if", "TRACE", "--edit", "ideal", "--json", "-"],
-    ["critical-path", "TRACE"],
+    pytest.param(["critical-path", "TRACE"], marks=pytest.mark.nightly),
 ]
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.cli.pushing import due_rows, gapless_timeline, push
+from app.cli.pushing import gapless_timeline, push
 from app.engine.report import analyse, report_as_json
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
@@ -98,18 +98,6 @@ def test_operations_are_pushed_right_after_their_end():
         assert ends_s <= recorded_s < ends_s + 0.06
 
 
-def test_infinite_speed_never_waits():
-    timeline = gapless_timeline(two_short_steps())
-    clock = ManualClock()
-    assert list(due_rows(timeline, math.inf, clock)) == [slice(0, 4)]
-    assert clock.now_s() == 100.0
-
-
-def test_step_is_declared_done_after_its_last_operation():
-    (recorder,) = push_all(gapless_timeline(two_short_steps()), 1, speed=math.inf)
-    assert recorder.done == [(3, 2), (9, 4)]
-
-
 def test_every_worker_pushes_its_own_operations_with_their_ids():
     simulated = SimulatedJob(Parallelism(2, 3), 2)
     whole = Window(simulated.job, 1, 0, (0, 1), simulated.make([0, 1]), state="complete")
@@ -138,7 +126,7 @@ def as_consumed(timeline):
     )
 
 
-@pytest.mark.parametrize("name", ["AR", "ST", "flap", "inter", "ovlp", "puredp", "purepp"])
+@pytest.mark.parametrize("name", ["AR", "flap", "inter", "ovlp"])
 @needs_shared
 def test_nanoseconds_change_no_figure_of_the_published_traces(name):
     whole = trace_files.read(SHARED_TRACES / f"trace-{name}.parquet")

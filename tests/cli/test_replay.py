@@ -135,13 +135,6 @@ def test_invalid_options_are_refused(tmp_path, arguments, message):
     assert message in result.stderr
 
 
-def test_missing_token_error_names_the_token_file(tmp_path):
-    environment = {"PACELINE_DATA_DIR": str(tmp_path / "nothing"), "PACELINE_TOKEN": None}
-    result = CliRunner().invoke(app, ["replay", str(recorded(tmp_path))], env=environment)
-    assert result.exit_code == 2
-    assert "nothing/token" in result.stderr
-
-
 def test_the_data_directorys_token_is_used(tmp_path):
     (tmp_path / "token").write_text(TOKEN + "\n")
     environment = {"PACELINE_DATA_DIR": str(tmp_path), "PACELINE_TOKEN": None}

@@ -7,22 +7,11 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.store import windows
-from app.store.database import Store
-from app.store.migrations import migrate
 from tests.store.factories import register, window
 
 DAY_S = 86_400.0
 TIMES_S = {"recorded": [1.25], "simulated": [1.25], "ideal": [1.0]}
 RESULT = {"slowdown": 1.25, "steps": [0], "step_time_s": TIMES_S, "skipped_steps": []}
-
-
-@pytest.fixture
-def store(tmp_path):
-    url = f"sqlite:///{tmp_path / 'paceline.db'}"
-    migrate(url)
-    store = Store(url)
-    yield store
-    store.close()
 
 
 @pytest.fixture

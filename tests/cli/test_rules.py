@@ -7,8 +7,6 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.store import windows
-from app.store.database import Store
-from app.store.migrations import migrate
 from tests.alerts.alert_factories import finding, result
 from tests.store.factories import register, window
 
@@ -26,15 +24,6 @@ RULES = """rules:
     on: stalled
 """
 NOON_S = 1_700_000_000.0
-
-
-@pytest.fixture
-def store(tmp_path):
-    url = f"sqlite:///{tmp_path / 'paceline.db'}"
-    migrate(url)
-    store = Store(url)
-    yield store
-    store.close()
 
 
 @pytest.fixture
@@ -151,14 +140,6 @@ def test_muted_alerts_are_counted_but_not_listed(rules, file, store):
         ("firing", "1-0"),
         ("resolved", "1-24"),
     ]
-
-
-def test_alert_events_of_all_jobs_are_sorted_by_time(rules, file, store):
-    job(store, "llm-a", [1.0, 1.3, 1.3, 1.0])
-    job(store, "llm-b", [1.3, 1.3, 1.0])
-    found = json.loads(rules("test", file, "--json").stdout)["rules"]["slow"]
-    assert [each["at"] for each in found] == sorted(each["at"] for each in found)
-    assert [each["job"] for each in found] == ["llm-b", "llm-a", "llm-b", "llm-a"]
 
 
 def test_step_time_rule_compares_with_earlier_windows(rules, file, store):

@@ -8,17 +8,14 @@ from app.cli import app
 from app.store.alerting import receivers
 from app.store.credentials.sealing import new_key, parse_keys
 from app.store.database import Store
-from app.store.migrations import migrate
 from tests.store.factories import webhook_receiver
 
 OLD, NEW = new_key(), new_key()
 
 
 @pytest.fixture
-def paceline(tmp_path):
-    url = f"sqlite:///{tmp_path / 'paceline.db'}"
-    migrate(url)
-    store = Store(url, keys=parse_keys(OLD, "test"))
+def paceline(tmp_path, store_url):
+    store = Store(store_url, keys=parse_keys(OLD, "test"))
     with store.write() as conn:
         receivers.add(conn, webhook_receiver("sealed"))
         receivers.add(conn, webhook_receiver("plain"))

@@ -114,11 +114,6 @@ def test_answer_is_printed_as_sentences_and_tables(trace):
     assert "costs" in what_if(trace, "--edit", "factor=2").stdout
 
 
-def test_operations_without_a_counterpart_are_counted(trace):
-    result = what_if(trace, "--edit", "stage=1 from=0/0", env={"COLUMNS": "120"})
-    assert "changes 6 operations; 4 have no counterpart and keep theirs" in result.stdout
-
-
 def test_edits_from_a_file_precede_edit_options(trace, tmp_path):
     edit = {"select": {"op_types": ["pp-comm"]}, "change": {"kind": "set", "value": 0}}
     body = json.dumps({"edits": [edit]})
@@ -129,12 +124,6 @@ def test_edits_from_a_file_precede_edit_options(trace, tmp_path):
     assert json_answer(trace, "--edits", "-", input=body) == expected
     both = json_answer(trace, "--edits", str(file), "--edit", "op=pp-comm add=1")
     assert both["step_time_s"]["what_if"] == pytest.approx([8.5, 8.5])
-
-
-def test_json_to_a_file_still_prints_the_answer(trace, tmp_path):
-    result = what_if(trace, "--edit", "ideal", "--json", str(tmp_path / "answer.json"))
-    assert "A step of a-job" in result.stdout
-    assert json.loads((tmp_path / "answer.json").read_text())["window"] == "1-3"
 
 
 @pytest.mark.parametrize(
@@ -169,8 +158,3 @@ def test_invalid_edit_files_are_refused(trace, tmp_path, content, words):
 )
 def test_invalid_questions_are_refused_in_one_line(trace, arguments, words):
     assert words in refusal(trace, *arguments)
-
-
-def test_help_has_an_example():
-    shown = CliRunner().invoke(app, ["what-if", "--help"], env={"COLUMNS": "120"}).stdout
-    assert "Example: paceline what-if" in shown

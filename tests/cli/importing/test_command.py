@@ -3,20 +3,16 @@
 import json
 import resource
 
-import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from app.cli import app
-from app.diagnosis.job_history import History
-from app.monitor import analysed
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN
 from app.trace.readers.published import trace_files
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS
 from app.trace.readers.sample_job import sample_ops
 from tests.cli.recording_server import TOKEN, running_server
-from tests.shared_traces import SHARED_TRACES, needs_shared
 from tests.trace.readers.samples import put
 
 
@@ -90,26 +86,6 @@ def test_duplicate_input_files_are_refused(wanted, tmp_path, monkeypatch):
     line = refused("ndtimeline", path, copy, *wanted)
     assert "are there twice" in line
     assert "give each file once" in line
-
-
-@needs_shared
-@pytest.mark.parametrize("name", ["ST", "inter", "ovlp", "puredp"])
-def test_imported_published_trace_keeps_rows_and_figures(name, tmp_path):
-    source, out = SHARED_TRACES / f"trace-{name}.parquet", tmp_path / f"trace-{name}.parquet"
-    assert run("published", source, "--out", out).exit_code == 0
-    assert sorted_rows(out) == sorted_rows(source)
-    assert figures(out) == figures(source)
-
-
-def sorted_rows(path):
-    table = pq.read_table(path).to_pydict()
-    names = sorted(set(table) - {"host", "start_ns"})
-    return names, sorted(zip(*(table[name] for name in names), strict=True))
-
-
-def figures(path):
-    _, result, _ = analysed(trace_files.read(path), History())
-    return json.dumps(result)
 
 
 def test_push_creates_a_job_with_one_ended_run(tmp_path):

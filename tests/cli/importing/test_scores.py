@@ -211,18 +211,6 @@ def test_scores_are_sent_to_a_job(reports, server, push_options):
     assert (worst["step"], worst["at"]) == (100, "2025-09-21T14:13:20.500000Z")
 
 
-def test_scores_beyond_the_report_limit_are_dropped_and_counted(server, push_options, tmp_path):
-    path = tmp_path / "many.jsonl"
-    scores = {str(rank): 1.0 for rank in range(MAX_SCORES + 3)} | {"10001": 0.5}
-    path.write_text(json.dumps({"gpu_relative_perf_scores": scores}))
-    result = paceline("import", "nvrx", path, *push_options)
-    assert result.exit_code == 0, result.stderr
-    assert "10,000 scores" in result.stdout
-    assert "3 less severe ones were left out" in result.stdout
-    with Paceline(server, TOKEN) as client:
-        assert client.scores(push_options[-1], rank=10_001).all()[0]["score"] == 0.5
-
-
 def test_score_report_fits_the_request_size_limit():
     long = Score(1, "ü" * 128, "s", "m", None, 1.0, 1.0, 0.5, 2.0, 1, 1, None, None)
     sent = fit_report([long] * MAX_SCORES)

@@ -1,10 +1,9 @@
 import io
 import re
 
-import pytest
 from rich.console import Console
 
-from app.cli.terminal.blocks import StepBlocks, WorkerHeatmap, cell_style, colour
+from app.cli.terminal.blocks import StepBlocks, WorkerHeatmap
 from app.cli.terminal.result import figures
 from app.engine.report import analyse, report_as_json
 from tests.api.recorded import window
@@ -59,22 +58,3 @@ def test_skipped_steps_are_listed_with_their_reason():
     assert lines[1].endswith("slowest is step 6 at 1.50\u00d7")
     assert lines[2] == "step 5 is left out: rank 3 reported nothing"
     assert lines[-1] == "and 2 more steps are left out"
-
-
-@pytest.mark.parametrize(
-    ("slowdown", "red_green_blue"),
-    [
-        (0.7, (0x26, 0x2B, 0x32)),
-        (1.02, (0x26, 0x2B, 0x32)),
-        (1.2, (0xAE, 0x65, 0x1D)),
-        (1.25, (0xCA, 0x76, 0x2A)),
-        (9.0, (0xFF, 0xE6, 0xBC)),
-    ],
-)
-def test_colour_scale_is_fixed_and_interpolated(slowdown, red_green_blue):
-    assert colour(slowdown) == pytest.approx(red_green_blue, abs=1)
-
-
-def test_text_is_dark_on_bright_cells():
-    assert cell_style(1.0).startswith("#ECEEF2")
-    assert cell_style(1.5).startswith("#0D0F12")
