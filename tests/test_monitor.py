@@ -131,13 +131,6 @@ def test_steps_with_circular_waits_are_skipped_with_that_reason():
     assert seen.facts.verdict is None
 
 
-def test_log_line_names_window_epoch_and_revision():
-    with structlog.testing.capture_logs([structlog.contextvars.merge_contextvars]) as lines:
-        observe(replace(circle(), revision=3))
-    [line] = lines
-    assert (line["window"], line["epoch"], line["revision"]) == ("1-0", 1, 3)
-
-
 @pytest.mark.parametrize("error", [StopIteration, RuntimeError, AttributeError, AssertionError])
 def test_error_in_the_diagnosis_keeps_the_figures(monkeypatch, error):
     def fails(*_):
