@@ -11,7 +11,9 @@ def pg_server():
         yield url
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.nightly)]
+)
 def database_url(request, tmp_path_factory):
     """An empty database."""
     if request.param == "sqlite":

@@ -1,7 +1,6 @@
 """A whole Paceline on loopback: real queue server, API and consumer as processes, real store."""
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ _READY_WITHIN_S = 60.0
 
 
 class Stack:
-    """Start, kill and restart each process of one Paceline."""
+    """The processes of one Paceline, until the block ends."""
 
     def __init__(self, directory: Path, database_url: str, **settings: str) -> None:
         self.port = free_port()
@@ -28,7 +27,7 @@ class Stack:
         self._queue = EmbeddedQueue(directory)
         self._directory = directory
         self._settings = settings
-        self._processes: dict[str, WarmProcess] = {}
+        self._processes: list[WarmProcess] = []
         self.http = httpx.Client(
             base_url=f"{self.url}/api/v1",
             headers={"Authorization": f"Bearer {TOKEN}"},
@@ -40,8 +39,7 @@ class Stack:
         self._redis_url = self._queue.start()
         try:
             self._run("migrate").wait(_READY_WITHIN_S)
-            self.start("api")
-            self.start("consumer")
+            self._processes = [self._run("api"), self._run("consumer")]
             wait_until(self.answers, "the API answers")
         except BaseException:
             self.__exit__()  # else the processes would outlive the test
@@ -50,7 +48,7 @@ class Stack:
 
     def __exit__(self, *_: object) -> None:
         self.http.close()
-        for process in self._processes.values():
+        for process in self._processes:
             process.kill()
             process.wait()
         self._queue.stop()
@@ -62,23 +60,6 @@ class Stack:
         except httpx.TransportError:
             return False
         return answer.status_code == 200
-
-    def start(self, name: str) -> None:
-        """Start "api", "consumer" or "queue"."""
-        if name == "queue":
-            self._redis_url = self._queue.start()
-        else:
-            self._processes[name] = self._run(name)
-
-    def kill(self, name: str) -> None:
-        """kill -9, like the out-of-memory killer."""
-        if name == "queue":
-            assert self._queue.pid is not None
-            os.kill(self._queue.pid, signal.SIGKILL)
-            return
-        process = self._processes.pop(name)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
 
     def get(self, path: str, **params: Any) -> Any:
         """The JSON body of a GET."""

@@ -15,7 +15,13 @@ from tests.e2e.stack import TOKEN, Stack, wait_until
 from tests.result_comparison import agree
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
-TRACES = ("AR", "ST", "ovlp", "puredp", "purepp", "flap", "inter")
+TRACES = (
+    "ST",
+    *(
+        pytest.param(name, marks=pytest.mark.nightly)
+        for name in ("AR", "ovlp", "puredp", "purepp", "flap", "inter")
+    ),
+)
 # All figures of a result except the recorded step time and those derived from it or from recorded
 # starts; the other fields name the window and its job.
 FIGURES = (

@@ -123,6 +123,7 @@ def hits(secrets: Mapping[str, str], found: Mapping[str, bytes]) -> set[tuple[st
     }
 
 
+@pytest.mark.nightly
 def test_no_secret_is_in_files_logs_backup_or_command_lines_of_serve(tmp_path):
     with receiver() as hook, mail_server() as mailbox:
         settings = settings_for(hook, mailbox.port)
