@@ -1,4 +1,3 @@
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -118,18 +117,6 @@ def test_a_slow_worker_keeps_its_speed_and_gives_away_nothing_for_it(slow_case):
 def test_a_replaced_worker_takes_the_work_that_is_moved_to_it(slow_case):
     changes = [fix_of(each(slow_case)).change for each in (balance_sequences, replace_worker)]
     assert 100 * abs(slow_case.step_s_with(*changes) - achieved_s(JOB)) / slow_case.step_s < 2.5
-
-
-def test_what_to_paste_is_the_fitted_cost_and_the_slowest_step(case):
-    fix = fix_of(balance_sequences(case))
-    sampler, step, slime = fix.paste
-    assert "e-11 * sum(s * s for s in each)" in sampler.text
-    assert slime.text == "--use-dynamic-batch-size --balance-by-flops"
-    found = json.loads(step.text)
-    assert found["step"] == case.replay.steps[int(case.replay.simulated_s.argmax())]
-    assert [len(each) for each in found["dp_ranks"]] == [8] * 4
-    every = sorted(tuple(each) for rank in found["dp_ranks"] for each in rank)
-    assert every == [(dp_rank, number) for dp_rank in range(4) for number in range(8)]
 
 
 def test_lengths_that_were_not_sent_are_asked_for():

@@ -1,7 +1,6 @@
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from app.advice.fix import AdviceCase
@@ -10,7 +9,6 @@ from app.advice.move_microbatches import (
     move_microbatches,
     pastes,
     torch_takes,
-    weights,
 )
 from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
 from app.synth.costs import OperationCosts
@@ -85,13 +83,6 @@ def test_interleaved_counts_stay_whole_rounds():
     counts = best_counts(model)
     assert all(count % 4 == 0 for count in counts)
     assert sum(counts) == 64
-
-
-def test_weighted_mean_of_replicas_is_the_mean_of_all_microbatches():
-    counts, rng = [2, 5, 4], np.random.default_rng(3)
-    losses = [rng.normal(size=count) for count in counts]
-    means = [each.mean() * weight for each, weight in zip(losses, weights(counts), strict=True)]
-    assert np.mean(means) == pytest.approx(np.concatenate(losses).mean())
 
 
 def test_pasted_loop_gives_the_gradient_of_the_whole_batch():

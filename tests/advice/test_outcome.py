@@ -175,13 +175,6 @@ def test_end_of_the_run_makes_fewer_windows_final(replacing, other_hosts):
     assert finish_run(replacing.tracked, 1) == replacing.tracked
 
 
-def test_new_cause_after_the_fix_is_noted(replacing, other_hosts):
-    job = replace(BETTER, faults=(SlowNic(2, 0, 6.0),))
-    windows = in_row(job, epoch=2, hosts=other_hosts)
-    assert any("slow-link" in each.causes for each in windows)
-    assert after(replacing.tracked, *windows).note == "found since: slow-link"
-
-
 def renamed(hosts):
     return {worker: f"{host}-xk2p" for worker, host in hosts.items()}
 
@@ -242,12 +235,6 @@ def test_predicted_split_is_noticed_by_the_shares_of_the_stages(splitting):
     assert splitting.speed_up > 1.1
     work = [10 / 37, 9 / 37, 9 / 37, 9 / 37]
     assert splitting.tracked.sign.predicted_shares == pytest.approx(work, rel=0.01)
-
-
-def test_same_layers_after_a_restart_are_no_other_split(splitting):
-    found = after(splitting.tracked, *in_row(with_layers(8, 8, 8, 8, seed=4), epoch=2))
-    assert found.state == "open"
-    assert found.num_there == 1 + NUM_MEASURED
 
 
 def test_slow_worker_of_the_long_part_is_no_other_split():
@@ -453,12 +440,6 @@ def test_other_schedule_is_noticed_after_any_number_of_unchanged_windows(schedul
     other = replace(ONE_F_ONE_B, schedule=ZeroBubble(), seed=8)
     found = after(unchanged, *in_row(other, 48, epoch=2))
     assert (found.state, found.applied_step) == ("measured", 48)
-
-
-def test_same_schedule_in_a_new_run_is_no_other_one(scheduling):
-    assert (
-        advance(scheduling.tracked, window_at(replace(ONE_F_ONE_B, seed=8), 8, 2)).state == "open"
-    )
 
 
 def test_more_micro_batches_count_only_as_predicted(scheduling, doubling):

@@ -4,13 +4,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
+from app.advice.fix import AdviceCase, Facts, Fix
 from app.advice.resplit_stages import resplit_stages, split_change
 from app.advice.stages.split_search import best_split, equal_stages
 from app.advice.stages.stage_costs import StageCosts, stage_costs
 from app.advice.stages.stage_layout import megatron_layout, pastes
 from app.synth.costs import OperationCosts
-from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
@@ -101,14 +100,6 @@ def test_unknown_layers_are_asked_for_not_guessed(uneven, facts, reason, need):
     assert reason in found.reason
     assert (need is None) == (not found.needs)
     assert need is None or need == found.needs[0].fact
-
-
-def test_slow_worker_makes_no_long_stage():
-    job = SimulatedJob(Parallelism(4, 4, 8), 16, faults=(SlowWorker(1, 2, 1.8),))
-    found = refusal_of(resplit_stages(case_of(job, Facts(layers=32))))
-    assert found == NotOffered(
-        "resplit-stages", "no stage was found to take longer than the others"
-    )
 
 
 def test_layouts_have_the_form_of_megatron():

@@ -24,11 +24,7 @@ def freeze(window: Window, step: int, at_share: float, stop_s: float) -> Window:
     runs = of_step & (start_s <= at_s) & (start_s + duration_s > at_s)
     duration_s[runs] += stop_s
     start_s[of_step & (start_s > at_s)] += stop_s
-    columns: dict[str, Any] = {
-        **trace.columns(),
-        "start_s": start_s,
-        "duration_s": duration_s,
-    }
+    columns: dict[str, Any] = {**trace.columns(), "start_s": start_s, "duration_s": duration_s}
     moved = _later(window, [step + 1], stop_s)
     return replace(moved, trace=type(trace)(**columns))
 

@@ -10,14 +10,7 @@ from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.ops import OP_CODES
 from app.trace.window import Window
-from tests.diagnosis.jobs import (
-    NUM_STEPS,
-    diagnosed,
-    findings_of,
-    made,
-    reason_against,
-    window_of,
-)
+from tests.diagnosis.jobs import NUM_STEPS, diagnosed, findings_of, made, reason_against, window_of
 from tests.synth.faulty_jobs import costs_of
 
 GAP_S = 1.0

@@ -36,8 +36,7 @@ def test_a_compute_keeps_its_recorded_duration():
 
 
 @pytest.mark.parametrize(
-    ("send_end_s", "transfer_s"),
-    [(3.991, -0.009), (3.98, 0.0), (4.0 - 0.5, 0.0), (4.0, 0.0)],
+    ("send_end_s", "transfer_s"), [(3.991, -0.009), (3.98, 0.0), (4.0 - 0.5, 0.0), (4.0, 0.0)]
 )
 def test_a_transfer_of_minus_10_ms_or_less_counts_as_0(send_end_s, transfer_s):
     found = own_s(pair(1.0, 4.0, send_end_s, 7.5), pp_size=2)

@@ -91,10 +91,7 @@ def test_a_micro_batch_is_received_computed_and_sent_on():
     assert named.waits_for("forward-send 0@0") == {"forward-compute 0@0"}
     assert named.waits_for("forward-recv 0@1") == set()
     assert named.waits_for("forward-compute 0@1") == {"forward-recv 0@1"}
-    assert named.waits_for("backward-compute 0@0") == {
-        "forward-compute 0@0",
-        "backward-recv 0@0",
-    }
+    assert named.waits_for("backward-compute 0@0") == {"forward-compute 0@0", "backward-recv 0@0"}
     assert named.groups == {
         frozenset({"forward-send 0@0", "forward-recv 0@1"}),
         frozenset({"backward-send 0@1", "backward-recv 0@0"}),
@@ -198,10 +195,7 @@ def test_the_first_backward_send_and_recv_wait_for_the_second_last_compute_befor
     ]
     named = Named(window(rows, pp_size=2))
     assert named.waits_for("backward-recv 0@0") == {"forward-compute 1@0"}
-    assert named.waits_for("backward-send 0@1") == {
-        "forward-compute 1@1",
-        "backward-compute 0@1",
-    }
+    assert named.waits_for("backward-send 0@1") == {"forward-compute 1@1", "backward-compute 0@1"}
 
 
 def test_a_first_backward_after_one_compute_waits_for_no_compute():

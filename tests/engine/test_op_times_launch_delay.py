@@ -18,11 +18,7 @@ def delays(a_window: Window) -> LaunchDelay:
 
 
 def test_launch_delay_runs_from_the_end_of_the_last_predecessor():
-    rows = [
-        Row("forward-compute", 0, 1),
-        Row("backward-compute", 1.5, 1),
-        Row("optimizer", 4.5, 1),
-    ]
+    rows = [Row("forward-compute", 0, 1), Row("backward-compute", 1.5, 1), Row("optimizer", 4.5, 1)]
     found = delays(window(rows))
     assert found.by_optype == {"forward-compute": 0.0, "backward-compute": 0.5, "optimizer": 2.0}
     assert found.by_worker.tolist() == [[2.5]]

@@ -137,8 +137,7 @@ def test_sends_posted_in_another_order_are_matched_by_micro_batch(
     # Ideal, forwards 1.25: 2.5, 3.5, 4.75, 5.75, 7, 8; or 1.25, 2.25, 3.5, 4.5, 5.75, 6.75.
     ideal_s = 8.0 if has_ids else 6.75
     assert_found(
-        window(rows, pp_size=2),
-        step_time_s=step_times(simulated=[simulated_s], ideal=[ideal_s]),
+        window(rows, pp_size=2), step_time_s=step_times(simulated=[simulated_s], ideal=[ideal_s])
     )
 
 

@@ -113,9 +113,6 @@ def test_engine_figures_equal_one_simulation_per_worker(name):
     got, want = engine_result(name), reference_result(name)
     agree(got["worker_slowdown"], want["worker_slowdown"], name, relative=1e-9)
     agree(
-        got["per_step"]["worker_slowdown"],
-        want["per_step"]["worker_slowdown"],
-        name,
-        relative=1e-9,
+        got["per_step"]["worker_slowdown"], want["per_step"]["worker_slowdown"], name, relative=1e-9
     )
     agree(got["launch_delay"], want["launch_delay"], name, relative=1e-9)

@@ -64,19 +64,6 @@ def test_missing_ranks_are_listed_once_and_in_order():
     assert a_result(skipped=skipped)["window"]["missing"] == [3, 9]
 
 
-def test_a_result_has_the_job_and_its_sizes():
-    assert a_result(tp_size=2, dsp_size=3)["job"] == {
-        "name": "a-job",
-        "dp_size": 1,
-        "pp_size": 1,
-        "tp_size": 2,
-        "vpp_size": 1,
-        "dsp_size": 3,
-        "ep_size": 1,
-        "world_size": 6,
-    }
-
-
 @pytest.mark.parametrize(("gap_s", "verdict"), [(0.5, "ok"), (0.6, "low")])
 def test_low_fidelity_is_marked(gap_s, verdict):
     # Simulated 10 s, recorded 10 s and the gap: 0.5 / 10.5 is under 5 %, 0.6 / 10.6 over it.

@@ -103,17 +103,6 @@ def test_a_step_is_the_same_in_whatever_block_it_is_made(made, steps):
         np.testing.assert_array_equal(whole.duration_s[rows], alone.duration_s)
 
 
-def test_large_jobs_are_made_in_several_blocks():
-    made = SimulatedJob(Parallelism(3, 2), 4, faults=(SlowWorker(1, 1, 1.5),))
-    ops_a_step = made.structure.num_ops * 3
-    blocks = list(made.blocks(range(7), ops_a_block=3 * ops_a_step - 1))
-    numbers = [block.drawn.steps.tolist() for block in blocks]
-    assert numbers == [[0, 1], [2, 3], [4, 5], [6]]
-    (whole,) = made.blocks(range(7))
-    together_s = np.concatenate([block.end_s for block in blocks], axis=1)
-    np.testing.assert_array_equal(together_s, whole.end_s)
-
-
 def test_a_fault_leaves_the_noise_of_all_others_as_it_was():
     made = SimulatedJob(Parallelism(2, 2), 3)
     well, ill = made.make(range(3)), replace(made, faults=(SlowWorker(1, 0, 1.5),)).make(range(3))

@@ -46,11 +46,6 @@ def test_nothing_takes_longer_than_three_medians_unless_asked_for(kind):
     assert drawn(kind(cap=None), 0.9).max() > 4 * median
 
 
-@pytest.mark.parametrize("kind", NOISES.values())
-def test_without_spread_there_is_none(kind):
-    np.testing.assert_array_equal(drawn(kind(), 0.0), 1.0)
-
-
 @pytest.mark.parametrize("kwargs", [{"share": 1.5}, {"share": -0.1}, {"alpha": 1.0}])
 def test_tails_without_a_mean_are_refused(kwargs):
     with pytest.raises(InvalidRequest, match="a share of 0 to 1"):

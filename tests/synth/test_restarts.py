@@ -20,11 +20,6 @@ def spans(attempts):
     return [(attempt.epoch, attempt.steps[0], attempt.steps[-1]) for attempt in attempts]
 
 
-def test_a_job_without_events_is_one_attempt():
-    (attempt,) = simulated_runs(MADE, range(8), [])
-    assert (attempt.epoch, attempt.job, attempt.steps) == (1, MADE, tuple(range(8)))
-
-
 def test_steps_since_the_checkpoint_are_trained_again():
     attempts = simulated_runs(MADE, range(20), [Restart(12, lost_steps=4)])
     assert spans(attempts) == [(1, 0, 11), (2, 8, 19)]

@@ -57,12 +57,6 @@ def test_interleaved_deals_out_rounds_of_one_microbatch_a_stage():
     assert first == ("f0 f1 f0.1 f1.1 f2 b0.1 f3 b1.1 f2.1 b0 f3.1 b1 b2.1 b3.1 b2 b3")
 
 
-def test_interleaved_with_one_chunk_is_1f1b():
-    for stage in range(3):
-        sizes = {"pp_size": 3, "num_microbatches": 5}
-        assert words("interleaved", stage, **sizes) == words("1f1b", stage, **sizes)
-
-
 def test_zero_bubble_puts_off_its_weights_the_longer_the_deeper_the_stage():
     assert words("zero-bubble", 0, pp_size=2, num_microbatches=3) == "f0 f1 i0 w0 f2 i1 w1 i2 w2"
     assert words("zero-bubble", 1, pp_size=2, num_microbatches=3) == "f0 i0 f1 i1 w0 f2 i2 w1 w2"

@@ -9,7 +9,6 @@ from app.advice.pipeline.other_pipelines import (
     pipeline_s,
     with_chunks,
     with_schedule,
-    with_slower_computations,
     with_smaller_microbatches,
     with_split_backward,
     zero_bubble_s,
@@ -82,12 +81,6 @@ def test_halves_of_microbatches_halve_the_bubble(m, p):
 def test_smaller_parts_of_split_backwards_stay_split():
     job = with_smaller_microbatches(free_job(8, 4, "zero-bubble"), 2)
     assert step_s(job) == pytest.approx(zero_bubble_s(16, 4, F / 2, B / 4, B / 4), rel=1e-6)
-
-
-def test_slower_computations_scale_the_free_step():
-    assert step_s(with_slower_computations(free_job(8, 4), 1.02)) == pytest.approx(
-        1.02 * pipeline_s(8, 4, F, B), rel=1e-6
-    )
 
 
 def test_transfers_around_take_as_long_as_the_others():

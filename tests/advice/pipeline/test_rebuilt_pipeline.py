@@ -60,12 +60,6 @@ def test_equal_counts_are_the_job_as_it_is():
     np.testing.assert_allclose(model.with_counts([6, 6, 6]).step_s(), model.as_is_s)
 
 
-def test_more_microbatches_repeat_the_recorded_ones():
-    model = model_of(SimulatedJob(Parallelism(2, 1, 8), 4))
-    drawn = model.with_counts([6, 2]).drawn
-    np.testing.assert_array_equal(drawn.forward_s[:, :, 4:], drawn.forward_s[:, :, :2])
-
-
 COUNTS = [6 if rank == 3 else 9 if rank in (7, 8) else 8 for rank in range(64)]
 
 
@@ -87,12 +81,6 @@ def test_few_replicas_predict_within_half_a_point(other, faults):
     assert model.as_is().dp_ranks.shape == (8, 64)
     exact, quick = (other(each).mean() / each.as_is_s.mean() for each in (model, few))
     assert 100 * abs(exact - quick) < 0.5
-
-
-def test_large_jobs_are_rebuilt_from_evenly_spread_steps():
-    model = replace(model_of(SimulatedJob(Parallelism(4, 2, 8), 4), steps=20), max_ops=1)
-    assert model.steps.tolist() == [0, 3, 5, 8, 11, 14, 16, 19]
-    assert model.as_is_s.shape == (8,)
 
 
 def test_shuffled_order_is_no_known_schedule():

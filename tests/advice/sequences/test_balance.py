@@ -37,11 +37,7 @@ def test_items_that_cannot_be_split_into_equal_counts_are_refused(number, ranks)
         longest_first(np.ones(number), ranks)
 
 
-@given(
-    st.integers(1, 5),
-    st.integers(1, 5),
-    st.lists(st.floats(0, 1e6), min_size=25, max_size=25),
-)
+@given(st.integers(1, 5), st.integers(1, 5), st.lists(st.floats(0, 1e6), min_size=25, max_size=25))
 def test_many_steps_at_once_are_each_as_alone(ranks, per_rank, costs):
     first = np.array(costs[: ranks * per_rank])
     both = np.column_stack([first, first[::-1]])

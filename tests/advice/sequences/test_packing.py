@@ -11,7 +11,6 @@ from app.advice.sequences.packing import (
     Workload,
     choose_thresholds,
     flat,
-    imbalance,
     loader_batches,
     pack_fixed_length,
     quality_of,
@@ -119,12 +118,6 @@ def test_fixed_length_packing_keeps_documents_and_the_limit(batches, number, ste
     assert all(min(tokens) + each.tokens > 150 for each in packed.left_over)
 
 
-def test_steps_of_fixed_length_packing_have_microbatches_of_like_work():
-    (documents,) = documents_of([[10, 9, 2, 1]])
-    packed = pack_fixed_length(documents, 2, 2, 10, SQUARES)
-    assert [lengths_of(step) for step in packed.steps] == [[[10], [9]], [[2], [1]]]
-
-
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
 def test_packing_is_at_most_a_third_above_the_best(lengths):
     (documents,) = documents_of([lengths])
@@ -144,11 +137,6 @@ def test_loader_cuts_the_last_document_of_each_microbatch():
     steps = loader_batches(iter([6, 6, 3, 9, 9]), 1, 2, 10)
     assert lengths_of(steps[0]) == [[6, 4], [7, 3]]
     assert [len(batch) for batch in flat(steps)] == [4]
-
-
-def test_imbalance_is_the_longest_over_the_mean():
-    assert imbalance([3.0, 1.0, 1.0, 1.0]) == pytest.approx(2.0)
-    assert imbalance([0.0, 0.0]) == 1.0
 
 
 def test_attention_is_half_of_the_work_at_four_hidden_and_three_feed_forward_sizes():

@@ -25,11 +25,6 @@ def test_overlapping_event_labels_are_omitted():
     assert len(event_lines(events, axis, LIGHT)) == 3
 
 
-def test_gap_label_takes_precedence_over_an_event_label():
-    axis = StepAxis.over([*range(50), *range(60, 100)])
-    assert texts([StepEvent(60, "alert")], axis) == ["10 skipped"]
-
-
 def test_step_time_chart_draws_events():
     points = [StepPoint(step, 1.0, 1.0, 1.0) for step in range(10)]
     layout = step_times(points, theme=LIGHT, events=[StepEvent(4, "slow")])["layout"]

@@ -40,10 +40,3 @@ def test_no_point_covers_steps_across_a_gap():
 def test_run_with_a_thousand_gaps_is_drawn():
     axis = thinned_axis(timed(*range(0, 4000, 2)))
     assert 0 < len(axis.steps) <= MAX_DRAWN_STEPS
-
-
-def test_axis_items_have_the_steps_of_each_point():
-    axis = thinned_axis(timed(*range(2 * MAX_DRAWN_STEPS)))
-    assert axis.along["items"][:2] == [[0, 1], [2, 3]]
-    assert axis.along["at"] == list(axis.position)
-    assert StepAxis.over([3, 4]).along["items"] == [3, 4]

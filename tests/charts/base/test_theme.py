@@ -15,11 +15,6 @@ def test_the_scale_runs_over_the_whole_domain_in_order(theme):
 
 
 @every_theme
-def test_each_stop_has_its_own_colour(theme):
-    assert tuple(map(theme.colour_at, SCALE_STOPS)) == theme.scale
-
-
-@every_theme
 def test_colours_are_held_at_the_ends_of_the_domain(theme):
     assert theme.colour_at(0.9) == theme.scale[0]
     assert theme.colour_at(7.0) == theme.scale[-1]

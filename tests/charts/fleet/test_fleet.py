@@ -71,12 +71,6 @@ def test_jobs_that_straggle_are_named_those_that_lost_most_first():
     assert len(fleet_waste(JOBS[:1], 1.1, theme=LIGHT)["data"]) == 1
 
 
-def test_a_name_that_would_touch_another_one_is_left_out():
-    jobs = [JobLoss(f"job-{each}", 8, 20.0 + each / 10, 100.0) for each in range(9)]
-    _, named = fleet_waste([*jobs, JobLoss("far", 8, 90.0, 100.0)], 1.1, theme=LIGHT)["data"]
-    assert named["customdata"] == ["far", "job-8", "job-6"]
-
-
 def test_shares_of_causes_by_hand():
     figure = fleet_causes(
         {"slow-worker": 3.0, "gc-pause": 6.0, "not-explained": 2.0}, 10.0, theme=LIGHT
@@ -104,12 +98,6 @@ def test_planned_and_real_hours_by_hand():
         "The recorded steps took 50 GPU-hours; without stragglers they would have taken 40, "
         "which is 20 % less."
     )
-
-
-def test_days_before_the_first_record_are_left_out():
-    days = [FleetDay(date(2026, 4, 1) + timedelta(each), 0.0, 0.0) for each in range(20)]
-    days[8] = FleetDay(days[8].day, 5.0, 1.0)
-    assert len(fleet_planned(days, theme=LIGHT)["meta"]["table"]["rows"]) == 12
 
 
 SLOW = LosingJob("slow", 60.0, finding={

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 
 from app.charts.base.step_axis import StepAxis
 from app.charts.base.theme import LIGHT
@@ -8,12 +7,7 @@ from app.charts.job.step_times import LEFT_PX, RIGHT_PX, StepPoint, step_times
 from tests.charts.results import unpacked
 
 #              dp 0, 1, 2
-SLOWDOWN = [
-    [1.3, 1.0, 1.0],
-    [1.0, 1.4, 1.0],
-    [1.2, 1.1, 1.0],
-    [1.0, 1.0, 1.0],
-]
+SLOWDOWN = [[1.3, 1.0, 1.0], [1.0, 1.4, 1.0], [1.2, 1.1, 1.0], [1.0, 1.0, 1.0]]
 STEPS = [10, 11, 12, 13]
 
 
@@ -24,15 +18,6 @@ def test_each_rank_is_the_slowest_in_its_share_of_the_steps():
 def test_a_step_without_figures_has_no_slowest_rank():
     assert slowest_share(np.array([[1.3, 1.0], [np.nan, np.nan]])).tolist() == [1.0, 0.0]
     assert np.isnan(slowest_share(np.array([[np.nan, np.nan]]))).all()
-
-
-def test_the_share_is_written_beside_a_bar_of_its_length():
-    layout = dp_steps(STEPS, SLOWDOWN, theme=LIGHT)["layout"]
-    bars = [each for each in layout["shapes"] if each.get("xsizemode") == "pixel"]
-    lengths = [bar["x1"] - bar["x0"] for bar in bars]
-    assert lengths == [44, pytest.approx(44 / 3), 0]
-    texts = [note["text"] for note in layout["annotations"]]
-    assert texts == ["steps as slowest", "75 %", "25 %", "0 %"]
 
 
 def test_dp_ranks_are_rows_and_steps_are_columns():

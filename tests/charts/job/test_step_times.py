@@ -3,8 +3,7 @@ import numpy as np
 from app.charts.base.step_axis import StepAxis
 from app.charts.base.theme import LIGHT
 from app.charts.job.step_heatmaps import worker_steps
-from app.charts.job.step_times import LEFT_PX, StepPoint, step_times
-from tests.charts.results import unpacked
+from app.charts.job.step_times import StepPoint, step_times
 
 
 def points(*recorded):
@@ -32,17 +31,6 @@ def test_sparsely_recorded_steps_show_only_large_gaps():
     assert StepAxis.over(range(3, 300, 10)).gaps == ()
 
 
-def test_lone_step_has_a_point_a_loss_bar_and_an_ideal_dash():
-    figure = step_times(points((1, 1.5), (2, 1.6), (9, 1.7)), theme=LIGHT)
-    at = 3.0  # after a gap of the room of one step
-    assert unpacked(trace(figure, "recorded")["x"])[-1] == at
-    assert "markers" in trace(figure, "recorded")["mode"]
-    assert unpacked(trace(figure, "without stragglers")["x"])[-3:] == [at - 0.3, at, at + 0.3]
-    lost = trace(figure, "time lost")
-    assert lost["x"][-6:] == [at - 0.3, at, at + 0.3, at + 0.3, at, at - 0.3]
-    assert lost["y"][-6:] == [1.7, 1.7, 1.7, 1.0, 1.0, 1.0]
-
-
 def test_lone_step_among_many_has_a_dot():
     figure = step_times(points(*((step, 1.5) for step in (*range(80), 200))), theme=LIGHT)
     sizes = trace(figure, "recorded")["marker"]["size"]
@@ -59,11 +47,6 @@ def test_low_fidelity_draws_recorded_times_only():
     assert figure["meta"]["text"] == "Over 2 steps, from 1 to 2, a step takes 2 s."
     assert figure["meta"]["table"]["rows"][0][3] == "not measured"
     assert figure["layout"]["yaxis"]["range"][0] > 1.0
-
-
-def test_the_ends_of_each_run_label_a_broken_axis():
-    axis = StepAxis.over([23, 24, 25, 26, 259, 260, 261, 262]).x_axis(LIGHT)
-    assert axis["ticktext"] == ["23", "26", "259", "262"]
 
 
 def test_lines_stop_at_a_gap_instead_of_crossing_it():
@@ -105,21 +88,6 @@ def test_the_fourteen_slowest_workers_come_slowest_first():
     assert len(labels) == 14
     assert labels[0].startswith("dp 19 \u00b7 s0 <span")
     assert labels[1] == "dp 18 \u00b7 s0 "
-
-
-def test_worker_cells_align_with_steps_of_the_chart_above():
-    above = step_times(points((1, 1.5), (2, 1.5), (9, 1.5), (10, 1.5)), theme=LIGHT)
-    figure = worker_steps(
-        [9, 10], [[[1.1]], [[1.2]]], hosts=None, theme=LIGHT, at=StepAxis.over([1, 2, 9, 10])
-    )
-    cells = figure["data"][0]
-    assert cells["z"] == [[None, None, None, 1.1, 1.2]]  # the third is the gap
-    above_x = [x for x in unpacked(trace(above, "recorded")["x"]) if float(x).is_integer()]
-    assert cells["x"] == [-0.5, 0.5, 1.5, 2.5, 3.5, 4.5]
-    assert above_x == [0.0, 1.0, 3.0, 4.0]
-    assert figure["layout"]["xaxis"]["range"] == above["layout"]["xaxis"]["range"]
-    assert figure["layout"]["margin"]["l"] == above["layout"]["margin"]["l"] == LEFT_PX
-    assert figure["layout"]["margin"]["r"] == above["layout"]["margin"]["r"]
 
 
 def test_unmeasured_worker_is_an_empty_cell_and_not_slow():

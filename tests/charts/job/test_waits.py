@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.charts.base.step_axis import StepAxis
-from app.charts.base.theme import DARK, LIGHT
+from app.charts.base.theme import LIGHT
 from app.charts.job.waits import (
     MAX_WAIT_ROWS,
     has_material_waits,
@@ -35,14 +35,6 @@ def test_the_ranks_most_waited_for_come_first_in_milliseconds():
     assert rows_of(figure) == ["rank 2", "rank 1", "rank 0", "rank 3"]
     cells = unpacked(figure["data"][0]["z"])
     assert cells == [[500.0, 500.0], [100.0, 100.0], [0.0, 0.0], [0.0, 0.0]]
-
-
-def test_a_colour_is_the_same_share_of_the_step_in_every_job():
-    heat = waited_for(result(), theme=LIGHT)["data"][0]
-    # Half of a step of two seconds and over.
-    assert (heat["zmin"], heat["zmax"]) == (0.0, 1000.0)
-    assert heat["colorscale"] == LIGHT.colorscale
-    assert waited_for(result(), theme=DARK)["data"][0]["colorscale"] == DARK.colorscale
 
 
 def test_culprits_come_first_and_are_outlined():

@@ -32,21 +32,6 @@ def test_what_if_areas_are_time_won_back_and_time_still_lost():
     assert unpacked(trace(figure, "recorded")["y"]) == [2.5, 2.5]
 
 
-def test_the_table_has_every_step_and_its_speed_up():
-    figure = what_if([8, 9], TIMES, theme=LIGHT)
-    assert figure["meta"]["table"]["rows"] == [
-        [8, "2.500", "2.500", "1.875", "1.250", "1.33\u00d7"],
-        [9, "2.500", "2.500", "3.125", "1.250", "0.80\u00d7"],
-    ]
-    assert "takes 2.5 s with the changes and 2.5 s without" in figure["meta"]["text"]
-
-
-def test_a_gap_between_steps_is_a_gap():
-    figure = what_if([8, 20], TIMES, theme=LIGHT)
-    assert unpacked(trace(figure, "what if")["y"]) == [1.875, None, 3.125]
-    assert figure["layout"]["annotations"][0]["text"] == "11 skipped"
-
-
 @pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
 @pytest.mark.parametrize("what_if_s", [0.0, 1.5])
 def test_every_figure_is_one_for_plotly(theme, what_if_s):

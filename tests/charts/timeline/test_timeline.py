@@ -73,15 +73,6 @@ def test_number_of_bars_is_bounded():
         assert 0 < drawn <= MAX_BARS
 
 
-def test_zooming_in_splits_merged_bars():
-    view = long_view()
-    far = timeline(view, theme=LIGHT, width_px=100)
-    near = timeline(view, theme=LIGHT, width_px=100, from_s=0.0, to_s=0.0005)
-    assert "operations from forward, micro-batch" in str(far["data"])
-    assert "operations from" not in str(near["data"])
-    assert near["layout"]["xaxis"]["range"] == [0.0, 0.0005]
-
-
 @pytest.mark.parametrize(("low", "high"), [(5.0, 4.0), (900.0, 901.0), (3.0, 3.0)])
 def test_range_outside_the_step_shows_the_whole_step(low, high):
     figure = timeline(two_stage_view(), theme=LIGHT, from_s=low, to_s=high)
@@ -118,24 +109,6 @@ def test_parts_of_the_path_sum_to_its_length():
             "Transfers between stages": 1.0,
             "Optimizer": 0.5,
         }
-    )
-
-
-def test_waiting_is_written_beside_its_bar():
-    view = two_stage_view()
-    share = waiting_share(view.recorded, 0)
-    figure = waiting_by_stage(share, view.recorded_s, 0, theme=LIGHT)
-    assert figure["data"][0]["text"] == ["53 %", "27 %"]
-    assert figure["meta"]["table"]["rows"] == [[0, "53 %", "4 s"], [1, "27 %", "2 s"]]
-
-
-def test_headline_of_a_step():
-    view = two_stage_view()
-    told, sub = step_headline(view, {(0, 1): "host-<b>"})
-    assert told == f"Step 0 took 7.5 s. Without stragglers it takes {view.ideal_s:.3g} s."
-    assert sub == (
-        "The critical path runs through host-<b> (dp 0, stage 1) for 4 s, 2 computations "
-        "without a pause, while stage 0 waits 53 % of the step."
     )
 
 

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from app.charts.base.theme import DARK, LIGHT
+from app.charts.base.theme import LIGHT
 from app.charts.job.window_charts import culprit_workers, silent_workers
-from app.charts.worker.heatmap import MAX_TABLE_ROWS, VALUES_TRACE, worker_heatmap
+from app.charts.worker.heatmap import VALUES_TRACE, worker_heatmap
 from tests.charts.results import unpacked
 
 NAN = float("nan")
@@ -67,15 +67,6 @@ def test_a_label_is_never_read_as_markup():
     assert notes[0]["text"].startswith("<b>&lt;a href=x&gt;")
 
 
-def test_the_table_of_a_huge_job_keeps_the_slowest_and_says_so():
-    slowdown = np.ones((1024, 1))
-    slowdown[1000, 0] = 1.3
-    table = worker_heatmap(slowdown, hosts=None, theme=DARK)["meta"]["table"]
-    assert table["rows"][0] == [1000, 0, None, "1.30\u00d7"]
-    assert len(table["rows"]) == MAX_TABLE_ROWS
-    assert table["caption"] == "The slowest 500 of 1,024 workers."
-
-
 HOSTS = {(0, 0): "host-c", (1, 0): "host-a", (2, 0): "host-b"}
 
 
@@ -93,11 +84,6 @@ def test_the_slowest_column_comes_first_when_asked_for():
     assert figure["meta"]["places"]["x"]["items"] == [2, 1, 0, 3]
     [mark] = figure["layout"]["shapes"]
     assert (mark["x0"], mark["y0"]) == (-0.5, 0.5)
-
-
-def test_unknown_hosts_leave_ranks_in_order():
-    figure = worker_heatmap([[1.0], [1.1]], hosts=None, theme=LIGHT, sort="host")
-    assert figure["meta"]["places"]["x"]["items"] == [0, 1]
 
 
 def test_cell_of_several_workers_shows_the_slowest():

@@ -37,10 +37,6 @@ def test_the_others_are_all_workers_but_the_one():
     assert by_step == [(1.4, 1.1), (2.0, 1.0)]
 
 
-def test_a_worker_that_is_alone_has_no_others():
-    assert worker_window("1-8", [8], [[1.3]], 0, 0).others is None
-
-
 def test_a_window_without_figures_by_step_is_a_level_line():
     figure = worker_history([first()], "dp 1, stage 1", theme=LIGHT)
     own = figure["data"][-1]
@@ -48,13 +44,6 @@ def test_a_window_without_figures_by_step_is_a_level_line():
     assert figure["meta"]["text"] == (
         "Over 1 window, dp 1, stage 1 alone would slow the job to 1.40\u00d7 of its ideal."
     )
-
-
-def test_a_gap_between_windows_is_drawn_as_a_gap():
-    late = worker_window("1-20", [20, 21], SLOWDOWN, 1, 1)
-    figure = worker_history([first(), late], "dp 1, stage 1", theme=LIGHT)
-    assert "10 skipped" in str(figure["layout"]["annotations"])
-    assert unpacked(figure["data"][-1]["y"]).count(None) == 1
 
 
 def test_operations_are_relative_to_the_peers_median():
@@ -116,12 +105,6 @@ def test_headline_of_a_culprit_worker():
     assert sub == (
         "Alone it would slow the job to 1.40\u00d7 of its ideal; none of the 4 workers costs more."
     )
-
-
-def test_headline_of_an_innocent_worker():
-    told, sub = worker_headline(result(SLOWDOWN), 0, 1, None)
-    assert told == "dp 0, stage 1 is to blame for nothing that was found."
-    assert sub.endswith("2 of 4 workers cost more.")
 
 
 def test_low_fidelity_withholds_the_workers_slowdown():

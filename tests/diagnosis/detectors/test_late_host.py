@@ -220,10 +220,7 @@ def test_cost_is_one_figure_where_replay_and_waits_agree(monkeypatch, replayed, 
 
 @pytest.mark.parametrize(
     ("waits", "cost"),
-    [
-        (WaitCost(0.25, 0.27), (0.27, None)),
-        (WaitCost(0.20, 0.30), (0.25, (0.20, 0.30))),
-    ],
+    [(WaitCost(0.25, 0.27), (0.27, None)), (WaitCost(0.20, 0.30), (0.25, (0.20, 0.30)))],
 )
 def test_cost_without_replay_is_the_waiting(monkeypatch, waits, cost):
     monkeypatch.setattr(diagnosing, "wait_cost", lambda case, late: waits)

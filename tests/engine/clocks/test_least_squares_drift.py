@@ -175,9 +175,7 @@ def test_a_clock_with_a_bad_first_guess_is_corrected():
     wrong = (np.arange(6) == 4) & (guess.reference != 4)
     assert wrong.any()
     worse = replace(
-        guess,
-        offset_ns=guess.offset_ns + 200_000_000 * wrong,
-        drift=guess.drift + 0.01 * wrong,
+        guess, offset_ns=guess.offset_ns + 200_000_000 * wrong, drift=guess.drift + 0.01 * wrong
     )
     right, found = fit_lines(shared, guess), fit_lines(shared, worse)
     at_middle = found.offset_ns + found.coefficients[:, 0]

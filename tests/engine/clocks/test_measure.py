@@ -120,9 +120,7 @@ def test_clocks_are_compared_along_a_chain_of_hosts():
 def test_workers_of_one_host_have_one_clock():
     job = simulated_pipeline(4, 2, num_steps=4)
     shown = recorded(
-        job,
-        {"b": Clock(5_000_000)},
-        host_of=lambda dp_rank, _: "a" if dp_rank < 2 else "b",
+        job, {"b": Clock(5_000_000)}, host_of=lambda dp_rank, _: "a" if dp_rank < 2 else "b"
     )
     clocks = analyse(shown).clocks
     assert sorted(clocks.hosts) == ["a", "b"]

@@ -51,11 +51,7 @@ def test_steps_are_numbers_and_ranges(replay, text, steps):
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [
-        ("0/1,2/0", [[0, 1], [2, 0]]),
-        ("1/*", [[1, 0], [1, 1]]),
-        ("*/1", [[0, 1], [1, 1], [2, 1]]),
-    ],
+    [("0/1,2/0", [[0, 1], [2, 0]]), ("1/*", [[1, 0], [1, 1]]), ("*/1", [[0, 1], [1, 1], [2, 1]])],
 )
 def test_workers_are_named_by_dp_rank_and_stage(replay, text, named):
     assert workers(select(replay, workers=text)) == named

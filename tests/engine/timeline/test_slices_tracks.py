@@ -49,9 +49,7 @@ def test_the_longest_slice_of_equal_starts_stays_on_the_track():
     assert on_siblings((3, 4), (3, 7)) == [1, 0]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(0, 6)), min_size=1),
-)
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 30), st.integers(0, 6)), min_size=1))
 def test_slices_of_one_sibling_never_overlap(drawn):
     track, start_ns, length_ns = np.array(drawn, np.int64).T
     end_ns = start_ns + length_ns

@@ -6,16 +6,13 @@ import pytest
 from app.errors import InvalidRequest
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import (
-    AllocatorStalls,
-    DataLoading,
     GcPauses,
     PlannedGc,
-    SilentWorker,
 )
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, MixedGpus, ThrottlingGpu, UniformSlowdown
 from app.synth.faults.slow_network import FlappingNic, SlowLink, SlowNic
-from app.synth.faults.stops import CheckpointStalls, CpuContention, ExpertImbalance, JobStop
+from app.synth.faults.stops import CheckpointStalls, ExpertImbalance
 from app.synth.schedules import Interleaved
 from app.trace.job import Parallelism
 from tests.synth.faulty_jobs import (
@@ -62,14 +59,6 @@ def test_a_power_cap_lowers_every_clock():
     np.testing.assert_array_equal(temperature_c, healthy_c)
 
 
-def test_a_uniform_slowdown_is_in_everything_that_is_computed():
-    job = made(UniformSlowdown(1.3, when=FaultSteps(10)))
-    for name in ("forward_s", "backward_s", "once_s optimizer"):
-        ratio = np.moveaxis(ratios(job, name), -2, 0)
-        np.testing.assert_allclose(ratio[:10], 1.0)
-        np.testing.assert_allclose(ratio[10:], 1.3)
-
-
 def test_of_a_stage_with_the_loss_forward_suffers_most():
     job = made(LongLastStage())
     np.testing.assert_allclose(ratios(job, "forward_s")[-1], 2.07)
@@ -110,15 +99,6 @@ def test_what_the_client_tells_of_lengths_explains_what_microbatches_take():
     slope, at_zero = np.polyfit(squares.ravel(), work[1, 0, :, 5:].ravel(), 1)
     np.testing.assert_allclose(at_zero + slope * squares, work[1, 0, :, 5:], rtol=1e-9)
     assert at_zero == pytest.approx(0.7)
-
-
-def test_balanced_sequences_cost_the_same_in_every_microbatch_of_a_step():
-    fault = SequenceImbalance()
-    work = ratios(made(fault), "forward_s")[0, 0]
-    balanced = ratios(made(fault.baseline()), "forward_s")[0, 0]
-    np.testing.assert_allclose(
-        balanced, np.broadcast_to(work.mean(axis=(0, 2))[:, None], (4, 20, 4))
-    )
 
 
 def test_garbage_is_collected_now_and_then_in_single_forwards():
@@ -191,47 +171,10 @@ def test_a_flapping_card_is_slow_in_bursts_of_some_microbatches_of_some_steps():
         assert np.diff(np.flatnonzero(microbatches)).tolist() == [1] * (microbatches.sum() - 1)
 
 
-def test_late_samples_delay_the_first_forward_of_the_host_that_waits():
-    delay_s = added(made(DataLoading("host-001", 0.2)), "forward_delay_s")
-    hit = delay_s > 1e-9
-    assert {tuple(at) for at in np.argwhere(hit)[:, [0, 1, 2, 4]]} == {(0, 0, 0, 2), (0, 0, 0, 3)}
-    assert hit.sum() == 2 * len(STEPS)
-    np.testing.assert_allclose(delay_s[..., 2], delay_s[..., 3])  # one loader a host
-    assert np.median(delay_s[hit]) == pytest.approx(0.2, rel=0.3)
-
-
-def test_allocator_stalls_come_and_go_and_hit_delays_and_durations():
-    job = made(AllocatorStalls(((2, 1),), rate=0.5, spell_steps=4))
-    arrays = ("forward_s", "forward_delay_s", "backward_s", "backward_delay_s")
-    stalls = np.stack([added(job, name)[1, 0, :, :, 2] > 1e-9 for name in arrays])
-    assert stalls.any(axis=(1, 2)).all()
-    spells = stalls.any(axis=(0, 1)).reshape(-1, 4)
-    assert spells[0].any()
-    assert not spells.any(axis=1).all()
-
-
-def test_a_silent_worker_reports_nothing_and_slows_nobody():
-    silent, _ = drawn(made(SilentWorker(2, 1, when=FaultSteps(5, 3))))
-    assert np.argwhere(silent["is_silent"]).tolist() == [[1, step, 2] for step in (5, 6, 7)]
-
-
 def test_checkpoints_stop_every_worker_at_one_interval():
     late_s = added(made(CheckpointStalls(5, 2.0)), "once_delay_s gc")[:, 0]
     assert np.flatnonzero((late_s > 1.0).all(axis=(0, 2))).tolist() == [4, 9, 14, 19]
     assert (late_s[:, :4] < 1e-9).all()
-
-
-def test_a_job_stop_is_in_one_step_of_its_workers():
-    late_s = added(made(JobStop(((2, 1),), 20.0, when=FaultSteps(3))), "backward_delay_s")
-    assert np.argwhere(late_s > 1.0)[:, [0, 3, 4]].tolist() == [[1, 3, 2]]
-    assert late_s.sum() == pytest.approx(20.0)
-
-
-def test_a_busy_host_holds_up_other_operations_too():
-    job = made(CpuContention("host-001", rate=0.5))
-    for name in ("forward_s", "backward_delay_s", "once_delay_s optimizer"):
-        hit = np.argwhere(added(job, name) > 1e-9)
-        assert {(dp_rank, stage) for stage, *_, dp_rank in hit.tolist()} == {(2, 0), (3, 0)}
 
 
 def test_experts_share_out_the_same_tokens():
