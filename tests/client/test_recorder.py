@@ -137,6 +137,18 @@ def test_invalid_op_type_descriptions_raise_nothing_in_training(paceline, own, c
     assert "cannot be registered" in record.getMessage() or "stopped" in record.getMessage()
 
 
+def test_replayed_operations_keep_their_times_under_a_given_epoch(paceline):
+    run = recorder(paceline.url, epoch=9)
+    run.record("gc", 2, 10**18, 5, seq_id=4, mc=1, mb_id=2)
+    run.step_done(2)
+    assert run.flush(WITHIN_S)
+    run.close()
+    assert paceline.puts == []
+    [batch] = paceline.batches
+    columns = batch.columns
+    assert (batch.epoch, columns.start_ns.tolist(), columns.seq_id.tolist()) == (9, [10**18], [4])
+
+
 def test_times_are_wall_clock_times(paceline):
     run = recorder(paceline.url)
     before_ns = time.time_ns()

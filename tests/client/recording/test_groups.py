@@ -321,6 +321,16 @@ def test_gpu_row_duration_is_the_time_on_the_stream():
     assert not groups.is_stalled
 
 
+@pytest.mark.parametrize("end", [Recorder.turn_off, lambda run: run._buffer.abandon()])
+def test_turned_off_and_abandoned_recorders_hold_no_rows(end):
+    run, groups = offline()
+    tp = run.group("tp", "tp", [0, 1])
+    run.record_group("all-reduce", tp, 0, 5)
+    end(run)
+    run.record_group("all-reduce", tp, 0, 5)
+    assert not groups.has_rows
+
+
 def test_peer_with_a_spool_sends_group_rows(paceline, tmp_path):
     paceline.accepts = EXTENSIONS
     run = started(paceline, spool_dir=tmp_path)
