@@ -22,9 +22,13 @@ def empty_database(tmp_path_factory):
 
 
 @pytest.fixture
-async def api(anyio_backend, empty_database, tmp_path):
+def database_url(empty_database, tmp_path):
+    """The address of a migrated SQLite file of its own."""
+    return f"sqlite:///{shutil.copy(empty_database, tmp_path / 'paceline.db')}"
+
+
+@pytest.fixture
+async def api(anyio_backend, database_url, tmp_path):
     """A running API and a client that has its token."""
-    path = tmp_path / "paceline.db"
-    shutil.copy(empty_database, path)
-    async with running(f"sqlite:///{path}", demo_switch=tmp_path / "demo-is-on") as api:
+    async with running(database_url, demo_switch=tmp_path / "demo-is-on") as api:
         yield api

@@ -18,7 +18,15 @@ async def answer(api, kind):
     return await client.request(kind.method, kind.path, content=kind.body or None, headers=headers)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.is_valid])
+# A picture is drawn by a browser: one is in tests/api/routes/test_pictures.py.
+COMPUTED = [
+    pytest.param(name, marks=pytest.mark.nightly) if name == "pictures" else name
+    for name, kind in KINDS.items()
+    if kind.is_valid
+]
+
+
+@pytest.mark.parametrize("name", COMPUTED)
 async def test_kinds_that_are_to_be_computed_are(api, name):
     await api.register(JOB)
     api.save_window(recorded_record(recorded.window()), JOB)

@@ -8,6 +8,7 @@ import pytest
 import schemathesis
 from hypothesis import given, settings
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -59,7 +60,7 @@ async def test_generated_requests_are_answered_as_described(api):
     await api.register()
     recorded.save(api, recorded.window())
     described = schemathesis.openapi.from_dict(api.app.openapi())
-    operations = [found.ok() for found in described.get_all_operations()]
+    operations = [found.ok() for found in described.get_all_operations() if isinstance(found, Ok)]
     assert len(operations) > 100
     statuses = set()
     for operation in operations:

@@ -39,8 +39,8 @@ async def turns_until_all_are_open(opened):
     pytest.fail(f"{len(opened)} of {CALLERS} are open after {2 * CALLERS} turns")
 
 
-async def opened_in(*, with_bursts):
-    """Turns of the loop until its server, with or without the acceptor, has opened all of them."""
+async def turns_with_bursts():
+    """Turns of the loop until its server with the acceptor has opened all of them."""
     opened: list[asyncio.Transport] = []
     with ExitStack() as stack:
         listening = listening_socket(stack)
@@ -48,8 +48,7 @@ async def opened_in(*, with_bursts):
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: Counted(opened), sock=listening)
         acceptor = BurstAcceptor(lambda: Counted(opened))
-        if with_bursts:
-            acceptor.start(server.sockets)
+        acceptor.start(server.sockets)
         turns = await turns_until_all_are_open(opened)
         acceptor.stop()
         server.close()
@@ -61,7 +60,7 @@ async def opened_in(*, with_bursts):
 
 def test_connections_that_wait_are_opened_within_few_turns_of_the_loop():
     few = 10 + CALLERS // MAX_ACCEPTED_PER_TURN
-    assert uvloop.run(opened_in(with_bursts=True)) <= few
+    assert uvloop.run(turns_with_bursts()) <= few
 
 
 async def number_opened_after_stop():

@@ -117,7 +117,7 @@ async def test_stalled_reader_ends_the_download_after_the_timeout():
 
 async def test_slow_reader_is_aborted_after_the_total_timeout():
     made, reader = Pieces(b"a", endless=True), Reader(10**9)
-    await file(made, whole_within_s=0.5)(SCOPE, reader.receive, reader.send)
+    await file(made, whole_within_s=0.05)(SCOPE, reader.receive, reader.send)
     assert made.is_ended
 
 

@@ -62,10 +62,8 @@ def test_project_at_its_limit_does_not_affect_another():
     assert num_allowed(limited, "b")[0] == 10 * BURST_S
 
 
-async def test_project_at_its_limit_gets_429_and_another_does_not(empty_database, tmp_path):
-    path = tmp_path / "paceline.db"
-    path.write_bytes(empty_database.read_bytes())
-    async with running(f"sqlite:///{path}", limit_requests_per_s=2) as api:
+async def test_project_at_its_limit_gets_429_and_another_does_not(database_url):
+    async with running(database_url, limit_requests_per_s=2) as api:
         _, text = api.token(project="research")
         for _ in range(4):
             assert (await api.client.get("/api/v1/jobs")).status_code == 200
@@ -78,24 +76,20 @@ async def test_project_at_its_limit_gets_429_and_another_does_not(empty_database
         assert (await api.client.get("/api/v1/jobs")).status_code == 200
 
 
-async def test_body_without_content_length_is_counted(empty_database, tmp_path):
-    path = tmp_path / "paceline.db"
-    path.write_bytes(empty_database.read_bytes())
+async def test_body_without_content_length_is_counted(database_url):
 
     async def in_parts():
         yield binary_batch()
 
-    async with running(f"sqlite:///{path}", limit_bytes_per_s=100) as api:
+    async with running(database_url, limit_bytes_per_s=100) as api:
         push = "/api/v1/jobs/llm-70b/ops"
         assert (await api.client.post(push, content=in_parts())).status_code != 429
         answer = await api.client.post(push, content=in_parts())
     assert (answer.status_code, answer.json()["code"]) == (429, "limit_bytes")
 
 
-async def test_active_jobs_of_a_project_are_limited(empty_database, tmp_path):
-    path = tmp_path / "paceline.db"
-    path.write_bytes(empty_database.read_bytes())
-    async with running(f"sqlite:///{path}", limit_jobs=2) as api:
+async def test_active_jobs_of_a_project_are_limited(database_url):
+    async with running(database_url, limit_jobs=2) as api:
         _, text = api.token(project="research")
         for name in ("a", "b"):
             await api.register(name)

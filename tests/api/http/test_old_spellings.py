@@ -2,7 +2,6 @@
 
 import pytest
 
-from app.api.http.old_spellings import PARAMETERS, PATHS
 from tests.api.alerting import add_receiver, fire, send
 
 pytestmark = pytest.mark.anyio
@@ -29,12 +28,3 @@ async def test_old_spelling_answers_as_the_new_one_and_says_so(api, old, new):
     path = new.partition("?")[0]
     assert answer.headers["link"].startswith(f'<{path}>; rel="successor-version"')
     assert "deprecation" not in expected.headers
-
-
-async def test_description_has_the_new_spellings_only(api):
-    document = (await api.client.get("/openapi.json")).json()
-    assert not set(PATHS) & set(document["paths"])
-    for path, renamed in PARAMETERS.items():
-        listed = {each["name"] for each in document["paths"][path]["get"]["parameters"]}
-        assert set(renamed.values()) <= listed
-        assert not set(renamed) & listed

@@ -37,10 +37,8 @@ async def test_stopping_the_demo_turns_the_switch_off_and_is_audited(api, switch
     assert [each["action"] for each in entries] == ["demo.stop", "demo.start"]
 
 
-async def test_a_server_without_a_supervisor_refuses_to_start_the_demo(empty_database, tmp_path):
-    path = tmp_path / "own.db"
-    path.write_bytes(empty_database.read_bytes())
-    async with running(f"sqlite:///{path}") as api:
+async def test_a_server_without_a_supervisor_refuses_to_start_the_demo(database_url):
+    async with running(database_url) as api:
         assert not (await api.client.get(PATH)).json()["available"]
         answer = await api.client.post(PATH)
     assert answer.status_code == 409

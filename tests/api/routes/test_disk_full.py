@@ -1,6 +1,5 @@
 """A disk that fills, as callers of the API see it: pushes, readiness, metrics, the session."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,6 @@ REFUSED = ": batches are refused until there is space"
 
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(empty_database, tmp_path):
-    return f"sqlite:///{shutil.copy(empty_database, tmp_path / 'twin.db')}"
 
 
 def watch_at(used_gb):
@@ -41,8 +35,8 @@ def watch_at(used_gb):
         ),
     ],
 )
-async def test_readiness_names_a_disk_that_fills(url, used_gb, status, sentence):
-    async with running(url, disk=watch_at(used_gb)) as api:
+async def test_readiness_names_a_disk_that_fills(database_url, used_gb, status, sentence):
+    async with running(database_url, disk=watch_at(used_gb)) as api:
         answer = await api.client.get("/readyz")
     assert answer.status_code == status
     assert answer.json()["checks"]["disk"] == {"ok": used_gb == 50, "sentence": sentence}
@@ -50,9 +44,9 @@ async def test_readiness_names_a_disk_that_fills(url, used_gb, status, sentence)
         assert f"disk: {sentence}" in answer.json()["detail"]
 
 
-async def test_only_operators_are_told_on_the_pages(url):
+async def test_only_operators_are_told_on_the_pages(database_url):
     told = {}
-    async with running(url, disk=watch_at(91)) as api:
+    async with running(database_url, disk=watch_at(91)) as api:
         _, text = api.token("read")
         for name, client in {"operator": api.client, "reader": api.client_with(text)}.items():
             told[name] = (await client.get("/api/v1/session")).json().get("disk")
@@ -64,8 +58,8 @@ async def test_only_operators_are_told_on_the_pages(url):
     }
 
 
-async def test_metrics_have_bytes_by_table_and_days_left_once_measured(url):
-    async with running(url, disk=watch_at(40)) as api:
+async def test_metrics_have_bytes_by_table_and_days_left_once_measured(database_url):
+    async with running(database_url, disk=watch_at(40)) as api:
         text = (await api.client.get("/metrics")).text
     assert 'paceline_table_bytes{table="windows"}' in text
     assert "paceline_disk_free_bytes 6e+10" in text
@@ -73,11 +67,11 @@ async def test_metrics_have_bytes_by_table_and_days_left_once_measured(url):
     assert "paceline_disk_reusable_bytes" not in text
 
 
-async def test_space_inside_a_database_is_shown_beside_all_that_is_free(url):
+async def test_space_inside_a_database_is_shown_beside_all_that_is_free(database_url):
     disk = DiskWatch()
     disk.database_disk_bytes = 100 * GB
     disk.note_database(95 * GB, reusable_bytes=40 * GB)
-    async with running(url, disk=disk) as api:
+    async with running(database_url, disk=disk) as api:
         text = (await api.client.get("/metrics")).text
         status = (await api.client.get("/api/v1/status")).json()
     assert "paceline_disk_free_bytes 4.5e+10" in text
@@ -90,10 +84,10 @@ async def test_space_inside_a_database_is_shown_beside_all_that_is_free(url):
     }
 
 
-async def test_metrics_say_days_left_by_the_growth_that_was_saved(url):
+async def test_metrics_say_days_left_by_the_growth_that_was_saved(database_url):
     # 1 GB in 2 hours, so that 60 GB last 5 days.
     rows = [{"at_s": n * SAMPLE_EVERY_S, "used_bytes": 39 * GB + n * GB // 12} for n in range(13)]
-    async with running(url, disk=watch_at(40)) as api:
+    async with running(database_url, disk=watch_at(40)) as api:
         with api.store.write() as conn:
             conn.execute(disk_samples.insert(), rows)
         lines = (await api.client.get("/metrics")).text.splitlines()
@@ -101,10 +95,12 @@ async def test_metrics_say_days_left_by_the_growth_that_was_saved(url):
     assert float(line.split()[1]) == pytest.approx(5.0)
 
 
-async def test_refused_push_says_that_the_disk_is_full_and_when_to_come_back(url, monkeypatch):
+async def test_refused_push_says_that_the_disk_is_full_and_when_to_come_back(
+    database_url, monkeypatch
+):
     full = watch_at(99.99)
 
-    async with running(url) as api:
+    async with running(database_url) as api:
         await api.register()
 
         async def refuse(_job_id, _body):

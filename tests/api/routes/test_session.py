@@ -1,4 +1,3 @@
-import shutil
 from typing import Any
 
 import pytest
@@ -81,10 +80,9 @@ async def test_malformed_cookies_are_no_session(api, cookie):
         assert (await client.get(PATH)).json()["authenticated"] is False
 
 
-async def test_price_is_shown_in_a_session_if_set(empty_database, tmp_path):
-    url = f"sqlite:///{shutil.copy(empty_database, tmp_path / 'priced.db')}"
+async def test_price_is_shown_in_a_session_if_set(database_url):
     async with (
-        running(url, gpu_hour_price=2.4, currency="EUR ") as api,
+        running(database_url, gpu_hour_price=2.4, currency="EUR ") as api,
         api.anonymous_client() as client,
     ):
         assert "price" not in (await client.get(PATH)).json()
@@ -102,13 +100,10 @@ async def test_sign_out_ends_the_session_on_the_server(api):
         assert (await thief.get("/api/v1/jobs")).status_code == 401
 
 
-async def test_ended_session_is_refused_within_five_seconds_by_every_process(
-    empty_database, tmp_path
-):
-    url = f"sqlite:///{shutil.copy(empty_database, tmp_path / 'two.db')}"
+async def test_ended_session_is_refused_within_five_seconds_by_every_process(database_url):
     async with (
-        running(url) as one,
-        running(url) as other,
+        running(database_url) as one,
+        running(database_url) as other,
         one.anonymous_client(headers={"sec-fetch-site": "same-origin"}) as client,
     ):
         await client.post(PATH, json={"token": TOKEN})

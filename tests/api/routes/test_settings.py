@@ -19,11 +19,9 @@ async def keep(client, raw_days, results_days):
     return await client.put(f"{PATH}/retention", json=days)
 
 
-async def test_settings_route_shows_the_configured_values(empty_database, tmp_path):
-    path = tmp_path / "own.db"
-    path.write_bytes(empty_database.read_bytes())
+async def test_settings_route_shows_the_configured_values(database_url):
     more: dict[str, Any] = {"window_steps": 16, "silent_after_s": 42.0, "keep_raw_days": 3.0}
-    async with running(f"sqlite:///{path}", **more) as api:
+    async with running(database_url, **more) as api:
         answer = await api.client.get(PATH)
     found = answer.json()
     assert (found["window_steps"], found["silent_after_s"]) == (16, 42.0)
@@ -42,12 +40,10 @@ async def test_settings_route_shows_the_configured_values(empty_database, tmp_pa
     ],
 )
 async def test_settings_name_where_links_in_messages_point(
-    empty_database, tmp_path, monkeypatch, given, url, reach
+    database_url, monkeypatch, given, url, reach
 ):
     monkeypatch.setattr("socket.gethostname", lambda: "gpu-head-1")
-    path = tmp_path / "own.db"
-    path.write_bytes(empty_database.read_bytes())
-    async with running(f"sqlite:///{path}", public=True, **given) as api:
+    async with running(database_url, public=True, **given) as api:
         found = (await api.client.get(PATH)).json()
         named = await api.client.get(PATH, headers={"host": urlsplit(url).netloc})
     assert (found["pages_url"], found["pages_url_reach"]) == (url, reach)
@@ -57,16 +53,9 @@ async def test_settings_name_where_links_in_messages_point(
 async def test_retention_can_be_set_and_reset(api):
     changed = (await keep(api.client, 30.0, None)).json()
     assert changed == {
-        "raw_days": 30.0,
-        "results_days": 180.0,
-        "max_gb": None,
-        "has_own_raw_days": True,
-        "has_own_results_days": False,
-        "has_own_max_gb": False,
-        "usual_raw_days": 14.0,
-        "usual_results_days": 180.0,
-        "usual_max_gb": None,
-        "stored_gb": 0.0,
+        **{"raw_days": 30.0, "results_days": 180.0, "max_gb": None, "stored_gb": 0.0},
+        **{"has_own_raw_days": True, "has_own_results_days": False, "has_own_max_gb": False},
+        **{"usual_raw_days": 14.0, "usual_results_days": 180.0, "usual_max_gb": None},
     }
     assert (await api.client.get(PATH)).json()["retention"] == changed
     with api.store.read() as conn:

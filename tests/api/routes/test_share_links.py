@@ -146,13 +146,6 @@ async def test_links_and_snapshots_are_limited(job, monkeypatch):
     assert (answer.status_code, "over the limit of 100" in answer.text) == (413, True)
 
 
-async def test_job_without_figures_cannot_be_shared(api):
-    await api.register()
-    assert (await api.client.post(SHARES, json={})).status_code == 404
-    answer = await api.client.post(SHARES, json={"expires_days": 91})
-    assert answer.status_code == 422
-
-
 async def test_range_and_chosen_steps_are_shared(job):
     made = await share(job, window="1-0..1-8")
     assert (made["first_step"], made["last_step"]) == (0, 9)

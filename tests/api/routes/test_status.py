@@ -14,11 +14,9 @@ PATH = "/api/v1/status"
 
 
 @pytest.fixture
-async def watched_api(anyio_backend, empty_database, tmp_path):
+async def watched_api(anyio_backend, database_url):
     """An API with a canary."""
-    path = tmp_path / "own.db"
-    path.write_bytes(empty_database.read_bytes())
-    async with running(f"sqlite:///{path}", canary_every_s=60.0) as api:
+    async with running(database_url, canary_every_s=60.0) as api:
         yield api
 
 

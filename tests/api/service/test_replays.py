@@ -126,13 +126,6 @@ async def test_operations_of_other_steps_are_damaged(api):
         ReplayCache(api.store).get(JOB, "1-0")
 
 
-async def test_latest_skips_windows_that_cannot_be_replayed(api):
-    await api.register()
-    recorded.save(api, recorded.window(0))
-    api.save_window(dataclasses.replace(closed_without_steps("no report"), first_step=2))
-    assert ReplayCache(api.store).get(JOB, "latest").window.id == "1-0"
-
-
 def closed_without_steps(*reasons):
     """A window from step 0 on, all of whose steps were skipped."""
     record = window_record(0, slowdown=None)

@@ -18,11 +18,6 @@ SENTENCE = "the event queue has 'appendfsync everysec'"
 PACELINE = [sys.executable, "-m", "app.cli"]
 
 
-@pytest.fixture
-def url(empty_database, tmp_path):
-    return f"sqlite:///{shutil.copy(empty_database, tmp_path / 'twin.db')}"
-
-
 async def session(api):
     async with api.anonymous_client() as client:
         await client.post("/api/v1/session", json={"token": TOKEN})
@@ -32,29 +27,29 @@ async def session(api):
 
 
 @pytest.mark.anyio
-async def test_session_lists_loss_warnings(url):
-    async with running(url, allow_lossy=True) as api:
+async def test_session_lists_loss_warnings(database_url):
+    async with running(database_url, allow_lossy=True) as api:
         api.queue.weaknesses = (SENTENCE,)
         assert await session(api) == {"authenticated": True, "lossy": [SENTENCE], "price": None}
 
 
 @pytest.mark.anyio
-async def test_last_warnings_stay_while_the_queue_is_away(url):
-    async with running(url, allow_lossy=True) as api:
+async def test_last_warnings_stay_while_the_queue_is_away(database_url):
+    async with running(database_url, allow_lossy=True) as api:
         api.queue.is_up = False
         assert await session(api) == {"authenticated": True, "lossy": [], "price": None}
 
 
 @pytest.mark.anyio
-async def test_nothing_is_queried_without_allow_lossy(url):
-    async with running(url) as api:
+async def test_nothing_is_queried_without_allow_lossy(database_url):
+    async with running(database_url) as api:
         api.queue.weaknesses = (SENTENCE,)
         assert await session(api) == {"authenticated": True, "lossy": [], "price": None}
 
 
 @pytest.mark.anyio
-async def test_warnings_are_hidden_without_a_session(url):
-    async with running(url, allow_lossy=True) as api, api.anonymous_client() as client:
+async def test_warnings_are_hidden_without_a_session(database_url):
+    async with running(database_url, allow_lossy=True) as api, api.anonymous_client() as client:
         api.queue.weaknesses = (SENTENCE,)
         assert (await client.get("/api/v1/session")).json() == {"authenticated": False}
 

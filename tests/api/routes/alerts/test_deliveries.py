@@ -35,16 +35,10 @@ async def test_delivery_has_its_attempts_and_errors(api, sent):
     [message] = (await ask(api))["items"]
     assert message == {
         "delivery_id": sent,
-        "receiver_id": "ep_1",
-        "receiver_name": "on call",
-        "endpoint_id": "ep_1",
-        "endpoint_name": "on call",
+        **{"receiver_id": "ep_1", "receiver_name": "on call"},
+        **{"endpoint_id": "ep_1", "endpoint_name": "on call"},
         "receiver_format": "standard",
-        "job_id": "job-a",
-        "rule": "slowdown",
-        "kind": "firing",
-        "state": "due",
-        "attempt": 1,
+        **{"job_id": "job-a", "rule": "slowdown", "kind": "firing", "state": "due", "attempt": 1},
         "next_at": "2026-09-21T14:14:20Z",
         "detail": "HTTP 500 later",
         "created_at": "2026-09-21T14:13:20Z",
@@ -58,18 +52,6 @@ async def test_delivery_has_its_attempts_and_errors(api, sent):
     attempt(api, now_s=NOW_S + 60)
     [done] = (await ask(api, state="delivered"))["items"]
     assert (done["attempt"], done["next_at"], done["done_at"]) == (2, None, "2026-09-21T14:14:20Z")
-
-
-async def test_deliveries_are_listed_newest_first_and_by_receiver(api, sent):
-    add_receiver(api, "ep_2")
-    await api.register("job-b")
-    ids = [sent, send(api, "ep_2"), send(api, job="job-b")]
-    first = await ask(api, limit=2)
-    rest = await ask(api, cursor=first["next_cursor"])
-    shown = [each["delivery_id"] for each in first["items"] + rest["items"]]
-    assert shown == list(reversed(ids))
-    [of_other] = (await ask(api, receiver="ep_2"))["items"]
-    assert of_other["delivery_id"] == ids[1]
 
 
 async def test_deliveries_can_be_filtered_by_alert(api, sent):

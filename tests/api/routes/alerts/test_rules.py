@@ -50,11 +50,9 @@ async def test_project_without_rules_has_the_defaults(api):
     assert [rule.name for rule in parse_rules(found["text"])] == [r["name"] for r in found["rules"]]
 
 
-async def test_defaults_come_from_the_operators_file(anyio_backend, empty_database, tmp_path):
+async def test_defaults_come_from_the_operators_file(anyio_backend, database_url, tmp_path):
     (tmp_path / "rules.yaml").write_text(OWN)
-    path = tmp_path / "own.db"
-    path.write_bytes(empty_database.read_bytes())
-    async with running(f"sqlite:///{path}", alert_rules=tmp_path / "rules.yaml") as api:
+    async with running(database_url, alert_rules=tmp_path / "rules.yaml") as api:
         found = (await api.client.get(PATH)).json()
     assert (found["source"], [rule["name"] for rule in found["rules"]]) == ("file", ["slow"])
 
@@ -181,10 +179,3 @@ async def test_malformed_text_gets_a_4xx(api, what):
         answer = await api.client.request(method, path, content=body, headers=headers)
         assert answer.status_code == status, answer.text
         assert answer.headers["content-type"] == "application/problem+json"
-
-
-async def test_project_has_at_most_200_rules(api):
-    rules = "".join(f"  - {{name: r{n}, on: slowdown, above: 1.2}}\n" for n in range(201))
-    assert (await put(api, f"rules:\n{rules}")).status_code == 422
-    fewer = rules.rpartition("  - ")[0]
-    assert len((await put(api, f"rules:\n{fewer}")).json()["rules"]) == 200

@@ -160,19 +160,3 @@ async def test_invalid_silence_gets_422(api, what):
     answer = await make(api.client, **BAD[what])
     assert answer.status_code == 422, answer.text
     assert answer.json()["code"] == "invalid"
-
-
-async def test_number_of_silences_is_limited_and_pages_are_not(api):
-    made = {(await make(api.client, ends_at=at(minutes=n))).json()["silence_id"] for n in (1, 2, 3)}
-    first = (await api.client.get(PATH, params={"limit": 2})).json()
-    rest = (await api.client.get(PATH, params={"cursor": first["next_cursor"]})).json()
-    assert {each["silence_id"] for each in first["items"] + rest["items"]} == made
-    assert rest["next_cursor"] is None
-
-
-async def test_silence_is_announced_to_pages(api):
-    with api.app.state.service.hub.subscription("default") as events:
-        await make(api.client)
-        event = await events.next(within_s=5.0)
-    assert event is not None
-    assert (event.name, event.data, event.project) == ("alert", {}, "default")

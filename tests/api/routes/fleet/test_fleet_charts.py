@@ -40,14 +40,6 @@ async def test_empty_fleet_has_no_charts(api):
         assert (answer.status_code, answer.content) == (204, b"")
 
 
-async def test_jobs_chart_sums_the_loss_of_all_windows(api):
-    await lose(api, "half", total(1.0, 10.0))
-    await lose(api, "half", total(9.0, 10.0), first_step=2)
-    await lose(api, "none", total(0.0, 10.0))
-    table = (await chart(api, "waste"))["meta"]["table"]
-    assert table["rows"] == [["half", 4, "50 %", 10.0], ["none", 4, "0 %", 0.0]]
-
-
 async def test_causes_and_op_types_are_shares_of_the_loss(api):
     causes = Loss("cause", "slow-worker", 7200.0), Loss("cause", "not-explained", 1800.0)
     types = Loss("optype", "forward-compute", 5400.0), Loss("optype", "gc", 1800.0)

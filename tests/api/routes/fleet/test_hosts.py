@@ -46,10 +46,7 @@ async def test_hosts_are_listed_slow_ones_first(api):
     slow, other = found["items"]
     assert slow == {
         "host": NODE,
-        "jobs": 2,
-        "jobs_on_it": 2,
-        "workers": 2,
-        "worst_slowdown": 1.8,
+        **{"jobs": 2, "jobs_on_it": 2, "workers": 2, "worst_slowdown": 1.8},
         "slow_since_at": "2026-09-21T14:12:20Z",
         "last_seen_at": AT,
         "last_data_at": None,
@@ -79,13 +76,6 @@ async def test_pages_have_every_host_once_in_the_same_order(api):
         assert found == whole, limit
 
 
-async def test_old_blames_are_not_counted(api):
-    await blame(api, "one", 0)
-    await blame(api, "two", 0, ago_s=40 * 86_400)
-    assert (await listed(api, min_jobs=2))["items"] == []
-    assert len((await listed(api, min_jobs=2, days=60))["items"]) == 1
-
-
 async def test_host_has_its_runs(api):
     await blame(api, "blamer", 0, 4)
     await blame(api, "other")
@@ -99,12 +89,8 @@ async def test_host_has_its_runs(api):
     assert found["gpu_hours_lost"] == pytest.approx(1.0)
     blamer, other = found["runs"]
     assert blamer == {
-        "job_id": "blamer",
-        "epoch": 1,
-        "name": "blamer",
-        "began_at": AT,
-        "ended_at": None,
-        "last_data_at": None,
+        **{"job_id": "blamer", "epoch": 1, "name": "blamer"},
+        **{"began_at": AT, "ended_at": None, "last_data_at": None},
         "workers": [{"dp_rank": 1, "stage": 0}],
         "num_workers": 1,
         "blame": {
@@ -117,11 +103,3 @@ async def test_host_has_its_runs(api):
         },
     }
     assert (other["job_id"], other["blame"]) == ("other", None)
-
-
-async def test_restarted_run_ends_when_the_next_begins(api):
-    await blame(api, "one", 0)
-    api.clock.now_s += 60
-    await api.register("one", run_key="run-2")
-    [run] = (await api.client.get("/api/v1/hosts/another")).json()["runs"]
-    assert (run["epoch"], run["ended_at"]) == (1, "2026-09-21T14:14:20Z")

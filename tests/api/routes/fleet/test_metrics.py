@@ -207,10 +207,8 @@ async def test_root_token_gets_jobs_of_all_projects(api):
     assert ("worst_worker_slowdown_ratio", "gpu-node-7", "theirs", "research", "1-1") in found
 
 
-async def test_number_of_job_and_worker_series_is_limited(anyio_backend, empty_database, tmp_path):
-    path = tmp_path / "own.db"
-    path.write_bytes(empty_database.read_bytes())
-    async with running(f"sqlite:///{path}", metrics_top_jobs=2) as api:
+async def test_number_of_job_and_worker_series_is_limited(anyio_backend, database_url):
+    async with running(database_url, metrics_top_jobs=2) as api:
         for number in range(30):
             add_job(api.store, f"job-{number}", slowdown=1.2 + number / 100, now_s=NOW_S)
         found = await named(api, TOKEN)

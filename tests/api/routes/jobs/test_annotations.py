@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from app.store import annotations as stored
-from app.store import audit, hosts, windows
+from app.store import audit, windows
 from app.store.windows import StepRow
 from tests.api.server import KEY, NOW_S, window_record
 
@@ -54,22 +54,6 @@ async def test_repeated_push_with_a_key_is_stored_once(job):
     with job.store.read() as conn:
         found, _ = audit.page(conn, "default", object_kind="annotation")
     assert [each.action for each in found] == ["annotation.add", "annotation.add"]
-
-
-async def test_annotation_of_a_project_is_of_the_jobs_that_match(job):
-    await job.register("another", labels={"team": "vision"})
-    with job.store.write() as conn:
-        hosts.add_to_run(conn, KEY, 1, ["host-043"])
-    await add(job, PROJECT, kind="deploy", text="all")
-    by_host = [{"label": "host", "pattern": "host-04*"}]
-    await add(job, PROJECT, kind="node-drained", host="host-043", matchers=by_host)
-    elsewhere = [{"label": "host", "pattern": "host-043", "is_negative": True}]
-    await add(job, PROJECT, kind="note", text="elsewhere", matchers=elsewhere)
-    await add(job, PROJECT, kind="note", text="team", matchers=[{"label": "team", "pattern": "v*"}])
-    labels = {each["label"] for each in await listed(job)}
-    assert labels == {"deploy all", "node drained host-043"}
-    others = await listed(job, "/api/v1/jobs/another/annotations")
-    assert {each["label"] for each in others} == {"deploy all", "elsewhere", "team"}
 
 
 async def test_annotations_are_paged_and_filtered_by_time_and_kind(job):

@@ -2,9 +2,6 @@
 
 import pytest
 
-from app.store.ending.exits import QUIET_S, decide, quiet_since_exits
-from tests.api.server import KEY
-
 pytestmark = pytest.mark.anyio
 
 PATH = "/api/v1/jobs/llm-70b"
@@ -79,17 +76,6 @@ async def test_an_end_by_request_stays_whatever_ranks_report(api):
     for number in range(4):
         await report(api, number, "killed")
     assert (await job_of(api))["state"] == "finished"
-
-
-async def test_ranks_that_say_nothing_are_not_waited_for_after_a_while(api):
-    await register(api)
-    await report(api, 1, "killed", signal=9)
-    assert (await job_of(api))["ended_at"] is None
-    with api.store.write() as conn:
-        assert quiet_since_exits(conn, now_s=api.clock() + QUIET_S - 1) == []
-        assert quiet_since_exits(conn, now_s=api.clock() + QUIET_S) == [(KEY, 1)]
-        assert decide(conn, KEY, 1, is_quiet=True)
-    assert (await job_of(api))["state"] == "crashed"
 
 
 async def test_a_restart_with_the_same_run_key_goes_on(api):

@@ -56,17 +56,6 @@ async def test_older_window_is_refused_and_the_newest_is_named(job):
     assert (await job.client.post(PATH, json=REPLACE | {"window": "1-16"})).status_code == 201
 
 
-async def test_window_of_an_older_run_is_refused(job):
-    await job.register(run_key="run-2")
-    answer = await job.client.post(PATH, json=REPLACE)
-    assert answer.status_code == 409
-    assert "has no closed window in its current run yet" in answer.text
-    recorded.save_observed(job, window(SLOW, 4, epoch=2))
-    answer = await job.client.post(PATH, json=REPLACE)
-    assert answer.status_code == 409
-    assert "2-4, not from 1-8" in answer.text
-
-
 async def test_outcome_is_shown(job):
     await job.client.post(PATH, json=REPLACE)
     with job.store.write() as conn:

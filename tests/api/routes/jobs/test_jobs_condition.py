@@ -3,7 +3,7 @@
 import pytest
 
 from app.api.routes.jobs.jobs import MAX_SILENT_RANKS
-from app.store import hosts, runs, shards
+from app.store import runs, shards
 from app.store.runs import IngestCounts
 from tests.api.server import NOW_S, window_record
 
@@ -59,18 +59,6 @@ async def test_silent_workers_are_named_by_rank_and_host(api, save_silence):
     job = await save_silence(silent_ranks=[7], silent_workers=[3], silent_since_s=NOW_S - 60)
     assert job["silent_workers"] == [{"dp_rank": 1, "stage": 1}]
     assert (await headline(api))["sentence"].startswith("Rank 7 (dp 1, stage 1")
-
-
-async def test_silent_ranks_are_named_by_their_common_host(api, save_silence):
-    with api.store.write() as conn:
-        hosts.save(conn, KEY, 1, {(0, 0): "one", (0, 1): "two", (1, 0): "two", (1, 1): "one"})
-    job = await save_silence(
-        silent_ranks=[5, 6, 7], silent_workers=[1, 1, 2], silent_since_s=NOW_S - 60
-    )
-    assert (job["num_silent_ranks"], job["num_silent_workers"]) == (3, 2)
-    assert (await headline(api))["sentence"].startswith("two, ranks 5 to 7 have been")
-    await save_silence(silent_ranks=[5, 7], silent_workers=[1, 3], silent_since_s=NOW_S - 60)
-    assert (await headline(api))["sentence"].startswith("Ranks 5 and 7 have been")
 
 
 async def test_long_list_of_silent_ranks_is_cut_and_counted(api, save_silence):

@@ -1,7 +1,5 @@
 import gzip
-import json
 import re
-import shutil
 from itertools import pairwise
 
 import pytest
@@ -67,34 +65,9 @@ async def test_operations_of_registered_types_are_in_the_queue_under_their_names
     assert found == [[first + 1, first], [first + 1] * 2]
 
 
-async def test_rows_of_a_type_of_another_run_are_refused(api):
-    await api.register(op_types=OWN)
-    await api.register("other")
-    columns = json_batch()["columns"] | {"optype": ["forward-compute", "router"]}
-    answer = (await api.push(json_batch(columns=columns), "other")).json()
-    assert (answer["accepted"], answer["rejected"]) == (1, 1)
-    assert answer["errors"][0]["code"] == "unknown_optype"
-    assert "'router' is not known: register it" in answer["errors"][0]["message"]
-
-
-async def test_batch_of_invalid_rows_only_gets_422(api):
-    await api.register()
-    columns = json_batch()["columns"] | {"duration_ns": [-1, -1]}
-    answer = await api.push(json_batch(columns=columns))
-    assert answer.status_code == 422
-    assert queued_batches(api) == []
-
-
 async def test_large_batch_is_accepted(api):
     await api.register()
     assert (await api.push(binary_batch(100_000))).json()["accepted"] == 100_000
-
-
-async def test_one_row_too_many_gets_413(api):
-    await api.register()
-    answer = await api.push(binary_batch(100_001))
-    assert answer.status_code == 413
-    assert answer.json()["code"] == "too_large"
 
 
 @pytest.mark.parametrize("epoch", [1, 3], ids=["an older run", "a run that never was"])
@@ -120,9 +93,8 @@ async def test_ended_job_accepts_batches_during_the_grace_period_only(api):
     assert (await api.push(json_batch(epoch=2))).status_code == 202
 
 
-async def test_grace_period_lasts_as_long_as_windows_are_revised(empty_database, tmp_path):
-    path = shutil.copy(empty_database, tmp_path / "paceline.db")
-    async with running(f"sqlite:///{path}", revise_for_s=3600.0) as api:
+async def test_grace_period_lasts_as_long_as_windows_are_revised(database_url):
+    async with running(database_url, revise_for_s=3600.0) as api:
         await api.register()
         await api.client.post("/api/v1/jobs/llm-70b/end")
         api.clock.now_s += 3600.0
@@ -164,27 +136,17 @@ async def test_a_full_queue_gets_503(api):
 REFUSED = {
     "no body": (b"", "application/json", 400),
     "no JSON": (b"{", "application/json", 400),
-    "no text": (b"\xff\xfe", "application/json", 400),
     "deep nesting": (b'{"columns":' + b"[" * 100_000, "application/json", 422),
     "no msgpack": (b"\xc1", BINARY_TYPE, 400),
     "half a batch": (binary_batch()[:50], BINARY_TYPE, 400),
-    "a list": (b"[]", "application/json", 422),
-    "an empty map": (b"{}", "application/json", 422),
     "NaN": (b'{"version": NaN}', "application/json", 400),
     "no content type": (b"{}", None, 415),
     "a form": (b"a=1", "application/x-www-form-urlencoded", 415),
-    "a nameless content type": (b"{}", ";", 415),
     "a version of the future": (binary_batch(version=2), BINARY_TYPE, 415),
     "epoch zero": (binary_batch(epoch=0), BINARY_TYPE, 422),
     "a worker that is not there": (binary_batch(dp_rank=2), BINARY_TYPE, 422),
     "a stage that is not there": (binary_batch(stage=2), BINARY_TYPE, 422),
     "a key that nobody knows": (binary_batch(tenant=1), BINARY_TYPE, 422),
-    "columns of several lengths": (
-        binary_batch(columns={"step": b"", "optype": b"1"}),
-        BINARY_TYPE,
-        422,
-    ),
-    "steps out of order": (binary_batch(steps_done=[[2, 1], [1, 1]]), BINARY_TYPE, 422),
 }
 
 
@@ -216,20 +178,6 @@ async def test_compressed_batch_is_in_the_queue_as_sent(api, name):
     assert read_entry(entry.body).columns.num_ops == 500
 
 
-@pytest.mark.parametrize("name", ["gzip", "zstd"])
-async def test_a_batch_of_rows_may_be_compressed_too(api, name):
-    await api.register()
-    batch = {key: value for key, value in json_batch().items() if key != "columns"}
-    row = {"step": 0, "optype": "gc", "start_ns": 0, "duration_ns": 1, "bytes": 7}
-    text = json.dumps({**batch, "rows": [row, {**row, "start_ns": 5}]}).encode()
-    body = gzip.compress(text) if name == "gzip" else zstandard.compress(text)
-    headers = {"content-type": "application/json", "content-encoding": name}
-    answer = await api.client.post(PATH, content=body, headers=headers)
-    assert answer.json()["accepted"] == 2
-    [(_, found)] = queued_batches(api)
-    assert found.columns.bytes.tolist() == [7, 7]
-
-
 async def test_zip_bomb_gets_413_and_broken_compression_400(api):
     await api.register()
     for body, status in ((gzip.compress(bytes(64 << 20)), 413), (compressed("gzip")[:-1], 400)):
@@ -237,20 +185,6 @@ async def test_zip_bomb_gets_413_and_broken_compression_400(api):
         answer = await api.client.post(PATH, content=body, headers=headers)
         assert answer.status_code == status, answer.text
     assert queued_batches(api) == []
-
-
-async def test_unknown_values_are_refused_with_the_known_ones(api):
-    await api.register()
-    encoded = {"content-type": BINARY_TYPE, "content-encoding": "br"}
-    for body, headers, member, known in (
-        (b"", encoded, "known_encodings", ["gzip", "zstd"]),
-        (b"", {"content-type": "a/b"}, "known_content_types", [BINARY_TYPE, "application/json"]),
-        (binary_batch(version=2), {"content-type": BINARY_TYPE}, "known_versions", [1]),
-    ):
-        answer = await api.client.post(PATH, content=body, headers=headers)
-        assert answer.status_code == 415
-        assert answer.json()[member] == known
-        assert all(str(each) in answer.json()["detail"] for each in known)
 
 
 async def test_another_method_gets_405_and_a_bad_id_422(api):
@@ -316,36 +250,3 @@ async def test_body_chunks_do_not_change_the_result(api, cuts, name):
     [entry] = api.queue.reader.read(range(4), "test", count=100, block_s=0)
     assert entry.body == body
     api.queue.reader.done(entry.shard, [entry.entry_id])
-
-
-MEDIA = st.sampled_from([BINARY_TYPE, "application/json"]) | st.text(
-    st.characters(min_codepoint=32, max_codepoint=126), max_size=30
-)
-
-
-def mutated():
-    """A valid batch with some bytes changed, removed or added."""
-    good = st.sampled_from([binary_batch(), b'{"version":1,"columns":{}}'])
-    at, byte = st.integers(0, 400), st.integers(0, 255)
-
-    def change(body, changes):
-        bytes_ = bytearray(body)
-        for where, value in changes:
-            if bytes_:
-                bytes_[where % len(bytes_)] = value
-        return bytes(bytes_)
-
-    return st.builds(change, good, st.lists(st.tuples(at, byte), min_size=1, max_size=8))
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(
-    body=st.binary(max_size=300) | mutated(),
-    media=MEDIA,
-    encoding=st.sampled_from(["identity", "gzip", "zstd", "br", ""]),
-)
-async def test_random_bytes_never_give_a_5xx(api, body, media, encoding):
-    await api.client.put("/api/v1/jobs/llm-70b", json=JOB)
-    headers = {"content-type": media, "content-encoding": encoding}
-    answer = await api.client.post(PATH, content=body, headers=headers)
-    assert answer.status_code in (202, 400, 409, 413, 415, 422), answer.text

@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 
 from app.ingest.queue import shard_of
-from app.ingest.wire.body import EXTENSIONS
 from app.ingest.wire.codec import read_entry
 from app.store import recordings, runs, shards, windows
 from app.store.windows import StepRow
-from tests.api.server import JOB, KEY, NOW_S, binary_batch, json_batch
+from tests.api.server import KEY, NOW_S, binary_batch, json_batch
 
 pytestmark = pytest.mark.anyio
 
@@ -57,14 +56,6 @@ async def test_another_process_sends_the_plan_within_two_seconds(api):
     api.monotonic.now_s += 2
     plan_sent = (await api.push(json_batch())).json()["recording"]
     assert plan_sent == {"version": 1, "from_step": 9, "enabled": False, "every": 1, "steps": 1}
-
-
-async def test_later_run_uses_the_plan_from_its_first_step(api):
-    await api.register()
-    await set_plan(api, every=10, steps=2, from_step=500)
-    later = (await api.client.put(JOB_PATH, json=JOB | {"run_key": "run-2"})).json()
-    assert later["recording"] == PLAN | {"from_step": 0, "earlier": None}
-    assert (await api.push(json_batch(epoch=2))).json()["recording"] == PLAN | {"from_step": 0}
 
 
 async def test_earlier_plans_are_sent_until_the_newest_begins(api):
@@ -254,19 +245,3 @@ async def test_old_plans_are_deleted(api):
         await set_plan(api, every=number + 2, from_step=1000 + number)
     plan_sent = (await api.push(json_batch())).json()["recording"]
     assert (plan_sent["version"], len(plan_sent["earlier"])) == (12, 7)
-
-
-async def test_older_consumer_disables_extensions(api):
-    """Queued batches must be readable by every consumer."""
-    everything = [*EXTENSIONS]
-    with api.store.write() as conn:
-        shards.heartbeat(conn, "new", now_s=NOW_S, lease_s=15, knows=everything)
-        shards.heartbeat(conn, "older", now_s=NOW_S, lease_s=15, knows=["packed"])
-    assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == ["packed"]
-    with api.store.write() as conn:
-        shards.heartbeat(conn, "oldest", now_s=NOW_S, lease_s=20)
-    assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == []
-    api.clock.now_s += 16 + 30
-    api.clock.behind_s = 30  # leases use the database's clock
-    api.clock.now_s += 5
-    assert (await api.client.put(JOB_PATH, json=JOB)).json()["accepts"] == everything

@@ -122,15 +122,6 @@ async def test_missing_facts_are_asked_for_and_complete_the_fixes(api):
     assert (await got(api))["not_offered"] == asking["not_offered"]
 
 
-async def test_layers_that_do_not_fit_the_job_have_a_reason(api):
-    await given(api, record())
-    for facts in ({"layers": 35}, {"layout": "9,9,9"}):
-        found = await got(api, **facts)
-        assert "resplit-stages" not in names(found)
-        (reason,) = [e["reason"] for e in found["not_offered"] if e["fix"] == "resplit-stages"]
-        assert "4 stages" in reason
-
-
 @pytest.mark.parametrize(
     ("query", "reason"),
     [

@@ -96,14 +96,6 @@ async def test_charts_over_time_show_a_range_with_context(api):
     assert await got(api, "/charts/steps", window="1-200..1-210") == newest
 
 
-@pytest.mark.parametrize("window", ["1-2..1-0", "1-0..2-0"])
-async def test_a_range_in_the_wrong_order_is_refused(api, window):
-    await given(api, a_window(0), a_window(2))
-    answer = await api.client.get(f"{PATH}/windows/{window}")
-    assert answer.status_code == 422
-    assert "the earlier window first" in answer.json()["detail"]
-
-
 async def test_result_without_arrays_is_independent_of_the_job_size(api):
     await given(api, a_window(0))
     whole, short = await got(api, "/windows/1-0"), await got(api, "/windows/1-0", arrays=False)
@@ -130,14 +122,6 @@ async def test_left_out_windows_are_named_and_counted(api, monkeypatch):
     about = (await got(api, "/windows/1-0..1-8"))["window"]
     assert about["windows"] == ["1-0", "1-4", "1-8"]
     assert (about["left_out"], about["num_left_out"]) == (["1-2"], 2)
-
-
-async def test_loss_covers_all_windows_of_a_thinned_range(api, monkeypatch):
-    await given_too_many(api, monkeypatch)
-    lost = [(await got(api, f"/windows/1-{first}"))["gpu_hours_lost"] for first in FIRSTS]
-    assert len({round(each, 9) for each in lost}) == len(FIRSTS)
-    found = await got(api, "/windows/1-0..1-8")
-    assert found["gpu_hours_lost"] == pytest.approx(sum(lost), rel=1e-9)
 
 
 async def test_loss_is_unknown_if_steps_were_deleted(api, monkeypatch):
