@@ -71,9 +71,3 @@ def test_sentences_have_the_times_beside_the_steps(sentence, onset, end, told):
     timed = with_clock_times(result(finding(sentence, onset, end)), CLOCK)
     [found] = in_clock_words(timed, NOW_S)["findings"]
     assert found["sentence"] == told
-
-
-def test_a_time_of_another_day_has_its_date():
-    timed = with_clock_times(result(finding("It is slow, since step 30")), CLOCK)
-    [found] = in_clock_words(timed, NOW_S + 86_400)["findings"]
-    assert found["sentence"] == "It is slow, since 2026-11-24 02:41 UTC, step 30, 12 min"

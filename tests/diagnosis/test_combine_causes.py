@@ -177,22 +177,6 @@ def test_fingerprint_combines_the_windows_shares():
     assert found["variance"]["between_stages"] == pytest.approx(0.3)
 
 
-ENDED = (
-    "dp 3, stage 1 on host-17 was 1.6x slower than its peers, from step 40 to step 52; "
-    "it cost 30 % of the job's GPU time"
-)
-
-
-def test_a_finding_that_ended_keeps_its_end_and_past_tense():
-    ended = finding(0.1, sentence=ENDED) | {"end_step": 52}
-    [found] = findings_of(result(finding(0.3, onset=32)), result(ended))
-    assert (found["onset_step"], found["end_step"]) == (32, 52)
-    assert found["sentence"] == (
-        "dp 3, stage 1 on host-17 was 1.6x slower than its peers, from step 32 to step 52; "
-        "it cost 20 % of the job's GPU time"
-    )
-
-
 def test_a_finding_that_the_newest_window_lacks_has_ended():
     [found] = findings_of(result(finding(), steps=[40, 41]), result(steps=[42, 43]))
     assert found["end_step"] == 41

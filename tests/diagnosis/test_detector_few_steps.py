@@ -46,16 +46,11 @@ def test_earlier_steps_support_a_slowdown(cause, fault):
 @pytest.mark.parametrize(
     ("num_usual", "earlier", "expected"),
     [
-        (3, [], True),
-        (2, [], False),
-        (2, [1.1], True),
-        (1, [1.1], False),
-        (1, [np.nan, 1.1], False),
-        (1, [1.1, np.nan, 1.1], True),
-        (1, [1.0, 1.06], False),
+        (3, [], True), (2, [], False), (2, [1.1], True), (1, [1.1], False),
+        (1, [np.nan, 1.1], False), (1, [1.1, np.nan, 1.1], True), (1, [1.0, 1.06], False),
         (1, [2.0] + [1.0] * 8, False),
     ],
-)
+)  # fmt: skip
 def test_is_supported_needs_enough_agreeing_steps(num_usual, earlier, expected):
     given = np.array(earlier, np.float64)[:, None]
     assert is_supported(num_usual, given, 1.05).tolist() == [expected]

@@ -161,11 +161,6 @@ def test_onset_of_a_cause_that_earlier_windows_showed(known, onset):
     assert histories.onset_by_earlier_windows(history, "gc", 24) == onset
 
 
-def test_without_earlier_windows_a_cause_has_no_onset():
-    history = extended_history(History(), of_steps(*range(8)))
-    assert histories.onset_by_earlier_windows(history, "gc", 3) is None
-
-
 def test_times_of_steps_are_stored_to_the_last_digit():
     started_s = np.array([1_795_488_067.123456, np.nan])
     history = History(np.array([3, 4]), np.array([1.5, 2.5]), started_s=started_s)

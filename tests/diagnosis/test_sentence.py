@@ -42,14 +42,6 @@ def test_only_marked_verbs_have_tenses():
     )
 
 
-def test_a_finding_that_ended_is_in_the_past_tense():
-    fact = f"dp 3, stage 1 on host-17 {IS} 1.8x slower than its peers"
-    assert finding_sentence(fact, CostFigures(0.31, 12, "transient", end_step=25)) == (
-        "dp 3, stage 1 on host-17 was 1.8x slower than its peers, from step 12 to step 25; "
-        "it cost 31 % of the job's GPU time"
-    )
-
-
 def test_the_parts_give_the_sentence_again():
     fact = f"stage 3 {IS} slow"
     suspicion = Suspicion(

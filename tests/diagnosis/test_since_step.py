@@ -1,8 +1,6 @@
 import pytest
 
 from app.diagnosis.since_step import result_since
-from app.engine.report import report_as_json
-from tests.diagnosis.jobs import case_of, made, window_of
 
 RECORDED_S = [1.0, 1.0, 3.0, 3.0]
 
@@ -55,13 +53,3 @@ def test_a_step_that_leaves_out_none_or_all_changes_nothing(step):
 def test_a_result_without_figures_is_unchanged():
     empty = result() | {"slowdown": None}
     assert result_since(empty, 12) == empty
-
-
-def test_a_real_result_since_its_first_step_is_itself():
-    report = report_as_json(case_of(window_of(made(dp=2, pp=2, tp=1), 6)).report)
-    later = result_since(report, 3)
-    assert later["steps"] == [3, 4, 5]
-    assert later["slowdown"] == pytest.approx(
-        sum(report["step_time_s"]["simulated"][3:]) / sum(report["step_time_s"]["ideal"][3:])
-    )
-    assert result_since(report, 0) == report

@@ -9,7 +9,6 @@ import pytest
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
 from app.diagnosis.evidence import expert_load
-from app.diagnosis.evidence.expert_levels import expert_times
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART
 from app.diagnosis.finding import RuledOut
 from app.synth.costs import OperationCosts
@@ -186,16 +185,6 @@ def test_a_block_that_waits_for_its_fullest_expert_is_named_by_dp_ranks():
     assert [each.as_json() for each in found.culprits] == [{"dp_rank": d} for d in range(4, 8)]
     assert "block of dp 4, dp 5, dp 6 and 1 more" in found.wording(UNKNOWN)
     assert found.evidence["dp_ranks"] == [4, 5, 6, 7]
-
-
-def test_even_loads_of_such_a_block_are_those_of_the_other_blocks():
-    window = job(parallelism=BLOCKS).record(range(16)).window()
-    factor = 1 + _excess(window, 1) * (np.arange(8) >= 4)
-    case = case_of(_with_factor(window, factor))
-    times = expert_times(case, case.groups[0])
-    assert times is not None
-    assert np.all(times[:4] == 1.0)
-    assert times[4:].mean() == pytest.approx(1 + factor[..., 4:].mean() - 1, rel=0.03)
 
 
 def test_a_block_that_is_slow_by_one_factor_is_no_uneven_load():

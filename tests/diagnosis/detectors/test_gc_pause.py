@@ -5,11 +5,8 @@ import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.gc_pause import GcPause
-from app.diagnosis.diagnose import diagnose
 from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.job_history import History
-from app.engine.replays import prepare
-from app.engine.report import analyse_replay
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, GcPauses, PlannedGc
@@ -193,19 +190,6 @@ def test_one_common_pause_is_planned_if_earlier_steps_are_periodic():
     # Whatever is long in step 36 for all, and never was before.
     replaced = dataclasses.replace(last, history=History())
     assert isinstance(GC.detect(replaced), RuledOut)
-
-
-def test_an_evaluation_beside_planned_pauses_does_not_withhold_causes():
-    # Pauses in five of twenty steps and evaluations are too many to be odd together.
-    made = job(
-        PlannedGc(every_steps=4, pause_s=0.8),
-        odd_steps=SpecialSteps(evaluate_every=11, checkpoint_every=6),
-    )
-    window_of = made.record(range(20)).window()
-    replay = prepare(window_of)
-    found = diagnose(replay, analyse_replay(replay), History())
-    assert found.findings is not None
-    assert [each.cause for each in found.findings] == ["gc-pause"]
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.link import SlowLink
-from app.diagnosis.finding import Culprit, RuledOut
+from app.diagnosis.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_network import SlowDpGroup, SlowNic
 from app.synth.faults.slow_network import SlowLink as LinkFault
 from app.synth.schedules import Interleaved
 from tests.diagnosis.long_collectives import LongCollective
-from tests.diagnosis.suspects import job, ruled_out, suspicion
+from tests.diagnosis.suspects import denied, job, ruled_out, suspected, suspicion
 from tests.diagnosis.windows import case_of
 
 LINK = SlowLink()
@@ -22,9 +22,9 @@ CLIP, EMBEDDING = "optimizer-clip-main-grad", "embedding-grads-all-reduce"
 
 
 def without_hosts(made):
-    """The answer for the job's first steps if its hosts are unknown."""
+    """The job's first steps if its hosts are unknown."""
     window = made.record(range(16)).window()
-    return LINK.detect(case_of(replace(window, hosts={})))
+    return case_of(replace(window, hosts={}))
 
 
 def slow_stages(*stages, slowdown=9.0, dp=4):
@@ -38,22 +38,19 @@ def stage_hosts(*faults, pp, **about):
 
 
 def test_unknown_host_that_has_all_slow_links_is_named():
-    found = without_hosts(job(*slow_stages(0, 1)))
-    assert isinstance(found, Suspicion)
+    found = suspected(LINK, without_hosts(job(*slow_stages(0, 1))))
     assert found.culprits == (Culprit(stage=1),)
     assert "All transfers of stage 1 take 9" in found.wording(UNKNOWN)
 
 
 def test_slow_links_to_the_first_stage_are_between_two_stages():
-    found = without_hosts(job(*slow_stages(0)))
-    assert isinstance(found, Suspicion)
+    found = suspected(LINK, without_hosts(job(*slow_stages(0))))
     assert found.culprits == (Culprit(stage=0), Culprit(stage=1))
     assert "between stages 0 and 1 on all dp ranks" in found.wording(UNKNOWN)
 
 
 def test_slow_links_that_placement_may_explain_are_not_named():
-    found = without_hosts(job(*slow_stages(1)))
-    assert isinstance(found, RuledOut)
+    found = denied(LINK, without_hosts(job(*slow_stages(1))))
     assert found.insufficient
     assert "slow links and links between hosts look alike" in found.reason
 
@@ -61,11 +58,9 @@ def test_slow_links_that_placement_may_explain_are_not_named():
 def test_links_between_unknown_hosts_that_cut_stages_are_not_named():
     # Ranks 0 to 7 and 8 to 11 on two hosts of 8, whose links take 9 times as long.
     faults = [LinkFault(2, 1, 9.0), LinkFault(0, 2, 9.0), LinkFault(1, 2, 9.0)]
-    found = without_hosts(job(*faults, dp=3))
-    assert isinstance(found, RuledOut)
+    found = denied(LINK, without_hosts(job(*faults, dp=3)))
     assert found.insufficient
-    others = without_hosts(job(*faults[:2], dp=3))
-    assert isinstance(others, Suspicion)
+    suspected(LINK, without_hosts(job(*faults[:2], dp=3)))
 
 
 def test_host_between_all_others_is_named_by_small_collectives():

@@ -3,10 +3,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.diagnosis.detector import CostFigures, Suspicion
+from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.link import SlowLink
 from app.diagnosis.finding import Culprit, RuledOut
-from app.engine.clocks.measure import Clocks
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
@@ -16,9 +15,7 @@ from app.synth.faults.slow_network import SlowLink as LinkFault
 from app.synth.noise import HeavyTailed, Pareto
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
-    denied,
     job,
-    recorded,
     ruled_out,
     suspected,
     suspicion,
@@ -182,19 +179,3 @@ def test_links_between_hosts_are_not_compared_with_those_within():
     assert near.any()
     known = dataclasses.replace(base, hosts=hosts)
     assert isinstance(LINK.detect(case_of(known)), RuledOut)
-
-
-def test_without_hosts_a_pair_slow_on_all_dp_ranks_is_topology():
-    every = [LinkFault(dp_rank=dp, stage=1, slowdown=6.0) for dp in range(4)]
-    base = job(*every).record(range(8)).window()
-    nameless = dataclasses.replace(base, hosts={}, origin_ns=None)
-    assert isinstance(LINK.detect(case_of(nameless)), RuledOut)
-    assert isinstance(LINK.detect(case_of(base)), Suspicion)
-
-
-def test_a_slow_link_below_the_clock_error_is_ruled_out():
-    case = recorded(job(LinkFault(dp_rank=1, stage=1, slowdown=6.0)))
-    unsure = dataclasses.replace(case.replay, clocks=Clocks(residual_s=0.1))
-    found = denied(LINK, dataclasses.replace(case, replay=unsure))
-    assert found.insufficient
-    assert "the clocks' error" in found.reason

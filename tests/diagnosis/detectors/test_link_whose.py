@@ -106,13 +106,6 @@ def test_of_two_hosts_the_slow_network_is_not_known():
     assert "all links between hosts end at host-000 and host-001" in same.reason
 
 
-def test_links_of_unknown_hosts_that_differ_are_no_denial():
-    every = [LinkFault(dp_rank=dp, stage=1, slowdown=6.0) for dp in range(4)]
-    found = denied(LINK, of_unknown_hosts(job(*every), 0.0))
-    assert found.insufficient
-    assert "slow links and links between hosts look alike" in found.reason
-
-
 @pytest.mark.parametrize(
     "faults",
     [

@@ -17,7 +17,6 @@ from app.synth.faults.slow_compute import (
     SlowWorker,
     ThrottlingGpu,
 )
-from app.synth.truth import step_times
 from app.trace.ops import OP_CODES
 from tests.diagnosis.jobs import (
     NUM_STEPS,
@@ -117,15 +116,6 @@ def test_a_worker_slow_in_one_operation_is_named_with_it_and_its_cost(fault, opt
     assert fact in found.sentence
     assert found.cost == pytest.approx(costs_of(job, range(NUM_STEPS))[0], abs=0.005)
     assert found.evidence["slowdown_against_peers"] == pytest.approx(fault.slowdown, rel=0.03)
-
-
-def test_slow_optimizer_of_a_slow_gpu_is_repaired_with_it():
-    both = (SlowWorker(1, 1, 1.5), SlowOptimizer(1, 1, 30.0))
-    job = made(*both)
-    found = only_finding(diagnosed(window_of(job)))
-    healthy = step_times(replace(job, faults=()), range(NUM_STEPS)).mean()
-    cost = 1 - healthy / step_times(job, range(NUM_STEPS)).mean()
-    assert found.cost == pytest.approx(cost, abs=0.01)
 
 
 def test_a_rank_that_waits_inside_its_backward_is_not_blamed():

@@ -57,14 +57,10 @@ def test_badness_that_has_stopped_is_not_progressive():
 @pytest.mark.parametrize(
     ("culprits", "says"),
     [
-        ([0, 1, 2, 3, 0, 2], "rotating"),
-        ([0, 1, -1, 2, -1, -1], "rotating"),
-        ([0, 0, 0, 1, 2, 0], None),
-        ([0, 1, 0, 1, 0, 1], None),
-        ([-1, -1], None),
-        ([], None),
+        ([0, 1, 2, 3, 0, 2], "rotating"), ([0, 1, -1, 2, -1, -1], "rotating"),
+        ([0, 0, 0, 1, 2, 0], None), ([0, 1, 0, 1, 0, 1], None), ([-1, -1], None), ([], None),
     ],
-)
+)  # fmt: skip
 def test_changing_culprits_are_rotating(culprits, says):
     assert rotation(np.array(culprits, np.int64)) == says
 
