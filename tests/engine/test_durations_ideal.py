@@ -22,14 +22,10 @@ def test_the_ideal_of_compute_is_the_mean(optype):
 @pytest.mark.parametrize(
     "optype",
     [
-        "params-all-gather",
-        "grads-reduce-scatter",
-        "separate-grads-all-reduce",
-        "layernorm-grads-all-reduce",
-        "embedding-grads-all-reduce",
-        "optimizer-clip-main-grad",
+        "params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce",
+        "layernorm-grads-all-reduce", "embedding-grads-all-reduce", "optimizer-clip-main-grad",
     ],
-)
+)  # fmt: skip
 def test_an_outlier_does_not_move_the_ideal_of_communication(optype):
     assert ideals(in_row((optype, 1), (optype, 2), (optype, 9)))[optype] == 2.0
 

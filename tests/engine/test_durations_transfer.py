@@ -31,10 +31,6 @@ def test_a_pair_transfers_from_the_later_start():
     assert found["forward-recv 0@1"] == [3.5]
 
 
-def test_a_compute_keeps_its_recorded_duration():
-    assert own_s(pair(1.0, 4.0, 7.0, 7.5), pp_size=2)["forward-compute 0@0"] == [1.0]
-
-
 @pytest.mark.parametrize(
     ("send_end_s", "transfer_s"), [(3.991, -0.009), (3.98, 0.0), (4.0 - 0.5, 0.0), (4.0, 0.0)]
 )

@@ -125,11 +125,6 @@ def test_an_evaluation_is_recognised_next_to_one_usual_gap(gaps_s):
     assert analyse(in_line(gaps_s)).recorded_s.max() == pytest.approx(7.6)
 
 
-def test_long_gaps_before_every_step_belong_to_the_steps():
-    recorded_s, _ = lengths(analyse(in_line([5.0, 5.0, 6.0, 4.0])))
-    is_about(recorded_s, [7.5, 12.5, 12.5, 13.5, 11.5])
-
-
 def test_a_step_after_a_missing_one_begins_at_its_start():
     recorded_s, between_s = lengths(analyse(in_line([1.0, 0.5], numbers=[0, 2, 3])))
     is_about(recorded_s, [7.5, 7.5, 8.0])

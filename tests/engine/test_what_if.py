@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -169,9 +168,3 @@ def test_a_repeated_step_does_not_change_the_figures(a_window):
     once, again = report_as_json(analyse(a_window)), report_as_json(analyse(both))
     for name in ("slowdown", "dp_rank_slowdown", "stage_slowdown", "worker_slowdown"):
         agree(again[name], once[name], name, relative=1e-9)
-
-
-@pytest.mark.parametrize("num_groups", [1, 3])
-def test_an_operation_without_predecessors_starts_at_0(num_groups):
-    alone = graph([[0]], [[]])
-    assert times(alone, [[2.0] * num_groups], num_groups) == [2.0] * num_groups

@@ -73,18 +73,10 @@ def test_an_edit_that_selects_nothing_names_the_field(select, words):
 @pytest.mark.parametrize(
     "change",
     [
-        Factor(-0.5),
-        Factor(math.nan),
-        Factor(math.inf),
-        Factor(1e7),
-        Add(math.nan),
-        Add(-math.inf),
-        Add(1e7),
-        Set(-1e-9),
-        Set(math.inf),
-        Set(math.nan),
+        Factor(-0.5), Factor(math.nan), Factor(math.inf), Factor(1e7), Add(math.nan),
+        Add(-math.inf), Add(1e7), Set(-1e-9), Set(math.inf), Set(math.nan),
     ],
-)
+)  # fmt: skip
 def test_invalid_numbers_are_refused(change):
     assert "cannot be" in refusal(Edit(change))
 

@@ -1,13 +1,11 @@
 """The chain of operations that decided how long a step took."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
 
 from app.engine.replays import prepare
-from app.engine.timeline.critical_path import as_json, critical_path
+from app.engine.timeline.critical_path import critical_path
 from app.engine.timeline.step_run import RUN_KINDS
 from app.errors import InvalidRequest
 from app.trace.ops import Axis, OpKind, OpSpec, OpTypes
@@ -164,25 +162,6 @@ def test_an_expert_parallel_block_waits_for_its_own_members():
 def test_an_unknown_step_is_refused():
     with pytest.raises(InvalidRequest, match="step 4"):
         of(two_replicas(), step=4)
-
-
-def test_the_json_has_every_link_and_every_share():
-    told = json.loads(json.dumps(as_json(of(two_replicas())), allow_nan=False))
-    assert (told["step"], told["run"], told["length_s"]) == (0, "recorded", 4.5)
-    assert told["links"][0] == {
-        "optype": "forward-compute",
-        "dp_rank": 1,
-        "stage": 0,
-        "rank": 1,
-        "seq_id": 0,
-        "microbatch": None,
-        "chunk": 0,
-        "start_s": 0.0,
-        "own_s": 3.0,
-        "gap_s": 0.0,
-    }
-    assert told["shares"]["by_worker"][0] == {"dp_rank": 1, "stage": 0, "rank": 1, "share": 3 / 4.5}
-    assert set(told["shares"]) == {"by_optype", "waiting", "by_worker"}
 
 
 @many(150)

@@ -37,12 +37,6 @@ def test_an_operation_has_its_predecessor_and_launch_delay():
     assert found.delay_s == pytest.approx(0.25)
 
 
-def test_a_first_operation_has_no_predecessor():
-    shown = view()
-    found = find_operation(shown, shown.recorded, 0, "forward-compute", 0)
-    assert (found.after, found.delay_s) == (None, 0.0)
-
-
 def test_peers_are_all_other_workers_with_an_operation_of_the_type():
     shown = view(3, slow_backward)
     found = find_operation(shown.of(1), shown.recorded, 0, "backward-compute", 0)
