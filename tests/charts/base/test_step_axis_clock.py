@@ -29,12 +29,6 @@ def test_long_runs_have_minutes_and_longer_ones_days():
     assert labels(axis(32, 10_000.0))[0] == "0<br>24 Nov 02:41"
 
 
-def test_without_known_times_the_axis_has_steps_alone():
-    at = StepAxis.over([0, 1, 2]).with_clock({0: None})
-    assert labels(at) == ["0", "1", "2"]
-    assert (at.clock, at.clock_px, at.title) == (None, 0, "step")
-
-
 def test_a_step_of_unknown_time_has_no_label_and_no_place_in_the_clock():
     at = StepAxis.over([0, 5, 10]).with_clock({5: START_S, 10: START_S + 50})
     assert at.clock is not None

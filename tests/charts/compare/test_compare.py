@@ -115,19 +115,6 @@ def test_bars_show_the_excess_of_each_type_and_stage():
         assert of_b == pytest.approx([0, 0.42])
 
 
-def test_stage_of_one_job_only_is_absent_on_the_other():
-    fewer = {"stage_slowdown": [1.01, 1.02]}
-    more = {"stage_slowdown": [1.01, 1.02, 1.3]}
-    figure = compare_stages(side(**fewer), side(**more), theme=LIGHT)
-    assert figure["meta"]["table"]["rows"][2] == ["stage 2", "no stage 2", "30 %"]
-    assert figure["data"][0]["text"][2] == "no stage 2"
-    assert "30 % longer on B, no stage 2 on A" in figure["meta"]["text"]
-    # A stage of which nothing was measured is still there.
-    unknown = {"stage_slowdown": [1.01, None, 1.3]}
-    figure = compare_stages(side(**unknown), side(**more), theme=LIGHT)
-    assert figure["data"][0]["text"][1] == "not measured"
-
-
 def test_long_windows_are_thinned_to_their_means():
     steps = list(range(2 * MAX_POINTS))
     times = {"recorded": [1.0, 3.0] * MAX_POINTS, "ideal": [1.0] * 2 * MAX_POINTS}

@@ -1,6 +1,5 @@
 """Charts and sentences of the fleet, on cases that were worked out by hand."""
 
-import dataclasses
 import json
 import math
 from datetime import date, timedelta
@@ -114,7 +113,6 @@ DEAD = LosingJob("dead", 30.0, is_stalled=True, silent_s=400.0)
     ("fleet", "sentence", "sub"),
     [
         (FleetFacts(0, 0, [], 1.1), "No job has registered yet.", ""),
-        (FleetFacts(2, 0, [], 1.1), "2 jobs, none with figures now.", ""),
         (FleetFacts(2, 1, [], 1.1), "No job is losing time.",
          "Every job with figures runs below 1.10\u00d7 of its ideal."),
         (FleetFacts(9, 5, [SLOW], 1.1),
@@ -123,18 +121,11 @@ DEAD = LosingJob("dead", 30.0, is_stalled=True, silent_s=400.0)
         (FleetFacts(9, 5, [LAST], 1.1),
          "1 of 9 jobs is losing time. It costs about 60 GPU-hours a day.",
          "late loses most: long last stage, stage 3."),
-        (FleetFacts(9, 5, [dataclasses.replace(LAST, num_stages=5)], 1.1),
-         "1 of 9 jobs is losing time. It costs about 60 GPU-hours a day.",
-         "late loses most: long stage, stage 3."),
         (FleetFacts(9, 5, [SLOW, DEAD], 1.1),
          "2 of 9 jobs are losing time, 1 of them stalled. Together they cost about 90 GPU-hours a "
          "day.",
          "slow loses most: slow worker, host-017 (dp 3, stage 1); it alone is more than half of "
          "the loss."),
-        (FleetFacts(9, 5, [DEAD, LosingJob("odd", 30.0)], 1.1),
-         "2 of 9 jobs are losing time, 1 of them stalled. Together they cost about 60 GPU-hours a "
-         "day.",
-         "dead has sent nothing for 6 minutes."),
         (FleetFacts(9, 5, [DEAD], 1.1, num_silent=2),
          "1 of 9 jobs is stalled. It costs about 30 GPU-hours a day.",
          "dead has sent nothing for 6 minutes. "

@@ -1,5 +1,3 @@
-import numpy as np
-
 from app.charts.base.step_axis import StepAxis
 from app.charts.base.theme import LIGHT
 from app.charts.job.step_heatmaps import worker_steps
@@ -95,16 +93,6 @@ def test_unmeasured_worker_is_an_empty_cell_and_not_slow():
         [1, 2], [[[float("nan")], [1.1]], [[1.3], [1.1]]], hosts=None, theme=LIGHT
     )
     assert figure["data"][0]["z"] == [[None, 1.3], [1.1, 1.1]]
-
-
-def test_steps_in_which_no_worker_is_slow_have_a_sentence_in_place_of_the_grid():
-    even = np.full((3, 2, 2), 1.01)
-    figure = worker_steps([1, 2, 3], even, hosts=None, theme=LIGHT)
-    assert figure["meta"]["alike"] == (
-        "In all 3 steps, none of 4 workers alone would slow the step by more than 2 %."
-    )
-    even[1, 0, 0] = 1.05
-    assert "alike" not in worker_steps([1, 2, 3], even, hosts=None, theme=LIGHT)["meta"]
 
 
 def test_step_below_its_ideal_has_no_time_lost():

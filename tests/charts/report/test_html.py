@@ -68,17 +68,6 @@ def test_report_has_sentence_figures_and_evidence_as_text(result):
     assert "Show table" in page
 
 
-def test_the_chart_of_the_leading_cause_comes_first(result):
-    def first(result):
-        return re.findall(r'data-figure="([^"]+)"', page_of(result))[0]
-
-    assert first(result) == "workers"
-    finding = result["findings"][0] | {"cause": "stage-imbalance"}
-    assert first(result | {"findings": [finding]}) == "stages"
-    finding = result["findings"][0] | {"cause": "sequence-imbalance"}
-    assert first(result | {"findings": [finding]}) == "dp-steps"
-
-
 def test_report_fetches_nothing(result):
     page = page_of(result)
     assert "default-src 'none'" in page

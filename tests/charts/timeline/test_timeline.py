@@ -89,13 +89,6 @@ def test_the_path_is_outlined_bar_by_bar_and_joined():
     assert set(computing) == {places.bar_y(0, 0), places.bar_y(0, 1)}
 
 
-def test_the_path_on_another_replica_is_not_drawn_on_this_one():
-    view = two_stage_view(2)
-    op_types, places = view.recorded.template.op_types, LaneLayout(2)
-    drawn = [path_boxes(view.path.links, dp_rank, op_types, places, 0.001) for dp_rank in (0, 1)]
-    assert sum(len(found) for found in drawn) == sum(link.own_s > 0 for link in view.path.links)
-
-
 def test_parts_of_the_path_sum_to_its_length():
     view = two_stage_view()
     parts = parts_of(view.path, view.recorded.template.op_types)

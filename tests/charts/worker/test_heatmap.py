@@ -46,12 +46,6 @@ def test_worker_below_two_percent_is_not_outlined(worst, is_outlined):
     assert (len(shapes), len(notes)) == (is_outlined, is_outlined)
 
 
-def test_stage_slow_on_all_dp_ranks_has_no_culprit_worker():
-    figure = worker_heatmap([[1.0, 1.17], [1.0, 1.18]], hosts=None, theme=LIGHT)
-    assert figure["layout"]["shapes"] == []
-    assert "Most workers of stage 1 are slow" in figure["meta"]["text"]
-
-
 def test_unmeasured_worker_is_a_cross_and_no_culprit():
     figure = worker_heatmap([[1.0, NAN], [1.0, 1.3]], hosts=None, theme=LIGHT)
     assert figure["data"][0]["z"] == [[1.0, 1.0], [None, 1.3]]

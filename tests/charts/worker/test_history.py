@@ -37,15 +37,6 @@ def test_the_others_are_all_workers_but_the_one():
     assert by_step == [(1.4, 1.1), (2.0, 1.0)]
 
 
-def test_a_window_without_figures_by_step_is_a_level_line():
-    figure = worker_history([first()], "dp 1, stage 1", theme=LIGHT)
-    own = figure["data"][-1]
-    assert unpacked(own["y"]) == [1.4, 1.4]
-    assert figure["meta"]["text"] == (
-        "Over 1 window, dp 1, stage 1 alone would slow the job to 1.40\u00d7 of its ideal."
-    )
-
-
 def test_operations_are_relative_to_the_peers_median():
     figure = worker_operations(OPS, "dp 1, stage 1", theme=LIGHT)
     peers, p95, median = figure["data"]
