@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from app.engine.report import analyse, report_as_json
 from app.synth.costs import OperationCosts
 from app.synth.drawing import StepDrawing
-from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
@@ -101,15 +100,6 @@ def test_a_step_is_the_same_in_whatever_block_it_is_made(made, steps):
         rows = slice(position * alone.num_ops, (position + 1) * alone.num_ops)
         np.testing.assert_array_equal(whole.start_s[rows], alone.start_s)
         np.testing.assert_array_equal(whole.duration_s[rows], alone.duration_s)
-
-
-def test_a_fault_leaves_the_noise_of_all_others_as_it_was():
-    made = SimulatedJob(Parallelism(2, 2), 3)
-    well, ill = made.make(range(3)), replace(made, faults=(SlowWorker(1, 0, 1.5),)).make(range(3))
-    computes = np.isin(well.optype, [OP_CODES["forward-compute"], OP_CODES["backward-compute"]])
-    is_hit = (well.dp_rank == 1) & (well.stage == 0)
-    ratio = ill.duration_s[computes] / well.duration_s[computes]
-    np.testing.assert_allclose(ratio, np.where(is_hit[computes], 1.5, 1.0), rtol=1e-9)
 
 
 def test_both_halves_of_a_split_backward_stray_by_themselves():

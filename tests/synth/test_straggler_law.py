@@ -1,31 +1,14 @@
 import itertools
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidRequest
-from app.synth.noise import LogNormal
 from app.synth.straggler_law import TAILS, WORKERS, LogNormalTail, ParetoTail
 
 every_tail = pytest.mark.parametrize("tail", TAILS, ids=lambda tail: tail.label)
-
-
-def largest(noise, spread, *, num_workers, repeats=4_000):
-    """Mean of the largest of so many drawn durations, and how far it may be off."""
-    drawn = noise.factors(spread, repeats * num_workers, np.random.default_rng(1))
-    of_each = drawn.reshape(repeats, num_workers).max(axis=1)
-    return of_each.mean(), 4 * of_each.std() / math.sqrt(repeats)
-
-
-@pytest.mark.parametrize("cv", [0.03, 0.2, 1.0])
-@pytest.mark.parametrize("num_workers", [2, 50])
-def test_the_largest_log_normal_is_what_drawing_many_gives(cv, num_workers):
-    mean, tolerance = largest(LogNormal(cap=None), cv, num_workers=num_workers)
-    expected = LogNormalTail(cv).expected_largest(num_workers)
-    assert expected == pytest.approx(mean, abs=tolerance)
 
 
 def test_the_larger_of_two_log_normals_by_its_closed_form():

@@ -34,10 +34,3 @@ def test_busiest_rank_has_the_least_work_that_greedy_assignment_finds():
     before, after = squares_of(UNEVEN).sum(axis=0), squares_of(DEALT).sum(axis=0)
     spread = (after.max(axis=1) / after.mean(axis=1)).mean()
     assert spread < 1 + 0.5 * ((before.max(axis=1) / before.mean(axis=1)).mean() - 1)
-
-
-def test_another_seed_has_the_same_documents_and_other_noise():
-    fault = LptSequences(is_sent=True, documents_seed=4)
-    other = replace(DEALT, faults=(fault,), seed=9)
-    np.testing.assert_array_equal(squares_of(other), squares_of(DEALT))
-    assert not np.array_equal(drawn(other)[0]["forward_s"], drawn(DEALT)[0]["forward_s"])
