@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.harness.http_client import HttpClient, Unreachable
+from tests.harness.http_client import answer_to
 from tests.harness.processes import ControlledProcess, children, free_port, is_alive, wait_until
 from tests.harness.stack import TOKEN
 
@@ -25,13 +25,8 @@ class Serve(ControlledProcess):
         super().__init__(COMMAND, directory / log, environment={**os.environ, **variables})
 
     def is_ready(self):
-        line = HttpClient(self.port, TOKEN, timeout_s=3)
-        try:
-            return line.request("GET", "/readyz").status == 200
-        except Unreachable:
-            return False
-        finally:
-            line.close()
+        answer = answer_to(self.port, TOKEN, "/readyz")
+        return answer is not None and answer.status == 200
 
     def start_and_wait(self):
         self.start()

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tests.harness.backends import find_programs
-from tests.harness.http_client import HttpClient, HttpResponse, Unreachable
+from tests.harness.http_client import answer_to
 from tests.harness.load import Load, PushHabits
 from tests.harness.processes import NotInTime, wait_until
 from tests.harness.served import ServedStack
@@ -146,27 +146,17 @@ def _wait(
 
 def _page_violations(port: int) -> list[str]:
     found = [f"{path}: {answer}" for path in PAGES if (answer := _bad(port, path))]
-    ready = _answer(port, "/readyz")
+    ready = answer_to(port, TOKEN, "/readyz")
     if ready is None or ready.status != 503 or b"disk" not in ready.body:
         found.append(f"/readyz does not name the disk: {ready}")
     return found
 
 
 def _bad(port: int, path: str) -> str | None:
-    answer = _answer(port, path)
+    answer = answer_to(port, TOKEN, path)
     if answer is None:
         return "no answer"
     return None if answer.status == 200 else f"{answer.status} {answer.body[:200]!r}"
-
-
-def _answer(port: int, path: str) -> HttpResponse | None:
-    client = HttpClient(port, TOKEN, timeout_s=5.0)
-    try:
-        return client.request("GET", path)
-    except Unreachable:
-        return None
-    finally:
-        client.close()
 
 
 def _median(values: list[float]) -> float | None:

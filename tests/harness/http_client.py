@@ -64,3 +64,14 @@ class HttpClient:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def answer_to(port: int, token: str, path: str, timeout_s: float = 5.0) -> HttpResponse | None:
+    """The answer to one GET on a connection of its own; None if there is none."""
+    client = HttpClient(port, token, timeout_s)
+    try:
+        return client.request("GET", path)
+    except Unreachable:
+        return None
+    finally:
+        client.close()

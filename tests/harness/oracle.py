@@ -126,11 +126,6 @@ class OracleClient:
         verdict: dict[str, Any] = self._ask("verdict", store_url, jobs)
         return verdict
 
-    def counts(self) -> dict[str, int]:
-        """Number of recorded batches, rows, duplicates and conflicts."""
-        counts: dict[str, int] = self._ask("counts")
-        return counts
-
     def close(self) -> None:
         """End the connection."""
         self._connection.close()

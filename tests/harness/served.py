@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.crash_points import command
-from tests.harness.http_client import HttpClient, HttpResponse, Unreachable
+from tests.harness.http_client import HttpClient, HttpResponse, answer_to
 from tests.harness.oracle import OracleProcess
 from tests.harness.processes import ControlledProcess, NotInTime, free_port, wait_until
 from tests.harness.stack import READY_WITHIN_S, SETTINGS, TOKEN, unfinished_jobs
@@ -77,13 +77,7 @@ class ServedStack:
 
     def answer(self, path: str) -> HttpResponse | None:
         """The answer to a GET; None if there is none."""
-        client = HttpClient(self.port, TOKEN, timeout_s=5.0)
-        try:
-            return client.request("GET", path)
-        except Unreachable:
-            return None
-        finally:
-            client.close()
+        return answer_to(self.port, TOKEN, path)
 
     def get(self, path: str) -> Any:
         """The JSON that the API answers."""

@@ -18,7 +18,7 @@ from app.store.database import Store
 from app.trace.job import job_of
 from tests.harness.backends import PostgresServer, QueueServer, find_programs
 from tests.harness.crash_points import command
-from tests.harness.http_client import HttpClient, HttpResponse, Unreachable
+from tests.harness.http_client import HttpClient, answer_to
 from tests.harness.oracle import OracleProcess
 from tests.harness.processes import ControlledProcess, NotInTime, free_port, wait_until
 from tests.harness.proxy import Proxy
@@ -193,7 +193,7 @@ class Stack:
             if not server.is_running():
                 yield f"{name} does not run: {server.log_text()[-500:]!r}"
         for name, port in zip(self.apis, self.api_ports, strict=True):
-            yield f"{name} says {self._answer(port, '/readyz')}"
+            yield f"{name} says {answer_to(port, TOKEN, '/readyz')}"
 
     def wait_until_answering(self, api: str) -> float:
         """Seconds until this API is ready, whatever the state of other processes."""
@@ -214,17 +214,8 @@ class Stack:
         return self._status(port, "/healthz")
 
     def _status(self, port: int, path: str) -> int | None:
-        answer = self._answer(port, path)
+        answer = answer_to(port, TOKEN, path)
         return answer.status if answer else None
-
-    def _answer(self, port: int, path: str) -> HttpResponse | None:
-        client = HttpClient(port, TOKEN, timeout_s=4.0)
-        try:
-            return client.request("GET", path)
-        except Unreachable:
-            return None
-        finally:
-            client.close()
 
     def unfinished(self) -> set[str] | None:
         """Ended jobs with steps outside closed windows; None while the store is unavailable."""

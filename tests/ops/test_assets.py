@@ -103,14 +103,3 @@ def test_promtool_accepts_every_dashboard_query(tmp_path):
     path = tmp_path / "asked.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
     assert f"SUCCESS: {len(rules)} rules found" in promtool("check", "rules", str(path))
-
-
-def test_dashboard_panels_do_not_overlap():
-    occupied: set[tuple[int, int]] = set()
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        at = panel["gridPos"]
-        columns = range(at["x"], at["x"] + at["w"])
-        cells = {(x, y) for x in columns for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & occupied, panel["title"]
-        occupied |= cells
-    assert max(x for x, _ in occupied) < 24

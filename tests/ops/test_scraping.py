@@ -75,6 +75,7 @@ def test_scrape_is_up_and_has_jobs_of_all_projects(prometheus):
     )
 
 
+@pytest.mark.nightly
 def test_prometheus_loads_and_evaluates_all_rules(prometheus):
     def groups():
         return prometheus.get("/rules").json()["data"]["groups"]
@@ -88,6 +89,7 @@ def test_prometheus_loads_and_evaluates_all_rules(prometheus):
     assert [rule["name"] for rule in rules()] == names
 
 
+@pytest.mark.nightly
 def test_alerts_of_problem_jobs_are_pending_or_firing(prometheus):
     def alerts():
         return prometheus.get("/alerts").json()["data"]["alerts"]

@@ -9,12 +9,11 @@ import pytest
 from app.api.http.auth import Authenticator
 from app.api.http.principal import CANARY
 from app.errors import InvalidRequest
-from app.ingest.queue import shard_of
 from app.monitor import observe
 from app.store import projects
 from app.store.database import Store
 from app.store.retention import RetentionLimits, policies
-from app.trace.job import CANARY_PROJECT, is_project_name, job_key
+from app.trace.job import CANARY_PROJECT, is_project_name
 from app.watch import canary as watched
 from tests.browser.paceline import running
 from tests.browser.waiting import wait_until
@@ -37,6 +36,7 @@ def metrics(server):
     return {name: float(value) for name, _, value in lines}
 
 
+@pytest.mark.nightly
 def test_canary_is_found_and_its_age_is_on_the_status_page_and_in_metrics(served):
     server, _ = served
     canary = server.get("/status")["canary"]
@@ -49,6 +49,7 @@ def test_canary_is_found_and_its_age_is_on_the_status_page_and_in_metrics(served
     assert found['paceline_service_down{part="canary"}'] == 0
 
 
+@pytest.mark.nightly
 def test_canary_is_on_no_page_and_in_no_figure_alert_or_quota(served):
     server, _ = served
     fleet = server.get("/fleet")
@@ -67,6 +68,7 @@ def test_canary_is_on_no_page_and_in_no_figure_alert_or_quota(served):
     assert server.http.put("/jobs/mine", json=body).status_code == 201
 
 
+@pytest.mark.nightly
 def test_canary_raises_no_alert_and_is_kept_for_an_hour(served):
     _, path = served
     store = Store(f"sqlite:///{path}")
@@ -83,12 +85,6 @@ def test_canary_raises_no_alert_and_is_kept_for_an_hour(served):
             assert conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0
     store.close()
     assert kept.limits == RetentionLimits(1 / 24, 1 / 24)
-
-
-def test_rounds_take_turns_over_the_shards():
-    jobs = watched._job_of_each_shard(16)
-    shards = [shard_of(job_key(CANARY_PROJECT, each), 16) for each in jobs]
-    assert shards == list(range(16))
 
 
 def test_the_straggler_is_what_the_diagnosis_names_and_anything_else_is_missing():
