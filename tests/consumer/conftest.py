@@ -2,11 +2,13 @@
 
 import itertools
 import shutil
+from contextlib import ExitStack, closing
 
 import pytest
 
 from app.store.migrations import migrate
 from tests.alerts.http_receiver import receiver
+from tests.consumer.notifier import NotifierTwin
 from tests.consumer.twin import ConsumerTwin
 
 
@@ -26,20 +28,37 @@ def hook():
 
 
 @pytest.fixture
-def make_twin(migrated_file, tmp_path):
+def new_url(migrated_file, tmp_path):
+    """A function that makes a database with all tables and no rows."""
+    numbers = itertools.count()
+    return lambda: f"sqlite:///{shutil.copy(migrated_file, tmp_path / f'{next(numbers)}.db')}"
+
+
+@pytest.fixture
+def make_twin(new_url):
     """A function that makes a twin with its own database."""
-    numbers, twins = itertools.count(), []
+    with ExitStack() as open_ones:
 
-    def make(**settings):
-        path = shutil.copy(migrated_file, tmp_path / f"{next(numbers)}.db")
-        twins.append(ConsumerTwin(f"sqlite:///{path}", **settings))
-        return twins[-1]
+        def make(**settings):
+            twin = ConsumerTwin(new_url(), **settings)
+            open_ones.enter_context(closing(twin.store))
+            return twin
 
-    yield make
-    for twin in twins:
-        twin.store.close()
+        yield make
 
 
 @pytest.fixture
 def twin(make_twin):
     return make_twin()
+
+
+@pytest.fixture
+def make_notifier(new_url):
+    """A function that makes a dispatcher and a sender with their own database."""
+    with ExitStack() as open_ones:
+        yield lambda **given: open_ones.enter_context(closing(NotifierTwin(new_url(), **given)))
+
+
+@pytest.fixture
+def notifier(make_notifier):
+    return make_notifier()

@@ -1,7 +1,7 @@
 """A dispatcher and a sender with a real store, a manual clock, and receivers on loopback."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,22 +40,6 @@ class MiddleRandom(random.Random):
         return (a + b) / 2
 
 
-class CrashPointsWithAction(CrashPoints):
-    """Crash points that can run an action at one of them instead of raising."""
-
-    def run_at(self, at: int, action: Callable[[], Any]) -> None:
-        """Run the action once, at point number `at` (from 0)."""
-        self.passed.clear()
-        self._action: tuple[int, Callable[[], Any]] | None = (at, action)
-
-    def reach(self, point: str) -> None:
-        super().reach(point)
-        at, action = getattr(self, "_action", None) or (None, None)
-        if action is not None and len(self.passed) - 1 == at:
-            self._action = None
-            action()
-
-
 class NotifierTwin:
     """A dispatcher, a sender, and alerts for them."""
 
@@ -69,7 +53,7 @@ class NotifierTwin:
         group_wait_s: float = 0.0,
         **given: Any,
     ) -> None:
-        self.clock, self.crash_points = Clock(1.7e9), CrashPointsWithAction()
+        self.clock, self.crash_points = Clock(1.7e9), CrashPoints()
         self.group_wait_s = group_wait_s
         self.store = CrashingStore(url, keys=KEYS)
         self.store.crash_points = self.crash_points

@@ -3,15 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.alerts.readings.facts import WindowFacts, window_position
+from app.alerts.readings.facts import WindowFacts
 from app.alerts.rule import Rule
-from app.alerts.rules.state_machine import NO_DATA_AFTER_S
-from app.consumer.alert_state import ShardAlerts, newest_counted
+from app.consumer.alert_state import ShardAlerts
 from app.errors import StoreUnavailable
 from app.store import jobs, projects, windows
-from app.store.alerting import alert_rules, alerts
+from app.store.alerting import alert_rules
 from app.store.database import Store
-from app.trace.job import Parallelism
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW, UNEXPLAINED
 from tests.consumer.twin import slowdown_rules, step_batches
 
@@ -75,40 +73,12 @@ def test_alert_resolves_at_a_healthy_window(twin, push):
     assert twin.rows("alerts") == []
 
 
-def test_alert_that_refires_in_one_turn_loses_its_acknowledgement(twin, push, steps):
-    push(SLOW, SLOW)
-    [(fingerprint,)] = twin.rows("alerts", "fingerprint")
-    with Store.write(twin.store) as conn:
-        assert alerts.acknowledge(conn, fingerprint, by="ada", at_s=5.0)
-    for made in (HEALTHY, SLOW, SLOW):
-        twin.push("job", made, next(steps), next(steps))
-    twin.turns(twin.consumer())
-    assert events(twin) == ["firing", "resolved", "firing"]
-    assert twin.rows("alerts", "acked_at_s", "acked_by") == [(None, None)]
-
-
 def test_an_alert_resolves_when_its_job_ends(twin, push):
     push(SLOW, SLOW)
     twin.end("job")
     twin.turns(twin.consumer())
     assert events(twin) == ["firing", "resolved"]
     assert "has ended" in twin.rows("alert_events", "sentence")[-1][0]
-
-
-def test_late_batches_of_a_reopened_run_raise_no_alert(twin):
-    work = twin.shard_work()
-    twin.push("job", HEALTHY, 0, 1)
-    work.take(twin.entries())
-    twin.end("job")
-    for _ in range(3):
-        work.tick()
-    batches = [batch for step in range(2, 6) for batch in step_batches(SLOW, step)]
-    for some in (batches[:3], batches[3:]):  # the first completes nothing, and reopens the run
-        twin.append("job", *some)
-        work.take(twin.entries())
-    assert twin.windows("state") == [("complete",)] * 3
-    work.tick()
-    assert events(twin) == []
 
 
 @pytest.mark.parametrize("is_new_consumer", [False, True], ids=["the same", "another consumer"])
@@ -192,17 +162,6 @@ def test_alert_groups_are_woken_in_the_transaction_of_the_change(twin):
     assert [(each["dp_rank"], each["stage"]) for each in culprits] == [(1, 0)]
 
 
-def test_alert_group_is_woken_at_firing_and_resolution(twin, push):
-    push(SLOW)
-    assert twin.rows("alert_groups") == []
-    push(SLOW)
-    began = twin.rows("alert_groups", "rule", "next_at_s")
-    assert [rule for rule, _ in began] == ["slowdown"]
-    push(HEALTHY)
-    assert events(twin) == ["firing", "resolved"]
-    assert twin.rows("alert_groups", "rule", "num_wakes") == [("slowdown", 2)]
-
-
 JOB = "default/job"
 
 
@@ -249,32 +208,6 @@ def test_alert_of_a_removed_rule_resolves_in_the_next_tick(project_twin):
     assert twin.rows("alerts") == []
 
 
-def test_repeated_window_changes_no_alert(project_twin):
-    twin, push = project_twin
-    push(SLOW)
-    push(HEALTHY)
-    facts = slow_facts(twin, "1-0")
-    shard_alerts = ShardAlerts(twin.context, 0)
-    assert shard_alerts.window(JOB, facts) == []
-    assert shard_alerts.window(JOB, replace(facts, window_id="1-2")) == []
-    assert len(shard_alerts.window(JOB, replace(facts, window_id="1-4"))) == 1
-
-
-def test_alerts_of_a_new_run_have_its_labels(project_twin):
-    twin, push = project_twin
-    push(SLOW)
-    facts = slow_facts(twin, "1-0")
-    shard_alerts = ShardAlerts(twin.context, 0)
-    assert shard_alerts.window(JOB, facts) == []
-    twin.register(JOB, SIZES, "run-2", labels={"team": "b"})
-    set_project_rules(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
-    assert shard_alerts.jobs_with_changed_rules().jobs == [JOB]
-    shard_alerts.apply_rules(JOB)
-    [*_, change] = shard_alerts.window(JOB, replace(facts, window_id="2-0"))
-    assert change.state is not None
-    assert change.state.labels["team"] == "b"
-
-
 def test_alerts_have_the_edited_labels_of_a_job_from_the_next_window_on(project_twin):
     twin, push = project_twin
     push(SLOW)
@@ -289,40 +222,6 @@ def test_alerts_have_the_edited_labels_of_a_job_from_the_next_window_on(project_
     [*_, change] = shard_alerts.window(JOB, replace(facts, window_id="1-2"))
     assert change.state is not None
     assert change.state.labels["owner"] == "vision"
-
-
-def test_alert_has_no_data_after_a_series_of_incomplete_windows(make_twin):
-    twin = make_twin(window_steps=2, default_rules=slowdown_rules(1), silent_after_s=1e9)
-    twin.register(JOB, SIZES)
-    consumer = twin.consumer()
-    twin.push(JOB, SLOW, 0, 1)
-    twin.turns(consumer)
-    for step in range(2, 10):
-        twin.append(JOB, *step_batches(SLOW, step)[1::2])  # nothing of stage 0
-        twin.turns(consumer, each_s=NO_DATA_AFTER_S / 4)
-    assert twin.windows("state")[:2] == [("complete",), ("incomplete",)]
-    assert [row[0] for row in twin.rows("alert_events", "kind")] == ["firing", "no-data"]
-
-
-def test_imputed_windows_are_not_counted_again_after_a_restart(make_twin):
-    twin = make_twin(window_steps=2, default_rules=slowdown_rules(3), silent_after_s=1e9)
-    sizes = Parallelism(4, 2)
-    made = replace(SLOW, parallelism=sizes)
-    twin.register(JOB, sizes)
-    consumer = twin.consumer()
-    for step in range(8):
-        twin.append(JOB, *step_batches(made, step)[:-1])
-        twin.turns(consumer, each_s=NO_DATA_AFTER_S / 4)
-    states = twin.windows("state")
-    assert ("incomplete",) in states
-    with twin.store.read() as conn:
-        newest, _ = windows.page(conn, JOB, limit=10)
-        counted = [
-            each
-            for each in newest
-            if each.state == "incomplete" and windows.get(conn, JOB, each.window_id)["imputed"]
-        ]
-        assert newest_counted(conn, JOB) == window_position(counted[0].window_id)
 
 
 def slow_facts(twin, window_id):

@@ -10,7 +10,7 @@ from app.ingest.assembly.assembler import RunAssembler
 from app.store import runs
 from app.store.tables import cursors
 from tests.consumer.jobs import HEALTHY, SIZES
-from tests.consumer.twin import DEADLINE_S, Crash, step_batches
+from tests.consumer.twin import Crash, step_batches
 
 
 @pytest.fixture
@@ -101,26 +101,6 @@ def test_job_refused_by_the_database_blocks_no_other_and_recovers(twin):
     twin.turns(consumer, num_turns=30)
     assert windows_of(twin, "broken") == [("complete", 3)]
     assert twin.queue.reader.backlog(0) == 0
-
-
-def test_job_refused_by_the_database_delays_no_end_of_another(twin):
-    consumer = twin.consumer()
-    for job_id in ("broken", "job"):
-        twin.push(job_id, HEALTHY, 0)
-        twin.append(job_id, *step_batches(HEALTHY, 1)[1::2])  # nothing of stage 0
-    twin.turns(consumer)
-    refuse(twin, "windows")
-    twin.end("broken")
-    twin.turns(consumer, num_turns=int(DEADLINE_S) + 2)
-    [skipped] = [row for row in twin.rows("steps", "job_id", "step", "slowdown") if row[2] is None]
-    assert skipped == ("job", 1, None)
-    twin.end("job")
-    twin.turns(consumer)
-    assert windows_of(twin, "job") == [("incomplete", 1)]
-    assert windows_of(twin, "broken") == [("open", 1)]
-    stop_refusing(twin)
-    twin.turns(consumer)
-    assert windows_of(twin, "broken") == [("incomplete", 1)]
 
 
 def test_hosts_are_saved_after_a_commit_failed_for_another_job(twin):

@@ -1,5 +1,4 @@
 import json
-import shutil
 import sys
 from queue import Empty
 
@@ -13,7 +12,6 @@ from app.consumer.dispatcher import Dispatcher
 from app.errors import StoreUnavailable
 from app.store import hosts, runs
 from tests.alerts.http_receiver import receiver
-from tests.consumer.notifier import NotifierTwin
 from tests.store.factories import registration
 
 RULES = [Rule("worker", "worker", 1.1, cordon="drain"), Rule("slow", "slowdown", cordon="drain")]
@@ -23,11 +21,8 @@ OF_WORKER = {"labels": {"worker": "3-1", "host": "host-7"}, "detail": FOUND}
 
 
 @pytest.fixture
-def notifier(migrated_file, tmp_path):
-    path = shutil.copy(migrated_file, tmp_path / "notifier.db")
-    notifier = NotifierTwin(f"sqlite:///{path}", rules=RULES)
-    yield notifier
-    notifier.close()
+def notifier(make_notifier):
+    return make_notifier(rules=RULES)
 
 
 def cordoner_for(notifier, hook):
@@ -104,18 +99,6 @@ def test_cordon_is_requested_once_per_firing_without_receivers(notifier):
         notifier.dispatch()
 
 
-def test_alert_with_a_cordon_is_sent_to_new_receivers_without_a_new_request(notifier):
-    cordoner_for(notifier, hook("false"))
-    notifier.fire("3-1", rule="worker", **OF_WORKER)
-    notifier.dispatch()
-    notifier.pass_time(400)
-    with receiver() as late:
-        notifier.add_receiver("late", late.url)
-        notifier.dispatch()
-        assert len(late.requests) == 1
-    assert audit_entries(notifier) == [("cordon.would", "job")]
-
-
 def test_refused_cordon_request_is_audited(notifier):
     with receiver() as tool:
         tool.answer.status = 500
@@ -179,12 +162,3 @@ def test_cordon_is_requested_without_the_database(notifier, monkeypatch):
         assert cordoner.ask_next(timeout_s=0.0).result == "done"
         [(_, _, body)] = tool.requests
     assert json.loads(body)["hosts_that_other_projects_declare"] is None
-
-
-def test_host_formerly_of_another_project_is_not_disputed(notifier):
-    with notifier.store.write() as conn:
-        epoch = runs.register(conn, "other/a", registration(), now_s=100.0).epoch
-        hosts.add_to_run(conn, "other/a", epoch, ["host-7"])
-        runs.end(conn, "other/a", now_s=200.0)
-    with notifier.store.read() as conn:
-        assert hosts.named_by_other_projects(conn, "default", ["host-7"]) == set()

@@ -1,8 +1,6 @@
 import json
-import shutil
 import threading
 from collections import Counter
-from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import datetime
 
@@ -15,24 +13,7 @@ from app.errors import StoreUnavailable
 from app.store import service_state
 from app.store.alerting import alerts, notifications
 from tests.alerts.http_receiver import receiver
-from tests.consumer.notifier import JOB, NotifierTwin
 from tests.consumer.twin import Crash
-
-
-@pytest.fixture
-def make_notifier(migrated_file, tmp_path):
-    with ExitStack() as open_ones:
-
-        def make(**given):
-            url = f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notifier.db')}"
-            return open_ones.enter_context(closing(NotifierTwin(url, **given)))
-
-        yield make
-
-
-@pytest.fixture
-def notifier(make_notifier):
-    return make_notifier()
 
 
 def bodies(hook):
@@ -62,27 +43,6 @@ def test_alert_is_notified_when_firing_and_resolved(notifier, hook):
     assert "again" in last["data"]["sentence"]
 
 
-def test_nothing_due_writes_nothing(notifier):
-    notifier.register()
-    notifier.crash_points.raise_at(0, AssertionError("wrote"))
-    assert notifier.dispatcher.dispatch_due() == 0
-
-
-def test_notification_repeats_after_four_hours_until_acknowledged(notifier, hook):
-    notifier.add_receiver("hook", hook.url)
-    mark = notifier.fire()
-    notifier.dispatch()
-    notifier.pass_time(4 * 3600)
-    notifier.dispatch()
-    assert types(hook) == ["alert.firing"] * 2
-    notifier.acknowledge(mark)
-    notifier.pass_time(4 * 3600)
-    notifier.dispatch()
-    assert len(hook.requests) == 2, "it only knows what fires and what does not"
-    with notifier.store.read() as conn:
-        assert notifications.last_notifications(conn, JOB, "slowdown")[mark].kind == "acknowledged"
-
-
 def test_each_receiver_gets_its_matching_alerts(notifier, hook):
     with receiver() as critical, receiver() as of_b:
         notifier.add_receiver("all", hook.url)
@@ -100,28 +60,6 @@ def test_each_receiver_gets_its_matching_alerts(notifier, hook):
         assert len(hook.requests) == 2
         assert critical.requests == []
         assert (types(of_b), subjects(of_b)) == (["alert.firing"], ["b"])
-
-
-def test_alert_without_receiver_is_sent_to_a_new_receiver(notifier, hook):
-    notifier.fire()
-    notifier.dispatch()
-    notifier.pass_time(1000)
-    notifier.add_receiver("hook", hook.url)
-    notifier.dispatch()
-    assert types(hook) == ["alert.firing"]
-
-
-def test_firing_rule_inhibits_another(notifier, hook):
-    notifier.add_receiver("hook", hook.url)
-    notifier.fire()
-    notifier.fire("slow-worker", rule="cause")
-    notifier.dispatch()
-    assert [body["data"]["rule"] for body in bodies(hook)] == ["slowdown"]
-    notifier.pass_time(301)
-    notifier.resolve()
-    notifier.dispatch()
-    rules = [body["data"]["rule"] for body in bodies(hook)]
-    assert sorted(rules) == ["cause", "slowdown", "slowdown"]
 
 
 def test_host_alert_inhibits_alerts_of_its_workers(make_notifier, hook):
@@ -146,31 +84,6 @@ def test_dispatcher_crash_loses_and_repeats_no_message(notifier, hook, point):
     notifier.pass_time(15)
     notifier.dispatch()
     assert types(hook) == ["alert.firing"]
-
-
-def test_alert_that_changes_during_a_claim_is_planned_again(notifier, hook):
-    notifier.add_receiver("hook", hook.url)
-    notifier.fire("a", rule="cause")
-    notifier.crash_points.run_at(
-        1, lambda: notifier.fire("b", rule="cause")
-    )  # just after the claim
-    notifier.dispatch()
-    notifier.pass_time(60)
-    notifier.dispatch()
-    assert sorted(subjects(hook)) == ["a", "b"]
-
-
-def test_alert_just_after_a_notification_waits_for_the_next(notifier, hook):
-    notifier.add_receiver("hook", hook.url)
-    notifier.fire("a", rule="cause")
-    notifier.dispatch()
-    notifier.fire("b", rule="cause")
-    notifier.pass_time(59)
-    notifier.dispatch()
-    assert len(hook.requests) == 1
-    notifier.pass_time(1)
-    notifier.dispatch()
-    assert len(hook.requests) == 2
 
 
 def test_error_in_one_group_does_not_stop_the_others(notifier, hook):
@@ -305,18 +218,6 @@ def test_disabled_receiver_gets_nothing(notifier, hook):
     notifier.fire()
     notifier.dispatch()
     assert notifier.states() == []
-
-
-def test_message_lists_twenty_alerts_and_counts_the_rest(make_notifier, hook):
-    notifier = make_notifier(rules=[Rule("worker", "worker", 1.1)])
-    notifier.add_receiver("hook", hook.url)
-    for number in range(25):
-        notifier.fire(f"{number}-0", rule="worker")
-    notifier.dispatch()
-    (message,) = bodies(hook)
-    assert len(message["data"]["alerts"]) == 20
-    assert message["data"]["num_more"] == 5
-    assert "24 other alerts" in message["data"]["sentence"]
 
 
 def test_due_group_is_planned_at_once(make_notifier, hook):

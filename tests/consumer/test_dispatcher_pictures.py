@@ -1,7 +1,6 @@
 """Picture links in messages: signed for the API, and dropped if a receiver refuses them."""
 
 import json
-import shutil
 import sys
 
 import pytest
@@ -12,23 +11,8 @@ from app.consumer.notify_settings import has_pictures
 from app.settings import Settings
 from app.store import service_state
 from tests.alerts.http_receiver import Answer
-from tests.consumer.notifier import NotifierTwin
 
 SEEN = Detail(on="slowdown", value=1.4, slowdown=1.4, window_id="1-8")
-
-
-@pytest.fixture
-def make(migrated_file, tmp_path):
-    made = []
-
-    def make_one(**given):
-        path = shutil.copy(migrated_file, tmp_path / "notifier.db")
-        made.append(NotifierTwin(f"sqlite:///{path}", **given))
-        return made[0]
-
-    yield make_one
-    for notifier in made:
-        notifier.close()
 
 
 def images(hook):
@@ -45,8 +29,8 @@ def key(notifier):
         return service_state.find_key(conn, KEY_NAME)
 
 
-def test_slack_message_has_a_picture_link_signed_with_the_shared_key(make, hook):
-    notifier = make(has_pictures=True)
+def test_slack_message_has_a_picture_link_signed_with_the_shared_key(make_notifier, hook):
+    notifier = make_notifier(has_pictures=True)
     notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
@@ -59,8 +43,8 @@ def test_slack_message_has_a_picture_link_signed_with_the_shared_key(make, hook)
     assert picture.expires_s == notifier.clock() + 7 * 86_400
 
 
-def test_message_without_pictures_has_no_link_and_makes_no_key(make, hook):
-    notifier = make()
+def test_message_without_pictures_has_no_link_and_makes_no_key(make_notifier, hook):
+    notifier = make_notifier()
     notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
     notifier.dispatch()
@@ -68,9 +52,9 @@ def test_message_without_pictures_has_no_link_and_makes_no_key(make, hook):
     assert key(notifier) is None
 
 
-def test_message_refused_by_slack_is_resent_at_once_without_image(make, hook):
+def test_message_refused_by_slack_is_resent_at_once_without_image(make_notifier, hook):
     """Slack refuses a message whose image it cannot fetch."""
-    notifier = make(has_pictures=True)
+    notifier = make_notifier(has_pictures=True)
     hook.answers = [Answer(400, body=b"invalid_blocks")]
     notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)
@@ -81,8 +65,8 @@ def test_message_refused_by_slack_is_resent_at_once_without_image(make, hook):
     assert notifier.states() == ["delivered"]
 
 
-def test_refused_message_without_an_image_waits_for_its_retry(make, hook):
-    notifier = make()
+def test_refused_message_without_an_image_waits_for_its_retry(make_notifier, hook):
+    notifier = make_notifier()
     hook.answers = [Answer(400, body=b"invalid_blocks")]
     notifier.add_receiver("hook", hook.url, format="slack")
     notifier.fire(detail=SEEN)

@@ -3,12 +3,10 @@ import time
 
 import pytest
 
-from app.consumer import janitor
 from app.consumer.janitor import Janitor
 from app.errors import LeaseLost
 from app.store import windows
 from app.store.database import Store
-from app.store.migrations import migrate
 from app.store.retention import RetentionLimits
 from app.store.shrinking.thinning import ThinningDays
 from tests.store.factories import register, window
@@ -33,10 +31,8 @@ class Stop(threading.Event):
 
 
 @pytest.fixture
-def store(tmp_path):
-    url = f"sqlite:///{tmp_path / 'paceline.db'}"
-    migrate(url)
-    store = Store(url)
+def store(new_url):
+    store = Store(new_url())
     register(store, JOB)
     with store.write() as conn:
         for first_step in range(NUM_WINDOWS):
@@ -66,16 +62,6 @@ def test_turn_ends_at_its_time_limit_and_the_next_one_continues(store):
     assert num_left(store) == 50
     assert sweeping.turn(Stop())
     assert num_left(store) == 0
-
-
-def test_every_turn_ends_with_a_vacuum_that_stop_ends(store, monkeypatch):
-    asked = []
-    monkeypatch.setattr(janitor, "vacuum_tables", lambda *args: asked.append(args))
-    stop = Stop()
-    ticks = iter([0.0, 1.0, 20.0, 100.0, 101.0])
-    sweeping = Janitor(store, USUAL, NOT_DUE, monotonic=ticks.__next__)
-    assert [sweeping.turn(stop), sweeping.turn(stop)] == [False, True]
-    assert asked == [(store, stop.is_set)] * 2
 
 
 def test_stop_ends_the_sweep_between_two_batches(store):

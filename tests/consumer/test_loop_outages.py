@@ -4,11 +4,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import update
 
 from app.consumer import commit as turns
 from app.errors import QueueUnavailable, StoreUnavailable, Unavailable
-from app.store.tables import cursors
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import DEADLINE_S, Script, step_batches
 
@@ -84,19 +82,6 @@ def test_dead_letter_delays_neither_deadline_nor_stall_of_its_job(twin):
     assert twin.rows("runs", "stalled_since_s") != [(None,)]
 
 
-def test_batches_acknowledged_after_the_end_are_in_a_closed_window(twin):
-    consumer = twin.consumer()
-    twin.push("job", HEALTHY, 0)
-    twin.end("job")
-    twin.turns(consumer)
-    assert twin.rows("runs", "is_closed") == [(True,)]
-    twin.push("job", HEALTHY, 1)  # by an API process with a cached registration
-    twin.turns(consumer)
-    assert twin.windows("first_step", "state") == [(0, "complete"), (1, "complete")]
-    assert twin.rows("runs", "is_closed") == [(True,)]
-    assert twin.rows("spool") == []
-
-
 @pytest.mark.parametrize("trouble", ["another consumer", "store away"])
 def test_job_that_hangs_during_an_outage_is_stalled(twin, trouble):
     consumer = twin.consumer()
@@ -111,40 +96,6 @@ def test_job_that_hangs_during_an_outage_is_stalled(twin, trouble):
     with suppress(Unavailable):
         twin.turns(consumer, **LONG_WAIT)
     assert twin.rows("runs", "stalled_since_s") != [(None,)]
-
-
-def test_job_with_unreadable_state_delays_no_end_of_another_job(twin):
-    twin.register("broken", SIZES)
-    for job_id in ("broken", "job"):
-        twin.push(job_id, HEALTHY, 0)
-    twin.turns(twin.consumer())
-    with twin.store.write() as conn:
-        conn.execute(update(cursors).where(cursors.c.job_id == "broken").values(blob=b"\xc1"))
-    consumer = twin.consumer()
-    for job_id in ("broken", "job"):
-        twin.push(job_id, HEALTHY, 1)
-    twin.turns(consumer)
-    twin.end("broken")
-    twin.end("job")
-    twin.turns(consumer, num_turns=5)
-    closed = dict(twin.rows("runs", "job_id", "is_closed"))
-    assert closed == {"broken": False, "job": True}
-
-
-def test_a_batch_missing_at_the_end_is_lost_and_its_step_lacks_the_rank(twin):
-    consumer = twin.consumer()
-    twin.push("job", HEALTHY, 0)
-    first, *others = step_batches(HEALTHY, 1)
-    twin.append("job", *others, *step_batches(HEALTHY, 2))
-    twin.end("job")
-    twin.turns(consumer)
-    assert twin.rows("ingest_counts", "lost_batches") == [(1,)]
-    assert twin.windows("state", "num_steps") == [("incomplete", 3)]
-    [(result,)] = twin.windows("result")
-    assert result["window"]["missing"] == [first.rank]
-    [lacking] = result["imputed"]["steps"]
-    assert lacking["step"] == 1
-    assert f"rank {first.rank} did not report the step" in lacking["reason"]
 
 
 def test_absurd_batch_numbers_count_as_late(twin):

@@ -1,5 +1,5 @@
-import shutil
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -9,7 +9,6 @@ from app.consumer.dispatcher import Dispatcher
 from app.consumer.sender import OutboxSender
 from app.errors import StartUpFailed
 from app.settings import load_settings
-from app.store.alerting import receivers
 from app.store.database import Store
 from tests.alerts.notices import SECRET
 from tests.secret_keys import KEYS
@@ -18,10 +17,9 @@ URL = "https://receiver.example/hook"
 
 
 @pytest.fixture
-def store(migrated_file, tmp_path):
-    store = Store(f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notify.db')}", keys=KEYS)
-    yield store
-    store.close()
+def store(new_url):
+    with closing(Store(new_url(), keys=KEYS)) as store:
+        yield store
 
 
 def test_receiver_of_the_settings_is_shared_by_all_projects():
@@ -90,18 +88,6 @@ def test_settings_reach_the_notify_context_in_their_units(store):
     context = notify_settings.notify_context(settings, store, settings.default_rules())
     assert (context.timing.repeat_s, context.timing.damping_s) == (1800.0, 7.0)
     assert context.base_url == "https://p.example"
-
-
-def test_health_of_the_settings_receiver_is_kept_until_its_url_changes(store):
-    for url, failures in ((URL, 0), (URL, 1), (f"{URL}/2", 0)):
-        settings = load_settings(webhook_url=url, webhook_secret=SECRET)
-        with store.write() as conn:
-            receivers.put_settings_receiver(conn, settings.settings_receiver())
-            assert (
-                receivers.health(conn, [SETTINGS_RECEIVER_ID])[SETTINGS_RECEIVER_ID].failures
-                == failures
-            )
-            receivers.mark_failed(conn, SETTINGS_RECEIVER_ID, detail="no", now_s=1.0)
 
 
 def test_threads_end_soon_after_a_stop(store):

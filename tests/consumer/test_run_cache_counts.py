@@ -40,14 +40,6 @@ def test_duplicates_and_conflicts_are_counted_and_change_nothing(twin):
     assert (sample["rank"], sample["batch_seq"]) == (batches[0].rank, 0)
 
 
-def test_counts_outlive_their_consumer(twin):
-    twin.register("job", SIZES)
-    for step in range(5):
-        twin.push("job", HEALTHY, step)
-        twin.turns(twin.consumer(), num_turns=1)
-    assert counts(twin)["accepted"] == sum(num_ops(step_batches(HEALTHY, s)) for s in range(5))
-
-
 def test_missing_batch_number_counts_as_a_lost_batch(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
@@ -83,28 +75,6 @@ def test_every_appended_operation_is_in_exactly_one_count(twin):
     assert sum(found.values()) == num_ops([*appended, *again])
     assert min(found["accepted"], found["duplicate"], found["conflict"], found["late"]) > 0
     assert twin.queue.reader.backlog(0) == 0
-
-
-def test_late_batches_revise_a_closed_window_of_the_store(twin):
-    twin.register("job", SIZES)
-    consumer = twin.consumer()
-    late = []
-    for step in range(3):
-        first, *others = step_batches(HEALTHY, step)
-        late.append(first)
-        twin.append("job", *others)
-    twin.turns(consumer, num_turns=1)
-    twin.turns(consumer, num_turns=2, each_s=11 * DEADLINE_S)
-    assert twin.windows("state", "num_steps", "revision") == [("incomplete", 3, 3)]
-    twin.append("job", late[1])
-    twin.turns(twin.consumer(), num_turns=1)
-    assert twin.windows("state", "num_steps", "revision") == [("incomplete", 3, 4)]
-    twin.append("job", late[2], late[0])
-    twin.turns(twin.consumer(), num_turns=1)
-    assert twin.windows("state", "num_steps", "revision") == [("complete", 3, 5)]
-    assert twin.rows("steps", "step", "skipped_reason") == [(0, None), (1, None), (2, None)]
-    assert counts(twin)["late"] == 0
-    assert twin.rows("spool") == []
 
 
 def test_revised_window_equals_one_without_late_batches(make_twin):

@@ -170,17 +170,6 @@ def test_rank_outside_the_job_is_never_silent(busy):
     assert saved_silence(twin) == (None, None, None)
 
 
-def test_silent_rank_recovers_with_its_next_batch(busy):
-    twin, consumer = busy
-    silent, *others = step_batches(HEALTHY, 1)
-    for seconds in (85, 85, 85, 85):
-        run_for(twin, consumer, seconds, *others)
-    assert saved_silence(twin)[0] is not None
-    run_for(twin, consumer, 20, silent)
-    twin.turns(consumer, each_s=6.0)
-    assert saved_silence(twin) == (None, None, None)
-
-
 def test_job_without_further_batches_is_saved_as_stalled(busy):
     twin, consumer = busy
     run_for(twin, consumer, 310)

@@ -1,24 +1,11 @@
 """Messages silenced on their way out, and receivers that match later."""
 
 import json
-import shutil
-from contextlib import closing
 from datetime import datetime
 
-import pytest
-
 from app.alerts.alert import Detail
-from app.alerts.labels import Matcher
 from app.store.alerting import notifications
 from tests.alerts.http_receiver import receiver
-from tests.consumer.notifier import NotifierTwin
-
-
-@pytest.fixture
-def notifier(migrated_file, tmp_path):
-    url = f"sqlite:///{shutil.copy(migrated_file, tmp_path / 'notifier.db')}"
-    with closing(NotifierTwin(url)) as made:
-        yield made
 
 
 def messages(hook):
@@ -54,18 +41,6 @@ def test_silenced_resolution_has_the_figures_before_and_its_own_time(notifier, h
     assert end["sub"].startswith("It had cost about 19 GPU-h an hour")
     [alert] = end["alerts"]
     assert datetime.fromisoformat(alert["ends_at"]).timestamp() == ended_s
-
-
-def test_partly_silenced_message_notifies_the_other_alerts_at_once(notifier, hook):
-    notifier.add_receiver("hook", hook.url)
-    notifier.fire("a", rule="cause")
-    notifier.fire("b", rule="cause")
-    notifier.dispatcher.dispatch_due()
-    notifier.silence(pattern="a")
-    notifier.send()
-    assert notifier.dispatch() == 1
-    assert subjects(hook) == [{"b"}]
-    assert not messages(hook)[0]["is_repeat"]
 
 
 def test_alert_never_notified_resolves_without_a_message(notifier, hook):
@@ -113,15 +88,3 @@ def test_new_receiver_gets_no_acknowledged_alerts(notifier, hook):
         begin_notifying(notifier, "late")
         notifier.dispatch()
         assert late.requests == []
-
-
-def test_unwanted_alert_is_left_out_of_a_message(notifier, hook):
-    with receiver() as of_b:
-        notifier.add_receiver("a", hook.url, matchers=(Matcher("subject", "a"),))
-        notifier.fire("a", rule="cause")
-        notifier.fire("b", rule="cause")
-        notifier.dispatch()
-        notifier.pass_time(100)
-        notifier.add_receiver("b", of_b.url, matchers=(Matcher("subject", "b"),))
-        notifier.dispatch()
-        assert (subjects(hook), subjects(of_b)) == ([{"a"}], [{"b"}])

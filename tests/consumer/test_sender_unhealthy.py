@@ -1,23 +1,10 @@
 """Notifications about a disabled receiver."""
 
-import shutil
-
-import pytest
-
 from app.alerts.receiver import SETTINGS_RECEIVER_ID
 from app.store import projects
 from app.store.alerting import receivers
 from tests.alerts.http_receiver import Answer, receiver
-from tests.consumer.notifier import NotifierTwin
 from tests.store.factories import webhook_receiver
-
-
-@pytest.fixture
-def notifier(migrated_file, tmp_path):
-    path = shutil.copy(migrated_file, tmp_path / "notifier.db")
-    notifier = NotifierTwin(f"sqlite:///{path}")
-    yield notifier
-    notifier.close()
 
 
 def test_disabling_the_settings_receiver_notifies_every_project(notifier):

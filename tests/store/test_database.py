@@ -1,6 +1,7 @@
 import socket
 import threading
 import traceback
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -96,11 +97,9 @@ def test_postgresql_without_synchronous_commit_is_refused(pg_server):
 
 
 @pytest.fixture
-def pg_store(pg_server):
-    with database(pg_server) as url:
-        store = Store(url)
+def pg_store(pg_url):
+    with closing(Store(pg_url)) as store:
         yield store
-        store.close()
 
 
 def test_broken_connection_is_unavailable_once_and_then_replaced(pg_store):

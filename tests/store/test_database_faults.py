@@ -6,10 +6,9 @@ import pytest
 from sqlalchemy import text
 
 from app.errors import StoreUnavailable
-from app.store import jobs, runs, windows
+from app.store import jobs, runs
 from app.store.database import Store, now_s, without_time_limits
-from tests.store.factories import register, registration, window
-from tests.store.pg_proxy import CommitProxy
+from tests.store.factories import register, registration
 
 
 @pytest.fixture
@@ -17,45 +16,6 @@ def pg_store(pg_url):
     store = Store(pg_url)
     yield store
     store.close()
-
-
-@pytest.fixture
-def proxied(pg_url):
-    """A store behind the proxy, with the proxy."""
-    proxy = CommitProxy(pg_url)
-    store = Store(proxy.url(pg_url))
-    yield store, proxy
-    store.close()
-    proxy.close()
-
-
-@pytest.mark.parametrize("cut", ["before the commit", "after the commit"])
-def test_row_15_write_repeated_after_a_reset_commit_has_one_effect(proxied, pg_store, cut):
-    store, proxy = proxied
-    register(store)
-
-    def save():
-        with store.write() as conn:
-            return windows.save(conn, "job", window(slowdown=1.5))
-
-    proxy.cut_next(cut)
-    with pytest.raises(StoreUnavailable):
-        save()
-    was_done = cut == "after the commit"
-    with pg_store.read() as conn:
-        assert len(windows.page(conn, "job")[0]) == was_done
-    assert save() is not was_done
-    with pg_store.read() as conn:
-        assert [each.slowdown for each in windows.page(conn, "job")[0]] == [1.5]
-
-
-def test_row_15_registration_repeated_after_a_lost_answer_has_one_run(proxied):
-    store, proxy = proxied
-    proxy.cut_next("after the commit")
-    with pytest.raises(StoreUnavailable):
-        register(store)
-    with store.write() as conn:
-        assert runs.register(conn, "job", registration(), now_s=1.0) == (1, False)
 
 
 def pids(store, number):

@@ -60,7 +60,7 @@ def test_a_file_gives_its_free_pages_back_in_small_transactions(file_store, path
     assert list(give_back_free_pages(file_store)) == []
 
 
-def test_few_free_pages_stay_for_the_rows_to_come(file_store, path):
+def test_few_free_pages_stay_for_the_rows_to_come(file_store):
     with file_store.write() as conn:
         conn.execute(dead_letters.delete())
     assert list(give_back_free_pages(file_store)) == []

@@ -63,15 +63,6 @@ def test_brief_keeps_three_findings_and_culprits_and_counts_all():
     assert brief["findings"][0]["culprits"] == [{"dp_rank": each} for each in range(3)]
 
 
-def test_brief_tells_no_findings_from_no_diagnosis():
-    found = fleet.brief_of(result(), num_gpus=4)
-    unknown = fleet.brief_of(result(findings=None), num_gpus=4)
-    assert found is not None
-    assert unknown is not None
-    assert (found["findings"], found["num_findings"]) == ([], 0)
-    assert (unknown["findings"], unknown["num_findings"]) == (None, None)
-
-
 def test_window_without_figures_has_no_brief():
     assert fleet.brief_of(result(slowdown=None), num_gpus=4) is None
 
@@ -86,12 +77,6 @@ def test_onset_time_is_that_of_the_step_of_the_onset(store):
         windows.save_steps(conn, JOB, rows)
     save(store, 8, brief, last_step=11, updated_s=300.0)
     assert saved(store)["onset_at_s"] == 105.0
-
-
-def test_cause_without_onset_step_has_no_onset_time(store):
-    register(store, JOB)
-    save(store, 0, fleet.brief_of(result(finding(onset_step=None)), num_gpus=4))
-    assert saved(store)["onset_at_s"] is None
 
 
 def test_newer_revision_without_figures_removes_the_brief(store):

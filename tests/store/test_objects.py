@@ -18,7 +18,6 @@ from app.consumer.mover import Mover
 from app.errors import Conflict, ObjectStorageUnavailable
 from app.store import retention, windows
 from app.store.database import Store
-from app.store.migrations import downgrade, migrate
 from app.store.objects import moves
 from app.store.objects.bucket import BucketAddress, S3Bucket
 from app.store.retention import RetentionLimits
@@ -183,34 +182,6 @@ def test_object_of_a_window_that_is_gone_or_revised_is_deleted(store, bucket, ob
     assert (objects(), rows(store)) == ([], [])
 
 
-def test_object_of_a_window_that_retention_reaches_during_its_move_is_deleted(
-    store, bucket, objects
-):
-    class Slow:
-        def put(self, name, data):
-            sweep(store, raw_days=14)
-            moves.delete_some(store, bucket)  # that of another process
-            bucket.put(name, data)
-
-    save(store, age_s=20 * DAY_S)
-    slow: Any = Slow()
-    assert moves.move_one(store, slow, after_s=3600.0)
-    assert read(store, bucket) is None
-    assert len(objects()) == 1
-    assert moves.delete_some(store, bucket) == 1
-    assert (objects(), rows(store)) == ([], [])
-
-
-def test_operations_that_moved_before_an_upgrade_are_read_after_it(store, bucket, url):
-    save(store)
-    move_all(store, bucket)
-    downgrade(url, "0023")
-    migrate(url)
-    age(store)
-    assert moves.delete_some(store, bucket) == 0
-    assert read(store, bucket) == OPERATIONS
-
-
 def test_only_windows_that_nothing_may_revise_move(store, bucket):
     save(store, 0, age_s=60)
     save(store, 2, remainders=b"exact times")
@@ -260,7 +231,7 @@ def test_window_revised_during_its_move_keeps_its_new_operations(store, bucket):
     assert read(store, bucket) == in_database(store) == b"later"
 
 
-def test_bucket_that_is_away_says_so_within_seconds_and_the_mover_waits_longer(store, caplog):
+def test_bucket_that_is_away_says_so_within_seconds_and_the_mover_waits_longer(store):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     away = S3Bucket(BucketAddress("b", endpoint=f"http://127.0.0.1:{port}", **KEYS))

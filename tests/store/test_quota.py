@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.store import projects, retention, windows
+from app.store import projects, retention
 from app.store.database import Store
 from app.store.retention import RetentionLimits
 from app.store.shrinking import quota
@@ -74,17 +74,3 @@ def test_a_quota_of_one_project_does_not_touch_another(filled):
         )
     found = sweep(filled, RetentionLimits(14.0, 180.0))
     assert found == {("other", "operations of windows over the quota"): 1}
-
-
-def test_removed_batches_are_bounded(filled, monkeypatch):
-    monkeypatch.setattr(retention, "_BATCH_BYTES", RAW_BYTES)
-    batches = [each.number for each in retention.sweep(filled, limits(2 * RAW_BYTES))]
-    assert max(batches) <= 4
-    assert batches[:4] == [1, 1, 1, 1]
-
-
-def test_the_operations_that_went_are_no_longer_stored(filled):
-    sweep(filled, limits(stored(filled) - RAW_BYTES))
-    with filled.read() as conn:
-        assert windows.trace(conn, JOB, "1-0") is None
-        assert windows.trace(conn, JOB, "1-2") is not None

@@ -3,12 +3,10 @@
 from threading import Thread
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import update
 
 from app.errors import JobNotFound
 from app.store import jobs, recordings, runs, shards
-from app.store.database import Store
-from app.store.migrations import downgrade, migrate
 from app.store.recordings import MAX_PLANS, RecordingPlan, StepSample, plans_of_run
 from app.store.tables import consumers
 from tests.store.factories import register
@@ -124,15 +122,3 @@ def test_older_consumer_knows_no_extensions(store):
         shards.heartbeat(conn, "old", now_s=0.0, lease_s=60.0, knows=["a"])
         conn.execute(update(consumers).values(knows=None))
     assert known(store) == []
-
-
-def test_consumer_from_before_an_upgrade_knows_no_extensions(url):
-    downgrade(url, "0006")
-    store = Store(url)
-    row = "INSERT INTO consumers (owner, lease_until_s) VALUES ('old', 60.0)"
-    with store.write() as conn:
-        conn.execute(text(row))
-    migrate(url)
-    assert known(store) == []
-    assert known(store, now_s=61.0) == ["a", "b"]
-    store.close()

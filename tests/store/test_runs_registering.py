@@ -53,13 +53,6 @@ def test_each_run_of_a_job_has_its_own_op_types(store):
         assert jobs.get(conn, "job").op_types is BUILT_IN
 
 
-def test_refused_registration_leaves_no_rows(store):
-    with pytest.raises(InvalidRequest):
-        register(store, name="a\0b")
-    with store.read() as conn:
-        assert jobs.page(conn) == ([], None)
-
-
 @pytest.mark.parametrize(
     "given",
     [

@@ -95,11 +95,3 @@ def test_invalid_rule_row_is_refused(store, put, kept):
         conn.execute(text("UPDATE alert_rules SET rules = :kept"), {"kept": kept})
     with pytest.raises(ValueError, match="a row holds no Rule"):
         load(store)
-
-
-def test_missing_rule_fields_have_their_default(store, put):
-    put(SLOW)
-    with store.write() as conn:
-        kept = '[{"name":"a","on":"slowdown","above":2,"of_a_newer_release":1}]'
-        conn.execute(text("UPDATE alert_rules SET rules = :kept"), {"kept": kept})
-    assert load(store).rules == [Rule("a", "slowdown", above=2.0)]

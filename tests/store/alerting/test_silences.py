@@ -79,7 +79,7 @@ def test_silence_with_invalid_text_is_refused(store, wrong):
         stored_silences.add(conn, silence(**wrong))
 
 
-def test_silences_of_a_project_are_limited(store, added, monkeypatch):
+def test_silences_of_a_project_are_limited(added, monkeypatch):
     monkeypatch.setattr(stored_silences, "MAX_SILENCES", 5)
     added(*(silence(f"{n}") for n in range(stored_silences.MAX_SILENCES)))
     added(silence("another", project="other"))
@@ -88,7 +88,7 @@ def test_silences_of_a_project_are_limited(store, added, monkeypatch):
     added(silence("later", created_s=200.0, starts_s=200.0, ends_s=201.0))
 
 
-def test_matchers_of_all_silences_are_limited(store, added):
+def test_matchers_of_all_silences_are_limited(added):
     many = (Matcher("job", "x"),) * 32
     added(
         *(silence(f"{n}", matchers=many) for n in range(stored_silences.MAX_TOTAL_MATCHERS // 32))

@@ -14,7 +14,7 @@ from app.store import retention, windows
 from app.store.database import Store
 from app.store.disk import reusable
 from app.store.disk.recorder import DiskRecorder
-from app.store.disk.reusable import DatabaseSpace, SpaceMeter, read_toast_tables
+from app.store.disk.reusable import DatabaseSpace, SpaceMeter
 from app.store.disk.usage import DiskWatch
 from app.store.retention import RetentionLimits
 from app.store.shrinking import dead_rows
@@ -115,21 +115,6 @@ def test_deleted_operations_make_room_although_the_database_stays_as_large(store
     assert disk.takes() == (False, False), "full again"
 
 
-def test_whole_size_counts_until_a_vacuum_has_passed(store, pg_url):
-    fill(store, range(40), days=15)
-    fill(store, range(40, 50), days=1)
-    sweep(store)
-    meter = SpaceMeter()
-    space = meter.read(store)
-    assert space.size_bytes == pytest.approx(database_bytes(store), rel=0.01)
-    assert space.toast_bytes > 40 * MB
-    assert space.free_inside_bytes == 0
-
-    with psycopg.connect(pg_url, autocommit=True) as conn:
-        conn.execute("VACUUM windows")  # as the server's own does
-    assert meter.read(store).free_inside_bytes > 35 * MB
-
-
 def test_whole_size_counts_once_a_crash_has_lost_the_counters(store):
     fill(store, range(40), days=15)
     fill(store, range(40, 50), days=1)
@@ -159,23 +144,6 @@ def test_whole_size_counts_where_rows_take_too_long_to_scan(store, monkeypatch):
     meter = SpaceMeter(monotonic=lambda: 0.0)
     assert [meter.read(store).free_inside_bytes for _ in range(2)] == [0, 0]
     assert scans == ["windows"], "not again before its time"
-
-
-def test_scan_does_not_read_toast(store):
-    fill(store, range(30), days=1)
-    vacuum_tables(store)
-    blocks = text("SELECT toast_blks_read + toast_blks_hit FROM pg_statio_user_tables "
-                  "WHERE relname = 'windows'")  # fmt: skip
-    tell_counters(store)
-    with store.read() as conn:
-        before = conn.execute(blocks).scalar_one()
-        [toast] = read_toast_tables(conn)
-        live_chunks = reusable._live_chunks(conn, toast)
-    tell_counters(store)
-    with store.read() as conn:
-        assert conn.execute(blocks).scalar_one() == before
-    # As many as the counters say, but for values that may or may not be there.
-    assert toast.inserted <= live_chunks <= 1.01 * toast.inserted
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,6 @@ def test_ample_space_is_warned_of_and_used():
     assert disk.at(96.5) == "stop"
 
 
-def test_refusal_says_what_is_free_and_what_to_do():
-    disk = Disk()
-    disk.at(99.5)
-    with pytest.raises(DiskFull) as refused:
-        disk.watch.refuse_batches()
-    assert str(refused.value) == (
-        "the server's disk is full, with 500 MB free; nothing was stored; "
-        "free space or lower keep_raw_days"
-    )
-
-
 def test_work_that_writes_stops_only_on_the_last_blocks():
     disk = Disk()
     disk.at(99)
