@@ -5,7 +5,6 @@ import pytest
 from app.alerts.alert import Blame, Detail
 from app.alerts.wording import (
     JOB_ENDED,
-    RULE_REMOVED,
     alert_sentence,
     cost_sentence,
     finding_sentence,
@@ -117,11 +116,6 @@ def test_a_resolution_has_the_current_figure():
     )
     assert told("resolved", JOB_ENDED) == (
         "llm-70b has ended. It last ran at 1.42\u00d7 of its ideal."
-    )
-    assert told("resolved", RULE_REMOVED) == "The rule slow no longer watches llm-70b."
-    assert told("resolved", on="stalled", value=None) == "llm-70b sends again."
-    assert told("resolved", on="worker", value=None, subject="3-1").startswith(
-        "host-017 (dp 3, stage 1) no longer slows llm-70b down"
     )
 
 

@@ -159,20 +159,6 @@ def test_fused_wait_ends_each_transfer_with_its_last_work(recorder, module):
     ]
 
 
-def test_transfers_sharing_one_work_end_with_it(recorder, module, monkeypatch):
-    monkeypatch.setattr(module, "_batch_p2p", lambda ops: [Work("all", recorder.said)])
-
-    def script(stage, module):
-        ops = stage.get_fwd_send_ops(1) + stage.get_bwd_recv_ops(0)
-        module._wait_batch_p2p(module._batch_p2p(ops))
-
-    assert events_of(recorder, module, script)[-3:] == [
-        "waited for all",
-        "forward-send 1/0 ends",
-        "backward-recv 0/0 ends",
-    ]
-
-
 def _endless():
     outputs: list[object] = []
     outputs.append(outputs)
@@ -357,14 +343,6 @@ def test_detached_schedule_records_nothing(recorder, module):
     assert (recorder.said, schedule._loss_fn) == ([], len)
 
 
-def test_schedule_attached_twice_is_recorded_once(recorder, module):
-    schedule = Schedule(Stage(), module, lambda stage, m: stage.forward_one_chunk(0))
-    torch_pipeline.attach(recorder, schedule)
-    torch_pipeline.attach(recorder, schedule)
-    schedule.step()
-    assert recorder.said == ["forward-compute 0/0 begins", "forward-compute 0/0 ends"]
-
-
 def test_failing_work_function_raises_nothing(recorder, module):
     schedule = Schedule(Stage(), module, lambda stage, m: stage.forward_one_chunk(0))
     torch_pipeline.attach(recorder, schedule, work=lambda microbatch: [{}][microbatch + 1])
@@ -384,18 +362,6 @@ def test_unsupported_schedule_is_logged_once(recorder, module, caplog, schedule)
     torch_pipeline.attach(recorder, schedule).detach()
     assert len(caplog.messages) == 1
     assert "the pipeline is not recorded" in caplog.text
-
-
-def test_next_computation_ends_the_current_one(recorder):
-    here = current_computation(recorder)
-    here.begin("forward-compute", 0, 0)
-    here.begin("forward-compute", 1, 0)
-    here.end()
-    here.end()
-    assert [each for each in recorder.said if each.endswith("ends")] == [
-        "forward-compute 0/0 ends",
-        "forward-compute 1/0 ends",
-    ]
 
 
 def test_only_a_running_computation_resumes_after_a_pause(recorder):

@@ -80,14 +80,6 @@ def test_labels_have_names_that_prometheus_takes():
     assert "empty" not in found["labels"]
 
 
-def test_labels_are_the_same_however_much_else_there_is():
-    wide = {**LABELS, **{f"label{number}": "w" * 256 for number in range(40)}}
-    [alone] = body(alerts=(told(labels=wide),))["alerts"]
-    among = body(alerts=(told(labels=wide),) * 20)["alerts"][0]
-    assert alone["labels"] == among["labels"]
-    assert set(LABELS) - {"cause", "worker", "host"} <= set(alone["labels"]) | {"team"}
-
-
 def test_a_group_resolves_with_its_last_alert():
     one, other = told(**DONE), told(fingerprint="f" * 16)
     assert body(alerts=(one, other))["status"] == "firing"

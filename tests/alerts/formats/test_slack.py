@@ -5,7 +5,6 @@ import pytest
 
 from app.alerts.formats import slack
 from app.alerts.formats.registry import render_notice
-from app.alerts.wording import response_sentence
 from tests.alerts.notices import make_receiver, notice, told
 
 IMAGE = "https://paceline.example/1.png"
@@ -83,13 +82,3 @@ def test_no_text_is_longer_than_slack_takes_nor_ends_within_an_escape():
             assert len(text["text"]) <= limits.get(block["type"], 75)
             assert not re.search(r"&(?!amp;|lt;|gt;)", text["text"])
     assert len(found["text"]) <= 3000
-
-
-def test_the_message_names_assignee_and_note_without_their_links():
-    lead = told(assigned_to="<@U1> Maria", note="see https://evil.example & <!channel>")
-    sub = response_sentence(lead.assigned_to, lead.note)
-    found = message(alerts=(lead,), sub=sub)
-    text = found["blocks"][1]["text"]["text"]
-    assert text.endswith(
-        "Assigned to &lt;@U1&gt; Maria. Note: see https[:]//evil.example &amp; &lt;!channel&gt;."
-    )

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -6,9 +7,16 @@ from app.alerts.formats.registry import render_notice
 from app.alerts.formats.webhooks import EVENT_TYPES
 from tests.alerts.notices import make_receiver, notice, told
 
+PAGE = (Path(__file__).parents[3] / "docs" / "alerts-formats.md").read_text()
+
 
 def body(**given):
     return json.loads(render_notice(notice(**given), make_receiver()).body)
+
+
+def test_the_documented_example_is_what_is_sent():
+    example = PAGE.partition("```json\n")[2].partition("```")[0]
+    assert json.loads(example) == body()
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)

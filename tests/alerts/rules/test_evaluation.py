@@ -1,5 +1,4 @@
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -272,21 +271,3 @@ def test_a_job_that_stays_slower_than_it_was_stays_so():
     jitter = np.random.default_rng(1).uniform(0.99, 1.01, earlier.size)
     change = only(of_job.add_window(facts(0, 1.0, earlier_step_s=earlier * jitter), NOW_S))
     assert change.state.detail.value == pytest.approx(2.0, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("of", "given"),
-    [
-        (on("clock-residual", 0.002), {}),
-        (on("step-time", 1.2), {"earlier_step_s": np.full(8, 0.5)}),
-        (on("cause", 0.1), {"findings": None}),
-    ],
-    ids=lambda each: each.name if isinstance(each, Rule) else None,
-)
-def test_a_window_without_figures_changes_nothing(of, given):
-    assert job_alerts(of).add_window(facts(0, 1.4, **given), NOW_S) == []
-
-
-def test_what_is_saved_can_be_written_as_json():
-    change = only(job_alerts(SLOW).add_window(facts(0, 1.4, findings=[finding()]), NOW_S))
-    json.dumps(asdict(change.state), allow_nan=False)

@@ -190,13 +190,6 @@ def test_a_silence_fires_by_the_clock():
     assert ticked(STALLED, [(0.0, False)]) == (None, [])
 
 
-def test_a_silence_that_needs_no_more_time_fires_at_once_and_changes_no_more():
-    at_once = rule(on="stalled", above=None, clear=None, for_s=0.0)
-    state, kinds = ticked(at_once, [(0.0, True)])
-    assert kinds == ["firing"]
-    assert ticked(at_once, [(60.0, True)], state) == (state, [])
-
-
 def test_a_silence_resolves_once_it_was_over_for_long_enough():
     fires = [(0.0, True), (10.0, True)]
     state, kinds = ticked(STALLED, [*fires, (20.0, False), (24.0, False)])

@@ -377,23 +377,6 @@ def test_optional_columns_are_stored():
     assert table.bytes is None
 
 
-def test_a_window_may_hold_skipped_steps_and_be_complete():
-    run = assembler()
-    feed(run, step_batches(0, [0, 1, 2]))
-    run.settle(FIRST_DEADLINE_S)
-    changes = feed(
-        run,
-        [
-            *(each for step in (1, 2, 3) for each in step_batches(step, [0, 1, 2])),
-            *(each for step in (1, 2, 3) for each in step_batches(step, [3], seq=step - 1)),
-        ],
-        now_s=51.0,
-    )
-    assert changes[-1].window.state == "complete"
-    assert changes[-1].window.steps == (1, 2, 3)
-    assert changes[-1].window.revision == 4
-
-
 @pytest.mark.parametrize(
     ("ending", "skipped", "state"),
     [

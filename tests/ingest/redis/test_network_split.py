@@ -5,8 +5,7 @@ made a new one.
 """
 
 import asyncio
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -104,54 +103,6 @@ def test_split_cluster_loses_no_acknowledged_batch(tmp_path, network):
         assert set(producer.acked) <= set(all_bodies(group.url))
 
 
-def test_split_cluster_goes_on_for_clients_that_reach_both_sides(tmp_path, network):
-    """The node that is cut off refuses, and is the first that clients ask for the slots."""
-    with redis_servers.split_cluster(tmp_path, network) as group:
-
-        async def run():
-            writer = RedisWriter(group.url, NUM_SHARDS)
-            producer = Producer(writer)
-            await producer.push_until(lambda: len(producer.acked) >= 50)
-            network.cut([0], [1, 2])
-            await producer.push_until(lambda: _is_promoted(group))
-            begin = producer.number
-            whole = NUM_JOBS * 2
-            await producer.push_until(
-                lambda: (
-                    producer.number > begin + whole
-                    and producer.acked[-whole:] == _last(producer.number, whole)
-                )
-            )
-            await writer.close()
-
-        asyncio.run(run())
-
-
-def test_planned_failovers_of_a_cluster_are_followed_while_appends_wait_for_replicas(
-    tmp_path, network
-):
-    """The primary of before refuses the batch, by MOVED, and the wait for its replicas."""
-    with redis_servers.split_cluster(tmp_path, network) as group:
-
-        async def run():
-            writer = RedisWriter(group.url, NUM_SHARDS, wait_replicas=1)
-            producer = Producer(writer)
-            try:
-                await producer.push_until(lambda: len(producer.acked) >= 50)
-                for replica in group.servers[3:]:  # one by one, as they vote for each other
-                    with replica.client() as client:
-                        client.execute_command("CLUSTER FAILOVER")
-                    redis_servers.until(partial(_is_primary, replica))
-                redis_servers.until(lambda: _is_swapped(group))
-                before = len(producer.acked)
-                await producer.push_until(lambda: len(producer.acked) >= before + 50)
-            finally:
-                await writer.close()
-            return producer.acked
-
-        assert set(asyncio.run(run())) <= set(all_bodies(group.url))
-
-
 def taken(reader):
     """New entries of all shards."""
     return reader.read(range(NUM_SHARDS), "a", count=512, block_s=0.0)
@@ -183,24 +134,6 @@ def _is_promoted(group):
     return sum(_role(server) == b"master" for server in group.servers) > 3
 
 
-def _is_swapped(group):
-    """Whether each primary of before replicates the one that replaced it."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(server.client()) for server in group.servers]
-        roles = [client.role() for client in clients]
-    return all(role[0] == b"slave" and role[3] == b"connected" for role in roles[:3]) and all(
-        role[0] == b"master" for role in roles[3:]
-    )
-
-
-def _is_primary(server):
-    return _role(server) == b"master"
-
-
 def _role(server):
     with server.client() as client:
         return client.role()[0]
-
-
-def _last(number, count):
-    return [str(number - back).encode() for back in reversed(range(count))]

@@ -88,20 +88,6 @@ def test_failover_loses_no_batch_acknowledged_by_a_replica(sentinel, how):
     assert set(acked) <= set(all_bodies(sentinel.url))
 
 
-@pytest.mark.nightly
-def test_appends_without_replica_waits_continue_after_a_failover(sentinel):
-    async def run():
-        writer = RedisWriter(sentinel.url, NUM_SHARDS)
-        producer = Producer(writer)
-        await producer.push()
-        sentinel.primary().kill()
-        await producer.push_until(lambda: producer.refused and producer.acked[1:])
-        await writer.close()
-
-    asyncio.run(run())
-    assert all_bodies(sentinel.url)
-
-
 def test_a_consumer_follows_a_failover(sentinel):
     async def append():
         writer = RedisWriter(sentinel.url, NUM_SHARDS, wait_replicas=1)
@@ -249,28 +235,6 @@ def test_no_command_touches_the_keys_of_two_shards(cluster, request):
     )
     for client in clients:
         client.close()
-
-
-@pytest.mark.nightly
-def test_callers_share_connections_and_fail_on_a_frozen_server(tmp_path):
-    with redis_servers.single(tmp_path) as group:
-
-        async def run():
-            writer = RedisWriter(group.url, 1, max_connections=2)
-            await asyncio.gather(*(writer.append("job", b"x") for _ in range(50)))
-            group.servers[0].freeze()
-            answers = await asyncio.gather(
-                *(writer.append("job", b"y") for _ in range(20)), return_exceptions=True
-            )
-            group.servers[0].thaw()
-            assert {type(answer) for answer in answers} == {QueueUnavailable}
-            async with asyncio.timeout(10):
-                while not await Producer(writer).push():
-                    pass
-            await writer.close()
-
-        asyncio.run(run())
-        assert all_bodies(group.url, 1).count(b"x") == 50
 
 
 def test_a_server_with_no_connection_left_is_unavailable(tmp_path):

@@ -1,4 +1,4 @@
-"""The ACL users of docs/queue.md have only the permissions they need; no stream is trimmed."""
+"""The ACL users of docs/queue.md have only the permissions they need."""
 
 import asyncio
 import re
@@ -140,15 +140,3 @@ def test_hidden_configuration_is_refused_unless_lossy_is_allowed(tmp_path):
         with pytest.raises(StartUpFailed, match=r"config\|get.*--allow-lossy"):
             asyncio.run(check(group.url, allow_lossy=False))
         asyncio.run(check(group.url, allow_lossy=True))
-
-
-def test_nothing_in_the_service_trims_a_stream():
-    trimming = re.compile(r"xtrim|maxlen\b|minid\b", re.IGNORECASE)
-    services = list((ROOT / "app").rglob("*.py"))
-    found = [
-        f"{path.relative_to(ROOT)}:{number}"
-        for path in sorted(services)
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if trimming.search(line) and "deque(" not in line
-    ]
-    assert found == []
