@@ -107,6 +107,7 @@ def test_pasted_loop_gives_the_gradient_of_the_whole_batch():
     torch.testing.assert_close(torch.stack(means).mean(0), whole.weight.grad)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", "interleaved", "zero-bubble"])
 def test_pasted_schedule_is_one_of_pytorch(name):
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

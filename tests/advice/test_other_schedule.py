@@ -5,9 +5,7 @@ import pytest
 from app.advice.fix import Facts, Fix, NotOffered
 from app.advice.other_schedule import fix_of_option, idle_share, options, other_schedule
 from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
-from app.advice.replace_worker import replace_worker
 from app.synth.costs import OperationCosts
-from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES
 from app.trace.job import Parallelism
@@ -107,20 +105,3 @@ def test_jobs_without_a_bubble_keep_their_schedule(job, reason):
     found = refusal_of(other_schedule(case_of(job, Facts(layers=32))))
     assert isinstance(found, NotOffered)
     assert found.reason.startswith(reason)
-
-
-def test_other_schedule_combines_with_a_replaced_worker():
-    slow = replace(JOB, faults=(SlowWorker(1, 2, 1.5),), num_microbatches=16)
-    both = case_of(slow, Facts(layers=32))
-    schedule, worker = fix_of(other_schedule(both)), fix_of(replace_worker(both))
-    together_s = both.step_s_with(worker.change, schedule.change)
-    costs = replace(JOB.costs, params_all_gather_s=3e-3 / 4, grads_reduce_scatter_s=1e-3)
-    applied = replace(
-        slow,
-        faults=(),
-        parallelism=Parallelism(4, 4, 8, 4),
-        schedule=SCHEDULES["interleaved"],
-        costs=costs,
-    )
-    assert together_s == pytest.approx(simulated_step_s(applied), rel=0.01)
-    assert together_s < min(schedule.step_s, worker.step_s)

@@ -64,11 +64,6 @@ def test_rare_failures_cost_the_checkpoints_alone():
     assert expected_waste(30.0, 1.0, 10.0, 1e9) == pytest.approx(1 / 31, rel=1e-6)
 
 
-def test_restart_costs_its_mean_over_every_moment_of_the_interval():
-    moments = np.linspace(0, 30, 100_001)
-    assert restart_cost(10.0, 30.0) == pytest.approx(float((10 + moments).mean()))
-
-
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_times_that_are_none_are_refused(value):
     for ask in (young_interval, daly_interval):

@@ -11,7 +11,6 @@ from app.advice.sequences.balance import (
     fit_costs,
     largest_load,
     longest_first,
-    random_order,
 )
 from app.errors import InvalidRequest
 from app.trace.window import Ints
@@ -58,17 +57,6 @@ def test_two_ranks_are_at_most_a_third_above_the_best_assignment(costs):
     rank_of = longest_first(every, 2, equal_counts=False)
     loads = np.bincount(rank_of, every, 2)
     assert best * (1 - 1e-9) <= loads.max() <= best * (4 / 3 - 1 / 6) * (1 + 1e-9)
-
-
-def test_order_within_a_rank_is_random_and_its_items_are_its_own():
-    rank_of = longest_first(np.random.default_rng(1).random((12, 50)), 3)
-    order = random_order(rank_of, 3, np.random.default_rng(2))
-    assert order.shape == (3, 4, 50)
-    for step in range(50):
-        for rank in range(3):
-            assert sorted(order[rank, :, step]) == np.flatnonzero(rank_of[:, step] == rank).tolist()
-    first = (order[0] == order[0].min(axis=0)).argmax(axis=0)
-    assert set(first.tolist()) == {0, 1, 2, 3}
 
 
 def costs_of(tokens: Ints, squares: Ints, seconds: ArrayLike) -> CostModel:

@@ -86,26 +86,6 @@ def test_no_document_is_lost_or_packed_twice(batches, number, thresholds):
     assert Counter(packed) == Counter(given_)
 
 
-@given(some_batches, st.integers(1, 5))
-def test_outliers_leave_in_order_and_no_later_than_those_behind_them_fill_a_release(
-    batches, number
-):
-    packer, batches = OutlierPacker(SQUARES, number, 10_000, (40,)), documents_of(batches)
-    arrived, left = [], []
-    for batch in batches:
-        outliers = [each for each in batch if each.tokens >= 40]
-        arrived += outliers
-        waited = [*packer.queues[0], *outliers]
-        packed = packer.pack(batch)
-        released = [each for each in waited if each not in packer.queues[0]]
-        assert len(released) == (number if len(waited) >= number else 0)
-        assert released == waited[: len(released)]
-        left += released
-        if released:
-            assert all(sum(each in released for each in some) == 1 for some in packed)
-    assert left == arrived[: len(left)]
-
-
 @given(some_batches, st.integers(1, 4), st.integers(1, 3))
 def test_fixed_length_packing_keeps_documents_and_the_limit(batches, number, steps):
     documents = [each for batch in documents_of(batches) for each in batch]
