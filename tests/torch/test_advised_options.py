@@ -23,25 +23,7 @@ def test_layers_of_each_stage(pasted, layers):
     assert Options.of(pasted).layers == layers
 
 
-@pytest.mark.parametrize(
-    ("pasted", "every"),
-    [
-        ("--manual-gc --manual-gc-interval 500", 500),
-        ("--training.gc_freq 500", 500),
-        ("--manual-gc", 0),
-        ("--manual-gc-interval 500", None),
-    ],
-)
-def test_steps_between_collections(pasted, every):
-    assert Options.of(pasted).gc_every == every
-
-
 @pytest.mark.parametrize("layout", ["t*2|t*2L", "Et*2|L*2", "tE|tL", "Et*|tL", "Et|xL", ""])
 def test_a_wrong_layout_is_refused(layout):
     with pytest.raises(ValueError, match="layout"):
         Options.of(f'--pipeline-model-parallel-layout "{layout}"')
-
-
-def test_an_unknown_option_is_refused():
-    with pytest.raises(ValueError, match="--fast"):
-        Options.of("--fast")

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.unharmed.cases import SERVERS, Case, Ending
-from benchmarks.unharmed.command import Comparison, Result, chosen, compared
+from benchmarks.unharmed.cases import Case, Ending
+from benchmarks.unharmed.command import Comparison, Result, compared
 
 CASES = [
     Case(Ending(), "works", closes=True),
@@ -41,12 +41,3 @@ def test_a_difference_is_one():
     for other in (Result(1, expected.losses), Result(0, {}), Result(0, {"losses-0-0": "0x1.1p+0"})):
         assert not replace(same, found=other).is_equal
         assert replace(same, expected=[expected, other]).is_void
-
-
-def test_drawn_cases_cover_all_servers_and_places_and_are_the_same_for_a_seed():
-    cases = chosen(200, 120, 1)
-    assert cases == chosen(200, 120, 1) != chosen(200, 120, 2)
-    assert len(set(cases)) == 200
-    assert sum(each.ending.is_torchrun for each in cases) == 120
-    assert {each.server for each in cases} == set(SERVERS)
-    assert {each.ending.place for each in cases} == {"", "start", "middle", "end"}
