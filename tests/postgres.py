@@ -70,17 +70,16 @@ def reused_database(
     """
     with (
         database(server_url, template_url=template_url) as url,
-        psycopg.connect(server_url, autocommit=True) as server,
+        psycopg.connect(url, autocommit=True) as conn,
     ):
-        with psycopg.connect(url) as conn:
-            rows = {name: conn.execute(f'SELECT * FROM "{name}"').fetchall() for name in tables}
+        rows = {name: conn.execute(f'SELECT * FROM "{name}"').fetchall() for name in tables}
 
         def emptied() -> str:
-            server.execute(
-                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s",
-                [_database_of(url)],
+            conn.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
-            with psycopg.connect(url) as conn:
+            with conn.transaction():
                 for name in reversed(tables):
                     conn.execute(f'DELETE FROM "{name}"')
                 for name, kept in rows.items():
