@@ -10,9 +10,9 @@ from app.alerts.guard.guard import SsrfGuard
 from app.alerts.sending import Transport, refuse_unusable_receiver, send
 from app.alerts.smtp import MailServer, parse_mail_server
 from app.errors import InvalidRequest, StartUpFailed
-from tests.alerts.certificates import made_for
 from tests.alerts.mail_server import mail_server
 from tests.alerts.notices import make_receiver, notice, told
+from tests.harness.certificates import make_certificate
 
 TO = make_receiver("email", url="mailto:oncall@example.com", secrets=())
 GUARD = SsrfGuard()
@@ -112,7 +112,7 @@ def test_a_password_is_not_sent_in_the_clear():
 
 
 def test_tls_is_used_where_it_is_offered_and_the_certificate_checked(tmp_path):
-    server_side, client_side = made_for("localhost", tmp_path)
+    server_side, client_side = make_certificate(tmp_path / "tls").contexts()
     secret = {"host": "localhost", "tls": client_side, "user": "me", "password": "secret"}
     with mail_server(offers=("STARTTLS", "AUTH PLAIN"), tls=server_side) as mailbox:
         assert attempt(mailbox, **secret).status == 250
@@ -124,7 +124,7 @@ def test_tls_is_used_where_it_is_offered_and_the_certificate_checked(tmp_path):
 
 
 def test_tls_is_spoken_from_the_first_byte_where_the_operator_says_so(tmp_path):
-    server_side, client_side = made_for("localhost", tmp_path)
+    server_side, client_side = make_certificate(tmp_path / "tls").contexts()
     given = {"host": "localhost", "is_tls": True}
     with mail_server(tls=server_side, is_tls=True) as mailbox:
         assert attempt(mailbox, **given, tls=client_side).status == 250

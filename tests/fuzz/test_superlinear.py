@@ -9,11 +9,10 @@ import yaml
 from app.alerts.rules import rule_text
 from app.alerts.rules.rule_text import parse_rules
 from app.errors import PacelineError
-from app.trace.readers.op_spool import OpSpool
 from app.trace.readers.published import meta
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS
 from tests.benchmarks.running import run_benchmark
-from tests.harness.fuzz.input_families import YAML, Growth, growth_exponent, reader_growth
+from tests.harness.fuzz.input_families import YAML, growth_exponent, reader_growth
 from tests.harness.fuzz.repeated_records import importer, record_families
 
 pytestmark = pytest.mark.nightly
@@ -82,24 +81,6 @@ def test_steps_that_never_end_are_not_cut_again_for_each_of_them(tmp_path):
     assert not reader_growth(importer("otlp", tmp_path), files, 20_000).is_wrong
 
 
-def test_a_loop_over_all_ranks_for_each_rank_is_found(tmp_path, monkeypatch):
-    place = OpSpool.place
-
-    def slow_place(spool, rank, *where, **more):
-        sum(range(500 * len(spool._places)))
-        place(spool, rank, *where, **more)
-
-    monkeypatch.setattr(OpSpool, "place", slow_place)
-    families = dict(record_families("ndtimeline"))
-    read = importer("ndtimeline", tmp_path)
-    one_rank, many_ranks = (
-        families[f"ndtimeline.jsonl document item 0: {which}"]
-        for which in ("start_ts and step distinct", "dp_rank and rank distinct")
-    )
-    assert not reader_growth(read, one_rank, 20_000).is_wrong
-    assert reader_growth(read, many_ranks, 20_000).is_wrong
-
-
 def test_a_loop_over_all_rules_for_each_rule_is_found(monkeypatch):
     repeated_names = rule_text.repeated_names
 
@@ -124,11 +105,3 @@ def test_hostile_bodies_hold_up_no_other_request():
     found = json.loads(result.stdout)
     assert found["inputs"] > 200  # in each field of a rule, and rules again and again
     assert found["longest_block_s"] <= 0.05
-
-
-def test_a_block_is_repeated_less_often_than_growth():
-    """The lowest of many runs would hide one that comes now and then."""
-    block, growth = Growth((0.1, 0.2, 0.4), blocked_s=0.06), Growth((0.1, 0.3, 0.9))
-    assert [block.is_settled(number) for number in (2, 3)] == [False, True]
-    assert [growth.is_settled(number) for number in (3, 7, 8)] == [False, False, True]
-    assert Growth((0.1, 0.2, 0.4)).is_settled(0)

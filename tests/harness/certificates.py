@@ -20,6 +20,12 @@ class Certificate:
     key: Path
     authority: Path
 
+    def contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+        """The server's side, and that of a client which trusts the authority."""
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(self.cert, self.key)
+        return server, ssl.create_default_context(cafile=str(self.authority))
+
 
 def make_certificate(folder: Path, host: str = "localhost") -> Certificate:
     """A new authority, and a certificate that it has signed for this host."""
@@ -45,8 +51,7 @@ def _run(command: str) -> None:
 @contextmanager
 def tls_endpoint(port: int, certificate: Certificate) -> Iterator[int]:
     """A port of loopback that speaks TLS, and passes everything on to `port`."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate.cert, certificate.key)
+    context, _ = certificate.contexts()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def accept() -> None:

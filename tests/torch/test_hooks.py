@@ -364,15 +364,6 @@ def test_unsupported_schedule_is_logged_once(recorder, module, caplog, schedule)
     assert "the pipeline is not recorded" in caplog.text
 
 
-def test_only_a_running_computation_resumes_after_a_pause(recorder):
-    here = current_computation(recorder)
-    here.resume(here.pause())
-    assert recorder.said == []
-    here.begin("forward-compute", 0, 0)
-    here.resume(here.pause())
-    assert recorder.said.count("forward-compute 0/0 begins") == 2
-
-
 def test_pytorch_without_wait_batch_p2p_is_left_unpatched(recorder, module, caplog):
     # PyTorch 2.5: one work for all of them, which the schedule itself waits for.
     del module._wait_batch_p2p

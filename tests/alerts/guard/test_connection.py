@@ -12,8 +12,8 @@ import pytest
 from app.alerts.guard.connection import MAX_READ_BYTES, Deadline, PinnedBackend, parse_networks
 from app.alerts.guard.guard import SsrfGuard
 from app.errors import Blocked
-from tests.alerts.certificates import made_for
 from tests.alerts.guard.stubs import dripping, saying, serving, silent
+from tests.harness.certificates import make_certificate
 
 TLS = httpx.create_ssl_context()
 SHORT_S = 0.3
@@ -120,13 +120,6 @@ def test_the_name_is_for_http_and_the_address_for_the_connection():
     assert b"connection: close" in request
 
 
-def test_no_connection_is_kept():
-    with serving(saying(OK)) as stub:
-        for _ in range(3):
-            post(guard(), stub)
-    assert len(stub.came) == 3
-
-
 def test_a_dead_address_leaves_time_for_the_next():
     dialled = []
 
@@ -176,7 +169,7 @@ def test_no_proxy_of_the_machine_is_used(monkeypatch):
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory):
     """Server and client sides of a certificate for hook.example."""
-    return made_for("hook.example", tmp_path_factory.mktemp("tls"))
+    return make_certificate(tmp_path_factory.mktemp("tls") / "made", "hook.example").contexts()
 
 
 def test_a_certificate_is_the_names(certified):

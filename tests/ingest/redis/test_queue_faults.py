@@ -237,23 +237,6 @@ def test_no_command_touches_the_keys_of_two_shards(cluster, request):
         client.close()
 
 
-def test_a_server_with_no_connection_left_is_unavailable(tmp_path):
-    async def run(url, only_client):
-        writer = RedisWriter(url, 1)
-        with pytest.raises(QueueUnavailable):
-            await writer.append("job", b"x")
-        only_client.close()
-        async with asyncio.timeout(10):
-            while not await Producer(writer).push():
-                pass
-        await writer.close()
-
-    with redis_servers.single(tmp_path, maxclients="1") as group:
-        only_client = group.servers[0].client()
-        redis_servers.until(only_client.ping)
-        asyncio.run(run(group.url, only_client))
-
-
 def test_entries_deleted_elsewhere_count_as_lost(valkey_url):
     reader = RedisReader(valkey_url)
     with redis.Redis.from_url(valkey_url) as client:
