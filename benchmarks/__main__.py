@@ -41,6 +41,7 @@ class Benchmark:
 # By the question that they answer, then by name on the command line.
 GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
     "How fast": {
+        "compare": Benchmark("compare:compare", "is this tree slower than an earlier commit?"),
         "analyze": Benchmark("analysis:analyze", "load, analysis, one simulation, a question"),
         "figures": Benchmark("figures.command", "the tables of docs/benchmarks.md, measured again"),
         "growth": Benchmark("analysis:growth", "time of an analysis, by size of the job"),
