@@ -1,17 +1,17 @@
 """A watch over a real store, with a manual clock and receivers on loopback."""
 
 import json
-import shutil
 from typing import Any
 
 import pytest
 
 from app.store import shards
 from app.store.alerting import service_watches
-from app.store.migrations import migrate
 from app.watch.service_watch import ServiceWatch, WatchLimits
-from tests.alerts.http_receiver import receiver
+from tests.consumer.conftest import hook, migrated_file, new_url
 from tests.consumer.notifier import NotifierTwin
+
+__all__ = ["hook", "migrated_file", "new_url"]  # fixtures
 
 LIMIT_S = 300.0
 CANARY_LIMIT_S = 600.0
@@ -71,27 +71,12 @@ class WatchedService:
         return [(body["type"], body["data"]["sentence"]) for body in bodies]
 
 
-@pytest.fixture(scope="session")
-def migrated_file(tmp_path_factory):
-    """An SQLite file with all tables and no rows, to be copied."""
-    path = tmp_path_factory.mktemp("store") / "migrated.db"
-    migrate(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-def hook():
-    with receiver() as hook:
-        yield hook
-
-
-@pytest.fixture
-def make_service(migrated_file, tmp_path, hook):
+def make_service(new_url, hook):
     made: list[Any] = []
 
     def make(**limits):
-        path = shutil.copy(migrated_file, tmp_path / f"{len(made)}.db")
-        made.append(WatchedService(f"sqlite:///{path}", hook, **limits))
+        made.append(WatchedService(new_url(), hook, **limits))
         return made[-1]
 
     yield make

@@ -21,6 +21,7 @@ from app.trace import ops
 from app.trace.job import Parallelism
 from app.trace.ops import FIRST_USER_CODE, OP_CODES, OP_NAMES
 from tests.example_counts import many
+from tests.store.factories import OWN
 
 SIZES = Parallelism(dp_size=2, pp_size=3, vpp_size=2)
 DTYPES = {
@@ -58,14 +59,6 @@ def batch_fields(**changes):
         "columns": {name: column for name, column in columns.items() if column is not None},
     }
     return {key: value for key, value in {**batch, **changes}.items() if value is not None}
-
-
-OWN = ops.parse_op_types(
-    [
-        {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"},
-        {"name": "router", "kind": "compute"},
-    ]
-)
 
 
 def binary(fields):
