@@ -27,7 +27,8 @@ from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
 
 ROOT = Path(__file__).parents[1]
-BUILT = ROOT / ".artefacts" / "compare"
+# Outside of the working tree, whose linters would read it; other clones of this user's use it, too.
+BUILT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline" / "compare"
 TRACE = ROOT / ".." / "shared" / "traces" / "trace-AR.parquet"
 
 # A release that is 3 % slower is told apart from noise; ten such releases are a third slower.
