@@ -103,7 +103,7 @@ def test_row_51_flapping_value_notifies_at_most_every_five_minutes(make_watch, h
 
 def test_row_51_flapping_value_never_notifies_with_the_default_rules(make_watch, hook):
     watch = make_watch(default_rules())
-    for _ in range(60):
+    for _ in range(40):
         watch.window(1.3)
         watch.window(1.0)
     assert hook.requests == []

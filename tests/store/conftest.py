@@ -27,7 +27,7 @@ _SQL_SENSITIVE = {
     "alerting/test_silences.py": ("committed", "listed"),
     "credentials/test_resealing.py": ("rotation", "then_sealed"),
     "disk/test_table_sizes.py": ("",),
-    "test_backup.py": ("",),
+    "test_backup.py": ("sequences", "without_jobs"),
     "test_database.py": ("",),
     "test_dead_letters.py": ("twice", "pages", "largest"),
     "test_fleet.py": ("prefix", "last_windows"),
