@@ -2,8 +2,7 @@
 
 `OutlierPacker` is the method of WLB-LLM (Wang et al., OSDI 2025, algorithm 1): micro-batches of
 variable length, and queues in which the longest documents wait until each micro-batch of a step can
-have one. `pack_fixed_length` is the baseline: the documents of several global batches, longest
-first, into micro-batches of at most the context window.
+have one.
 """
 
 import heapq
@@ -45,15 +44,6 @@ class Workload:
         return sum(self.of(each.tokens) for each in documents)
 
 
-def transformer_workload(hidden: int, feed_forward: int) -> Workload:
-    """Workload in tokens of a layer with causal attention and a gated feed-forward, by its FLOPs.
-
-    A token takes 2 (4 h^2 + 3 h f) in the matrices, and 2 h d in the attention of a document of
-    length d: attention is half of the work at d = 4 h + 3 f.
-    """
-    return Workload(1.0, 1.0 / (4 * hidden + 3 * feed_forward))
-
-
 def imbalance(workloads: Sequence[float]) -> float:
     """The largest micro-batch over the mean of its step; 1.0 is perfect balance.
 
@@ -85,14 +75,6 @@ class MicroBatches:
             if not self._fits(document, least):
                 return False
         self._put(document, least)
-        return True
-
-    def add_anywhere(self, document: Document) -> bool:
-        """Put it where the work is least of those with room; False if it fits nowhere."""
-        room = [at for at in range(len(self._work)) if self._fits(document, at)]
-        if not room:
-            return False
-        self._put(document, min(room, key=self._work.__getitem__))
         return True
 
     def _fits(self, document: Document, at: int) -> bool:
@@ -215,33 +197,6 @@ def loader_batches(
 def flat(batches: Iterable[Iterable[Iterable[Document]]]) -> list[list[Document]]:
     """The documents of each step, whatever micro-batch they are in."""
     return [[each for microbatch in batch for each in microbatch] for batch in batches]
-
-
-class FixedLengthPacked(NamedTuple):
-    """Steps of micro-batches, and the documents for which no micro-batch has room."""
-
-    steps: list[list[list[Document]]]
-    left_over: list[Document]
-
-
-def pack_fixed_length(
-    documents: Iterable[Document],
-    num_steps: int,
-    num_microbatches: int,
-    max_tokens: int,
-    workload: Workload,
-) -> FixedLengthPacked:
-    """Pack the documents of `num_steps` global batches together, longest first.
-
-    Each goes to the micro-batch of least work that has room. Steps then get micro-batches of like
-    work, the heaviest in the first one: only those of one step wait for each other.
-    """
-    microbatches = MicroBatches(num_steps * num_microbatches, max_tokens, workload)
-    ordered = sorted(documents, key=lambda each: -each.tokens)
-    left_over = [each for each in ordered if not microbatches.add_anywhere(each)]
-    by_work = sorted(microbatches.documents, key=workload.of_all, reverse=True)
-    bounds = range(0, num_steps * num_microbatches, num_microbatches)
-    return FixedLengthPacked([by_work[at : at + num_microbatches] for at in bounds], left_over)
 
 
 class PackingQuality(NamedTuple):

@@ -12,9 +12,7 @@ from app.advice.sequences.packing import (
     choose_thresholds,
     flat,
     loader_batches,
-    pack_fixed_length,
     quality_of,
-    transformer_workload,
 )
 from app.errors import InvalidRequest
 
@@ -86,18 +84,6 @@ def test_no_document_is_lost_or_packed_twice(batches, number, thresholds):
     assert Counter(packed) == Counter(given_)
 
 
-@given(some_batches, st.integers(1, 4), st.integers(1, 3))
-def test_fixed_length_packing_keeps_documents_and_the_limit(batches, number, steps):
-    documents = [each for batch in documents_of(batches) for each in batch]
-    packed = pack_fixed_length(documents, steps, number, 150, SQUARES)
-    every = [each for step in packed.steps for microbatch in step for each in microbatch]
-    assert Counter(every + packed.left_over) == Counter(documents)
-    tokens = [sum(each.tokens for each in some) for step in packed.steps for some in step]
-    assert len(tokens) == number * steps
-    assert max(tokens) <= 150
-    assert all(min(tokens) + each.tokens > 150 for each in packed.left_over)
-
-
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
 def test_packing_is_at_most_a_third_above_the_best(lengths):
     (documents,) = documents_of([lengths])
@@ -117,12 +103,6 @@ def test_loader_cuts_the_last_document_of_each_microbatch():
     steps = loader_batches(iter([6, 6, 3, 9, 9]), 1, 2, 10)
     assert lengths_of(steps[0]) == [[6, 4], [7, 3]]
     assert [len(batch) for batch in flat(steps)] == [4]
-
-
-def test_attention_is_half_of_the_work_at_four_hidden_and_three_feed_forward_sizes():
-    workload = transformer_workload(4_096, 11_008)
-    half = 4 * 4_096 + 3 * 11_008
-    assert workload.of(half) == pytest.approx(2 * half)
 
 
 def test_delay_is_the_mean_over_tokens_in_steps():
