@@ -1,9 +1,7 @@
 """Budgets of tests, and the order in which their groups are begun."""
 
-from dataclasses import dataclass, field
-
 from tests.costs import Budgets, Cost, folder_of, over_budget
-from tests.schedule import group_of, longest_first
+from tests.schedule import longest_first
 
 BUDGETS = Budgets({"tests/store": 10.0, "tests": 1.0}, waits_s=5.0)
 
@@ -37,19 +35,13 @@ def test_files_beside_the_folders_have_a_budget_in_common():
     assert folder_of("tests/store/disk/test_b.py") == "tests/store"
 
 
-@dataclass
-class FakeTest:
-    nodeid: str
-    fixturenames: list[str] = field(default_factory=list)
-
-
 def test_a_group_stays_together_and_the_longest_is_begun_first():
-    tests = [
-        FakeTest("tests/a/test_short.py::test_1"),
-        FakeTest("tests/a/test_long.py::test_1"),
-        FakeTest("tests/a/test_short.py::test_2"),
-        FakeTest("tests/browser/test_1.py::test_1", ["open_page", "stocked"]),
-        FakeTest("tests/browser/test_2.py::test_1", ["stocked"]),
+    paths = [
+        "tests/a/test_short.py",
+        "tests/a/test_long.py",
+        "tests/a/test_short.py",
+        "tests/browser/test_1.py",
+        "tests/browser/test_2.py",
     ]
     costs = {
         "tests/a/test_short.py": 1.0,
@@ -57,5 +49,4 @@ def test_a_group_stays_together_and_the_longest_is_begun_first():
         "tests/browser/test_1.py": 6.0,
         "tests/browser/test_2.py": 5.0,
     }
-    assert [group_of(test) for test in tests[3:]] == ["stocked", "stocked"]
-    assert longest_first(tests, costs) == [3, 4, 1, 0, 2]
+    assert longest_first(paths, costs) == [3, 4, 1, 0, 2]
