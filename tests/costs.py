@@ -1,9 +1,9 @@
 """What tests cost: CPU seconds of each file and of the servers that it starts, and its waits.
 
 A pytest plugin (`-p tests.costs` in pyproject.toml). Each worker measures its own tests, the
-controller adds up. It prints the ten largest files, writes all to `.artefacts/test-costs.json`, and
-with `--cost-budgets` the run fails where a folder takes half more CPU than `cost_budgets.toml`
-gives it, or all tests together wait longer than that file allows. `make costs` writes the measured
+controller adds up and prints the ten largest files. With `--cost-budgets`, for a whole run, it writes
+all to `.artefacts/test-costs.json`, and the run fails where a folder takes half more CPU than
+`cost_budgets.toml` gives it, or all tests together wait longer than that file allows. `make costs` writes the measured
 table, `tests/costs.tsv`, which also says in which order files are begun.
 """
 
@@ -138,11 +138,11 @@ class Reporting:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write what was measured; fail a run that is over a budget."""
-        MEASURED.parent.mkdir(exist_ok=True)
-        rows = {path: astuple(cost) for path, cost in sorted(self._by_file.items())}
-        MEASURED.write_text(json.dumps(rows, indent=0) + "\n")
+        """Write what a whole run measured, and fail it where it is over a budget."""
         if self._judges:
+            MEASURED.parent.mkdir(exist_ok=True)
+            rows = {path: astuple(cost) for path, cost in sorted(self._by_file.items())}
+            MEASURED.write_text(json.dumps(rows, indent=0) + "\n")
             self._complaints = over_budget(self._by_file, read_budgets(), self._speed)
             if self._complaints and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
