@@ -50,3 +50,4 @@ def test_a_group_stays_together_and_the_longest_is_begun_first():
         "tests/browser/test_2.py": 5.0,
     }
     assert longest_first(paths, costs) == [3, 4, 1, 0, 2]
+    assert longest_first(paths, costs, {"tests/browser/test_2.py"}) == [1, 3, 4, 0, 2]

@@ -154,6 +154,7 @@ def test_a_link_shows_its_alert_while_active_and_after_it_has_resolved(project, 
     expect(page).to_have_url(re.compile(r"/alerts$"))
 
 
+@pytest.mark.nightly
 def test_a_link_to_an_unknown_alert_says_so(on_call):
     from playwright.sync_api import expect
 
@@ -161,6 +162,7 @@ def test_a_link_to_an_unknown_alert_says_so(on_call):
     expect(region(page, "The alert of this link")).to_contain_text("There is no such alert")
 
 
+@pytest.mark.nightly
 def test_an_alert_storm_shows_the_most_severe_alerts_first(project, on_call):
     from playwright.sync_api import expect
 

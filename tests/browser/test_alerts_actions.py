@@ -144,6 +144,7 @@ def test_a_read_token_sees_no_buttons_that_change_alerts(project, on_call):
     expect(page.get_by_role("button", name="New silence")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_new_alerts_appear_without_resetting_an_open_form(project, on_call):
     from playwright.sync_api import expect
 
@@ -160,6 +161,7 @@ def test_new_alerts_appear_without_resetting_an_open_form(project, on_call):
     expect(why).to_be_focused()
 
 
+@pytest.mark.nightly
 def test_the_alerts_page_with_open_forms_has_no_layout_or_accessibility_errors(
     project, on_call, keep
 ):
@@ -247,6 +249,7 @@ def test_an_alert_is_acknowledged_silenced_assigned_and_noted_on_the_jobs_page(p
     assert violations(card.page) == []
 
 
+@pytest.mark.nightly
 def test_a_read_token_sees_the_jobs_alerts_without_buttons(project, job_alerts):
     from playwright.sync_api import expect
 
@@ -257,6 +260,7 @@ def test_a_read_token_sees_the_jobs_alerts_without_buttons(project, job_alerts):
     expect(card.get_by_role("link", name="What to do")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_a_silence_of_other_alerts_too_cannot_be_ended_on_a_jobs_page(project, job_alerts):
     from playwright.sync_api import expect
 
@@ -292,6 +296,7 @@ def test_what_happened_names_rule_time_receivers_and_deliveries(project, open_pa
     expect(page).to_have_url(re.compile(f"/alerts\\?alert={state.fingerprint}$"))
 
 
+@pytest.mark.nightly
 def test_the_first_alert_of_a_job_moves_nothing_on_its_page(project, job_alerts):
     from playwright.sync_api import expect
 

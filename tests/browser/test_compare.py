@@ -15,7 +15,9 @@ def sides(page):
     return {side: query[side][0] for side in ("a", "b") if side in query}
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("theme", "width"), [("light", 1440), pytest.param("dark", 390, marks=pytest.mark.nightly)]
+)
 def test_headline_and_figures_of_a_comparison_are_those_of_the_api(
     stocked, open_page, keep, theme, width
 ):
@@ -40,6 +42,7 @@ def test_headline_and_figures_of_a_comparison_are_those_of_the_api(
     keep(page, f"compare-{theme}-{width}")
 
 
+@pytest.mark.nightly
 def test_jobs_to_compare_are_chosen_by_typing_and_swapped(stocked, open_page):
     from playwright.sync_api import expect
 
@@ -61,6 +64,7 @@ def test_jobs_to_compare_are_chosen_by_typing_and_swapped(stocked, open_page):
     assert sides(page) == {"a": picked["b"], "b": picked["a"]}
 
 
+@pytest.mark.nightly
 def test_an_unknown_job_in_a_comparison_is_reported_and_the_form_stays(stocked, open_page):
     from playwright.sync_api import expect
 

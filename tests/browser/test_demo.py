@@ -68,6 +68,13 @@ def test_the_printed_link_opens_a_fleet_of_six_jobs_with_figures(demo, open_page
     assert "token" not in page.url
     assert "pl_" not in page.content()
     expect(page.locator("a.row", has_text="demo-long-last-stage")).to_contain_text("stage 3")
+
+
+@pytest.mark.nightly
+def test_the_fleet_names_the_host_that_slows_two_jobs_down(demo, open_page, keep):
+    from playwright.sync_api import expect
+
+    page = open_page(demo.link).page
     for job_id in ("demo-slow-worker", "demo-recovers"):
         wait_until(partial(first_slow_window, demo, job_id), "the fault has begun")
     for job_id, place in (("slow-worker", "dp 3, stage 1"), ("recovers", "dp 3, stage 2")):
@@ -77,6 +84,7 @@ def test_the_printed_link_opens_a_fleet_of_six_jobs_with_figures(demo, open_page
     keep(page, "fleet-light")
 
 
+@pytest.mark.nightly
 def test_the_slowdown_of_the_healthy_demo_job_is_below_three_percent(demo):
     wait_until(
         lambda: bool(demo.figure("demo-healthy", "slowdown")), "the healthy job has a figure"
@@ -86,6 +94,7 @@ def test_the_slowdown_of_the_healthy_demo_job_is_below_three_percent(demo):
     assert 1.0 <= healthy["slowdown"] < 1.03
 
 
+@pytest.mark.nightly
 def test_new_figures_come_by_themselves_and_an_open_table_stays_open(demo, open_page):
     from playwright.sync_api import expect
 
@@ -102,6 +111,7 @@ def test_new_figures_come_by_themselves_and_an_open_table_stays_open(demo, open_
     expect(workers.get_by_role("table")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_the_slow_worker_is_outlined_with_the_number_that_the_api_gives(demo, open_page, keep):
     path, job_id = "/jobs/demo-slow-worker/windows", "demo-slow-worker"
     wait_until(lambda: first_slow_window(demo, job_id), "a slow window is closed")
@@ -189,6 +199,7 @@ def test_no_demo_page_scrolls_sideways(demo, open_page, keep, width):
         keep(page, f"{name}-{width}-dark")
 
 
+@pytest.mark.nightly
 def test_sign_in_refuses_a_wrong_token_and_accepts_the_right_one(demo, open_page, keep):
     from playwright.sync_api import expect
 

@@ -5,7 +5,16 @@ import pytest
 from tests.browser.test_every_page import violations, wider_than_the_page
 
 
-@pytest.mark.parametrize("path", ["/docs", "/docs/on-call", "/docs/glossary", "/docs/api"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/docs/on-call",
+        *(
+            pytest.param(path, marks=pytest.mark.nightly)
+            for path in ("/docs", "/docs/glossary", "/docs/api")
+        ),
+    ],
+)
 def test_a_documentation_page_fits_every_width_and_has_no_accessibility_errors(
     stocked, open_page, path
 ):

@@ -66,6 +66,7 @@ def test_job_page_shows_predicted_and_achieved_and_deletes_a_prediction(served, 
     expect(card.get_by_role("heading")).to_be_focused()
 
 
+@pytest.mark.nightly
 def test_measured_prediction_is_deleted_after_a_question_and_a_failure_is_said(served, open_page):
     from playwright.sync_api import expect
 

@@ -117,6 +117,7 @@ def test_a_search_is_kept_in_the_address_and_cleared_by_escape(stocked, fleet):
     expect(page.get_by_label("Search jobs")).not_to_be_focused()
 
 
+@pytest.mark.nightly
 def test_an_unknown_address_links_to_the_fleet(stocked, open_page):
     watched = open_page(stocked.link("/nowhere"))
     page = watched.page
@@ -145,6 +146,7 @@ def test_filters_and_orders_of_the_fleet_are_those_of_the_api(stocked, fleet):
     assert shown(page) == ids(stocked.get("/fleet", order="gpus", dir="asc"))
 
 
+@pytest.mark.nightly
 def test_a_second_click_on_a_column_head_reverses_the_order(stocked, fleet):
     from playwright.sync_api import expect
 
@@ -158,6 +160,7 @@ def test_a_second_click_on_a_column_head_reverses_the_order(stocked, fleet):
     assert query_of(page) == {"order": ["name"], "dir": ["desc"]}
 
 
+@pytest.mark.nightly
 def test_a_search_without_matches_offers_all_jobs(stocked, fleet, keep):
     from playwright.sync_api import expect
 
@@ -230,6 +233,7 @@ def test_without_the_server_old_figures_stay_with_their_time(stocked, fleet, kee
     watched.complaints[:] = [each for each in watched.complaints if "ERR_FAILED" not in each]
 
 
+@pytest.mark.nightly
 def test_a_failed_first_load_is_retried(stocked, open_page):
     from playwright.sync_api import expect
 
@@ -265,6 +269,7 @@ OUTSIDE = """fleet => {
 }"""
 
 
+@pytest.mark.nightly
 def test_a_project_without_jobs_shows_how_to_send_steps(stocked, open_page, keep):
     from playwright.sync_api import expect
 

@@ -1,5 +1,7 @@
 """Hosts: the ones that several jobs found slow, and the history of one."""
 
+import pytest
+
 from tests.browser.stocked_jobs import SHARED_HOST
 
 
@@ -63,6 +65,7 @@ def test_a_host_page_lists_its_runs_with_links_to_windows(stocked, open_page, ke
     keep(page, "host-dark")
 
 
+@pytest.mark.nightly
 def test_an_unknown_host_says_so(stocked, open_page):
     from playwright.sync_api import expect
 
@@ -75,6 +78,7 @@ def test_an_unknown_host_says_so(stocked, open_page):
     watched.forgive("404")
 
 
+@pytest.mark.nightly
 def test_a_host_that_was_never_slow_says_so(stocked, open_page):
     from playwright.sync_api import expect
 

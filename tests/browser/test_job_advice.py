@@ -33,7 +33,9 @@ def query_of(page):
     return parse_qs(urlsplit(page.url).query)
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("theme", "width"), [("light", 1440), pytest.param("dark", 390, marks=pytest.mark.nightly)]
+)
 def test_the_card_after_the_findings_has_the_fix_its_gain_and_its_confidence(
     stocked, open_page, keep, theme, width
 ):
@@ -80,6 +82,7 @@ def test_copy_puts_the_text_on_the_clipboard(stocked, open_page):
     expect(page.locator("#announcer")).to_have_text("Copied.")
 
 
+@pytest.mark.nightly
 def test_copy_selects_the_text_where_there_is_no_clipboard(stocked, open_page):
     from playwright.sync_api import expect
 
@@ -154,6 +157,7 @@ def test_the_what_if_page_opens_with_the_edits_of_the_fix(stocked, open_page):
     assert [each["select"] for each in asked] == [each["select"] for each in fix["what_if"]]
 
 
+@pytest.mark.nightly
 def test_an_open_window_has_the_advice_of_the_newest_closed_one(stocked, open_page):
     from playwright.sync_api import expect
 
@@ -175,6 +179,7 @@ def test_chosen_steps_have_advice_of_their_own(stocked, open_page):
     expect(card.locator(".gain b").first).to_have_text(f"{found['fixes'][0]['speed_up']:.2f}\u00d7")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("job", ["healthy", "low-fidelity", "not-analysed"])
 def test_a_job_without_a_cause_has_no_such_card(stocked, open_page, job):
     from playwright.sync_api import expect
@@ -224,6 +229,7 @@ def test_old_advice_cannot_be_copied_or_tracked_until_the_new_one_comes(stocked,
     expect(track).to_be_enabled()
 
 
+@pytest.mark.nightly
 def test_nothing_old_stands_under_an_error(stocked, open_page):
     from playwright.sync_api import expect
 
@@ -244,6 +250,7 @@ def test_nothing_old_stands_under_an_error(stocked, open_page):
     watched.forgive("503")
 
 
+@pytest.mark.nightly
 def test_only_what_can_be_noticed_is_tracked_and_a_refusal_has_its_reason(stocked, open_page):
     from playwright.sync_api import expect
 
@@ -267,6 +274,7 @@ def test_only_what_can_be_noticed_is_tracked_and_a_refusal_has_its_reason(stocke
     watched.forgive("409")
 
 
+@pytest.mark.nightly
 def test_chosen_steps_have_nothing_to_track(stocked, open_page):
     from playwright.sync_api import expect
 

@@ -117,6 +117,7 @@ def test_since_onset_and_all_show_the_figures_of_their_windows(stocked, open_job
     )
 
 
+@pytest.mark.nightly
 def test_arrow_keys_move_the_shown_windows_by_one_or_ten(open_job):
     from playwright.sync_api import expect
 
@@ -189,6 +190,7 @@ def test_a_range_of_steps_drawn_with_the_pointer_is_analysed_alone(stocked, open
     )
 
 
+@pytest.mark.nightly
 def test_a_range_over_several_windows_selects_those_windows(open_job):
     from playwright.sync_api import expect
 
@@ -200,6 +202,7 @@ def test_a_range_over_several_windows_selects_those_windows(open_job):
     expect(page).to_have_url(re.compile(r"window=1-8\.\.1-24$"))
 
 
+@pytest.mark.nightly
 def test_windows_that_are_not_stored_are_reported(open_page, stocked):
     from playwright.sync_api import expect
 

@@ -78,7 +78,7 @@ def test_charts_over_steps_have_a_clock_and_hovers_say_when(open_job):
     assert re.search(r"dp \d+ · s\d+.*, step \d+, \d\d:\d\d:\d\d$", first.text_content() or "")
 
 
-@pytest.mark.parametrize("width", [1440, 320])
+@pytest.mark.parametrize("width", [1440, pytest.param(320, marks=pytest.mark.nightly)])
 def test_a_range_of_times_chooses_the_windows_of_all_charts(stocked, open_page, width):
     from playwright.sync_api import expect
 

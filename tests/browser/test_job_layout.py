@@ -33,7 +33,16 @@ def test_a_job_reads_from_its_finding_to_its_details(stocked, open_page):
     assert lead.get_attribute("aria-label") == "Stages"
 
 
-@pytest.mark.parametrize("job", ["slow-worker", "long-last-stage", "sequence-lengths", "healthy"])
+@pytest.mark.parametrize(
+    "job",
+    [
+        "slow-worker",
+        *(
+            pytest.param(job, marks=pytest.mark.nightly)
+            for job in ("long-last-stage", "sequence-lengths", "healthy")
+        ),
+    ],
+)
 def test_no_row_of_cards_leaves_half_of_the_page_empty(stocked, open_page, job):
     page = open_page(stocked.link(f"/jobs/{job}")).page
     page.locator(".charts .main-svg").first.wait_for()
@@ -58,6 +67,7 @@ def test_details_are_folded_until_the_reader_or_the_address_opens_them(stocked, 
     expect(page).to_have_url(f"{stocked.url}/jobs/slow-worker")
 
 
+@pytest.mark.nightly
 def test_even_grid_is_a_sentence_until_the_reader_wants_it(stocked, open_page):
     from playwright.sync_api import expect
 

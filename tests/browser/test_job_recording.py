@@ -125,6 +125,7 @@ def test_a_job_with_recording_off_says_so_first(job, open_page):
     expect(page.locator(".note-bar")).to_contain_text("Recording is off from step 4")
 
 
+@pytest.mark.nightly
 def test_without_the_admin_scope_recording_has_no_form(job, open_page):
     from playwright.sync_api import expect
 

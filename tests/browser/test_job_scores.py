@@ -64,6 +64,7 @@ def test_scores_of_other_tools_are_shown_on_the_job_page(served, open_page):
     expect(card).to_contain_text("What it omits")
 
 
+@pytest.mark.nightly
 def test_further_tools_with_scores_are_listed_by_name(served, open_page):
     from playwright.sync_api import expect
 
@@ -76,6 +77,7 @@ def test_further_tools_with_scores_are_listed_by_name(served, open_page):
         expect(card).to_contain_text(name)
 
 
+@pytest.mark.nightly
 def test_a_job_without_scores_has_no_scores_card(served, open_page):
     from playwright.sync_api import expect
 

@@ -47,6 +47,7 @@ def test_the_heatmap_of_waits_shows_the_rank_that_others_wait_for(server, open_p
     expect(card.locator(".hoverlayer")).to_contain_text("ms")
 
 
+@pytest.mark.nightly
 def test_the_table_of_waits_has_every_rank_with_worker_and_host(server, open_page):
     from playwright.sync_api import expect
 
@@ -96,6 +97,7 @@ def test_the_groups_of_a_worker_show_their_late_members(server, open_page, keep)
     keep(page, "worker-groups")
 
 
+@pytest.mark.nightly
 def test_waits_fit_on_a_phone(server, open_page):
     from playwright.sync_api import expect
 

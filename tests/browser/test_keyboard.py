@@ -76,6 +76,7 @@ def test_fleet_job_and_timeline_work_by_keyboard(stocked, open_page):
     expect(page.get_by_role("region", name="Selected operation")).to_contain_text("ms")
 
 
+@pytest.mark.nightly
 def test_alerts_are_acknowledged_and_silenced_by_keyboard(project, open_page):
     from playwright.sync_api import expect
 

@@ -75,6 +75,7 @@ def test_a_deleted_job_says_so_on_its_page_and_is_restored_by_a_key(project, fle
     assert page.evaluate(INJECTED) == {"ran": None, "made": 0}
 
 
+@pytest.mark.nightly
 def test_a_running_job_and_a_reader_without_scopes_have_nothing_to_put_away(fleet):
     from playwright.sync_api import expect
 
@@ -108,6 +109,7 @@ def test_owner_and_tags_set_on_the_job_page_find_it_in_the_fleet(project, fleet)
     assert job["edited_labels"] == {"owner": "team <b>vision</b>", "priority": "high"}
 
 
+@pytest.mark.nightly
 def test_a_view_is_saved_chosen_deleted_and_brought_back(project, fleet):
     from playwright.sync_api import expect
 
@@ -152,6 +154,7 @@ def test_the_command_palette_jumps_and_acts_by_keyboard_alone(project, fleet):
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.locator("main summary", has_text="More").wait_for()
     page.keyboard.press("Control+k")
+    expect(field).to_be_focused()
     page.keyboard.type("archive")
     expect(options.first).to_have_text(re.compile("^Archive"))
     page.keyboard.press("ArrowDown")
@@ -159,6 +162,7 @@ def test_the_command_palette_jumps_and_acts_by_keyboard_alone(project, fleet):
     page.keyboard.press("Enter")
     expect(page.get_by_role("region", name="Notices")).to_contain_text("Archived llama-70b.")
     page.keyboard.press("Control+k")
+    expect(field).to_be_focused()
     page.keyboard.type("slowdown rule")
     expect(options.first).to_have_text(re.compile("^slowdown"))
     page.keyboard.press("Enter")
@@ -169,6 +173,8 @@ def test_the_command_palette_jumps_and_acts_by_keyboard_alone(project, fleet):
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     page.keyboard.press("Control+k")
+    expect(field).to_be_focused()
     page.keyboard.type("documentation")
+    expect(options.first).to_contain_text("Documentation")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("/docs$"))

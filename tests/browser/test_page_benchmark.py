@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 FIGURES = {
     "workers",
     "first_load",
@@ -28,6 +30,7 @@ def measured(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
+@pytest.mark.nightly
 def test_a_small_job_has_all_figures(chromium_path):
     size = ("--workers=16", "--microbatches=2", "--clicks=1", "--minutes=0")
     ended = measured(*size, f"--chromium={chromium_path}")

@@ -146,6 +146,7 @@ def test_a_failed_test_notification_shows_the_reason(project, receivers, fails):
     expect(page.locator("h1")).to_have_text("The only receiver is failing.")
 
 
+@pytest.mark.nightly
 def test_a_notified_alert_names_its_receivers(project, open_page):
     from playwright.sync_api import expect
 
@@ -165,6 +166,7 @@ def test_a_notified_alert_names_its_receivers(project, open_page):
     expect(page.locator(".now-rows .row")).to_have_count(1)
 
 
+@pytest.mark.nightly
 def test_a_notification_is_sent_again_under_the_same_id(project, receivers):
     from playwright.sync_api import expect
 
@@ -248,6 +250,7 @@ def test_a_disabled_receiver_shows_the_reason_and_can_be_enabled(project, alert_
     assert project.get("/receivers")["items"][0]["health"]["state"] == "untried"
 
 
+@pytest.mark.nightly
 def test_a_failing_receiver_can_be_retried_at_once(project, alert_service, receivers):
     from playwright.sync_api import expect
 
@@ -295,6 +298,7 @@ def test_the_operators_receiver_hides_address_and_results(
             stored_receivers.put_settings_receiver(conn, None)
 
 
+@pytest.mark.nightly
 def test_an_alert_links_to_its_notifications(project, open_page):
     from playwright.sync_api import expect
 
@@ -321,6 +325,7 @@ def test_without_the_admin_scope_receivers_are_read_only(project, receivers):
     expect(page.get_by_role("button", name="Add a receiver")).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_the_receivers_page_with_its_form_has_no_layout_or_accessibility_errors(
     project, receivers, keep
 ):
@@ -339,6 +344,7 @@ def test_the_receivers_page_with_its_form_has_no_layout_or_accessibility_errors(
     assert wrong_in(LOOKS, watched, "receivers-open", keep) == ""
 
 
+@pytest.mark.nightly
 def test_links_in_notifications_point_to_the_listening_address_and_the_page_says_so(
     project, receivers
 ):

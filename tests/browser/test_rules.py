@@ -120,6 +120,7 @@ def test_rules_are_saved_as_written_and_reset_to_the_defaults(project, rules):
     assert project.get("/rules")["text"] == OWN
 
 
+@pytest.mark.nightly
 def test_unsaved_rule_text_survives_a_visit_to_another_page(rules):
     from playwright.sync_api import expect
 
@@ -167,6 +168,7 @@ def test_without_the_admin_scope_the_rules_are_read_only(rules):
     expect(editor(page)).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_the_rules_page_with_errors_has_no_layout_or_accessibility_errors(rules, keep):
     watched = rules()
     editor(watched.page).fill(WRONG)

@@ -43,6 +43,7 @@ def test_a_token_is_created_shown_once_and_revoked(stocked, settings):
     assert gone["revoked_at"] is not None
 
 
+@pytest.mark.nightly
 def test_a_refused_token_form_shows_the_reason(stocked, open_page):
     from playwright.sync_api import expect
 
@@ -121,6 +122,7 @@ def test_signing_out_shows_the_sign_in_form(settings):
     expect(page.locator("h1")).to_have_text("Sign in with a token")
 
 
+@pytest.mark.nightly
 def test_sessions_are_listed_and_another_one_is_ended(stocked, settings):
     import httpx
     from playwright.sync_api import expect

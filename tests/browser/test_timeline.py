@@ -117,6 +117,7 @@ def test_another_step_can_be_chosen_and_back_undoes_it(timeline, stocked):
     expect(page.locator("h1")).to_have_text(first, use_inner_text=True)
 
 
+@pytest.mark.nightly
 def test_a_step_without_a_window_is_found_in_its_window(timeline):
     page = timeline(f"{JOB}/timeline?step=12")
     assert page.inner_text("h1").startswith("Step 12, at ")
@@ -143,6 +144,7 @@ def test_only_the_timeline_scrolls_sideways_on_a_phone(timeline):
     assert wide > shown
 
 
+@pytest.mark.nightly
 def test_an_unknown_step_says_so(open_page, stocked):
     from playwright.sync_api import expect
 
@@ -159,6 +161,7 @@ def test_the_timeline_page_before_the_first_closed_window_says_so(open_page, sto
     assert "stored when a window closes" in page.inner_text(".headline")
 
 
+@pytest.mark.nightly
 def test_perfetto_receives_the_trace_once_it_is_ready(open_page, stocked):
     from playwright.sync_api import expect
 
@@ -183,6 +186,7 @@ def test_perfetto_receives_the_trace_once_it_is_ready(open_page, stocked):
         assert num == 6 * 32 * 3
 
 
+@pytest.mark.nightly
 def test_perfetto_that_does_not_answer_is_said_with_what_to_do(open_page, stocked):
     from playwright.sync_api import expect
 

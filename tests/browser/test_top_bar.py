@@ -3,11 +3,13 @@
 import re
 from typing import Any
 
+import pytest
 
-def test_on_a_phone_the_pages_are_in_a_menu(stocked, open_page):
+
+def test_on_a_phone_the_pages_are_in_a_menu(server, open_page):
     from playwright.sync_api import expect
 
-    page = open_page(stocked.link("/alerts"), width=390).page
+    page = open_page(server.link.replace("/#", "/alerts#"), width=390).page
     menu = page.locator(".top-bar .menu")
     links = menu.get_by_role("link")
     expect(menu.locator("summary")).to_have_text("Alerts")
@@ -28,10 +30,10 @@ def test_on_a_phone_the_pages_are_in_a_menu(stocked, open_page):
     expect(links.first).to_be_hidden()
 
 
-def test_the_documentation_is_a_separate_document(stocked, open_page):
+def test_the_documentation_is_a_separate_document(server, open_page):
     from playwright.sync_api import expect
 
-    page = open_page(stocked.link("/settings")).page
+    page = open_page(server.link.replace("/#", "/settings#")).page
     page.get_by_role("navigation").get_by_role("link", name="Docs").click()
     expect(page.locator("h1")).to_have_text("Documentation")
     expect(page).to_have_url(re.compile("/docs$"))
@@ -59,6 +61,7 @@ def test_a_broken_event_stream_is_shown_and_resumed(server, open_page):
     expect(live).to_contain_text("Live")
 
 
+@pytest.mark.nightly
 def test_a_stopped_server_dims_every_page_and_its_return_is_noticed(server, open_page, keep):
     from playwright.sync_api import expect
 

@@ -49,7 +49,9 @@ def expect_answer(page, found):
     expect(figures.nth(4)).to_have_text(f"{changed:,}")
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 390)])
+@pytest.mark.parametrize(
+    ("theme", "width"), [("light", 1440), pytest.param("dark", 390, marks=pytest.mark.nightly)]
+)
 def test_the_what_if_page_starts_with_the_suggestion_of_the_leading_finding(
     stocked, open_page, keep, theme, width
 ):
@@ -132,6 +134,7 @@ def test_a_question_is_saved_opened_deleted_and_restored(stocked, open_page):
     expect(page.get_by_text("None yet.")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_the_commands_ask_the_same_question_and_quote_the_address(stocked, open_page):
     from playwright.sync_api import expect
 
@@ -158,6 +161,7 @@ def test_steps_chosen_on_the_job_page_are_those_of_the_first_edit(stocked, open_
     assert asked(page)[0] == "1-32"
 
 
+@pytest.mark.nightly
 def test_the_what_if_page_without_a_closed_window_says_so(stocked, open_page):
     from playwright.sync_api import expect
 

@@ -36,6 +36,7 @@ def test_a_worker_page_shows_only_findings_that_name_the_worker(worker):
     assert "No finding of this window names this worker" in other.inner_text(".findings")
 
 
+@pytest.mark.nightly
 def test_a_worker_page_shows_its_host_in_other_jobs(worker, stocked):
     page = worker("/jobs/shared-host-a/workers/1-1")
     card = page.locator("section[aria-label='Host in other jobs']")
@@ -54,6 +55,7 @@ def test_the_timeline_of_a_worker_is_two_clicks_away(worker):
     assert "/workers/3-1?window=1-32" in page.url
 
 
+@pytest.mark.nightly
 def test_a_worker_before_the_first_window_has_no_figures(open_page, stocked):
     page = open_page(stocked.link("/jobs/not-analysed/workers/1-0")).page
     page.wait_for_selector(".stat-strip")
@@ -61,6 +63,7 @@ def test_a_worker_before_the_first_window_has_no_figures(open_page, stocked):
     assert "Nothing to compare yet" in page.inner_text(".panels")
 
 
+@pytest.mark.nightly
 def test_an_unknown_worker_says_so(open_page, stocked):
     watched = open_page(stocked.link("/jobs/slow-worker/workers/99-0"))
     watched.page.wait_for_selector("text=There is no such worker")
