@@ -12,7 +12,10 @@ export MYPY_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paceline/mypy
 # One run: three workers, as many tests wait; groups that share a fixture, the longest first (tests/schedule.py).
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
-# Tests that start no process. Those of tests/consumer are left out: they take a minute by themselves.
+# Judged by timing, as are real trainings: beside other tests, neither core is theirs.
+ALONE := tests/torch/test_advised.py tests/torch/test_pipeline.py tests/fuzz/test_superlinear.py
+
+# Tests that start no process. Those of tests/consumer are left out: they take half a minute by themselves.
 QUICK := $(addprefix tests/,advice alerts charts cli/terminal client/recording client/sending diagnosis engine \
     ingest/assembly ingest/wire synth trace test_docs.py test_monitor.py test_package_docs.py test_settings.py)
 
@@ -35,7 +38,8 @@ test: $(VENV)/.test-stamp ## what protects a change, and what CI runs: lint, typ
 
 nightly: $(VENV)/.test-stamp ## the rest: long faults, fuzzers, trainings, every look and database, all examples
 	@$(MAKE) --no-print-directory packages
-	$(PYTEST) -m "nightly or hypothesis" --hypothesis-profile=nightly $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m nightly $(ALONE) $(PYTEST_ARGS)
+	$(PYTEST) -m "nightly or hypothesis" --hypothesis-profile=nightly $(patsubst %,--ignore=%,$(ALONE)) $(PYTEST_ARGS)
 
 costs: ## tests/costs.tsv from the last whole run of `make test`: seconds of CPU and of waiting, by file
 	$(BIN)/python -m tests.costs

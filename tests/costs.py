@@ -1,10 +1,10 @@
 """What tests cost: CPU seconds of each file and of the servers that it starts, and its waits.
 
 A pytest plugin (`-p tests.costs` in pyproject.toml). Each worker measures its own tests, the
-controller adds up and prints the ten largest files. With `--cost-budgets`, for a whole run, it writes
-all to `.artefacts/test-costs.json`, and the run fails where a folder takes half more CPU than
-`cost_budgets.toml` gives it, or all tests together wait longer than that file allows. `make costs` writes the measured
-table, `tests/costs.tsv`, which also says in which order files are begun.
+controller adds up and prints the ten largest files. With `--cost-budgets`, for a whole run, it
+writes all to `.artefacts/test-costs.json`, and the run fails where a folder takes half more CPU
+than `cost_budgets.toml` gives it, or all tests together wait longer than that file allows. `make
+costs` writes the measured table, `tests/costs.tsv`, by which `schedule.py` orders the files.
 """
 
 import ctypes

@@ -33,7 +33,7 @@ export const PALETTE_KEY = /mac|iphone|ipad/i.test(navigator.userAgent) ? "\u231
 
 /** Open the palette; a second one closes the first. */
 export function openPalette() {
-  const opened = document.querySelector("dialog.palette")
+  const opened = document.querySelector("dialog.palette[open]") // a closed one leaves a moment later
   if (opened) return opened.close()
   if (document.querySelector("dialog[open]")) return
   new Palette().open()
