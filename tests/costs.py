@@ -212,7 +212,7 @@ def machine_speed() -> float:
     return min(1.0, _REFERENCE_LOOP_S / min(_loop_s() for _ in range(5)))
 
 
-_REFERENCE_LOOP_S = 0.0195  # on the machine on which the budgets were measured
+_REFERENCE_LOOP_S = 0.0082  # on the machine on which the budgets were measured
 
 
 def _loop_s() -> float:
