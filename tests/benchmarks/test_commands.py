@@ -38,7 +38,7 @@ def test_first_analysis_of_a_process_is_timed(tmp_path):
 def test_client_prints_cost_and_bytes_per_operation():
     (line,) = figures("client", "--ops", "2000", "--steps", "1")
     assert 0 < line["record_p50_us"] <= line["record_p99_us"]
-    assert line["bytes_per_op"] < 20  # of one step, each batch with its header
+    assert line["bytes_per_op"] < 10  # of one step, each batch with its header
     assert line["growing_blocks"] < 200  # of 2,000 operations
     assert line["dropped"] == 0
 
