@@ -39,7 +39,7 @@ class CountingHandler(BaseHTTPRequestHandler):
         self._answer(200, {"epoch": 1, "accepts": ACCEPTS})
 
     def do_POST(self) -> None:
-        """Accept a batch, or the report of a rank's end, which is no recording and is not counted."""
+        """Accept a batch; or the report of an end, which is no recording and is not counted."""
         size = int(self.headers["Content-Length"])
         self.rfile.read(size)
         if self.path.endswith("/exits"):
