@@ -9,7 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # What was checked once is not checked again, also not in another clone of this user's.
 export MYPY_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paceline/mypy
 
-# One run: three workers, as many tests wait; groups that share a fixture, the longest first (tests/schedule.py).
+# One run: three workers, as many tests wait; each takes one test after the other, the longest files first
+# (tests/schedule.py).
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 # Judged by timing, as are real trainings: beside other tests, neither core is theirs.

@@ -17,7 +17,8 @@ _JOBS = tuple(job.job_id for job in demo_jobs())
 def demo(tmp_path_factory):
     with running("demo", tmp_path_factory.mktemp("demo")) as demo:
         wait_until(
-            lambda: all(demo.figure(job_id, "slowdown") for job_id in _JOBS), "every job has figures"
+            lambda: all(demo.figure(job_id, "slowdown") for job_id in _JOBS),
+            "all jobs have figures",
         )
         yield demo
 
