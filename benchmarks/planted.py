@@ -73,7 +73,7 @@ class Result:
 
 def read_faults() -> list[Fault]:
     """All faults of the list."""
-    return [Fault(**each) for each in tomllib.loads(FAULTS.read_text())["fault"]]
+    return [Fault(**row) for row in tomllib.loads(FAULTS.read_text())["fault"]]
 
 
 def planted(
@@ -89,7 +89,7 @@ def planted(
     Example: python -m benchmarks planted --only engine/ --append planted.jsonl
     """
     revision = _git("rev-parse", "--verify", f"{rev}^{{commit}}").decode().strip()
-    faults = [each for each in read_faults() if only in each.name]
+    faults = [fault for fault in read_faults() if only in fault.name]
     log = ResultLog(revision, append)
     groups: dict[str, list[Fault]] = defaultdict(list)
     for fault in faults:
@@ -121,10 +121,10 @@ def planted(
 def summary(revision: str, faults: Sequence[Fault], log: "ResultLog") -> dict[str, Any]:
     """Counts of outcomes by package and altogether, and the names of faults that were not found."""
     packages: dict[str, Counter[str]] = defaultdict(Counter)
-    outcomes = {each: log.outcome(each) or "unjudged" for each in faults}
+    outcomes = {fault: log.outcome(fault) or "unjudged" for fault in faults}
     for fault, outcome in outcomes.items():
         packages[Path(fault.file).parts[0]][outcome] += 1
-    left = [each.name for each in faults if outcomes[each] != "found"]
+    left = [fault.name for fault in faults if outcomes[fault] != "found"]
     total = Counter(outcomes.values())
     return {"revision": revision, "packages": packages, "total": total, "not_found": left}
 
@@ -137,11 +137,11 @@ class ResultLog:
         lines = path.read_text().splitlines() if path is not None and path.exists() else []
         earlier = [Result(**json.loads(line)) for line in lines]
         useful = [e for e in earlier if e.revision == revision and e.outcome != "unjudged"]
-        self.known = {(each.fault, each.tests): each for each in useful}
+        self.known = {(run.fault, run.tests): run for run in useful}
 
     def outcome(self, fault: Fault) -> Outcome | None:
         """What its tests, or all of its package, have found; None as long as nothing is known."""
-        known = [each.outcome for each in self.known.values() if each.fault == fault.name]
+        known = [run.outcome for run in self.known.values() if run.fault == fault.name]
         return "found" if "found" in known else next(iter(known), None)
 
     def add(self, result: Result) -> Result:
@@ -175,22 +175,22 @@ def fault_in_place(copy: Path, fault: Fault) -> Iterator[None]:
     source, status = path.read_bytes(), path.stat()
     # A kernel compiled with the fault may be inside those of other files, whose cache stays valid.
     kernels = "__pycache__/*.nb[ic]" if b"@kernel" in source else "no kernel"
-    cached = {each: each.read_bytes() for each in (copy / "app").rglob(kernels)}
+    cached = {path: path.read_bytes() for path in (copy / "app").rglob(kernels)}
     path.write_bytes(source.replace(fault.old.encode(), fault.new.encode()))
     try:
         yield
     finally:
         path.write_bytes(source)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        for each in [*(copy / "app").rglob(kernels)]:
-            each.unlink()
-        for each, content in cached.items():
-            each.write_bytes(content)
+        for path in [*(copy / "app").rglob(kernels)]:
+            path.unlink()
+        for path, content in cached.items():
+            path.write_bytes(content)
 
 
 def run_tests(copy: Path, of: Result, limit_s: float, unplanted_s: float = 0.0) -> Result:
     """Run the tests until the first one fails; `unplanted_s` is what they take without a fault."""
-    paths = sorted(str(each.relative_to(copy)) for each in copy.glob(of.tests))
+    paths = sorted(str(path.relative_to(copy)) for path in copy.glob(of.tests))
     if not paths:
         return replace(of, first="no tests")
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths]

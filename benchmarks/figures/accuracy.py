@@ -17,7 +17,7 @@ STRANGERS_SEED = "2032"
 def diagnosis(_options: Options) -> Measured:
     """Jobs of the product's own simulation."""
     (found,) = benchmark("diagnosis", "--jobs", NUM_JOBS, "--seed", DIAGNOSIS_SEED)
-    num_silent = sum(not each["said"] and "cause" in each["wrong"] for each in found["misses"])
+    num_silent = sum(not miss["said"] and "cause" in miss["wrong"] for miss in found["misses"])
     faulty = found["jobs"] - found["healthy_jobs"]
     return Measured(
         (
@@ -66,15 +66,15 @@ def gpu(options: Options) -> Measured:
     recordings = found["recordings"]
     slow = [recordings[truth.name] for truth in TRUTHS if truth.rank is not None]
     healthy = [recordings[truth.name] for truth in TRUTHS if truth.rank is None]
-    num_right = sum(not each["missed"] for each in slow)
-    num_silent = sum(not each["said"] for each in slow)
+    num_right = sum(not recording["missed"] for recording in slow)
+    num_silent = sum(not recording["said"] for recording in slow)
     return Measured(
         (
             f"{len(TRUTHS)} recordings of four ranks with NCCL on one H100, {len(slow)} with a "
             "slow rank",
             f"{num_right} of {len(slow)}, its cost and fidelity too",
             f"{num_right} of {len(slow)}",
-            f"{sum(bool(each['said']) for each in healthy)} of {len(healthy)} healthy recordings, "
+            f"{sum(bool(recording['said']) for recording in healthy)} of {len(healthy)} healthy recordings, "
             f"{len(slow) - num_right - num_silent} of {len(slow)} slow ones",
             f"{num_silent} of {len(slow)}",
         ),
@@ -88,18 +88,18 @@ def profiles(options: Options) -> Measured:
         "profiles", "--shared", str(options.shared), *_with_hta(options.peer_python)
     )
     slow, real = found["slow"].values(), found["real"].values()
-    right = [each["causes"] == ["slow-worker"] for each in slow]
-    culprits = [each["first"] == [SLOW_RANK] for each in slow]
-    silent = sum(not each["causes"] for each in slow)
+    right = [profile["causes"] == ["slow-worker"] for profile in slow]
+    culprits = [profile["first"] == [SLOW_RANK] for profile in slow]
+    silent = sum(not profile["causes"] for profile in slow)
     files = found["breakdown"]["files"].values()
-    points = [each["points"] for each in files if each["points"] is not None]
+    points = [profile["points"] for profile in files if profile["points"] is not None]
     return Measured(
         (
             f"{len(right)} jobs' torch.profiler files with a slow rank, {len(real)} published jobs "
             "without a known fault",
             f"{sum(right)} of {len(right)}",
             f"{sum(culprits)} of {len(culprits)}",
-            f"{sum(not each['is_right'] for each in real)} of {len(real)} published jobs, "
+            f"{sum(not profile['is_right'] for profile in real)} of {len(real)} published jobs, "
             f"{len(right) - sum(right) - silent} of {len(right)} slow ones; breakdowns "
             f"{max(points):.2g} points at most from {found['breakdown']['against']}, "
             f"{len(points)} files",

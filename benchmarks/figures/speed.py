@@ -33,7 +33,7 @@ BATCH_ROWS = 10_000
 PUBLISHED = "published analyser: 2.7 s, as of 2026-11-28 (note 1)"
 MAX_APART = 1e-6  # between the step times of two replays, relative
 PROFILE = "hta-ns-resolution-rank0.pt.trace.json.gz"
-BYTES_PER_OP = sum(np.dtype(each).itemsize for each in TRACE_DTYPES.values())
+BYTES_PER_OP = sum(np.dtype(dtype).itemsize for dtype in TRACE_DTYPES.values())
 _REPEATS = 7
 _EMPTY_SPANS = 50_000
 _BREAKDOWN = ("computing", "exposed", "idle")
@@ -207,15 +207,15 @@ def _empty_span_us() -> tuple[float, float]:
 def stored_bytes(options: Options) -> Measured:
     """Bytes of an operation in the database."""
     jobs = benchmark("operations", str(options.shared / "traces" / "trace-AR.parquet"))
-    trace = next(each for each in jobs if each["job"].endswith(".parquet"))
-    large = [each for each in jobs if each is not trace and each["workers"] >= 32]
+    trace = next(job for job in jobs if job["job"].endswith(".parquet"))
+    large = [job for job in jobs if job is not trace and job["workers"] >= 32]
     encoded, decoded = (
-        min(each[f"{way}_mops_per_s"] for each in large) for way in ("encoded", "decoded")
+        min(job[f"{way}_mops_per_s"] for job in large) for way in ("encoded", "decoded")
     )
     return Measured(
         (
             f"one operation as stored, simulated jobs of 32 to "
-            f"{max(each['workers'] for each in large):,} workers and AR",
+            f"{max(job['workers'] for job in large):,} workers and AR",
             f"{_range(large, 'bytes_per_op')} bytes, AR {trace['bytes_per_op']:.3g}; "
             f"{encoded:.3g} M operations/s encoded, {decoded:.3g} M decoded at least",
             f"each column compressed by itself with zstd: {_range(large, 'format_2_bytes_per_op')} "
@@ -227,7 +227,7 @@ def stored_bytes(options: Options) -> Measured:
 
 
 def _range(jobs: Sequence[Mapping[str, Any]], key: str) -> str:
-    values = [each[key] for each in jobs]
+    values = [job[key] for job in jobs]
     return f"{min(values):.3g} to {max(values):.3g}"
 
 

@@ -42,9 +42,9 @@ def dated_rows(text: str) -> dict[str, Cells]:
     """The rows that tables have, by name; headers and rules are none."""
     rows = {}
     for line in text.splitlines():
-        cells = [each.strip() for each in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
         if cells and (name := re.fullmatch(r"`([^`]+)`", cells[0])):
-            rows[name[1]] = tuple(each.replace("\\|", "|") for each in cells[1:])
+            rows[name[1]] = tuple(cell.replace("\\|", "|") for cell in cells[1:])
     return rows
 
 
@@ -69,5 +69,5 @@ def _fitting(table: Table, cells: Cells) -> Cells:
 
 
 def _line(cells: Sequence[str]) -> str:
-    escaped = (" ".join(each.split()).replace("|", "\\|") for each in cells)
+    escaped = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"

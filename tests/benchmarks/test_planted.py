@@ -19,16 +19,16 @@ def sources_of(source: str, function: str) -> list[str]:
     nodes: list[ast.AST] = [ast.parse(source)]
     for owner in owners:
         nodes = [
-            each
+            child
             for node in nodes
-            for each in ast.iter_child_nodes(node)
-            if isinstance(each, ast.ClassDef) and each.name == owner
+            for child in ast.iter_child_nodes(node)
+            if isinstance(child, ast.ClassDef) and child.name == owner
         ]
     return [
-        ast.get_source_segment(source, each, padded=True) or ""
+        ast.get_source_segment(source, child, padded=True) or ""
         for node in nodes
-        for each in ast.iter_child_nodes(node)
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name == name
     ]
 
 
@@ -37,13 +37,13 @@ def test_a_fault_of_the_list_fits_the_code(fault):
     source = (APP / fault.file).read_text()
     assert source.count(fault.old) == 1
     assert fault.old != fault.new
-    assert any(fault.old.strip() in each for each in sources_of(source, fault.function))
+    assert any(fault.old.strip() in text for text in sources_of(source, fault.function))
     ast.parse(source.replace(fault.old, fault.new))
     assert [*ROOT.glob(fault.tests)]
 
 
 def test_every_package_has_at_least_two_faults_under_names_of_their_own():
-    packages = {each.parent.name for each in APP.glob("*/__init__.py")}
+    packages = {path.parent.name for path in APP.glob("*/__init__.py")}
     number = Counter(Path(fault.file).parts[0] for fault in FAULTS)
     assert {name for name in packages if number[name] < 2} == set()
     assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 60
@@ -68,7 +68,7 @@ def test_a_planted_file_is_restored_with_its_time_and_its_kernels(tmp_path):
         (cache / "two.nbc").write_text("faulty")
     assert "return 1" in path.read_text()
     assert path.stat().st_mtime_ns == 1_234_567_890
-    assert {each.name: each.read_text() for each in cache.iterdir()} == {"one.nbi": "sound"}
+    assert {path.name: path.read_text() for path in cache.iterdir()} == {"one.nbi": "sound"}
 
 
 def test_a_later_run_of_the_same_commit_knows_the_results(tmp_path):

@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config, items):
         if "postgresql" not in (params.get("url"), params.get("empty_url")):
             continue
         path = item.path.relative_to(folder).as_posix()
-        if not any(each in item.originalname for each in _SQL_SENSITIVE.get(path, ())):
+        if not any(part in item.originalname for part in _SQL_SENSITIVE.get(path, ())):
             item.add_marker(pytest.mark.nightly)
 
 
@@ -108,7 +108,7 @@ def url(request, tmp_path):
 
 @pytest.fixture(scope="session")
 def emptied_pg(pg_server, migrated_pg):
-    tables = [each.name for each in all_tables.sorted_tables]
+    tables = [table.name for table in all_tables.sorted_tables]
     with reused_database(pg_server, tables, template_url=migrated_pg) as emptied:
         yield emptied
 
