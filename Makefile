@@ -9,12 +9,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # What was checked once is not checked again, also not in another clone of this user's.
 export MYPY_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paceline/mypy
 
-# One run: three workers, as many tests wait; each takes one test after the other, the longest files first
-# (tests/schedule.py).
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+# One run: three workers, as many tests wait; groups that share processes, the longest first (tests/schedule.py).
+PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
 
-# Judged by timing, as are real trainings: beside other tests, neither core is theirs.
-ALONE := tests/torch/test_advised.py tests/torch/test_pipeline.py tests/fuzz/test_superlinear.py
+# Judged by timing, as are real trainings: beside other tests, neither core is theirs. And what makes networks: a
+# browser fails its requests when one comes or goes.
+ALONE := tests/torch/test_advised.py tests/torch/test_pipeline.py tests/fuzz/test_superlinear.py \
+    tests/ingest/redis/test_network_split.py
 
 # Tests that start no process. Those of tests/consumer are left out: they take half a minute by themselves.
 QUICK := $(addprefix tests/,advice alerts charts cli/terminal client/recording client/sending diagnosis engine \
@@ -49,7 +50,7 @@ quick: $(VENV)/.test-stamp ## the inner loop: no server, browser or oracle; mypy
 	@$(MAKE) --no-print-directory --output-sync=target -j style page-style imports layout
 	@# 1 are errors in types; above, the daemon crashed, as it may after many files were moved.
 	$(BIN)/dmypy run || { code=$$?; [ $$code -gt 1 ] && $(BIN)/mypy; }
-	$(BIN)/python -m pytest -q -n 2 -m "not oracle and not nightly" --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n 2 --no-loadscope-reorder -m "not oracle and not nightly" --hypothesis-profile=quick $(QUICK) $(PYTEST_ARGS)
 
 coverage: $(VENV)/.test-stamp ## which lines `make test` runs; without the oracle, which would take hours
 	@rm -f .coverage .coverage.*

@@ -1,7 +1,7 @@
 """Budgets of tests, and the order in which their groups are begun."""
 
 from tests.costs import Budgets, Cost, folder_of, over_budget
-from tests.schedule import longest_first
+from tests.schedule import group_of, longest_first
 
 BUDGETS = Budgets({"tests/store": 10.0, "tests": 1.0}, waits_s=5.0)
 
@@ -49,5 +49,16 @@ def test_a_group_stays_together_and_the_longest_is_begun_first():
         "tests/browser/test_1.py": 6.0,
         "tests/browser/test_2.py": 5.0,
     }
-    assert longest_first(paths, costs) == [3, 4, 1, 0, 2]
-    assert longest_first(paths, costs, {"tests/browser/test_2.py"}) == [1, 3, 4, 0, 2]
+    assert longest_first(paths, costs, folder_or_file) == [3, 4, 1, 0, 2]
+    costs["tests/browser/test_1.py"] = 1.0
+    assert longest_first(paths, costs, folder_or_file) == [1, 3, 4, 0, 2]
+
+
+def folder_or_file(path):
+    return "pages" if "browser" in path else path
+
+
+def test_the_pages_of_the_stocked_server_are_a_group_and_other_files_are_alone():
+    assert group_of("tests/browser/test_hosts.py") == "tests/browser/stocked"
+    assert group_of("tests/browser/test_job_findings.py") == "tests/browser/"
+    assert group_of("tests/store/test_backup.py") == "tests/store/test_backup.py"
