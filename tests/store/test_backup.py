@@ -205,6 +205,7 @@ def test_backup_restores_every_row_on_the_other_database_and_back(new_store, tmp
         assert content(target) == original | {name: [] for name in TRANSIENT_TABLES}
 
 
+@pytest.mark.sql_sensitive
 def test_restored_database_continues_its_id_sequences(store, new_store, tmp_path):
     fill(store)
     backup(store, tmp_path / "backup.zip")
@@ -230,6 +231,7 @@ def test_an_empty_database_can_be_backed_up_and_restored(store, new_store, tmp_p
         assert alerts.add_event(conn, event()) == 1
 
 
+@pytest.mark.sql_sensitive
 def test_backup_restores_into_a_server_that_ran_without_jobs(store, new_store, tmp_path):
     source = new_store("sqlite")
     fill(source)

@@ -15,6 +15,8 @@ from app.store.shards import SpoolRow
 from tests.postgres import database
 from tests.store.factories import register, registration
 
+pytestmark = pytest.mark.sql_sensitive
+
 
 def test_failed_write_leaves_no_rows(store):
     register(store, "default/kept")

@@ -41,6 +41,7 @@ def test_dead_letter_is_read_back(conn):
     assert (found.state, found.settled_s, found.size_bytes) == ("dead", None, len(LETTER.body))
 
 
+@pytest.mark.sql_sensitive
 def test_dead_letter_keeps_a_body_of_the_largest_size(conn):
     body = bytes(range(256)) * (8 << 12)
     dead_letters.add(conn, [replace(LETTER, body=body)])
@@ -49,6 +50,7 @@ def test_dead_letter_keeps_a_body_of_the_largest_size(conn):
     assert dead_letters.summary(conn, 1).size_bytes == len(body)
 
 
+@pytest.mark.sql_sensitive
 def test_entry_that_fails_twice_is_one_dead_letter(conn):
     dead_letters.add(conn, [LETTER])
     assert dead_letters.add(conn, [replace(LETTER, reason="again")]) == []
@@ -57,6 +59,7 @@ def test_entry_that_fails_twice_is_one_dead_letter(conn):
     assert dead_letters.get(conn, 1) == LETTER
 
 
+@pytest.mark.sql_sensitive
 def test_pages_have_every_dead_letter_of_a_state_once_oldest_first(conn):
     dead_letters.add(conn, letters(5))
     dead_letters.mark(conn, 2, "replayed", now_s=1.0)

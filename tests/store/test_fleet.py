@@ -1,5 +1,7 @@
 """Fleet lines: each job with its current run."""
 
+import pytest
+
 from app.store import fleet, windows
 from app.store import hosts as stored_hosts
 from app.store.alerting import alerts
@@ -33,6 +35,7 @@ def test_fleet_line_has_the_newest_window_with_figures(store):
     assert (first.num_gpus, first.dp_size, first.labels) == (4, 2, {})
 
 
+@pytest.mark.sql_sensitive
 def test_last_windows_are_of_the_current_run_oldest_first(store):
     register(store, JOB, run_key="run-1")
     save(store, JOB, window(7))
@@ -75,6 +78,7 @@ def test_alerts_that_fire_are_counted_by_project(store):
         assert fleet.num_fired_since(conn, "default", 150.0) == 1
 
 
+@pytest.mark.sql_sensitive
 def test_jobs_are_found_by_host_name_prefix(store):
     for job_id, hosts in ((JOB, ["node-1", "node-1"]), ("default/other", ["node-20", "x-node-1"])):
         register(store, job_id)

@@ -98,6 +98,7 @@ def test_newer_revision_replaces_the_losses(store):
         assert fleet.loss_by_name(conn, "default", "cause", 0.0) == {}
 
 
+@pytest.mark.sql_sensitive
 def test_loss_sums_are_of_one_project_since_a_time(store):
     for job_id in (JOB, "default/second", "research/job"):
         register(store, job_id, name=job_id)

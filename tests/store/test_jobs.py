@@ -48,6 +48,7 @@ def test_new_run_starts_without_the_figures_of_the_previous_one(store):
     assert (record.last_data_s, record.ended_s, record.latest) == (None, None, None)
 
 
+@pytest.mark.sql_sensitive
 def test_last_data_time_and_last_step_never_decrease(store):
     register(store)
     with store.write() as conn:
@@ -76,6 +77,7 @@ def test_an_unknown_job_is_not_found(store):
             jobs.registration(conn, "nobody", 1)
 
 
+@pytest.mark.sql_sensitive
 def test_pages_have_every_job_once_in_byte_order(store):
     ids = ["Zeta", "a.b", "a-b", "a_b", "b", "B2", "B10"]
     for project in ("research", "research-2", "default"):
@@ -98,6 +100,7 @@ def test_invalid_cursor_is_refused(store, cursor):
         jobs.page(conn, cursor=cursor, limit=2)
 
 
+@pytest.mark.sql_sensitive
 def test_a_job_shows_its_open_window_only_before_the_first_closed_one_with_figures(store):
     register(store, "default/job")
     with store.write() as conn:

@@ -17,6 +17,8 @@ from app.store.migrations import alembic_config, downgrade, migrate
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN
 
+pytestmark = pytest.mark.sql_sensitive
+
 
 @pytest.fixture
 def pg_url(new_pg_url):

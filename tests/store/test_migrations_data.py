@@ -73,6 +73,7 @@ def upgraded(url):
         yield store
 
 
+@pytest.mark.sql_sensitive
 def test_jobs_and_their_runs_belong_to_the_default_project(upgraded):
     with upgraded.read() as conn:
         records, _ = jobs.page(conn)
@@ -90,6 +91,7 @@ def test_jobs_and_their_runs_belong_to_the_default_project(upgraded):
         assert runs.register(conn, JOB, jobs.registration(conn, JOB, 2), now_s=1.0) == (2, False)
 
 
+@pytest.mark.sql_sensitive
 def test_windows_and_steps_are_read_as_they_were_written(upgraded):
     with upgraded.read() as conn:
         found, _ = windows.page(conn, JOB)
@@ -109,6 +111,7 @@ def test_windows_and_steps_are_read_as_they_were_written(upgraded):
     ]
 
 
+@pytest.mark.sql_sensitive
 def test_alerts_and_due_messages_survive_the_upgrade(upgraded):
     with upgraded.write() as conn:
         [alert] = alerts.of_job(conn, JOB)
@@ -154,6 +157,7 @@ def _no_closed_window(first_step):
     raise LookupError(first_step)
 
 
+@pytest.mark.sql_sensitive
 def test_open_window_survives_the_upgrade(upgraded):
     with upgraded.read() as conn:
         run = restored(conn)
@@ -206,6 +210,7 @@ def test_downgrade_restores_the_original_rows(upgraded, url):
         assert old.content(conn) == old.expected()
 
 
+@pytest.mark.sql_sensitive
 def test_rows_without_their_job_are_still_refused_after_an_upgrade(upgraded):
     """Foreign keys deferred while jobs were renamed are immediate again."""
     with pytest.raises(Exception, match=r"(?i)foreign key"), upgraded.write() as conn:

@@ -41,6 +41,7 @@ def test_within_the_quota_nothing_goes(filled):
     assert sweep(filled, limits(stored(filled))) == {}
 
 
+@pytest.mark.sql_sensitive
 def test_the_oldest_operations_go_first_and_no_more_than_needed(filled):
     most = stored(filled) - RAW_BYTES - 1
     assert sweep(filled, limits(most)) == {("default", "operations of windows over the quota"): 2}

@@ -58,6 +58,7 @@ def test_plans_of_an_unregistered_job_cannot_be_locked(store):
         recordings.lock(conn, "job")
 
 
+@pytest.mark.sql_sensitive
 def test_concurrent_plans_get_successive_versions(store):
     register(store)
     threads = [Thread(target=add, args=[store], kwargs={"by": str(n)}) for n in range(4)]

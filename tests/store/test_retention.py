@@ -44,6 +44,8 @@ from tests.store.factories import (
 )
 from tests.store.test_dead_letters import LETTER
 
+pytestmark = pytest.mark.sql_sensitive
+
 USUAL = RetentionLimits(raw_days=14.0, results_days=180.0)
 JOB = "default/job"
 DAY_S = 86_400.0

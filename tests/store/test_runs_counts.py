@@ -13,6 +13,7 @@ COUNTS = IngestCounts(
 )  # fmt: skip
 
 
+@pytest.mark.sql_sensitive
 def test_counts_of_a_run_are_read_back(store):
     register(store, "default/job")
     with store.write() as conn:
@@ -29,6 +30,7 @@ def test_counts_of_an_unregistered_run_are_refused(store):
         runs.save(conn, "default/nobody", 1, COUNTS)
 
 
+@pytest.mark.sql_sensitive
 def test_service_counts_sum_all_runs_of_all_projects(store):
     for key in ("a/job", "a/zzz", "a-b/job", "a0/job"):
         register(store, key, run_key="one")
@@ -54,6 +56,7 @@ def test_service_counts_keep_those_of_removed_runs(store):
         assert runs.service_counts(conn) == before
 
 
+@pytest.mark.sql_sensitive
 def test_service_and_project_totals_are_summed_separately(store):
     with store.write() as conn:
         runs.add_to_total(conn, "fenced_commits", 1)

@@ -13,6 +13,7 @@ def test_all_ranks_of_a_run_get_the_same_epoch_and_a_restart_the_next(store):
     assert [register(store, run_key=key) for key in ("a", "a", "b", "b")] == [1, 1, 2, 2]
 
 
+@pytest.mark.sql_sensitive
 def test_concurrent_registrations_of_a_run_get_the_same_epoch(store):
     with ThreadPoolExecutor(8) as pool:
         epochs = list(pool.map(lambda _: register(store, run_key="a"), range(16)))
@@ -70,6 +71,7 @@ def test_text_that_cannot_be_stored_is_refused(store, given):
         register(store, **given)
 
 
+@pytest.mark.sql_sensitive
 def test_active_jobs_of_a_project_are_limited_and_restarts_exempt(store):
     def begin(job_id, run_key="a", *, now_s=100.0):
         with store.write() as conn:
@@ -97,6 +99,7 @@ def test_active_jobs_of_a_project_are_limited_and_restarts_exempt(store):
         begin("a/4", now_s=tomorrow_s)
 
 
+@pytest.mark.sql_sensitive
 def test_new_runs_of_a_job_per_hour_are_limited(store, monkeypatch):
     monkeypatch.setattr(runs, "MAX_NEW_RUNS", 6)
 

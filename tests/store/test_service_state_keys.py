@@ -1,6 +1,9 @@
+import pytest
+
 from app.store import service_state
 
 
+@pytest.mark.sql_sensitive
 def test_key_is_created_once_and_shared(store):
     with store.read() as conn:
         assert service_state.find_key(conn, "pictures") is None

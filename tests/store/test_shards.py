@@ -13,6 +13,7 @@ def acquire(store, owner, *, now_s, shard=3):
         return shards.acquire(conn, shard, owner, now_s=now_s, lease_s=LEASE_S)
 
 
+@pytest.mark.sql_sensitive
 def test_a_shard_has_one_owner_until_the_lease_lapses(store):
     first = acquire(store, "a", now_s=100.0)
     assert first is not None
@@ -34,6 +35,7 @@ def test_renewed_lease_counts_from_its_renewal(store):
     assert acquire(store, "b", now_s=120.0) is None
 
 
+@pytest.mark.sql_sensitive
 def test_consumer_that_was_frozen_past_its_lease_cannot_commit(store):
     old = acquire(store, "a", now_s=100.0)
     new = acquire(store, "b", now_s=200.0)
@@ -55,6 +57,7 @@ def test_released_shard_is_free_and_its_fence_invalid(store):
     assert acquire(store, "b", now_s=100.0) == fence + 1
 
 
+@pytest.mark.sql_sensitive
 def test_late_release_does_not_affect_the_next_owner(store):
     old = acquire(store, "a", now_s=100.0)
     new = acquire(store, "b", now_s=200.0)
@@ -63,6 +66,7 @@ def test_late_release_does_not_affect_the_next_owner(store):
         shards.check(conn, 3, "b", new)
 
 
+@pytest.mark.sql_sensitive
 def test_shard_cannot_change_owner_between_check_and_commit(store):
     fence = acquire(store, "a", now_s=100.0)
     done: list[str] = []
@@ -94,6 +98,7 @@ def test_consumers_are_alive_until_their_heartbeat_lapses_or_they_leave(store):
         assert shards.count_live(conn, now_s=120.0) == 1
 
 
+@pytest.mark.sql_sensitive
 def test_entries_of_the_last_commit_are_known_to_the_next_owner(store):
     acquire(store, "a", now_s=100.0)
     with store.write() as conn:

@@ -164,6 +164,7 @@ def test_figures_by_step_go_first_and_the_steps_of_a_window_become_one_row(store
     assert thin(store, replace(AGES, windows_days=9.0)) == {}
 
 
+@pytest.mark.sql_sensitive
 def test_windows_of_an_hour_become_one_with_the_sums_and_causes_of_all(store, results):
     fill(store, results, days=5)  # three windows in each of two hours
     before = sums(store)

@@ -25,6 +25,7 @@ def test_a_window_is_read_as_it_was_saved(conn):
         assert name == "window_id" or getattr(summary, name) == getattr(record, name)
 
 
+@pytest.mark.sql_sensitive
 def test_only_a_higher_revision_replaces_a_window(conn):
     assert windows.save(conn, "job", window(revision=2, slowdown=1.2))
     assert not windows.save(conn, "job", window(revision=2, slowdown=9.0))
@@ -54,6 +55,7 @@ def test_windows_with_non_finite_numbers_are_refused(conn, bad):
             windows.save(conn, "job", record)
 
 
+@pytest.mark.sql_sensitive
 def test_latest_is_the_newest_window_of_the_current_run_that_has_figures(store):
     register(store, run_key="a")
     with store.write() as conn:
@@ -86,6 +88,7 @@ def test_windows_of_an_unknown_job_are_not_found(conn):
         windows.page(conn, "nobody")
 
 
+@pytest.mark.sql_sensitive
 def test_pages_have_every_window_once_newest_first(store):
     for key in ("a", "b"):
         register(store, run_key=key)

@@ -18,6 +18,7 @@ def test_step_series_is_ascending_and_has_skipped_steps(store):
         assert windows.step_series(conn, "job") == rows
 
 
+@pytest.mark.sql_sensitive
 def test_a_step_saved_again_is_replaced(store):
     register(store)
     with store.write() as conn:
@@ -27,6 +28,7 @@ def test_a_step_saved_again_is_replaced(store):
         assert [found.slowdown for found in windows.step_series(conn, "job")] == [1.5, 1.1]
 
 
+@pytest.mark.sql_sensitive
 def test_limited_step_series_has_the_last_steps(store):
     register(store)
     with store.write() as conn:

@@ -73,6 +73,7 @@ def test_every_rule_change_has_a_new_version(store, put):
     assert put(SLOW) == 4
 
 
+@pytest.mark.sql_sensitive
 def test_concurrent_rule_changes_have_different_versions(put):
     with ThreadPoolExecutor(4) as pool:
         assert sorted(pool.map(lambda _: put(SLOW), range(8))) == list(range(1, 9))

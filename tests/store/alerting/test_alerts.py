@@ -81,6 +81,7 @@ def test_alerts_of_other_projects_are_not_found(store, saved):
             assert alerts.page(conn, project) == ([], None)
 
 
+@pytest.mark.sql_sensitive
 def test_saving_an_alert_again_replaces_it(store, saved):
     saved(WHOLE)
     later = replace(WHOLE, phase="pending", detail=Detail(value=1.1), num_windows=5)
@@ -89,6 +90,7 @@ def test_saving_an_alert_again_replaces_it(store, saved):
         assert alerts.of_job(conn, "a/job") == [later]
 
 
+@pytest.mark.sql_sensitive
 def test_acknowledgement_outlives_a_consumers_save(store, saved):
     state = alert("a/job")
     saved(state)
@@ -107,6 +109,7 @@ def test_acknowledgement_outlives_a_consumers_save(store, saved):
         assert alerts.get(conn, "a", state.fingerprint).acked_at_s is None
 
 
+@pytest.mark.sql_sensitive
 def test_assignee_and_note_outlive_a_consumers_save_but_not_the_alert(store, saved):
     state = alert("a/job", phase="pending")
     saved(state)
@@ -134,6 +137,7 @@ def test_only_firing_alerts_can_be_acknowledged(store, saved):
         assert not alerts.acknowledge(conn, "nothing", by="ops", at_s=7.0)
 
 
+@pytest.mark.sql_sensitive
 def test_alert_pages_are_newest_first_without_repeats(store, saved):
     states = [alert("a/job", "worker", f"{n}-0", began_at_s=float(n // 2)) for n in range(7)]
     saved(*states, alert("b/job"))
@@ -147,6 +151,7 @@ def test_alert_pages_are_newest_first_without_repeats(store, saved):
     assert {state.fingerprint for state in found} == {state.fingerprint for state in states}
 
 
+@pytest.mark.sql_sensitive
 def test_alert_pages_are_filtered(store, saved):
     first = alert("a/LLM-70b", severity="critical")
     second = alert("a/llm-7b", phase="pending")
@@ -189,6 +194,7 @@ def test_alerts_with_non_finite_numbers_or_bad_texts_are_saved(store, saved):
     assert (len(found.labels["a"]), found.labels["b"]) == (256, "?")
 
 
+@pytest.mark.sql_sensitive
 def test_more_alerts_are_saved_and_removed_than_one_statement_takes(store, saved):
     states = [alert("a/job", "worker", f"{n}-0") for n in range(1100)]
     saved(*states)
@@ -198,6 +204,7 @@ def test_more_alerts_are_saved_and_removed_than_one_statement_takes(store, saved
         assert alerts.of_job(conn, "a/job") == []
 
 
+@pytest.mark.sql_sensitive
 def test_more_alerts_are_removed_than_a_statement_has_parameters(store, saved):
     saved(WHOLE)
     with store.write() as conn:

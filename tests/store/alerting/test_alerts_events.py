@@ -21,6 +21,7 @@ def added(store):
     return add
 
 
+@pytest.mark.sql_sensitive
 def test_transitions_are_listed_with_the_newest_first(store, added):
     for job_id in ("a/quiet", "b/job"):
         register(store, job_id)
@@ -43,6 +44,7 @@ def test_transitions_are_listed_with_the_newest_first(store, added):
             alerts.event_page(conn, project="a", cursor="x")
 
 
+@pytest.mark.sql_sensitive
 def test_transitions_are_filtered_by_kind_and_job_name(store, added):
     first, second = added(event("a/LLM-1"), event("a/other", kind="pending"))
     with store.read() as conn:
@@ -52,6 +54,7 @@ def test_transitions_are_filtered_by_kind_and_job_name(store, added):
         assert alerts.event_page(conn, project="a", wanted=EventFilter(text="llm"))[0] == [first]
 
 
+@pytest.mark.sql_sensitive
 def test_open_filter_lists_unresolved_firings(store, added):
     first, _, other, _ = added(
         event("a/job", subject="x"),

@@ -61,6 +61,7 @@ def test_woken_group_is_due_at_the_earliest_time(store, wake, claim):
     assert (group.job_id, group.rule, group.last_at_s) == ("job", "slowdown", None)
 
 
+@pytest.mark.sql_sensitive
 def test_claimed_group_is_free_after_its_claim_lapses(store, wake, claim, done):
     wake()
     [late] = claim(100.0)
@@ -73,6 +74,7 @@ def test_claimed_group_is_free_after_its_claim_lapses(store, wake, claim, done):
     assert claim(1e9) == []
 
 
+@pytest.mark.sql_sensitive
 def test_release_fails_after_the_claim_is_lost(store, wake, claim):
     wake()
     [late] = claim(100.0)
@@ -97,6 +99,7 @@ def test_released_group_is_due_at_the_given_time(store, wake, claim, done):
     assert group.last_at_s == 101.0
 
 
+@pytest.mark.sql_sensitive
 @pytest.mark.parametrize(("next_at_s", "then_s"), [(None, 103.0), (160.0, 103.0), (102.0, 102.0)])
 def test_wake_up_during_a_claim_is_kept(store, wake, claim, done, next_at_s, then_s):
     wake()
@@ -117,12 +120,14 @@ def test_group_woken_by_a_clock_ahead_is_due(store, wake, claim, done):
     assert is_due_from(store, 100.0 + notifications.MAX_WAIT_S)
 
 
+@pytest.mark.sql_sensitive
 def test_claim_by_a_clock_ahead_lapses(wake, claim):
     wake()
     assert claim(1e9) != []
     assert claim(100.0) != []
 
 
+@pytest.mark.sql_sensitive
 def test_groups_that_waited_longest_are_claimed_first(wake, claim):
     for number in range(5):
         wake(f"job-{number}", at_s=100.0 - number)
@@ -130,6 +135,7 @@ def test_groups_that_waited_longest_are_claimed_first(wake, claim):
     assert [group.job_id for group in claim(100.0)] == ["job-2", "job-1", "job-0"]
 
 
+@pytest.mark.sql_sensitive
 def test_concurrent_dispatchers_claim_different_groups(wake, claim):
     for number in range(12):
         wake(f"job-{number}")
@@ -164,6 +170,7 @@ def test_released_group_is_not_postponed(store, wake, claim, done):
     assert is_due_from(store, 110.0)
 
 
+@pytest.mark.sql_sensitive
 def test_waking_a_project_wakes_groups_with_alerts(store, wake, claim, done):
     for job_id in ("a/fires", "a/was-told", "a/quiet", "b/fires"):
         wake(job_id)

@@ -36,6 +36,7 @@ def test_message_is_due_at_once_for_each_receiver(box):
     assert [one.attempt for one in found] == [1, 1]
 
 
+@pytest.mark.sql_sensitive
 def test_concurrent_adds_of_one_notice_add_one_message(box):
     box.add("first")
     with ThreadPoolExecutor(4) as pool:
@@ -44,6 +45,7 @@ def test_concurrent_adds_of_one_notice_add_one_message(box):
     assert box.notices_of(box.claim(now_s=100.0)) == ["first", "second"]
 
 
+@pytest.mark.sql_sensitive
 def test_a_message_is_claimed_as_it_was_written(box):
     written = Message('{"a": "é"}', "text/plain", {"x-a": "b"}, "Ä is slow")
     delivery_id = box.add(message=written, kind="resolved", fingerprints=["aa", "bb"])
@@ -58,6 +60,7 @@ def test_a_message_is_claimed_as_it_was_written(box):
     assert got == written
 
 
+@pytest.mark.sql_sensitive
 def test_claimed_delivery_is_free_after_its_claim_lapses(box):
     box.add()
     (first,) = box.claim(now_s=100.0)
@@ -66,6 +69,7 @@ def test_claimed_delivery_is_free_after_its_claim_lapses(box):
     assert second == replace(first, attempt=2)
 
 
+@pytest.mark.sql_sensitive
 def test_concurrent_senders_claim_each_delivery_once(box):
     for number in range(24):
         box.add(to=f"hook-{number % 12}", rule=f"r-{number}", notice_id=f"{number}")
@@ -88,6 +92,7 @@ def test_receiver_has_at_most_two_attempts_in_flight(box):
     assert box.notices_of(box.claim(now_s=101.0, limit=1)) == ["3"]
 
 
+@pytest.mark.sql_sensitive
 def test_concurrent_senders_keep_the_limit_of_a_receiver(box):
     for number in range(20):
         box.add(f"{number}", rule=f"r-{number}")
@@ -96,6 +101,7 @@ def test_concurrent_senders_keep_the_limit_of_a_receiver(box):
     assert sum(len(share) for share in shares) == 2
 
 
+@pytest.mark.sql_sensitive
 def test_receivers_are_locked_during_a_claim(store, box):
     """An uncommitted claim is not visible and would not be counted."""
     if store.is_sqlite:
@@ -152,6 +158,7 @@ def test_settled_message_is_not_due_again(store, box, state):
     assert box.states() == {"a": state}
 
 
+@pytest.mark.sql_sensitive
 def test_silence_committed_before_a_claim_is_seen_in_its_transaction(store, box):
     box.add()
     for number in range(20):
@@ -167,6 +174,7 @@ def _mute(store, silence_id):
         silences.add(conn, silence(silence_id))
 
 
+@pytest.mark.sql_sensitive
 def test_lapsed_claim_cannot_change_the_message(box):
     box.add()
     (late,) = box.claim(now_s=100.0)
@@ -177,6 +185,7 @@ def test_lapsed_claim_cannot_change_the_message(box):
     assert [one.attempt for one in box.claim(now_s=300.0)] == [3]
 
 
+@pytest.mark.sql_sensitive
 def test_messages_of_one_rule_on_one_job_are_claimed_in_order(box):
     box.add("firing")
     box.add("resolved", kind="resolved")
@@ -191,6 +200,7 @@ def test_messages_of_one_rule_on_one_job_are_claimed_in_order(box):
     assert box.notices_of(second) == ["resolved", "of another rule"]
 
 
+@pytest.mark.sql_sensitive
 def test_failed_message_is_outdated_by_a_newer_one(box):
     box.add("firing")
     (first,) = box.claim(now_s=100.0)
@@ -211,6 +221,7 @@ def test_message_with_a_waiting_successor_is_not_retried(box):
     assert box.claim(now_s=110.0) == []
 
 
+@pytest.mark.sql_sensitive
 @pytest.mark.parametrize(
     "newer",
     [
@@ -231,6 +242,7 @@ def test_message_is_outdated_only_if_all_its_alerts_are_covered(box, newer):
     assert "both" in box.notices_of(box.claim(now_s=105.0))
 
 
+@pytest.mark.sql_sensitive
 def test_several_newer_messages_can_outdate_one(box):
     box.add("both", fingerprints=["aa", "bb"])
     (first,) = box.claim(now_s=100.0)
@@ -240,6 +252,7 @@ def test_several_newer_messages_can_outdate_one(box):
     assert box.states() == {"both": "outdated", "a": "due", "b": "due"}
 
 
+@pytest.mark.sql_sensitive
 def test_message_in_flight_is_not_outdated(box):
     box.add("firing")
     (first,) = box.claim(now_s=100.0)
@@ -279,6 +292,7 @@ def test_attempt_in_flight_is_saved_after_disabling_its_receiver(store, box):
     assert box.states() == {"a": "delivered"}
 
 
+@pytest.mark.sql_sensitive
 def test_replay_sends_a_failed_message_under_its_id(store, box):
     delivery_id = box.add("a")
     (first,) = box.claim(now_s=100.0)
@@ -295,6 +309,7 @@ def test_replay_sends_a_failed_message_under_its_id(store, box):
             outbox.replay(conn, project, unknown, 200.0)
 
 
+@pytest.mark.sql_sensitive
 @pytest.mark.parametrize("phase", ["pending", None])
 def test_firing_of_a_resolved_alert_is_not_replayed(store, box, phase):
     """A receiver would open an incident that nothing closes."""
@@ -308,6 +323,7 @@ def test_firing_of_a_resolved_alert_is_not_replayed(store, box, phase):
     assert box.states() == {"a": "failed"}
 
 
+@pytest.mark.sql_sensitive
 @pytest.mark.parametrize("kind", ["resolved", "acknowledged"])
 def test_resolution_of_a_firing_alert_is_not_replayed(store, box, kind):
     """A receiver would close or mute its incident until the repeat hours later."""
@@ -319,6 +335,7 @@ def test_resolution_of_a_firing_alert_is_not_replayed(store, box, kind):
         outbox.replay(conn, "default", delivery_id, 200.0)
 
 
+@pytest.mark.sql_sensitive
 def test_shared_incident_is_closed_by_replay_only_without_firing_alerts(store, box):
     given = {"kind": "resolved", "fingerprints": ["bb"]}
     ids = {to: box.add("a", to=to, format=to, **given) for to in ("pagerduty", "standard")}
@@ -331,6 +348,7 @@ def test_shared_incident_is_closed_by_replay_only_without_firing_alerts(store, b
             outbox.replay(conn, "default", ids["pagerduty"], 200.0)
 
 
+@pytest.mark.sql_sensitive
 def test_acknowledgement_can_be_replayed_while_it_holds(store, box):
     delivery_id = box.add("a", kind="acknowledged")
     (first,) = box.claim(now_s=100.0)
@@ -342,6 +360,7 @@ def test_acknowledgement_can_be_replayed_while_it_holds(store, box):
     assert box.claim(now_s=200.0) == [first]
 
 
+@pytest.mark.sql_sensitive
 def test_disabled_receiver_gets_no_replay(store, box):
     delivery_id = box.add()
     (first,) = box.claim(now_s=100.0)
@@ -352,6 +371,7 @@ def test_disabled_receiver_gets_no_replay(store, box):
         outbox.replay(conn, "default", delivery_id, 200.0)
 
 
+@pytest.mark.sql_sensitive
 def test_messages_to_a_receiver_whose_key_is_not_here_stay_for_other_senders(url, box):
     box.add()
     keyless = Store(url)
@@ -368,6 +388,7 @@ def test_messages_to_a_receiver_whose_key_is_not_here_stay_for_other_senders(url
     assert delivery.attempt == 1
 
 
+@pytest.mark.sql_sensitive
 def test_a_receiver_switched_off_whose_key_is_not_here_has_no_messages_due(url, box, store):
     box.add()
     with store.write() as conn:

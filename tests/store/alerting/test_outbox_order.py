@@ -32,6 +32,7 @@ def test_message_about_another_alert_does_not_wait_for_one_in_flight(box):
     assert box.notices_of(box.claim()) == ["b fires"]
 
 
+@pytest.mark.sql_sensitive
 def test_message_waits_for_an_older_one_that_lists_its_alert(box):
     box.add("b fires, as a does", fingerprints=["bb"], listed=["aa"])
     [_] = box.claim()
@@ -39,6 +40,7 @@ def test_message_waits_for_an_older_one_that_lists_its_alert(box):
     assert box.claim() == []
 
 
+@pytest.mark.sql_sensitive
 def test_message_is_outdated_by_one_that_lists_all_its_alerts(box):
     box.add("a fires", fingerprints=["aa"])
     [refused] = box.claim()
@@ -47,6 +49,7 @@ def test_message_is_outdated_by_one_that_lists_all_its_alerts(box):
     assert box.states() == {"a fires": "outdated", "b fires, as a does": "due"}
 
 
+@pytest.mark.sql_sensitive
 def test_only_the_newest_refresh_waits(box):
     am = {"to": "am", "format": "alertmanager-push", "kind": "refresh"}
     box.add("a and b fire", fingerprints=["aa", "bb"], **am)
@@ -62,6 +65,7 @@ def test_only_the_newest_refresh_waits(box):
     assert box.notices_of(box.claim()) == ["a is over", "b is over"]
 
 
+@pytest.mark.sql_sensitive
 def test_refresh_does_not_outdate_news(box):
     am = {"to": "am", "format": "alertmanager-push", "fingerprints": ["aa"]}
     box.add("a fires", **am)
@@ -81,6 +85,7 @@ def test_firing_that_is_over_is_not_sent_to_a_failing_receiver(store, box):
     assert box.states() == {"a fires": "outdated", "a is over": "due", "b fires": "due"}
 
 
+@pytest.mark.sql_sensitive
 def test_message_in_flight_to_a_failing_receiver_is_not_outdated(store, box):
     box.add("a fires", fingerprints=["aa"])
     rest(store)
@@ -128,6 +133,7 @@ def test_success_of_one_receiver_retries_nothing_of_another(box):
     assert box.claim(9_999.0) == []
 
 
+@pytest.mark.sql_sensitive
 def test_projects_take_turns_however_many_messages_one_has(box):
     for number in range(40):
         box.add(f"l{number}", to=f"loud-{number // 2}", project="loud", rule=f"{number}", now_s=50)
@@ -140,6 +146,7 @@ def test_projects_take_turns_however_many_messages_one_has(box):
     assert box.claim() == []
 
 
+@pytest.mark.sql_sensitive
 def test_projects_take_turns_at_the_shared_receiver(box):
     for number in range(9):
         box.add(f"l{number}", project="loud", job_id=f"loud/{number}", now_s=50.0)

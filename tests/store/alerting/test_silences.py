@@ -50,6 +50,7 @@ def test_ended_silence_stays_ended(store, added):
         assert stored_silences.get(conn, "other", "bb").ends_s == 200.0
 
 
+@pytest.mark.sql_sensitive
 def test_silences_are_listed_with_those_that_end_last_first(store, added):
     added(*(silence(f"{n}", ends_s=200.0 + n // 2) for n in range(5)), silence("x", project="b"))
     with store.read() as conn:
@@ -98,6 +99,7 @@ def test_matchers_of_all_silences_are_limited(added):
     added(silence("small", matchers=many[:8]), silence("o", project="other", matchers=many))
 
 
+@pytest.mark.sql_sensitive
 def test_committed_silence_is_seen_at_once(store):
     """Also in a transaction begun earlier: a sender checks silences right after its claim."""
     if store.is_sqlite:

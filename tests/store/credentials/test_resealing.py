@@ -43,6 +43,7 @@ def add_plain_rows(store, number):
         conn.execute(text("UPDATE service_keys SET key = :key"), {"key": b"k" * 32})
 
 
+@pytest.mark.sql_sensitive
 def test_plain_rows_are_read_and_then_sealed(opened):
     store = opened(OLD)
     add_plain_rows(store, 120)  # more than one transaction's
@@ -73,6 +74,7 @@ def test_nothing_plain_stays_in_the_files_of_sqlite(tmp_path, migrated_file):
     store.close()
 
 
+@pytest.mark.sql_sensitive
 def test_rotation_moves_every_row_to_the_newest_key(opened):
     with opened(OLD).write() as conn:
         receivers.add(conn, webhook_receiver("hook", url=HOOK, secrets=(SECRET,)))

@@ -2,11 +2,15 @@
 
 import shutil
 
+import pytest
+
 from app.store import windows
 from app.store.database import Store
 from app.store.disk import table_sizes
 from app.store.disk.table_sizes import read_table_sizes
 from tests.store.factories import register, window
+
+pytestmark = pytest.mark.sql_sensitive
 
 
 def fill(store):
