@@ -57,6 +57,15 @@ def test_bars_are_where_the_operations_were():
     assert bars(figure, "ideal forward") == [(0.0, 1.5), (2.0, 1.5)]
 
 
+@pytest.mark.parametrize(("run", "took"), [("recorded", "1 s"), ("ideal", "1.5 s")])
+def test_a_bar_says_which_operation_of_which_run_it_is(run, took):
+    figure = timeline(two_stage_view(), theme=LIGHT)
+    [trace] = [trace for trace in figure["data"] if trace["name"] == f"{run} forward"]
+    told, *place = trace["customdata"][0]
+    assert told == f"forward, stage 0<br><b>{took}</b> from 0 ms"
+    assert place == [run, 0, "forward-compute", 0]
+
+
 def test_the_loss_is_the_area_between_both_ends():
     view = slow_view()
     figure = timeline(view, theme=LIGHT)
