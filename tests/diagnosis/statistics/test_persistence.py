@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from app.diagnosis.job_history import ExtendedHistory, median_over_workers, onset_in_history
-from app.diagnosis.statistics.persistence import persistence, rotation
+from app.diagnosis.statistics.persistence import Onset, onset_of_hits, persistence, rotation
 
 
 def course(*parts):
@@ -75,6 +75,19 @@ def test_onset_is_a_step_number():
     assert (before.end_step, before.persistence) == (None, None)
     assert onset_in_history(sampled, np.ones(30)).onset_step is None
     assert onset_in_history(sampled, np.full(30, 1.4)).onset_step is None
+
+
+@pytest.mark.parametrize(
+    ("hits", "onset"),
+    [
+        ((18, 19), Onset(118, "transient", None)),  # it may go on
+        (range(4, 16), Onset(104, "transient", 115)),
+        (range(10, 20), Onset(110, "chronic", None)),
+    ],
+)
+def test_a_cause_in_the_newest_steps_is_not_over(hits, onset):
+    steps = np.arange(100, 120)
+    assert onset_of_hits(steps, np.isin(steps, np.array(hits) + 100)) == onset
 
 
 def test_median_over_workers_skips_unknown_ones():

@@ -302,6 +302,19 @@ def test_lowest_rank_counts_among_peers_recording_the_same_work():
     assert set(change.window.trace.rank.tolist()) == {0, 10, 20, 30}
 
 
+def test_a_peer_that_declares_nothing_keeps_no_step_incomplete():
+    run = assembler()
+    rows = rows_of(3, 0)
+    undeclared, declared = (
+        replace(batch(3, 0, rows, done), rank=rank)
+        for rank, done in ((30, ()), (31, ((0, len(rows)),)))
+    )
+    feed(run, [*step_batches(0, [0, 1, 2]), undeclared, declared])
+    [change] = run.settle(FIRST_DEADLINE_S)
+    assert change.window.skipped == ()
+    assert set(change.window.trace.rank.tolist()) == {0, 10, 20, 31}
+
+
 def test_runaway_worker_hits_the_open_step_limit(monkeypatch):
     monkeypatch.setattr("app.ingest.assembly.steps.MAX_OPEN_STEPS", 5)
     run = assembler()
