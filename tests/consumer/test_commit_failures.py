@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text, update
 
+from app.consumer.shard import MAX_TRIALS, SUSPECT_AFTER_DELIVERIES
 from app.ingest.assembly.assembler import RunAssembler
 from app.store import runs
 from app.store.tables import cursors
@@ -171,9 +172,14 @@ def test_batch_that_crashes_consumers_becomes_a_dead_letter_at_last(twin, poison
     poison_assembler(Crash())
     num_ops = push_poison(twin)
     twin.push("job", HEALTHY, 0)
+    num_crashes = 0
     for _ in range(20):
-        with suppress(Crash):
+        try:
             twin.turns(twin.consumer(), num_turns=1)
+        except Crash:
+            num_crashes += 1
+    # Not of the crashes of others: tried alone only from the third delivery on.
+    assert num_crashes == SUSPECT_AFTER_DELIVERIES - 1 + MAX_TRIALS
     assert dead_letter_rows(twin) == [("broken", 1, num_ops, "dead")]
     assert windows_of(twin, "job") == [("open", 1)]
     assert twin.queue.reader.backlog(0) == 0

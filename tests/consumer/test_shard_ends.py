@@ -5,12 +5,14 @@ from dataclasses import replace
 import pytest
 
 from app.alerts.rules.defaults import default_rules
+from app.consumer.shard import EndedRunTracker
 from app.store import jobs
 from app.store.database import Store
 from app.store.ending import exits
 from app.store.ending.exits import GOES_ON_AFTER_S, QUIET_S
 from app.trace.exits import RankExit
 from tests.consumer.jobs import HEALTHY, SIZES
+from tests.consumer.twin import step_batches
 
 
 @pytest.fixture
@@ -110,6 +112,20 @@ def test_data_long_after_the_end_takes_it_back(busy):
     twin.turns(consumer, num_turns=3)
     assert ended_as(twin) == [(None, False)]
     assert twin.rows("rank_exits") == []
+
+
+def test_a_run_is_closed_when_what_was_queued_at_its_end_is_done(make_twin):
+    twin = make_twin()
+    twin.register("job", SIZES)
+    first, *_ = step_batches(HEALTHY, 0)
+    twin.append("job", first)
+    twin.end("job")
+    ended = EndedRunTracker(twin.context, 0, {})
+    assert ended.ready() == []
+    [entry] = twin.entries()
+    assert ended.ready() == []  # read, and lost if its consumer dies now
+    twin.context.queue.done(0, [entry.entry_id])
+    assert [run.job_id for run in ended.ready()] == ["job"]
 
 
 def test_a_job_whose_ranks_have_all_finished_raises_no_alert(busy):
