@@ -75,6 +75,10 @@ def test_forgotten_events_are_reported_as_unknown():
     assert recent.since(first[0].event_id) is None
     assert recent.since(first[1].event_id) == first[2:]
     assert recent.since(first[4].event_id) == []
+    # After a restart of the service the same number is another event.
+    again = RecentEvents(max_events=3)
+    again.keep(StreamEvent("window", {"number": 0}))
+    assert again.since(first[0].event_id) is None
 
 
 async def test_heartbeat_advances_the_id_past_other_projects():

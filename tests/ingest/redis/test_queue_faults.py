@@ -88,6 +88,18 @@ def test_failover_loses_no_batch_acknowledged_by_a_replica(sentinel, how):
     assert set(acked) <= set(all_bodies(sentinel.url))
 
 
+def test_a_batch_on_fewer_replicas_than_wanted_is_refused(sentinel):
+    async def append():
+        writer = RedisWriter(sentinel.url, NUM_SHARDS, wait_replicas=2)
+        try:
+            await writer.append("job", b"x")
+        finally:
+            await writer.close()
+
+    with pytest.raises(QueueUnavailable, match="fewer than 2 replicas"):
+        asyncio.run(append())
+
+
 def test_a_consumer_follows_a_failover(sentinel):
     async def append():
         writer = RedisWriter(sentinel.url, NUM_SHARDS, wait_replicas=1)
