@@ -4,8 +4,7 @@ A message of m bytes takes alpha + m * beta seconds; a rank sends one message an
 time, both at once. Adding up costs nothing. `num_ranks` is n, `num_bytes` the whole buffer s of a
 rank, before the reduction and after it.
 
-Sources: Thakur, Rabenseifner and Gropp 2005 (ring, halving-doubling); Sanders, Speck and Traeff
-2009 (two trees); Devraj et al., arXiv 2505.23523 (StragglAR).
+Sources: Thakur, Rabenseifner and Gropp 2005 (ring); Devraj et al., arXiv 2505.23523 (StragglAR).
 """
 
 from collections.abc import Sequence
@@ -59,28 +58,6 @@ def ring_terms(num_ranks: int) -> Terms:
     return Terms(2 * messages, 2 * buffers)
 
 
-def halving_doubling_terms(num_ranks: int) -> Terms:
-    """Recursive halving, then doubling: 2 log2 n messages, the bytes of a ring.
-
-    Raises:
-        InvalidRequest: n is no power of two.
-    """
-    rounds = _log2(num_ranks, "recursive halving-doubling", "the others join in an extra round")
-    return Terms(2 * rounds, 2 * (num_ranks - 1) / num_ranks)
-
-
-def tree_terms(num_ranks: int) -> Terms:
-    """Double binary tree, both directions pipelined in many pieces: 2 log2 n alpha + 2 s beta.
-
-    The limit of small pieces, whose own latency is hidden; log2 n is rounded up. Two ranks send
-    half as much: each is the root of one tree.
-    """
-    _check_ranks(num_ranks)
-    if num_ranks < 3:
-        return Terms(2 * (num_ranks - 1), num_ranks - 1.0)
-    return Terms(2 * (num_ranks - 1).bit_length(), 2.0)
-
-
 def straggl_ar_terms(num_ranks: int) -> Terms:
     """StragglAR once the last rank has arrived: n - 2 + log2 n messages of s / (n - 1).
 
@@ -89,12 +66,15 @@ def straggl_ar_terms(num_ranks: int) -> Terms:
     Raises:
         InvalidRequest: n is no power of two.
     """
-    extra = _log2(
-        num_ranks, "StragglAR", "the number of rounds that its schedule synthesizer finds is needed"
-    )
+    _check_ranks(num_ranks)
+    if num_ranks & (num_ranks - 1):
+        raise InvalidRequest(
+            f"{num_ranks} ranks: the model of StragglAR is for powers of two; for others, the "
+            "number of rounds that its schedule synthesizer finds is needed"
+        )
     if num_ranks == 1:
         return Terms(0, 0.0)
-    rounds = num_ranks - 2 + extra
+    rounds = num_ranks - 2 + num_ranks.bit_length() - 1
     return Terms(rounds, rounds / (num_ranks - 1))
 
 
@@ -106,31 +86,6 @@ def ring_s(num_ranks: int, num_bytes: float, network: Network) -> float:
 def reduce_scatter_s(num_ranks: int, num_bytes: float, network: Network) -> float:
     """Seconds of a ring reduce-scatter or all-gather: (n - 1) alpha + (n - 1) / n s beta."""
     return network.cost_s(reduce_scatter_terms(num_ranks), num_bytes)
-
-
-def halving_doubling_s(num_ranks: int, num_bytes: float, network: Network) -> float:
-    """Seconds of recursive halving-doubling: 2 log2 n alpha + 2 (n - 1) / n s beta.
-
-    Raises:
-        InvalidRequest: n is no power of two.
-    """
-    return network.cost_s(halving_doubling_terms(num_ranks), num_bytes)
-
-
-def tree_s(num_ranks: int, num_bytes: float, network: Network) -> float:
-    """Seconds of a pipelined double binary tree: 2 log2 n alpha + 2 s beta."""
-    return network.cost_s(tree_terms(num_ranks), num_bytes)
-
-
-def hierarchical_s(
-    num_nodes: int, ranks_per_node: int, num_bytes: float, inside: Network, between: Network
-) -> float:
-    """Seconds: reduce-scatter in each node, ring all-reduce of s / g between nodes, all-gather.
-
-    Every rank of a node has a link of its own to the other nodes (`between`), as on rails.
-    """
-    in_node_s = 2 * reduce_scatter_s(ranks_per_node, num_bytes, inside)
-    return in_node_s + ring_s(num_nodes, num_bytes / ranks_per_node, between)
 
 
 def straggl_ar_s(
@@ -216,15 +171,6 @@ def fit_network(measured: Sequence[Measured]) -> Network | None:
         if beta < 0:
             return Network(float(latency.sum() / (latency @ latency)), 0.0)
     return Network(0.0, float(per_byte.sum() / (per_byte @ per_byte)))
-
-
-def _log2(num_ranks: int, name: str, otherwise: str) -> int:
-    _check_ranks(num_ranks)
-    if num_ranks & (num_ranks - 1):
-        raise InvalidRequest(
-            f"{num_ranks} ranks: the model of {name} is for powers of two; for others, {otherwise}"
-        )
-    return num_ranks.bit_length() - 1
 
 
 def _check_ranks(num_ranks: int, least: int = 1) -> None:

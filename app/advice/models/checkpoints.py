@@ -6,7 +6,7 @@ costs, tau the computing time between two, R the restart. All in one unit, which
 Sources: Young 1974; Daly 2006, "A higher order estimate of the optimum checkpoint interval".
 """
 
-from math import exp, expm1, isfinite, sqrt
+from math import isfinite, sqrt
 
 from app.errors import InvalidRequest
 
@@ -37,28 +37,6 @@ def daly_interval(checkpoint: float, mtbf: float) -> float:
         return mtbf
     x = checkpoint / (2 * mtbf)
     return young_interval(checkpoint, mtbf) * (1 + sqrt(x) / 3 + x / 9) - checkpoint
-
-
-def expected_slowdown(interval: float, checkpoint: float, restart: float, mtbf: float) -> float:
-    """Expected wall time over computing time, checkpoints and failures included; 1 is no waste.
-
-    M e^(R / M) (e^((tau + delta) / M) - 1) / tau: failures also hit checkpoints and restarts.
-
-    Raises:
-        InvalidRequest: a time is not above 0 (`restart` may be 0).
-    """
-    _check(interval=interval, checkpoint_cost=checkpoint, mtbf=mtbf)
-    _check(at_least_0=True, restart=restart)
-    return mtbf * exp(restart / mtbf) * expm1((interval + checkpoint) / mtbf) / interval
-
-
-def expected_waste(interval: float, checkpoint: float, restart: float, mtbf: float) -> float:
-    """Share of the wall time that is no lasting progress: 1 - 1 / slowdown.
-
-    Raises:
-        InvalidRequest: a time is not above 0 (`restart` may be 0).
-    """
-    return 1 - 1 / expected_slowdown(interval, checkpoint, restart, mtbf)
 
 
 def restart_cost(restart: float, interval: float) -> float:

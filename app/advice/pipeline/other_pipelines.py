@@ -1,8 +1,6 @@
 """A rebuilt job with another schedule, more model chunks, or more micro-batches.
 
-Pure functions from one `Rebuilt` to another, and the closed forms that they follow where
-computations are equal and transfers free: p stages, m micro-batches, f and b seconds forward and
-backward.
+Pure functions from one `Rebuilt` to another.
 """
 
 from dataclasses import replace
@@ -11,35 +9,8 @@ import numpy as np
 
 from app.advice.pipeline.rebuilt_pipeline import Rebuilt
 from app.synth.drawing import DrawnSteps
-from app.synth.schedules import Interleaved, Schedule, ZeroBubble
+from app.synth.schedules import Interleaved, ZeroBubble
 from app.trace.window import Floats
-
-
-def pipeline_s(m: int, p: int, f: float, b: float) -> float:
-    """Seconds of GPipe and 1F1B, (m + p - 1) (f + b) (Huang et al. 2019, Narayanan et al. 2021)."""
-    return (m + p - 1) * (f + b)
-
-
-def bubble_share(m: int, p: int, chunks: int = 1) -> float:
-    """Share of that time in which a worker is idle, (p - 1) / (v m + p - 1).
-
-    With v model chunks on a stage the bubble is 1 / v as long (Narayanan et al. 2021).
-    """
-    return (p - 1) / (chunks * m + p - 1)
-
-
-def zero_bubble_s(m: int, p: int, f: float, b: float, w: float) -> float:
-    """Seconds of ZB-H1, m (f + b + w) + (p - 1) (f + b - w) (Qi et al. 2024, table 2).
-
-    b is the backward for inputs, w the one for weights. That holds for w <= b; longer ones fill no
-    more of the bubble.
-    """
-    return m * (f + b + w) + (p - 1) * (f + b - min(b, w))
-
-
-def with_schedule(job: Rebuilt, schedule: Schedule) -> Rebuilt:
-    """The same computations in another order."""
-    return replace(job, schedule=schedule)
 
 
 def with_slower_computations(job: Rebuilt, factor: float) -> Rebuilt:

@@ -134,9 +134,3 @@ def random_order(rank_of: Ints, num_ranks: int, rng: np.random.Generator) -> Int
     num_items, num_steps = rank_of.shape
     order = np.argsort(rank_of + rng.random(rank_of.shape), axis=0)
     return order.reshape(num_ranks, num_items // num_ranks, num_steps)
-
-
-def largest_load(costs: Floats, rank_of: Ints, num_ranks: int) -> float:
-    """Work of the busiest rank over the mean of all, [items] each; 1.0 is perfect balance."""
-    loads = np.bincount(rank_of, np.asarray(costs, np.float64), num_ranks)
-    return float(loads.max() / loads.mean()) if loads.sum() > 0 else 1.0

@@ -10,15 +10,10 @@ from app.advice.models.all_reduce import (
     Terms,
     break_even_delay_s,
     fit_network,
-    halving_doubling_s,
-    halving_doubling_terms,
-    hierarchical_s,
     reduce_scatter_s,
     ring_s,
     straggl_ar_s,
     straggl_ar_terms,
-    tree_s,
-    tree_terms,
 )
 from app.errors import InvalidRequest
 
@@ -34,36 +29,8 @@ def test_a_ring_passes_a_piece_on_in_each_of_its_rounds():
     assert ring_s(5, 500.0, slow) == pytest.approx(8 * 28.0)
 
 
-def test_two_trees_are_as_deep_as_their_ranks_need():
-    # Every byte goes up and down once on each link: two buffers, in the limit of small pieces.
-    depth = {3: 2, 4: 2, 6: 3, 8: 3, 16: 4, 64: 6}
-    for num_ranks, each in depth.items():
-        assert tree_terms(num_ranks) == Terms(2 * each, 2.0)
-
-
-def test_tree_is_faster_for_few_bytes_and_the_ring_for_many():
-    assert tree_s(16, 1e3, NVLINK) < ring_s(16, 1e3, NVLINK)
-    assert tree_s(16, GIB, NVLINK) > ring_s(16, GIB, NVLINK)
-    assert tree_s(2, GIB, NVLINK) == ring_s(2, GIB, NVLINK)
-
-
-def test_halving_doubling_sends_the_bytes_of_a_ring_in_fewer_messages():
-    assert halving_doubling_terms(8) == Terms(6, 1.75)
-    assert halving_doubling_s(8, GIB, NVLINK) == pytest.approx(18e-6 + 1.75 / 450)
-    with pytest.raises(InvalidRequest, match=r"6 ranks: .* powers of two"):
-        halving_doubling_terms(6)
-
-
-def test_hierarchy_is_three_collectives():
-    slow = Network(1e-5, 4e-11)
-    by_hand_s = 2 * (7 * 3e-6 + 7 / 8 / 450) + 6 * 1e-5 + 2 * 3 / 4 * GIB / 8 * 4e-11
-    assert hierarchical_s(4, 8, GIB, NVLINK, slow) == pytest.approx(by_hand_s)
-    assert hierarchical_s(1, 8, GIB, NVLINK, slow) == pytest.approx(ring_s(8, GIB, NVLINK))
-    assert hierarchical_s(8, 1, GIB, NVLINK, slow) == pytest.approx(ring_s(8, GIB, slow))
-
-
 def test_one_rank_sends_nothing():
-    for cost_s in (ring_s, reduce_scatter_s, tree_s, halving_doubling_s, straggl_ar_s):
+    for cost_s in (ring_s, reduce_scatter_s, straggl_ar_s):
         assert cost_s(1, GIB, NVLINK) == 0
     with pytest.raises(InvalidRequest, match="at least 2"):
         break_even_delay_s(1, GIB, NVLINK)

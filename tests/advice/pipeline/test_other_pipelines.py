@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 
 from app.advice.pipeline.other_pipelines import (
-    bubble_share,
     end_heavy_shares,
-    pipeline_s,
     with_chunks,
-    with_schedule,
     with_smaller_microbatches,
     with_split_backward,
-    zero_bubble_s,
 )
 from app.advice.pipeline.rebuilt_pipeline import Rebuilt, RebuiltPipeline, rebuilt_pipeline
 from app.engine.replays import prepare
@@ -41,12 +37,14 @@ def step_s(job: Rebuilt) -> float:
     return float(job.step_s().mean())
 
 
-@pytest.mark.parametrize(("m", "p"), SHAPES)
-@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
-def test_gpipe_and_1f1b_take_as_long_as_their_closed_form(m, p, name):
-    job = with_schedule(free_job(m, p), SCHEDULES[name])
-    assert step_s(job) == pytest.approx(pipeline_s(m, p, F, B), rel=1e-6)
-    assert 1 - m * (F + B) / step_s(job) == pytest.approx(bubble_share(m, p), abs=1e-6)
+def pipeline_s(m: int, p: int, f: float, b: float) -> float:
+    """GPipe and 1F1B (Huang et al. 2019, Narayanan et al. 2021)."""
+    return (m + p - 1) * (f + b)
+
+
+def zero_bubble_s(m: int, p: int, f: float, b: float, w: float) -> float:
+    """ZB-H1 (Qi et al. 2024, table 2), b for inputs and w for weights; w > b fills no more."""
+    return m * (f + b + w) + (p - 1) * (f + b - min(b, w))
 
 
 @pytest.mark.parametrize(("m", "p"), SHAPES)
@@ -55,7 +53,6 @@ def test_interleaving_divides_the_bubble_by_the_chunks(m, p, chunks):
     job = with_chunks(free_job(m, p), np.full((p, chunks), 1 / chunks))
     bubble_s = step_s(job) - m * (F + B)
     assert bubble_s == pytest.approx((p - 1) * (F + B) / chunks, rel=1e-6)
-    assert bubble_s / step_s(job) == pytest.approx(bubble_share(m, p, chunks), abs=1e-6)
 
 
 @pytest.mark.parametrize(("m", "p"), SHAPES)
@@ -66,8 +63,6 @@ def test_zero_bubble_takes_as_long_as_in_qi_et_al(m, p, share):
     if m >= 2 * p - 1:  # else too few micro-batches fill the pipeline
         assert found_s == pytest.approx(zero_bubble_s(m, p, F, B - weight_s, weight_s), rel=1e-6)
     assert found_s <= pipeline_s(m, p, F, B) + 1e-9
-    # (p - 1)(f + b - w) with f = b = w is a third of 1F1B's bubble.
-    assert zero_bubble_s(m, p, 1.0, 1.0, 1.0) - 3 * m == pytest.approx((p - 1) * 3 / 3)
 
 
 @pytest.mark.parametrize(("m", "p"), SHAPES)
