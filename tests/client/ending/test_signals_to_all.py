@@ -10,7 +10,7 @@ import pytest
 from tests.client.ending.trainings import BY_SIGTERM, TERMINATED, WATCHERS, ended
 
 # With the training's own handler, as one that saves a checkpoint.
-ENDS_WELL = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))"
+ENDS_WELL = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(4))"
 # A script that wants to end quietly where nobody reads its output.
 DIES_OF_PIPES = "signal.signal(signal.SIGPIPE, signal.SIG_DFL)"
 SIGNALS = "signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1"
@@ -32,7 +32,7 @@ def slow_python(tmp_path):
 
 @pytest.mark.parametrize(
     ("before", "status"),
-    [pytest.param("", -signal.SIGTERM, marks=pytest.mark.nightly), (ENDS_WELL, 0)],
+    [pytest.param("", -signal.SIGTERM, marks=pytest.mark.nightly), (ENDS_WELL, 4)],
 )
 def test_a_signal_to_all_processes_does_not_end_the_watcher(paceline, before, status):
     script = WATCHERS + f"\n    wait_for_watchers(1)\n    to_watchers({SIGNALS})\n    {BY_SIGTERM}"
@@ -40,7 +40,7 @@ def test_a_signal_to_all_processes_does_not_end_the_watcher(paceline, before, st
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(("before", "status"), [("", -signal.SIGTERM), (ENDS_WELL, 0)])
+@pytest.mark.parametrize(("before", "status"), [("", -signal.SIGTERM), (ENDS_WELL, 4)])
 def test_a_signal_to_a_watcher_that_is_only_starting_does_not_end_it(
     paceline, slow_python, before, status
 ):
@@ -76,4 +76,4 @@ def test_without_its_watcher_a_training_still_handles_sigterm_itself(paceline):
     """
     )
     status, reports = ended(paceline, script, before=f"{ENDS_WELL}\n{DIES_OF_PIPES}")
-    assert (status, reports) == (0, [{"outcome": "finished"}])
+    assert (status, reports) == (4, [{"outcome": "finished"}])
