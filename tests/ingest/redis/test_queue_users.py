@@ -1,4 +1,4 @@
-"""The ACL users of docs/queue.md have only the permissions they need."""
+"""The ACL users of docs/queue.md have only the permissions they need; no stream is trimmed."""
 
 import asyncio
 import re
@@ -140,3 +140,10 @@ def test_hidden_configuration_is_refused_unless_lossy_is_allowed(tmp_path):
         with pytest.raises(StartUpFailed, match=r"config\|get.*--allow-lossy"):
             asyncio.run(check(group.url, allow_lossy=False))
         asyncio.run(check(group.url, allow_lossy=True))
+
+
+def test_nothing_in_the_service_trims_a_stream():
+    """An acknowledged batch stays until a consumer is done with it, however many wait."""
+    trims = re.compile(r"xtrim|maxlen\b|minid\b", re.IGNORECASE)
+    texts = (path.read_text().replace("deque(maxlen", "") for path in (ROOT / "app").rglob("*.py"))
+    assert [found for text in texts for found in trims.findall(text)] == []
