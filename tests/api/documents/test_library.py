@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from app.api.documents.library import Library
+from app.diagnosis.finding import CAUSES
 from tests.test_docs import ROOT
 
 
@@ -34,6 +35,16 @@ def test_every_link_within_the_documentation_leads_to_a_page_and_its_anchor(libr
         for address, anchor in re.findall(r'href="(/docs[^"#]*)?(?:#([^"]*))?"', page.html):
             target = anchors[address or page.address]
             assert not anchor or anchor in target, f"{page.address} links to {address}#{anchor}"
+
+
+def test_the_runbook_has_each_section_that_the_page_links_to(library):
+    script = (ROOT / "frontend/js/components/runbook.js").read_text()
+    linked = re.findall(r'"([a-z-]+)",$|#([a-z-]+)`', script, re.MULTILINE)
+    assert len(linked) > len(CAUSES)
+    page = library.page("on-call")
+    assert page is not None
+    anchors = {heading.anchor for heading in page.headings}
+    assert {*CAUSES, *(listed or other for listed, other in linked)} <= anchors
 
 
 def _html(library: Library, name: str) -> str:
