@@ -5,6 +5,7 @@ import pytest
 
 from app.alerts.formats.registry import render_notice
 from app.alerts.formats.webhooks import EVENT_TYPES
+from app.alerts.receiver import FORMAT_NAMES
 from tests.alerts.notices import make_receiver, notice, told
 
 PAGE = (Path(__file__).parents[3] / "docs" / "alerts-formats.md").read_text()
@@ -17,6 +18,14 @@ def body(**given):
 def test_the_documented_example_is_what_is_sent():
     example = PAGE.partition("```json\n")[2].partition("```")[0]
     assert json.loads(example) == body()
+
+
+def test_the_page_names_every_format_type_and_annotation():
+    sent = render_notice(notice(), make_receiver("alertmanager")).body
+    [alert] = json.loads(sent)["alerts"]
+    types = {*EVENT_TYPES.values()} - {"alert.acknowledged"}
+    names = (*FORMAT_NAMES, *types, *alert["annotations"])
+    assert [name for name in names if f"`{name}`" not in PAGE] == []
 
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
