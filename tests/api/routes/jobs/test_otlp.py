@@ -4,13 +4,14 @@ import gzip
 import itertools
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from app.api.service.otlp_buffer import SpanBuffer
+from app.api.service.otlp_buffer import MAX_REASONS, SpanBuffer, SpanRefusalLog
 from app.errors import QueueUnavailable
 from app.ingest.wire.codec import read_entry
 from app.trace.ops import OP_NAMES
@@ -19,7 +20,7 @@ from app.trace.readers.otlp.messages import as_varint
 from app.trace.readers.otlp.sample import as_json, as_protobuf, resource, spans
 from app.trace.readers.otlp.spans import OtlpSpan
 from app.trace.readers.otlp.steps import STEP_SPAN
-from tests.api.server import NOW_S, running
+from tests.api.server import NOW_S, Clock, running
 
 pytestmark = pytest.mark.anyio
 
@@ -395,16 +396,14 @@ async def test_refusals_are_logged_and_counted(api, shared, project):
     assert await rejected() - before == 32
 
 
-async def test_rank_that_never_ends_a_step_is_evicted(api, monkeypatch):
-    held = api.app.state.service.span_buffer
-    monkeypatch.setattr(held, "max_of_rank", 50)
-    made = [span for span in spans(0, range(1, 6)) if span.name != STEP_SPAN]
-    await post(api, sent(made=made))
-    assert held.num_spans == len(made) + 1
-    for later in range(1, 4):
-        moved = spans(0, range(100 * later, 100 * later + 5))
-        await post(api, sent(made=[span for span in moved if span.name != STEP_SPAN]))
-    assert held.num_spans <= 51
+def test_made_up_reasons_do_not_fill_the_log():
+    refusals = SpanRefusalLog(Clock())
+    with capture_logs() as logs:
+        for letter in "xy":
+            refusals.log("a", Counter(letter * length for length in range(1, 100)))
+        refusals.log("b", Counter(["z" * 5000]))
+    assert [line["project"] for line in logs] == ["a"] * MAX_REASONS + ["b"]
+    assert len(logs[-1]["reason"]) == 300
 
 
 async def test_many_steps_in_one_request_are_accepted(api):
