@@ -146,6 +146,13 @@ async def test_links_and_snapshots_are_limited(job, monkeypatch):
     assert (answer.status_code, "over the limit of 100" in answer.text) == (413, True)
 
 
+@pytest.mark.parametrize(("days", "status"), [(90, 404), (91, 422)])
+async def test_job_without_figures_and_link_of_over_90_days_are_refused(api, days, status):
+    await api.register()
+    answer = await api.client.post(SHARES, json={"expires_days": days})
+    assert answer.status_code == status
+
+
 async def test_range_and_chosen_steps_are_shared(job):
     made = await share(job, window="1-0..1-8")
     assert (made["first_step"], made["last_step"]) == (0, 9)
