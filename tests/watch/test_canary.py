@@ -6,15 +6,19 @@ from typing import Any
 import httpx
 import pytest
 
+from app.alerts.rules.defaults import default_rules
 from app.api.http.auth import Authenticator
 from app.api.http.principal import CANARY
 from app.errors import InvalidRequest
 from app.monitor import observe
-from app.store import projects
+from app.store import hosts, projects, windows
+from app.store.alerting import alert_rules
 from app.store.database import Store
 from app.store.retention import RetentionLimits, policies
-from app.trace.job import CANARY_PROJECT, is_project_name
+from app.trace.job import CANARY_PROJECT, is_project_name, job_key
 from app.watch import canary as watched
+from tests.api.server import JOB, NOW_S, window_record
+from tests.api.server import running as running_api
 from tests.browser.paceline import running
 from tests.browser.waiting import wait_until
 
@@ -50,22 +54,14 @@ def test_canary_is_found_and_its_age_is_on_the_status_page_and_in_metrics(served
 
 
 @pytest.mark.nightly
-def test_canary_is_on_no_page_and_in_no_figure_alert_or_quota(served):
+def test_canary_is_on_no_page_and_in_no_alert(served):
     server, _ = served
-    fleet = server.get("/fleet")
-    assert "canary" not in str(fleet)
     assert server.get("/jobs")["items"] == []
     assert server.get("/hosts")["items"] == []
     assert server.get("/search", q="canary")["items"] == []
     assert server.get("/alerts")["items"] == []
     assert server.get("/alerts/transitions")["items"] == []
     assert server.get("/deliveries")["items"] == []
-    found = metrics(server)
-    assert {value for name, value in found.items() if name.startswith("paceline_jobs{")} == {0}
-    assert found["paceline_gpus"] == 0
-    # The quota of jobs is 1, and the canary has had two jobs already.
-    body = {"parallelism": {"dp_size": 1, "pp_size": 1}, "run_key": "a"}
-    assert server.http.put("/jobs/mine", json=body).status_code == 201
 
 
 @pytest.mark.nightly
@@ -85,6 +81,31 @@ def test_canary_raises_no_alert_and_is_kept_for_an_hour(served):
             assert conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 0
     store.close()
     assert kept.limits == RetentionLimits(1 / 24, 1 / 24)
+
+
+@pytest.mark.anyio
+async def test_a_run_of_the_canary_is_in_no_list_figure_alert_or_quota(new_url):
+    async with (
+        running_api(new_url(), limit_jobs=1) as api,
+        api.client_with(api.app.state.service.auth.canary_token) as canary,
+    ):
+        with api.store.write() as conn:
+            projects.create_canary(conn, now_s=NOW_S)
+        for job in ("canary-1", "canary-2"):
+            assert (await canary.put(f"/api/v1/jobs/{job}", json=JOB)).status_code == 201
+            with api.store.write() as conn:
+                windows.save(conn, job_key(CANARY_PROJECT, job), window_record(slowdown=2.0))
+                hosts.add_to_run(conn, job_key(CANARY_PROJECT, job), 1, ["canary-host"])
+        with api.store.read() as conn:
+            assert CANARY_PROJECT not in projects.names(conn)
+            assert alert_rules.load_or_default(conn, CANARY_PROJECT, default_rules()) == ()
+        for path in ("jobs", "hosts", "alerts"):
+            assert (await api.client.get(f"/api/v1/{path}")).json()["items"] == []
+        assert "canary-" not in (await api.client.get("/api/v1/fleet")).text
+        shown = (await api.client.get("/metrics")).text
+        assert "paceline_gpus 0.0\n" in shown
+        assert "canary-" not in shown
+        await api.register("mine")
 
 
 def test_the_straggler_is_what_the_diagnosis_names_and_anything_else_is_missing():
