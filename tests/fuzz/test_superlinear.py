@@ -15,8 +15,6 @@ from tests.benchmarks.running import run_benchmark
 from tests.harness.fuzz.input_families import YAML, growth_exponent, reader_growth
 from tests.harness.fuzz.repeated_records import importer, record_families
 
-pytestmark = pytest.mark.nightly
-
 
 @pytest.mark.parametrize(
     ("costs_s", "exponent"),
@@ -30,6 +28,7 @@ def test_exponent_is_the_power_of_the_size(costs_s, exponent):
     assert growth_exponent(costs_s) == pytest.approx(exponent)
 
 
+@pytest.mark.nightly
 def test_nested_brackets_are_found_with_a_parser_that_follows_them():
     # What the rules were read with before: 100 kB of them took 46 s.
     def read(text):
@@ -41,6 +40,7 @@ def test_nested_brackets_are_found_with_a_parser_that_follows_them():
     assert found.exponent == pytest.approx(2, abs=0.6)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("family", YAML)
 def test_rules_take_time_in_proportion_to_their_size(family):
     def read(text):
@@ -50,6 +50,7 @@ def test_rules_take_time_in_proportion_to_their_size(family):
     assert not reader_growth(read, YAML[family], 8_000).is_wrong
 
 
+@pytest.mark.nightly
 def test_meta_files_take_time_in_proportion_to_their_size(tmp_path):
     path = tmp_path / "meta-a.yaml"
 
@@ -62,6 +63,7 @@ def test_meta_files_take_time_in_proportion_to_their_size(tmp_path):
     assert wrong == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [*FORMATS, *SCORE_FORMATS])
 def test_records_take_time_in_proportion_to_their_number(name, tmp_path):
     # A few of each format: the long form has all, and larger ones.
@@ -75,12 +77,14 @@ def test_records_take_time_in_proportion_to_their_number(name, tmp_path):
     assert taken  # what is refused at once costs nothing
 
 
+@pytest.mark.nightly
 def test_steps_that_never_end_are_not_cut_again_for_each_of_them(tmp_path):
     # Each message's spans were sorted with all that waited: 54, 132 and 369 ms for n, 2n and 4n.
     files = dict(record_families("otlp"))["rank1.pb steps without a number"]
     assert not reader_growth(importer("otlp", tmp_path), files, 20_000).is_wrong
 
 
+@pytest.mark.nightly
 def test_a_loop_over_all_rules_for_each_rule_is_found(monkeypatch):
     repeated_names = rule_text.repeated_names
 
@@ -97,6 +101,7 @@ def test_a_loop_over_all_rules_for_each_rule_is_found(monkeypatch):
     assert (result.exit_code, [*json.loads(result.stdout)["wrong"]]) == (1, [name])
 
 
+@pytest.mark.nightly
 def test_hostile_bodies_hold_up_no_other_request():
     result = run_benchmark(
         "superlinear", "--only", "check_rules application/json rules", "--no-files"
