@@ -17,13 +17,14 @@ from app.synth.schedules import SCHEDULES
 from app.synth.truth import step_times
 from tests.diagnosis.jobs import (
     NUM_STEPS,
+    case_of,
     diagnosed,
-    findings_of,
     made,
     only_finding,
     reason_against,
     window_of,
 )
+from tests.diagnosis.suspects import denied
 from tests.synth.faulty_jobs import costs_of
 
 
@@ -122,10 +123,14 @@ def test_one_light_stage_makes_no_other_long():
     assert diagnosed(window_of(made(costs=costs))).findings == ()
 
 
-def test_a_stage_slow_on_some_dp_ranks_is_not_long():
-    seen = diagnosed(window_of(made(*(SlowWorker(dp, 1, 1.2 + 0.2 * dp) for dp in range(3)))))
-    assert [found.cause for found in findings_of(seen)] == ["slow-worker"]
-    assert {each.dp_rank for each in findings_of(seen)[0].culprits} == {0, 1, 2}
+@pytest.mark.parametrize(("dp", "slowdowns"), [(4, (1.2, 1.4, 1.6)), (2, (1.0, 2.0))], ids=str)
+def test_a_stage_slow_on_some_dp_ranks_is_not_long(dp, slowdowns):
+    slow = [SlowWorker(at, 1, by) for at, by in enumerate(slowdowns) if by > 1]
+    window = window_of(made(*slow, dp=dp))
+    found = only_finding(diagnosed(window))
+    assert found.cause == "slow-worker"
+    assert {each.dp_rank for each in found.culprits} == {each.dp_rank for each in slow}
+    assert denied(stage_imbalance.StageImbalance(), case_of(window)).score < MIN_SCORE
 
 
 def test_ranks_slow_in_every_other_step_make_no_stage_long():
