@@ -1,17 +1,17 @@
 import itertools
-from dataclasses import replace
 
 import pytest
 
-from app.alerts.readings.facts import WindowFacts
 from app.alerts.rule import Rule
 from app.consumer.alert_state import ShardAlerts
 from app.errors import StoreUnavailable
 from app.store import jobs, projects, windows
 from app.store.alerting import alert_rules
 from app.store.database import Store
+from tests.alerts.alert_factories import facts, kinds
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW, UNEXPLAINED
 from tests.consumer.twin import slowdown_rules, step_batches
+from tests.store.factories import window
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def push(twin, steps):
 
 def events(twin):
     """Firing and resolved transitions, without pending ones."""
-    kinds = [row[0] for row in twin.rows("alert_events", "kind")]
-    return [kind for kind in kinds if kind in ("firing", "resolved")]
+    rows = twin.rows("alert_events", "kind")
+    return [kind for (kind,) in rows if kind in ("firing", "resolved")]
 
 
 def test_alert_fires_once_after_enough_consecutive_slow_windows(twin, push):
@@ -99,6 +99,21 @@ def test_windows_completed_after_the_end_raise_no_alert(twin, is_new_consumer):
     assert events(twin)[-1:] == ["firing"], "its next run is another matter"
 
 
+def test_late_batches_of_a_reopened_run_raise_no_alert(twin):
+    work = twin.shard_work()
+    twin.push("job", HEALTHY, 0, 1)
+    work.take(twin.entries())
+    twin.end("job")
+    for _ in range(3):
+        work.tick()
+    batches = [batch for step in (2, 3) for batch in step_batches(SLOW, step)]
+    for some in (batches[:3], batches[3:]):  # the first completes nothing, and reopens the run
+        twin.append("job", *some)
+        work.take(twin.entries())
+    assert twin.windows("state") == [("complete",)] * 2
+    assert twin.rows("alert_events") == []
+
+
 def test_new_run_resolves_an_alert_only_with_a_healthy_window(twin, push):
     push(SLOW, SLOW)
     twin.register("job", SIZES, "run-2")
@@ -139,6 +154,25 @@ def test_slow_window_count_and_alert_survive_a_consumer_restart(twin, push):
     twin.pass_time(60)
     twin.turns(twin.consumer("a-third"))
     assert events(twin) == ["firing", "resolved"]
+
+
+@pytest.mark.parametrize(
+    ("given", "changes"),
+    [
+        ({"state": "complete"}, []),
+        ({"state": "incomplete", "result": {"imputed": {"workers": [{"rank": 3}]}}}, []),
+        ({"state": "incomplete"}, ["pending"]),
+        ({"state": "open"}, ["pending"]),
+        ({"state": "complete", "verdict": None}, ["pending"]),
+    ],
+    ids=["complete", "imputed", "incomplete", "open", "without figures"],
+)
+def test_windows_that_rules_evaluated_are_not_counted_again_after_a_restart(twin, given, changes):
+    with twin.store.write() as conn:
+        for record in (window(0, state="complete"), window(8, **given)):
+            windows.save(conn, "job", record)
+    again = facts(1, slowdown=1.25)
+    assert kinds(ShardAlerts(twin.context, 0).window("job", again)) == changes
 
 
 def test_alert_groups_are_woken_in_the_transaction_of_the_change(twin):
@@ -211,7 +245,6 @@ def test_alert_of_a_removed_rule_resolves_in_the_next_tick(project_twin):
 def test_alerts_have_the_edited_labels_of_a_job_from_the_next_window_on(project_twin):
     twin, push = project_twin
     push(SLOW)
-    facts = slow_facts(twin, "1-0")
     shard_alerts = ShardAlerts(twin.context, 0)
     shard_alerts.load(JOB)
     with twin.store.write() as conn:
@@ -219,12 +252,6 @@ def test_alerts_have_the_edited_labels_of_a_job_from_the_next_window_on(project_
     set_project_rules(twin, Rule("mine", "slowdown", above=1.05, for_windows=1, for_s=0.0))
     assert shard_alerts.jobs_with_changed_rules().jobs == [JOB]
     shard_alerts.apply_rules(JOB)
-    [*_, change] = shard_alerts.window(JOB, replace(facts, window_id="1-2"))
+    [*_, change] = shard_alerts.window(JOB, facts(1, slowdown=1.25))
     assert change.state is not None
     assert change.state.labels["owner"] == "vision"
-
-
-def slow_facts(twin, window_id):
-    with twin.store.read() as conn:
-        result = windows.get(conn, JOB, window_id)
-    return WindowFacts(window_id, "complete", "ok", result, num_gpus=4)

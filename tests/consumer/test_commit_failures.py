@@ -113,7 +113,7 @@ def test_hosts_are_saved_after_a_commit_failed_for_another_job(twin):
     assert ("job",) in twin.rows("hosts", "job_id")
 
 
-def test_job_with_unreadable_state_blocks_no_other_job(twin):
+def test_job_with_unreadable_state_blocks_no_other_job_and_delays_no_end(twin):
     for job_id in ("broken", "job"):
         twin.push(job_id, HEALTHY, 0)
     twin.turns(twin.consumer())
@@ -121,10 +121,15 @@ def test_job_with_unreadable_state_blocks_no_other_job(twin):
         conn.execute(update(cursors).where(cursors.c.job_id == "broken").values(blob=b"\xc1"))
     for job_id in ("broken", "job"):
         twin.push(job_id, HEALTHY, 1, 2)
-    twin.turns(twin.consumer())
+    consumer = twin.consumer()
+    twin.turns(consumer)
     assert windows_of(twin, "job") == [("complete", 3)]
     assert windows_of(twin, "broken") == [("open", 1)]
     assert twin.queue.reader.backlog(0) == 2 * SIZES.num_workers
+    for job_id in ("broken", "job"):
+        twin.end(job_id)
+    twin.turns(consumer, num_turns=5)
+    assert twin.rows("runs", "job_id", "is_closed") == [("broken", False), ("job", True)]
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ def run_for(twin, consumer, seconds, *batches):
     twin.turns(consumer, num_turns=2, each_s=6.0)
 
 
-def test_silent_rank_is_saved_and_announced(busy):
+def test_silent_rank_is_saved_announced_and_recovers_with_its_next_batch(busy):
     twin, consumer = busy
     silent, *others = step_batches(HEALTHY, 1)
     for _ in range(3):
@@ -136,6 +136,9 @@ def test_silent_rank_is_saved_and_announced(busy):
     assert since_s == pytest.approx(1.7e9, abs=15.0)  # first batch of the job
     assert stalled_s is None
     assert {"event": "job", "job_id": "job"} in twin.announced.messages
+    run_for(twin, consumer, 20, silent)
+    twin.turns(consumer, each_s=6.0)
+    assert saved_silence(twin) == (None, None, None)
 
 
 def test_worker_of_a_silent_rank_is_known_in_any_rank_order(make_twin):
