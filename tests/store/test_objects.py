@@ -231,6 +231,23 @@ def test_window_revised_during_its_move_keeps_its_new_operations(store, bucket):
     assert read(store, bucket) == in_database(store) == b"later"
 
 
+def test_object_of_a_window_that_retention_reaches_during_its_move_is_deleted(
+    store, bucket, objects
+):
+    class Slow:
+        def put(self, name, data):
+            sweep(store, raw_days=14)
+            assert moves.delete_some(store, bucket) == 0  # by another process
+            bucket.put(name, data)
+
+    save(store, age_s=20 * DAY_S)
+    slow: Any = Slow()
+    assert moves.move_one(store, slow, after_s=3600.0)
+    assert (read(store, bucket), len(objects())) == (None, 1)
+    assert moves.delete_some(store, bucket) == 1
+    assert (objects(), rows(store)) == ([], [])
+
+
 def test_bucket_that_is_away_says_so_within_seconds_and_the_mover_waits_longer(store):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -1,11 +1,14 @@
 """Stored state of the whole service and of a job's condition."""
 
+from dataclasses import replace
+
 import pytest
 
-from app.store import jobs, runs, service_state, shards
+from app.store import dead_letters, jobs, runs, service_state, shards
 from app.store.alerting import outbox, receivers
 from app.store.runs import IngestCounts
 from tests.store.factories import add_message, register, webhook_receiver
+from tests.store.test_dead_letters import LETTER
 
 
 @pytest.fixture
@@ -39,6 +42,15 @@ def test_outbox_age_is_that_of_the_oldest_due_message(store, state):
         [delivery, *_] = outbox.claim(conn, now_s=90.0, lease_s=30.0, limit=1)
         outbox.mark_delivered(conn, delivery, now_s=91.0)
     assert (state().outbox_due, state().outbox_oldest_s) == (1, 20.0)
+
+
+def test_settled_dead_letters_are_not_counted(store, state):
+    with store.write() as conn:
+        dead_letters.add(conn, [LETTER, replace(LETTER, entry_id="2-0")])
+    assert state().dead_letters == 2
+    with store.write() as conn:
+        dead_letters.mark(conn, 1, "dropped", now_s=99.0)
+    assert state().dead_letters == 1
 
 
 def test_job_has_its_silent_ranks_and_counts(store):

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 
 from app.diagnosis.job_history import History
 from app.diagnosis.thinned_result import thinned_result
@@ -381,6 +381,26 @@ def test_objects_of_windows_that_became_part_of_another_are_deleted(store, bucke
     assert delete_all(store, bucket) == 0
     assert sorted(bucket.objects) == [f"{JOB}/1-12-1.pw", f"{JOB}/1-4-1.pw"]
     assert operations(store, bucket, "1-8") == b"slow"
+
+
+@pytest.mark.parametrize("how", ["retention", "deleted"])
+def test_the_object_of_an_hour_goes_with_it(store, bucket, results, how):
+    fill(store, results, days=5, num_windows=3, every_s=900.0)
+    move(store, bucket)
+    thin(store, AGES, KEEP_LONG)
+    moves.delete_some(store, bucket)
+    if how == "retention":
+        # The hour is as old as its last window, that of the operations is older.
+        days = (time.time() - hour_ago(5) - 1800.0) / DAY_S
+        thin(store, AGES, replace(KEEP_LONG, raw_days=days + 600.0 / DAY_S))
+        assert operations(store, bucket, "1-0") == b"slow"
+        thin(store, AGES, replace(KEEP_LONG, raw_days=days - 600.0 / DAY_S))
+    else:
+        with store.write() as conn:
+            conn.execute(delete(at.window_losses))
+            conn.execute(delete(at.windows).where(at.windows.c.first_step == 0))
+    assert delete_all(store, bucket) == 1
+    assert bucket.objects == {}
 
 
 def test_a_window_that_becomes_part_of_an_hour_while_it_moves_loses_nothing(store, bucket, results):
