@@ -36,14 +36,18 @@ serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
 test: $(VENV)/.test-stamp ## what protects a change, and what CI runs: lint, types, imports, tests
 	@# At the same time, as none of them keeps more than one core busy.
 	@$(MAKE) --no-print-directory --output-sync=target -j packages lint
-	$(PYTEST) --cost-budgets $(PYTEST_ARGS)
+	$(PYTEST) --whole test $(PYTEST_ARGS)
 
 nightly: $(VENV)/.test-stamp ## the rest: long faults, fuzzers, trainings, every look and database, all examples
 	@$(MAKE) --no-print-directory packages
-	$(BIN)/python -m pytest -m nightly $(ALONE) $(PYTEST_ARGS)
-	$(PYTEST) -m "nightly or hypothesis" --hypothesis-profile=nightly $(patsubst %,--ignore=%,$(ALONE)) $(PYTEST_ARGS)
+	@# All of it, whatever fails: one red test at the beginning is not to hide the night.
+	@status=0; set -x; \
+	$(BIN)/python -m pytest -m nightly $(ALONE) $(PYTEST_ARGS) || status=1; \
+	$(PYTEST) -m "nightly or hypothesis" --hypothesis-profile=nightly --whole night \
+	    $(patsubst %,--ignore=%,$(ALONE)) $(PYTEST_ARGS) || status=1; \
+	exit $$status
 
-costs: ## tests/costs.tsv from the last whole run of `make test`: seconds of CPU and of waiting, by file
+costs: ## .ci/test_costs.tsv from the last whole runs: seconds of CPU and of waiting by file, and at night
 	$(BIN)/python -m tests.costs
 
 quick: $(VENV)/.test-stamp ## the inner loop: no server, browser or oracle; mypy stays in memory as a daemon
@@ -97,4 +101,4 @@ lock:
 	    --no-annotate --no-emit-index-url --no-emit-find-links -q pyproject.toml -o requirements.lock
 
 clean:
-	rm -rf $(VENV) .artefacts .ruff_cache .pytest_cache .coverage .coverage.*
+	rm -rf $(VENV) .artefacts .mypy_cache .ruff_cache .pytest_cache .coverage .coverage.*

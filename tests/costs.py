@@ -1,10 +1,11 @@
 """What tests cost: CPU seconds of each file and of the servers that it starts, and its waits.
 
 A pytest plugin (`-p tests.costs` in pyproject.toml). Each worker measures its own tests, the
-controller adds up and prints the ten largest files. With `--cost-budgets`, for a whole run, it
-writes all to `.artefacts/test-costs.json`, and the run fails where a folder takes half more CPU
-than `cost_budgets.toml` gives it, or all tests together wait longer than that file allows. `make
-costs` writes the measured table, `tests/costs.tsv`, by which `schedule.py` orders the files.
+controller adds up and prints the ten largest files. `--whole test`, of `make test`, fails a run in
+which a folder takes half more CPU than `.ci/cost_budgets.toml` gives it, or in which all tests
+together wait longer than that file allows. It and `--whole night` keep what a whole run that
+passed has cost in `.artefacts/`; from that `make costs` writes `.ci/test_costs.tsv`, by which
+`schedule.py` orders the files.
 """
 
 import ctypes
@@ -20,9 +21,11 @@ from typing import Any
 
 import pytest
 
-TABLE = Path(__file__).with_name("costs.tsv")
-BUDGETS = Path(__file__).with_name("cost_budgets.toml")
-MEASURED = Path(__file__).parents[1] / ".artefacts" / "test-costs.json"
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / ".ci" / "test_costs.tsv"
+BUDGETS = ROOT / ".ci" / "cost_budgets.toml"
+ARTEFACTS = ROOT / ".artefacts"
+WHOLE_RUNS = ("test", "night")
 ALLOWED_EXCESS = 1.5  # of a folder's budget: CPU seconds differ by as much beside other processes
 _NUM_PRINTED = 10
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -124,10 +127,11 @@ class Measuring:
 class Reporting:
     """Adds up what the workers measured; prints, writes and judges it at the end."""
 
-    def __init__(self, measuring: Measuring, *, judges: bool) -> None:
+    def __init__(self, measuring: Measuring, whole: str | None) -> None:
         self._by_file = measuring.by_file
-        self._judges = judges
-        self._speed = machine_speed() if judges else 1.0
+        self._whole = whole
+        self._judges = whole == "test"
+        self._speed = machine_speed() if self._judges else 1.0
         self._complaints: list[str] = []
 
     @pytest.hookimpl(optionalhook=True)
@@ -138,17 +142,20 @@ class Reporting:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write what a whole run measured, and fail it where it is over a budget."""
-        if self._judges:
-            MEASURED.parent.mkdir(exist_ok=True)
+        """Keep what a whole run measured, and fail it where it is over a budget."""
+        if self._whole is not None and is_whole(session):
+            ARTEFACTS.mkdir(exist_ok=True)
             rows = {path: astuple(cost) for path, cost in sorted(self._by_file.items())}
-            MEASURED.write_text(json.dumps(rows, indent=0) + "\n")
+            kept_in(self._whole).write_text(json.dumps(rows, indent=0) + "\n")
+        if self._judges:
             self._complaints = over_budget(self._by_file, read_budgets(), self._speed)
             if self._complaints and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """The ten largest files, the sums, and every budget that is exceeded."""
+        for complaint in self._complaints:
+            terminalreporter.write_line(f"OVER BUDGET: {complaint}", red=True)
         largest = sorted(self._by_file.items(), key=lambda row: -row[1].cpu_s)[:_NUM_PRINTED]
         if len(largest) < _NUM_PRINTED:
             return  # someone runs a few files
@@ -160,8 +167,18 @@ class Reporting:
             total.add(cost)
         speed = f"; this machine's speed: {self._speed:.2f}" if self._judges else ""
         terminalreporter.write_line(f"{total.cpu_s:7.1f} {total.wait_s:7.1f}  all tests{speed}")
-        for complaint in self._complaints:
-            terminalreporter.write_line(f"OVER BUDGET: {complaint}", red=True)
+
+
+def is_whole(session: pytest.Session) -> bool:
+    """Whether all tests have run and passed: none was left out by an argument."""
+    config = session.config
+    is_all = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    return is_all and session.exitstatus == pytest.ExitCode.OK
+
+
+def kept_in(whole: str) -> Path:
+    """Where the costs of such a whole run are kept."""
+    return ARTEFACTS / f"costs-{whole}.json"
 
 
 @dataclass(frozen=True)
@@ -186,7 +203,7 @@ def over_budget(by_file: Mapping[str, Cost], budgets: Budgets, speed: float) -> 
     found = []
     for folder, cpu_s in sorted(folders.items()):
         if folder not in budgets.cpu_s:
-            found.append(f"{folder} has no budget in tests/{BUDGETS.name}; it took {cpu_s:.1f} s")
+            found.append(f"{folder} has no budget in .ci/{BUDGETS.name}; it took {cpu_s:.1f} s")
         elif cpu_s > (allowed_s := ALLOWED_EXCESS * budgets.cpu_s[folder] / speed):
             found.append(
                 f"{folder} took {cpu_s:.1f} s of CPU: its budget is {budgets.cpu_s[folder]:.0f} s, "
@@ -226,7 +243,9 @@ def _loop_s() -> float:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Only a whole run can be held against budgets."""
     parser.addoption(
-        "--cost-budgets", action="store_true", help="fail where tests cost more than their budget"
+        "--whole",
+        choices=WHOLE_RUNS,
+        help="keep what tests cost; `test`: fail where they cost more than their budget",
     )
 
 
@@ -234,16 +253,47 @@ def pytest_configure(config: pytest.Config) -> None:
     """Measure in every process that runs tests; report in the one that people see."""
     config.pluginmanager.register(measuring := Measuring(), "costs-measuring")
     if not hasattr(config, "workerinput"):
-        reporting = Reporting(measuring, judges=config.getoption("cost_budgets"))
+        reporting = Reporting(measuring, config.getoption("whole"))
         config.pluginmanager.register(reporting, "costs-reporting")
 
 
+def read_table() -> dict[str, list[str]]:
+    """Rows of the committed table by file: CPU seconds, seconds of waiting, seconds at night."""
+    rows = (line.split("\t") for line in TABLE.read_text().splitlines()[1:])
+    return {path: values for path, *values in rows if (ROOT / path).exists()}
+
+
 def write_table() -> None:
-    """Write `costs.tsv` from the last run's figures, the largest files first."""
-    rows = {path: Cost(*values) for path, values in json.loads(MEASURED.read_text()).items()}
-    rows = dict(sorted(rows.items(), key=lambda row: (-row[1].cpu_s - row[1].wait_s, row[0])))
-    lines = [f"{path}\t{cost.cpu_s:.1f}\t{cost.wait_s:.1f}\n" for path, cost in rows.items()]
-    TABLE.write_text("file\tcpu_s\twait_s\n" + "".join(lines))
+    """Write the table from the last whole runs, the largest files first.
+
+    Where one has not run here, its column stays as it was.
+
+    Raises:
+        SystemExit: none has.
+    """
+    measured = {
+        whole: {
+            path: Cost(*values) for path, values in json.loads(kept_in(whole).read_text()).items()
+        }
+        for whole in WHOLE_RUNS
+        if kept_in(whole).exists()
+    }
+    if not measured:
+        raise SystemExit("costs: run `make test` first; nothing was measured here")
+    known = read_table()
+    rows: dict[str, list[str]] = {}
+    for path in sorted({*known, *(path for costs in measured.values() for path in costs)}):
+        cpu_s, wait_s, night_s = known.get(path, ["", "", ""])
+        if "test" in measured:
+            cost = measured["test"].get(path)
+            cpu_s, wait_s = (f"{cost.cpu_s:.1f}", f"{cost.wait_s:.1f}") if cost else ("", "")
+        if "night" in measured:
+            cost = measured["night"].get(path)
+            night_s = f"{cost.cpu_s + cost.wait_s:.1f}" if cost else ""
+        rows[path] = [cpu_s, wait_s, night_s]
+    order = sorted(rows, key=lambda path: -sum(float(value or 0.0) for value in rows[path][:2]))
+    lines = ["\t".join([path, *rows[path]]) + "\n" for path in order]
+    TABLE.write_text("file\tcpu_s\twait_s\tnight_s\n" + "".join(lines))
 
 
 if __name__ == "__main__":

@@ -9,19 +9,17 @@ which pytest 9.2 does not let it change.)
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from typing_extensions import override
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.costs import TABLE
+from tests.costs import ROOT, read_table
 
-ROOT = Path(__file__).parents[1]
 # More browsers, or stacks of processes, would take the processors from the tests.
 _TOGETHER = ("tests/browser/", "tests/faults/")
-_UNKNOWN_S = 2.0  # of a file that is not yet in the table
+_UNKNOWN_S = 2.0  # of a file whose cost is not in the table
 
 
 @cache
@@ -34,10 +32,10 @@ def group_of(path: str) -> str:
     return f"{folder}stocked" if "stocked" in (ROOT / path).read_text() else folder
 
 
-def costs_of_files() -> dict[str, float]:
-    """Seconds of each file when `make costs` last ran: computing and waiting."""
-    rows = [line.split("\t") for line in TABLE.read_text().splitlines()[1:]]
-    return {path: float(cpu_s) + float(wait_s) for path, cpu_s, wait_s in rows}
+def costs_of_files(*, at_night: bool) -> dict[str, float]:
+    """Seconds of each file that is in the table: computing and waiting."""
+    values = {path: row[2:] if at_night else row[:2] for path, row in read_table().items()}
+    return {path: sum(map(float, row)) for path, row in values.items() if all(row)}
 
 
 def longest_first(
@@ -75,4 +73,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Sort the tests in every worker alike."""
     if hasattr(config, "workerinput"):
         paths = [item.nodeid.partition("::")[0] for item in items]
-        items[:] = [items[at] for at in longest_first(paths, costs_of_files())]
+        costs = costs_of_files(at_night=config.getoption("whole") == "night")
+        items[:] = [items[at] for at in longest_first(paths, costs)]
