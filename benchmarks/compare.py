@@ -6,8 +6,11 @@ with its own code, its own benchmarks and its own packages. A pair gives a ratio
 the middle half of the ratios lies close together.
 """
 
+import fcntl
 import json
 import os
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,6 +28,7 @@ from rich.table import Table
 
 from app.cli.terminal import stderr_console
 from app.errors import InvalidRequest
+from benchmarks.measuring import process_group
 
 ROOT = Path(__file__).parents[1]
 # Outside of the working tree, whose linters would read it; other clones of this user's use it, too.
@@ -36,7 +40,8 @@ SLOWER = 1.03
 # Quartiles of one machine's pairs lie 1 to 3 % off their median: that of so many is known to 1 %.
 MIN_PAIRS, MAX_PAIRS = 9, 30
 CLOSE = 0.03  # distance of a quartile from the median, as a share of it, that needs no more pairs
-EXIT_SLOWER = 1
+EXIT_SLOWER, EXIT_FAILED = 1, 2
+LIMIT_S = 600.0  # of one run; the longest takes half a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +63,29 @@ CPU = Figure("cpu_s", is_judged=False)  # of the whole process and its servers, 
 
 @dataclass(frozen=True, slots=True)
 class Comparable:
-    """A benchmark that both trees have, its arguments, and the figures that are compared."""
+    """A benchmark that both trees have, its arguments, and the figures that are compared.
 
+    `source` is what counts and times, from the root: each tree runs its own.
+    """
+
+    source: str
     arguments: tuple[str, ...]
     figures: tuple[Figure, ...]
 
 
 COMPARABLE: Mapping[str, Comparable] = {
-    "analyze": Comparable(("analyze", str(TRACE), "--repeats", "15"), (Figure("total_s"),)),
+    "analyze": Comparable(
+        "benchmarks/analysis.py",
+        ("analyze", str(TRACE), "--repeats", "15"),
+        (Figure("total_s"),),
+    ),
     "analyze-large": Comparable(
+        "benchmarks/analysis.py",
         ("analyze", "--synthetic", "dp=1024,pp=16,microbatches=64,steps=2", "--repeats", "3"),
         (Figure("total_s"), Figure("peak_rss_bytes")),
     ),
     "client": Comparable(
+        "benchmarks/recording",
         ("client", "--ops", "40000", "--steps", "4"),
         (
             Figure("record_p50_us"),
@@ -79,20 +94,31 @@ COMPARABLE: Mapping[str, Comparable] = {
             Figure("http_bytes_per_op"),
         ),
     ),
-    "first": Comparable(("first", str(TRACE), "--repeats", "3"), (Figure("first_analysis_s"),)),
+    "first": Comparable(
+        "benchmarks/analysis.py",
+        ("first", str(TRACE), "--repeats", "3"),
+        (Figure("first_analysis_s"),),
+    ),
     "ingest": Comparable(
+        "benchmarks/service/ingest.py",
         ("ingest", "--batch-rows", "10000", "--seconds", "3"),
         (Figure("rows_per_s", higher_is_better=True), Figure("ack_p50_ms", is_judged=False)),
     ),
     "pipeline": Comparable(
+        "benchmarks/service/pipeline.py",
         ("pipeline", "--synthetic", "dp=32,pp=8,microbatches=32,steps=64", "--paced-steps", "0"),
         (Figure("rows_per_s", higher_is_better=True),),
     ),
 }
 
 
-class NotComparable(InvalidRequest):
-    """A benchmark does not run in one of the trees."""
+class NotMeasured(InvalidRequest):
+    """A benchmark does not run in a tree."""
+
+    def __init__(self, directory: Path, reason: str) -> None:
+        self.is_here = directory == ROOT
+        where = "the working tree" if self.is_here else directory.name
+        super().__init__(f"in {where}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,42 +132,62 @@ class Tree:
         """What the tree's own benchmark prints; the CPU seconds of all its processes.
 
         Raises:
-            NotComparable: it has no such benchmark, or the run failed.
+            NotMeasured: it has no such benchmark, or the run failed.
         """
-        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-            process = subprocess.Popen(
-                [str(self.python), *self._spelling(), *benchmark.arguments],
+        command = [str(self.python), *self._spelling(), *benchmark.arguments]
+        with (
+            tempfile.TemporaryFile("w+") as output,
+            tempfile.TemporaryFile("w+") as errors,
+            process_group(
+                command,
+                LIMIT_S,
                 cwd=self.directory,
                 env=_environment(),
                 stdout=output,
                 stderr=errors,
-            )
+            ) as process,
+        ):
             # Servers that the benchmark started and waited for count, too.
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             output.seek(0)
             errors.seek(0)
             if process.returncode:
-                raise NotComparable(_last_line(errors.read()))
+                raise NotMeasured(self.directory, _why(process.returncode, errors.read()))
             printed = output.read()
-        found = json.loads(printed.splitlines()[-1])
-        missing = [figure.key for figure in benchmark.figures if figure.key not in found]
-        if missing:
-            raise NotComparable(f"it prints no {', '.join(missing)}")
-        figures = {figure.key: float(found[figure.key]) for figure in benchmark.figures}
+        try:
+            found = json.loads(printed.splitlines()[-1])
+            figures = {figure.key: float(found[figure.key]) for figure in benchmark.figures}
+        except KeyError as error:
+            raise NotMeasured(self.directory, f"it prints no {error.args[0]}") from error
+        except (LookupError, TypeError, ValueError) as error:
+            raise NotMeasured(self.directory, "it prints no line of figures") from error
         return figures | {CPU.key: usage.ru_utime + usage.ru_stime}
+
+    def has_same(self, other: "Tree", source: str) -> bool:
+        """Whether both trees have the same text of a file, or of a folder's files."""
+        return _texts(self.directory / source) == _texts(other.directory / source)
 
     def _spelling(self) -> tuple[str, ...]:
         if (self.directory / "benchmarks" / "__main__.py").exists():
             return ("-m", "benchmarks")
         if (self.directory / "app" / "cli" / "bench").exists():
             return ("-m", "app.cli", "bench")
-        raise NotComparable("it has no benchmarks")
+        raise NotMeasured(self.directory, "it has no benchmarks")
+
+
+def _texts(path: Path) -> dict[str, bytes]:
+    files = [path] if path.is_file() else sorted(path.glob("*.py"))
+    return {file.name: file.read_bytes() for file in files}
 
 
 def _environment() -> dict[str, str]:
     """Ours, without what would make one tree import the other one's modules."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def _why(status: int, errors: str) -> str:
+    return f"more than {LIMIT_S:.0f} s" if status == -signal.SIGKILL else _last_line(errors)
 
 
 def _last_line(text: str) -> str:
@@ -158,11 +204,20 @@ def built(revision: str) -> Tree:
     commit = _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if not commit:
         raise InvalidRequest(f"{revision!r} is no commit of this repository: try `git log`")
-    directory = BUILT / commit[:12]
+    version = f"py{sys.version_info.major}{sys.version_info.minor}"
+    directory = BUILT / f"{commit[:12]}-{version}"
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory.parent / f"{directory.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another clone may be installing it
+        return _installed(commit, directory)
+
+
+def _installed(commit: str, directory: Path) -> Tree:
     tree = Tree(directory, directory / ".venv" / "bin" / "python")
     if (directory / ".venv" / ".run-stamp").exists():
         return tree
-    directory.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(directory)  # half of it, where an earlier run was ended
+    directory.mkdir()
     with tempfile.TemporaryFile() as packed:
         subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=packed, check=True)  # noqa: S607
         packed.seek(0)
@@ -170,7 +225,7 @@ def built(revision: str) -> Tree:
             archive.extractall(directory, filter="data")
     installer = directory / ".ci" / "bootstrap"
     if not installer.exists():
-        raise InvalidRequest(f"{revision} has no .ci/bootstrap, so it cannot be installed here")
+        raise InvalidRequest(f"{commit} has no .ci/bootstrap, so it cannot be installed here")
     environment = _environment() | {"PYTHON": sys.executable}
     done = subprocess.run(
         [str(installer), ".venv", "run"],
@@ -181,7 +236,7 @@ def built(revision: str) -> Tree:
         check=False,
     )
     if done.returncode:
-        raise InvalidRequest(f"{revision} cannot be installed: {_last_line(done.stderr)}")
+        raise InvalidRequest(f"{commit} cannot be installed: {_last_line(done.stderr)}")
     return tree
 
 
@@ -244,7 +299,7 @@ def pairs_of(
     """The ratios after each pair, until they lie close together; one pair before is not counted.
 
     Raises:
-        NotComparable: one of the trees cannot run it.
+        NotMeasured: one of the trees cannot run it.
     """
     ratios = {figure.key: Ratios(figure, [], []) for figure in (*benchmark.figures, CPU)}
     for number in range(-1, max_pairs):
@@ -272,13 +327,17 @@ def compare(
     """Build REV beside the working tree, run both in alternation, and say what became slower.
 
     A ratio above 1 means that the working tree is slower, or sends more. It is slower where the
-    median is above 1.03 and the lower quartile above 1; the exit status is 1 then.
+    median is above 1.03 and the lower quartile above 1; the exit status is 1 then. It is 2 where
+    nothing was compared, or a benchmark fails in the working tree.
 
     Example: python -m benchmarks compare HEAD~1 --only analyze
     """
     names = only or list(COMPARABLE)
     if unknown := sorted(set(names) - set(COMPARABLE)):
         raise InvalidRequest(f"--only: no {unknown[0]!r} among {', '.join(COMPARABLE)}")
+    if not TRACE.exists() and {"analyze", "first"} & set(names):
+        raise InvalidRequest(f"{TRACE.resolve()} is not there: it is measured; see --only")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends what it started
     console = stderr_console()
     with console.status(f"installing {revision}; a minute or three the first time"):
         old, new = built(revision), Tree(ROOT, Path(sys.executable))
@@ -292,12 +351,17 @@ def compare(
         for name, result in found.items()
         if any(figure["slower"] for figure in result.get("figures", {}).values())
     ]
+    if any(result.get("fails_here") for result in found.values()) or not any(
+        "figures" in result for result in found.values()
+    ):
+        raise typer.Exit(EXIT_FAILED)
     if slower:
         raise typer.Exit(EXIT_SLOWER)
 
 
 def _compared(console: Console, name: str, new: Tree, old: Tree, pairs: int) -> dict[str, Any]:
     benchmark, ratios, num_pairs = COMPARABLE[name], {}, 0
+    notes: dict[str, Any] = {"same_benchmark": new.has_same(old, benchmark.source)}
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(f"{name}: first pair, not counted")
@@ -306,15 +370,21 @@ def _compared(console: Console, name: str, new: Tree, old: Tree, pairs: int) -> 
                 num_pairs += 1
                 _, middle, _ = ratios[benchmark.figures[0].key].quartiles
                 progress.update(task, description=f"{name}: pair {num_pairs}, ratio {middle:.3f}")
-        except NotComparable as reason:
-            return {"not_comparable": str(reason)}
-    return {"pairs": num_pairs, "figures": {key: both.as_json() for key, both in ratios.items()}}
+        except NotMeasured as reason:
+            notes |= {"not_comparable": str(reason), "fails_here": reason.is_here}
+    if num_pairs < MIN_PAIRS and "not_comparable" in notes:
+        return notes
+    figures = {key: both.as_json() for key, both in ratios.items()}
+    return {"pairs": num_pairs, "figures": figures, **notes}
 
 
 def _show(console: Console, name: str, result: Mapping[str, Any]) -> None:
     if reason := result.get("not_comparable"):
         console.print(f"{name}: not comparable: {reason}", markup=False)
+    if "figures" not in result:
         return
+    if not result["same_benchmark"]:
+        console.print(f"{name}: the commit has another benchmark; it may count other things")
     table = Table(title=f"{name}, {result['pairs']} pairs", title_justify="left", box=None)
     for heading in ("figure", "working tree", "commit", "ratio", "quartiles", ""):
         table.add_column(heading, justify="left" if heading in ("figure", "") else "right")

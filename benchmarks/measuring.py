@@ -1,12 +1,16 @@
 """What benchmarks share: timings, memory, simulated jobs in memory, a pool of processes."""
 
 import multiprocessing
+import os
 import resource
+import signal
 import statistics
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,6 +52,31 @@ class Timings:
     def medians(self) -> dict[str, float]:
         """The median of each name, in the order of first use."""
         return {name: statistics.median(seconds) for name, seconds in self._seconds.items()}
+
+
+@contextmanager
+def process_group(
+    command: Sequence[str], limit_s: float, **options: Any
+) -> Iterator[subprocess.Popen[Any]]:
+    """A process that ends, with all that it has started, after `limit_s` or with the block.
+
+    Also where the block ends by an interrupt: `options` are those of Popen.
+    """
+    process = subprocess.Popen(command, start_new_session=True, **options)
+
+    def end() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(limit_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield process
+    finally:
+        timer.cancel()
+        end()
+        process.wait()
 
 
 def array_to_copy() -> Any:

@@ -13,7 +13,7 @@ from benchmarks.compare import (
     MIN_PAIRS,
     Comparable,
     Figure,
-    NotComparable,
+    NotMeasured,
     Ratios,
     Tree,
     pairs_of,
@@ -21,7 +21,7 @@ from benchmarks.compare import (
 
 TIME = Figure("total_s")
 RATE = Figure("rows_per_s", higher_is_better=True)
-TOTAL = Comparable(("analyze",), (TIME,))
+TOTAL = Comparable("benchmarks/analysis.py", ("analyze",), (TIME,))
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def test_the_first_pair_is_not_counted():
 
 
 def test_a_checkout_without_benchmarks_is_not_comparable(tmp_path):
-    with pytest.raises(NotComparable, match="it has no benchmarks"):
+    with pytest.raises(NotMeasured, match="it has no benchmarks"):
         Tree(tmp_path, Path(sys.executable)).measure(TOTAL)
 
 
@@ -93,8 +93,8 @@ def test_a_benchmark_that_fails_or_prints_no_such_figure_is_not_comparable(tmp_p
     main.write_text("print('{\"total_s\": 2.0}')")
     assert tree.measure(TOTAL)["total_s"] == 2.0
     assert tree.measure(TOTAL)["cpu_s"] > 0
-    with pytest.raises(NotComparable, match="prints no rows_per_s"):
-        tree.measure(Comparable(("analyze",), (RATE,)))
+    with pytest.raises(NotMeasured, match="prints no rows_per_s"):
+        tree.measure(Comparable("", ("analyze",), (RATE,)))
     main.write_text("raise SystemExit('no such option')")
-    with pytest.raises(NotComparable, match="no such option"):
+    with pytest.raises(NotMeasured, match="no such option"):
         tree.measure(TOTAL)
