@@ -1,8 +1,9 @@
 """`planted`: are faults found that are put into the code one at a time?
 
-tests/planted_faults.toml lists the faults. Each goes into a copy of a commit, and the tests of its
+planted_faults.toml lists the faults. Each goes into a copy of a commit, and the tests of its
 package run there with `-x`, as `make test` selects them. Tests that fail without a fault judge
-none. With `--append` a later run of the same commit goes on where this one has ended.
+none, nor does a test that also fails when it is run again without it. With `--append` a later run
+of the same commit goes on where this one has ended.
 """
 
 import io
@@ -24,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Lock
+from threading import Lock, RLock
 from typing import Annotated, Any, Literal
 
 import typer
@@ -32,11 +33,12 @@ import typer
 from app.errors import InvalidRequest
 
 ROOT = Path(__file__).parents[1]
-FAULTS = ROOT / "tests" / "planted_faults.toml"
+FAULTS = Path(__file__).with_name("planted_faults.toml")
 # "unjudged": the tests fail without the fault; "absent": the commit has no such text.
 Outcome = Literal["passed", "found", "missed", "timed out", "unjudged", "absent"]
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
-_NOT_RUN = {3, 4, 5}  # exit statuses of pytest: its own error, wrong arguments, no tests
+# Exit statuses of pytest: some test failed; interrupted, its own error, wrong arguments, no tests.
+_FAILS, _NOT_RUN = 1, {2, 3, 4, 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ def planted(
     """
     revision = _git("rev-parse", "--verify", f"{rev}^{{commit}}").decode().strip()
     faults = [fault for fault in read_faults() if only in fault.name]
-    log = ResultLog(revision, append)
+    log, runs = ResultLog(revision, append), RunningTests()
+    for number in (signal.SIGINT, signal.SIGTERM):  # no exception: it might leave a lock held
+        signal.signal(number, lambda *_: runs.stop())
     groups: dict[str, list[Fault]] = defaultdict(list)
     for fault in faults:
         tests = f"tests/{Path(fault.file).parts[0]}" if whole else fault.tests
@@ -106,15 +110,18 @@ def planted(
             copy = copies.get()
             try:
                 unplanted = log.known.get(("", tests)) or log.add(
-                    run_tests(copy, Result(revision, "", tests), 4 * limit_s)  # all, not up to one
+                    run_tests(runs, copy, Result(revision, "", tests), 4 * limit_s)  # to the end
                 )
                 for fault in groups[tests]:
-                    log.add(judge_fault(copy, fault, unplanted, limit_s))
+                    if not runs.are_stopped:
+                        log.add(judge_fault(runs, copy, fault, unplanted, limit_s))
             finally:
                 copies.put(copy)
 
         with ThreadPoolExecutor(parallel) as pool:
             list(pool.map(judge, groups))
+    if runs.are_stopped:
+        raise typer.Exit(128 + signal.SIGINT)
     typer.echo(json.dumps(summary(revision, faults, log)))
 
 
@@ -156,7 +163,51 @@ class ResultLog:
         return result
 
 
-def judge_fault(copy: Path, fault: Fault, unplanted: Result, limit_s: float) -> Result:
+class RunningTests:
+    """Tests that run, in several threads, until they are stopped; then no others begin."""
+
+    def __init__(self) -> None:
+        self.are_stopped = False
+        self._pids: set[int] = set()
+        self._lock = RLock()  # a signal may come while this thread holds it
+
+    def run(self, copy: Path, tests: Sequence[str], limit_s: float) -> tuple[int | None, str]:
+        """Pytest's exit status, None where the time was over, and what it printed."""
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        env, status = _environment(copy), None
+        with tempfile.TemporaryFile("w+") as output:
+            with self._lock:
+                if self.are_stopped:
+                    return -signal.SIGKILL, ""
+                process = subprocess.Popen(
+                    command, cwd=copy, env=env, stdout=output, stderr=output, start_new_session=True
+                )
+                self._pids.add(process.pid)
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(limit_s)
+            with self._lock:
+                self._pids.remove(process.pid)
+            _kill_group(process.pid)
+            process.wait()
+            output.seek(0)
+            return status, output.read()
+
+    def stop(self) -> None:
+        """End all of them, with what they have started."""
+        with self._lock:
+            self.are_stopped = True
+            for pid in self._pids:
+                _kill_group(pid)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def judge_fault(
+    runs: RunningTests, copy: Path, fault: Fault, unplanted: Result, limit_s: float
+) -> Result:
     """Whether the tests find the fault, after their run without it in the same commit."""
     path = copy / "app" / fault.file
     result = Result(unplanted.revision, fault.name, unplanted.tests)
@@ -165,7 +216,12 @@ def judge_fault(copy: Path, fault: Fault, unplanted: Result, limit_s: float) -> 
     if unplanted.outcome != "passed":
         return result
     with fault_in_place(copy, fault):
-        return run_tests(copy, result, limit_s, unplanted.seconds)
+        judged = run_tests(runs, copy, result, limit_s, unplanted.seconds)
+    if judged.outcome == "found" and judged.first:
+        status, _ = runs.run(copy, [judged.first], limit_s)
+        if status == _FAILS:
+            return replace(judged, outcome="unjudged")
+    return judged
 
 
 @contextmanager
@@ -188,27 +244,17 @@ def fault_in_place(copy: Path, fault: Fault) -> Iterator[None]:
             path.write_bytes(content)
 
 
-def run_tests(copy: Path, of: Result, limit_s: float, unplanted_s: float = 0.0) -> Result:
+def run_tests(
+    runs: RunningTests, copy: Path, of: Result, limit_s: float, unplanted_s: float = 0.0
+) -> Result:
     """Run the tests until the first one fails; `unplanted_s` is what they take without a fault."""
     paths = sorted(str(path.relative_to(copy)) for path in copy.glob(of.tests))
     if not paths:
         return replace(of, first="no tests")
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths]
-    env, began_s, status = _environment(copy), time.monotonic(), None
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            command, cwd=copy, env=env, stdout=output, stderr=output, start_new_session=True
-        )
-        try:
-            with suppress(subprocess.TimeoutExpired):
-                status = process.wait(limit_s)
-        finally:  # with what the tests have started, also where this is interrupted
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        seconds = round(time.monotonic() - began_s, 1)
-        output.seek(0)
-        failed = _FAILED.search(output.read())
+    began_s = time.monotonic()
+    status, printed = runs.run(copy, paths, limit_s)
+    seconds = round(time.monotonic() - began_s, 1)
+    failed = _FAILED.search(printed)
     outcome = _outcome(status, of.fault, unplanted_s / limit_s)
     return replace(of, outcome=outcome, seconds=seconds, first=failed[1] if failed else "")
 
@@ -217,7 +263,7 @@ def _outcome(status: int | None, fault: str, unplanted_share: float) -> Outcome:
     """By pytest's exit status, None where the time was over."""
     if status == 0:
         return "missed" if fault else "passed"
-    if status in _NOT_RUN or not fault:
+    if not fault or status in _NOT_RUN or (status is not None and status < 0):  # killed
         return "unjudged"
     # Tests that hang only with the fault have found it.
     return "timed out" if status is None and unplanted_share >= 0.5 else "found"

@@ -2,12 +2,23 @@
 
 import ast
 import os
+import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from benchmarks.planted import ROOT, Fault, Result, ResultLog, fault_in_place, read_faults, summary
+from benchmarks.planted import (
+    ROOT,
+    Fault,
+    Result,
+    ResultLog,
+    RunningTests,
+    fault_in_place,
+    read_faults,
+    summary,
+)
 
 FAULTS = read_faults()
 APP = ROOT / "app"
@@ -79,3 +90,22 @@ def test_a_later_run_of_the_same_commit_knows_the_results(tmp_path):
     log = ResultLog("one", kept)
     log.add(Result("one", fault.name, "tests/advice", "found", 2.5))
     assert summary("one", [fault], log)["total"] == {"found": 1}
+
+
+def test_stopped_runs_end_with_what_they_have_started_and_no_others_begin(tmp_path):
+    started, runs = tmp_path / "started", RunningTests()
+    os.mkfifo(started)
+    (tmp_path / "test_endless.py").write_text(
+        "import signal, subprocess\n"
+        "def test_endless():\n"
+        f"    subprocess.Popen(['sh', '-c', 'echo $$ > {started}; exec sleep 600'])\n"
+        "    signal.pause()\n"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(runs.run, tmp_path, ["test_endless.py"], 600.0)
+        pid = int(started.read_text())
+        runs.stop()
+        assert run.result()[0] == -signal.SIGKILL
+    while Path(f"/proc/{pid}").exists():
+        pass  # until it is reaped
+    assert runs.run(tmp_path, ["test_endless.py"], 600.0) == (-signal.SIGKILL, "")
