@@ -50,7 +50,9 @@ def _strangers(arguments: tuple[str, ...], seed: str) -> Measured:
         (
             f"{sum(found['jobs'].values()):,} jobs of an independent generator, {seed}",
             share_of(found["right_first"], counted),
-            ", ".join(f"{area} {100 * share:.3g} %" for area, share in exact.items() if share),
+            ", ".join(
+                f"{area} {100 * share:.3g} %" for area, share in exact.items() if share is not None
+            ),
             f"{share_of(found['wrong_names'], counted)}; {found['false_causes_healthy']} of "
             f"{healthy} healthy jobs",
             f"{share_of(found['silently_missed'], counted)}, withheld "

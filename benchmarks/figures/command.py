@@ -83,8 +83,8 @@ def measure(
         print(f"figures: {name} ({number} of {len(wanted)})", file=sys.stderr, flush=True)
         try:
             keep(name, row(options))
-        except (PacelineError, OSError) as error:
-            failed[name] = str(error)
+        except (PacelineError, OSError, LookupError, ValueError) as error:
+            failed[name] = str(error) or type(error).__name__
             print(f"figures: {name}: {error}; its row stays as it was", file=sys.stderr)
     return failed
 
