@@ -52,11 +52,19 @@ def has_proven_waits(window: Window) -> bool:
     )
 
 
+def has_measured_clocks(window: Window) -> bool:
+    """Whether shared ends show several clocks to the engine; it takes their differences out."""
+    return bool(prepare(window).clocks.hosts)
+
+
 @ALL
 @many(150)
 @given(seed=seeds)
 def test_every_figure_equals_the_reference(structure: Structure, seed: int):
-    assert_every_figure_agrees(made(structure, seed, num_steps=1 + seed % 2))
+    window = made(structure, seed, num_steps=1 + seed % 2)
+    # The reference has one clock. Of few random ends, one window in thousands seems to have more.
+    assume(not has_measured_clocks(window))
+    assert_every_figure_agrees(window)
 
 
 @ALL
@@ -66,7 +74,7 @@ def test_figures_of_two_structures_equal_the_reference(structure: Structure, see
     window = changing(structure, seed)
     assume(len(Reference(window).groups) == 2)
     # The reference has no arrivals, so it leaves waits inside computations where they are.
-    assume(not has_proven_waits(window))
+    assume(not has_proven_waits(window) and not has_measured_clocks(window))
     assert_every_figure_agrees(window)
 
 

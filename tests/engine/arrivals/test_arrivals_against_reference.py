@@ -3,10 +3,11 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from graphlib import CycleError
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 
 from app.engine.arrivals.arrivals import Arrivals, arrivals_of_replay, arrivals_of_table
 from app.engine.replays import prepare
@@ -176,7 +177,11 @@ def with_late_ranks(window: Window, seed: int) -> Window:
 
 
 def assert_window_agrees(window: Window, *, is_continuous: bool) -> Result:
-    reference = Reference(window)
+    try:
+        reference = Reference(window)
+    except CycleError:  # ranks that start late may have changed an order
+        assert any("in a circle" in skip.reason for skip in prepare(window).skipped)
+        reject()
     steps = reference.steps
     rows, groups = rows_of(window)
     # Steps in a row, each long after the one before, or with origins that tell where each began.
