@@ -93,8 +93,8 @@ def planted(
     revision = _git("rev-parse", "--verify", f"{rev}^{{commit}}").decode().strip()
     faults = [fault for fault in read_faults() if only in fault.name]
     log, runs = ResultLog(revision, append), RunningTests()
-    for number in (signal.SIGINT, signal.SIGTERM):  # no exception: it might leave a lock held
-        signal.signal(number, lambda *_: runs.stop())
+    for interrupt in (signal.SIGINT, signal.SIGTERM):  # no exception: it might leave a lock held
+        signal.signal(interrupt, lambda *_: runs.stop())
     groups: dict[str, list[Fault]] = defaultdict(list)
     for fault in faults:
         tests = f"tests/{Path(fault.file).parts[0]}" if whole else fault.tests
