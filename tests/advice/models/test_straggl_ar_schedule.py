@@ -1,8 +1,8 @@
 import pytest
 
 from app.advice.models.all_reduce import straggl_ar_terms
-from app.advice.models.straggl_ar_schedule import Exchange, straggl_ar_rounds
 from app.errors import InvalidRequest
+from tests.advice.models.straggl_ar_schedule import Exchange, straggl_ar_rounds
 
 
 def after_reduce_scatter(num_ranks: int) -> list[list[set[int]]]:
