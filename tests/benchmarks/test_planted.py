@@ -93,19 +93,20 @@ def test_a_later_run_of_the_same_commit_knows_the_results(tmp_path):
 
 
 def test_stopped_runs_end_with_what_they_have_started_and_no_others_begin(tmp_path):
-    started, runs = tmp_path / "started", RunningTests()
-    os.mkfifo(started)
+    alive, runs = tmp_path / "alive", RunningTests()
+    os.mkfifo(alive)
     (tmp_path / "test_endless.py").write_text(
         "import signal, subprocess\n"
         "def test_endless():\n"
-        f"    subprocess.Popen(['sh', '-c', 'echo $$ > {started}; exec sleep 600'])\n"
+        f"    with open({str(alive)!r}, 'w') as alive:\n"
+        "        subprocess.Popen(['sh', '-c', 'echo started; exec sleep 600'], stdout=alive)\n"
         "    signal.pause()\n"
     )
     with ThreadPoolExecutor(1) as pool:
-        run = pool.submit(runs.run, tmp_path, ["test_endless.py"], 600.0)
-        pid = int(started.read_text())
-        runs.stop()
+        run = pool.submit(runs.run, tmp_path, ["test_endless.py"], 60.0)
+        with alive.open() as started:
+            assert started.readline() == "started\n"
+            runs.stop()
+            assert started.read() == ""  # once no process has it open
         assert run.result()[0] == -signal.SIGKILL
-    while Path(f"/proc/{pid}").exists():
-        pass  # until it is reaped
-    assert runs.run(tmp_path, ["test_endless.py"], 600.0) == (-signal.SIGKILL, "")
+    assert runs.run(tmp_path, ["test_endless.py"], 60.0) == (-signal.SIGKILL, "")
