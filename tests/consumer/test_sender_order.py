@@ -5,7 +5,6 @@ import time
 
 from app.alerts.notice import Message
 from app.alerts.receiver import Receiver
-from app.consumer.sender import CHECK_EVERY_S
 from app.store.alerting import outbox, receivers
 from app.store.alerting.outbox import MAX_PER_PROJECT
 from app.store.alerting.receivers import MAX_RECEIVERS
@@ -25,16 +24,14 @@ def test_hanging_receivers_of_a_project_delay_no_other_project(make_notifier, ho
         thread = threading.Thread(target=notifier.sender.run, args=(stop,))
         thread.start()
         wait_for(lambda: len(hook.requests) == MAX_PER_PROJECT)
-        began_s = time.monotonic()
         add_messages(notifier, "calm", ["well"] * 3)
         notifier.sender.nudge()
         wait_for(lambda: len(well.requests) == 3)
-        took_s = time.monotonic() - began_s
+        # All of them still hang: where one had ended, the next would have begun.
         assert len(hook.requests) == MAX_PER_PROJECT
         stop.set()
         hook.released.set()
         thread.join()
-    assert took_s < 1.0 + CHECK_EVERY_S
 
 
 def add_receiver(notifier, project, endpoint_id, url):
