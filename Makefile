@@ -9,8 +9,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # What was checked once is not checked again, also not in another clone of this user's.
 export MYPY_CACHE_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paceline/mypy
 
-# One run: three workers, as many tests wait; groups that share processes, the longest first (tests/schedule.py).
-PYTEST := $(BIN)/python -m pytest -n 3 --no-loadscope-reorder
+# One run: groups that share processes, the longest first (tests/schedule.py). Three workers, as many tests wait; two at
+# night, as most tests then start processes of their own.
+PYTEST := $(BIN)/python -m pytest --no-loadscope-reorder
 
 # Judged by timing, as are real trainings: beside other tests, neither core is theirs. And what makes networks: a
 # browser fails its requests when one comes or goes.
@@ -36,14 +37,14 @@ serve: $(VENV)/.run-stamp ## API, consumer, queue and store on this machine
 test: $(VENV)/.test-stamp ## what protects a change, and what CI runs: lint, types, imports, tests
 	@# At the same time, as none of them keeps more than one core busy.
 	@$(MAKE) --no-print-directory --output-sync=target -j packages lint
-	$(PYTEST) --whole test $(PYTEST_ARGS)
+	$(PYTEST) -n 3 --whole test $(PYTEST_ARGS)
 
 nightly: $(VENV)/.test-stamp ## the rest: long faults, fuzzers, trainings, every look and database, all examples
 	@$(MAKE) --no-print-directory packages
 	@# All of it, whatever fails: one red test at the beginning is not to hide the night.
 	@status=0; set -x; \
 	$(BIN)/python -m pytest -m nightly $(ALONE) $(PYTEST_ARGS) || status=1; \
-	$(PYTEST) -m "nightly or hypothesis" --hypothesis-profile=nightly --whole night \
+	$(PYTEST) -n 2 -m "nightly or hypothesis" --hypothesis-profile=nightly --whole night \
 	    $(patsubst %,--ignore=%,$(ALONE)) $(PYTEST_ARGS) || status=1; \
 	exit $$status
 

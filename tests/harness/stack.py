@@ -33,7 +33,7 @@ SETTINGS = {
     "window_steps": "4",
     "step_deadline_s": "600",
 }
-READY_WITHIN_S = 60.0
+READY_WITHIN_S = 180.0
 REVIVE_EVERY_S = 0.5
 
 
