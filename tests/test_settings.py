@@ -36,6 +36,13 @@ def test_token_is_created_once_and_readable_by_its_owner_only(tmp_path):
     assert stat.S_IMODE((tmp_path / "new" / "token").stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize(
+    ("host", "url"), [("10.0.0.7", "http://10.0.0.7:8642"), ("::1", "http://[::1]:8642")]
+)
+def test_an_ipv6_address_is_in_brackets_in_links(tmp_path, host, url):
+    assert Settings(data_dir=tmp_path, port=8642).url_at(host) == url
+
+
 def test_a_given_token_is_used_as_it_is(tmp_path):
     settings = Settings(token=SecretStr(TOKEN), data_dir=tmp_path)
     assert settings.with_token() is settings

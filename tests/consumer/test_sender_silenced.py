@@ -58,6 +58,20 @@ def test_alert_never_notified_resolves_without_a_message(notifier, hook):
     assert notifier.states() == ["silenced", "silenced"]
 
 
+def test_what_two_silences_held_back_is_sent_when_the_first_of_them_ends(notifier, hook):
+    notifier.add_receiver("hook", hook.url)
+    for subject in ("a", "b"):
+        notifier.fire(subject)
+    notifier.dispatcher.dispatch_due()
+    for subject, seconds in (("a", 600.0), ("b", 3000.0)):
+        notifier.silence(pattern=subject, ends_s=notifier.clock() + seconds)
+    notifier.send()
+    assert hook.requests == []
+    notifier.pass_time(601)
+    notifier.dispatch()
+    assert subjects(hook) == [{"a"}]
+
+
 def test_new_receiver_gets_firing_alerts_once(notifier, hook):
     with receiver() as late:
         notifier.add_receiver("hook", hook.url)

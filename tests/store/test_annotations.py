@@ -75,6 +75,21 @@ def test_annotation_of_a_project_is_matched_by_label_and_by_any_host(store):
     assert sorted(texts(store, "default/b")) == ["all", "not host"]
 
 
+def test_an_event_counts_for_all_of_the_time_that_it_lasts(store):
+    register(store, "default/a")
+    times = {
+        "before": (10.0, 19.0),
+        "lasts": (10.0, 25.0),
+        "inside": (22.0, None),
+        "at": (30.0, 40.0),
+    }
+    for number, (text, (at_s, ends_s)) in enumerate(times.items()):
+        add(store, annotation_id=f"{number:02x}", text=text, at_s=at_s, ends_s=ends_s)
+    with store.read() as conn:
+        found = annotations.of_job(conn, "default/a", AnnotationFilter(20.0, 30.0))
+    assert sorted(each.text for each in found) == ["inside", "lasts"]
+
+
 def test_annotations_at_the_same_time_are_paged_without_a_loss(store):
     register(store, "default/a")
     for number in range(5):

@@ -78,6 +78,18 @@ def test_absent_worker_has_all_operations_of_its_stage_within_the_step():
     assert (mine.start_s + mine.duration_s).max() <= last_s
 
 
+def test_absent_worker_gets_the_times_of_a_typical_peer():
+    trace = MADE.make([1, 2])
+    slow = rows_where(trace, dp_rank=0, stage=1)
+    trace = replace(trace, duration_s=np.where(slow, 3 * trace.duration_s, trace.duration_s))
+    window = impute(
+        lossy_window(MADE, trace.select(~rows_where(trace, step=2, dp_rank=3, stage=1)))
+    )
+    where = {"step": 2, "stage": 1, "optype": FORWARD, "seq_id": 0}
+    took_s = [found(window, dp_rank=rank, **where).duration_s[0] for rank in (0, 3)]
+    assert took_s[1] < 0.5 * took_s[0]
+
+
 def test_step_stays_skipped_where_most_of_a_stage_is_missing():
     trace = MADE.make([1, 2])
     gone = (trace.dp_rank > 0) & (trace.stage == 1) & (trace.step == 2)
