@@ -97,7 +97,8 @@ def planted(
         signal.signal(interrupt, lambda *_: runs.stop())
     groups: dict[str, list[Fault]] = defaultdict(list)
     for fault in faults:
-        tests = f"tests/{Path(fault.file).parts[0]}" if whole else fault.tests
+        package = Path(fault.file).parent.parts[:1]  # none beside the packages
+        tests = "/".join(("tests", *package)) if whole and package else fault.tests
         is_new = (fault.name, tests) not in log.known
         if is_new and (not whole or log.outcome(fault) == "missed"):
             groups[tests].append(fault)
