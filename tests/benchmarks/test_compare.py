@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.compare import (
+    FEWEST_PAIRS,
     MAX_PAIRS,
     MIN_PAIRS,
     Comparable,
@@ -51,10 +52,10 @@ def test_slower_is_a_median_above_the_limit_and_a_lower_quartile_above_one(
     assert Ratios(figure, new, old).is_slower == is_slower
 
 
-def pairs(new, old):
+def pairs(new, old, max_s=600.0):
     this = FakeTree(Path("new"), Path(), iter(new))
     other = FakeTree(Path("old"), Path(), iter(old))
-    *_, last = pairs_of(this, other, TOTAL, MAX_PAIRS)
+    *_, last = pairs_of(this, other, TOTAL, MAX_PAIRS, max_s)
     return last[TIME.key]
 
 
@@ -69,14 +70,14 @@ def test_pairs_of_a_noisy_machine_end_at_the_limit():
     assert len(found.new) == MAX_PAIRS
 
 
+def test_pairs_end_when_their_time_is_over():
+    found = pairs(itertools.cycle([1.0, 1.2]), itertools.repeat(1.0), max_s=0.0)
+    assert len(found.new) == FEWEST_PAIRS
+
+
 def test_the_first_pair_is_not_counted():
     found = pairs(itertools.chain([9.0], itertools.repeat(1.0)), itertools.repeat(1.0))
     assert max(found.new) == 1.0
-
-
-def test_a_checkout_without_benchmarks_is_not_comparable(tmp_path):
-    with pytest.raises(NotMeasured, match="it has no benchmarks"):
-        Tree(tmp_path, Path(sys.executable)).measure(TOTAL)
 
 
 @pytest.mark.parametrize("spelling", ["benchmarks/__main__.py", "app/cli/bench/__main__.py"])
