@@ -42,7 +42,7 @@ SLOWER = 1.03
 MIN_PAIRS, MAX_PAIRS = 9, 30
 # AR, client and 12.3 M operations together take ten minutes at most, also on a slow machine; the
 # median of fewer pairs would be one of chance.
-MAX_S, FEWEST_PAIRS = 180.0, 5
+MAX_S, FEWEST_PAIRS = 160.0, 5
 CLOSE = 0.03  # distance of a quartile from the median, as a share of it, that needs no more pairs
 EXIT_SLOWER, EXIT_FAILED = 1, 2
 LIMIT_S = 600.0  # of one run; the longest takes half a minute
