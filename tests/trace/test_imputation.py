@@ -86,8 +86,8 @@ def test_absent_worker_gets_the_times_of_a_typical_peer():
         lossy_window(MADE, trace.select(~rows_where(trace, step=2, dp_rank=3, stage=1)))
     )
     where = {"step": 2, "stage": 1, "optype": FORWARD, "seq_id": 0}
-    took_s = [found(window, dp_rank=rank, **where).duration_s[0] for rank in (0, 3)]
-    assert took_s[1] < 0.5 * took_s[0]
+    begun_s = [found(window, dp_rank=rank, **where).start_s[0] for rank in range(4)]
+    assert begun_s[3] in begun_s[1:3]  # not those of rank 0, which is slow
 
 
 def test_step_stays_skipped_where_most_of_a_stage_is_missing():
