@@ -192,7 +192,8 @@ def _environment() -> dict[str, str]:
 
 
 def _why(status: int, errors: str) -> str:
-    return f"more than {LIMIT_S:.0f} s" if status == -signal.SIGKILL else _last_line(errors)
+    killed = f"killed, after {LIMIT_S:.0f} s or for want of memory"
+    return killed if status == -signal.SIGKILL else _last_line(errors)
 
 
 def _last_line(text: str) -> str:

@@ -63,20 +63,21 @@ def process_group(
     Also where the block ends by an interrupt: `options` are those of Popen.
     """
     process = subprocess.Popen(command, start_new_session=True, **options)
-
-    def end() -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-    timer = threading.Timer(limit_s, end)
+    timer = threading.Timer(limit_s, end_group, (process.pid,))
     timer.daemon = True
     timer.start()
     try:
         yield process
     finally:
         timer.cancel()
-        end()
+        end_group(process.pid)
         process.wait()
+
+
+def end_group(pid: int) -> None:
+    """Kill the process that leads a group, and all that it has started in it."""
+    with suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def array_to_copy() -> Any:

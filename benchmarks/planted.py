@@ -31,6 +31,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from app.errors import InvalidRequest
+from benchmarks.measuring import end_group
 
 ROOT = Path(__file__).parents[1]
 FAULTS = Path(__file__).with_name("planted_faults.toml")
@@ -188,7 +189,7 @@ class RunningTests:
                 status = process.wait(limit_s)
             with self._lock:
                 self._pids.remove(process.pid)
-            _kill_group(process.pid)
+            end_group(process.pid)
             process.wait()
             output.seek(0)
             return status, output.read()
@@ -198,12 +199,7 @@ class RunningTests:
         with self._lock:
             self.are_stopped = True
             for pid in self._pids:
-                _kill_group(pid)
-
-
-def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
+                end_group(pid)
 
 
 def judge_fault(

@@ -87,7 +87,7 @@ def test_an_event_counts_for_all_of_the_time_that_it_lasts(store):
         add(store, annotation_id=f"{number:02x}", text=text, at_s=at_s, ends_s=ends_s)
     with store.read() as conn:
         found = annotations.of_job(conn, "default/a", AnnotationFilter(20.0, 30.0))
-    assert sorted(each.text for each in found) == ["inside", "lasts"]
+    assert sorted(event.text for event in found) == ["inside", "lasts"]
 
 
 def test_annotations_at_the_same_time_are_paged_without_a_loss(store):

@@ -128,7 +128,7 @@ def test_renamed_dp_ranks_rename_the_culprits(fault):
 @pytest.mark.parametrize("fault", FAULTY)
 def test_scaled_times_have_the_same_causes(fault, factor):
     window = window_of(FAULTY[fault])
-    seen, other = (of(diagnosed(scaled(window, each))) for each in (1.0, factor))
+    seen, other = (of(diagnosed(scaled(window, times))) for times in (1.0, factor))
     assert seen.keys() == other.keys()
     for name, found in seen.items():
         assert found.cost == pytest.approx(other[name].cost, rel=1e-6)

@@ -129,7 +129,7 @@ def test_a_stage_slow_on_some_dp_ranks_is_not_long(dp, slowdowns):
     window = window_of(made(*slow, dp=dp))
     found = only_finding(diagnosed(window))
     assert found.cause == "slow-worker"
-    assert {each.dp_rank for each in found.culprits} == {each.dp_rank for each in slow}
+    assert {culprit.dp_rank for culprit in found.culprits} == {fault.dp_rank for fault in slow}
     assert denied(stage_imbalance.StageImbalance(), case_of(window)).score < MIN_SCORE
 
 

@@ -15,4 +15,4 @@ def test_beyond_the_limit_the_oldest_session_ends_and_no_other_tokens(store):
         for record in (first, replace(first, session_id="ff", token_id="t2"), *made[1:]):
             sessions.begin(conn, record)
         good = sessions.active(conn, "default", now_s=float(NEWEST))
-    assert {record.session_id for record in good} == {"ff", *(each.session_id for each in made[1:])}
+    assert {record.session_id for record in good} == {"ff", *(new.session_id for new in made[1:])}

@@ -160,7 +160,7 @@ def test_faults_of_one_worker_multiply():
     ],
 )
 def test_who_is_to_blame(fault, culprits):
-    assert [each.as_json() for each in fault.culprits(made(fault).world)] == culprits
+    assert [culprit.as_json() for culprit in fault.culprits(made(fault).world)] == culprits
 
 
 def test_the_only_worker_of_a_host_is_named_as_a_worker():
