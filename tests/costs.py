@@ -2,9 +2,9 @@
 
 A pytest plugin (`-p tests.costs` in pyproject.toml). Each worker measures its own tests, the
 controller adds up and prints the ten largest files. `--whole test`, of `make test`, fails a run in
-which a folder takes half more CPU than `.ci/cost_budgets.toml` gives it, or in which all tests
-together wait longer than that file allows. It and `--whole night` keep what a whole run that
-passed has cost in `.artefacts/`; from that `make costs` writes `.ci/test_costs.tsv`, by which
+which a folder takes half more CPU than `.ci/cost_budgets.toml` gives it, and 20 s more, or in which
+all tests together wait longer than that file allows. It and `--whole night` keep what a whole run
+that passed has cost in `.artefacts/`; from that `make costs` writes `.ci/test_costs.tsv`, by which
 `schedule.py` orders the files.
 """
 
@@ -27,6 +27,9 @@ BUDGETS = ROOT / ".ci" / "cost_budgets.toml"
 ARTEFACTS = ROOT / ".artefacts"
 WHOLE_RUNS = ("test", "night")
 ALLOWED_EXCESS = 1.5  # of a folder's budget: CPU seconds differ by as much beside other processes
+ALLOWED_IMPORTS_S = (
+    20.0  # more than any budget: torch alone has taken 12 s where no disk cache had it
+)
 _NUM_PRINTED = 10
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -131,7 +134,7 @@ class Reporting:
         self._by_file = measuring.by_file
         self._whole = whole
         self._judges = whole == "test"
-        self._speed = machine_speed() if self._judges else 1.0
+        self._speed = machine_speed()
         self._complaints: list[str] = []
 
     @pytest.hookimpl(optionalhook=True)
@@ -148,6 +151,7 @@ class Reporting:
             rows = {path: astuple(cost) for path, cost in sorted(self._by_file.items())}
             kept_in(self._whole).write_text(json.dumps(rows, indent=0) + "\n")
         if self._judges:
+            self._speed = min(self._speed, machine_speed())  # it may have become slower meanwhile
             self._complaints = over_budget(self._by_file, read_budgets(), self._speed)
             if self._complaints and session.exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -165,8 +169,8 @@ class Reporting:
         total = Cost()
         for cost in self._by_file.values():
             total.add(cost)
-        speed = f"; this machine's speed: {self._speed:.2f}" if self._judges else ""
-        terminalreporter.write_line(f"{total.cpu_s:7.1f} {total.wait_s:7.1f}  all tests{speed}")
+        sums = f"{total.cpu_s:7.1f} {total.wait_s:7.1f}  all tests"
+        terminalreporter.write_line(f"{sums}; this machine's speed: {self._speed:.2f}")
 
 
 def is_whole(session: pytest.Session) -> bool:
@@ -204,11 +208,12 @@ def over_budget(by_file: Mapping[str, Cost], budgets: Budgets, speed: float) -> 
     for folder, cpu_s in sorted(folders.items()):
         if folder not in budgets.cpu_s:
             found.append(f"{folder} has no budget in .ci/{BUDGETS.name}; it took {cpu_s:.1f} s")
-        elif cpu_s > (allowed_s := ALLOWED_EXCESS * budgets.cpu_s[folder] / speed):
-            found.append(
-                f"{folder} took {cpu_s:.1f} s of CPU: its budget is {budgets.cpu_s[folder]:.0f} s, "
-                f"{allowed_s:.0f} s with what other processes and a slower machine may add"
-            )
+            continue
+        budget_s = budgets.cpu_s[folder]
+        allowed_s = max(ALLOWED_EXCESS * budget_s, budget_s + ALLOWED_IMPORTS_S) / speed
+        if cpu_s > allowed_s:
+            allowance = f"{budget_s:.0f} s planned, {allowed_s:.0f} s allowed on this machine"
+            found.append(f"{folder} took {cpu_s:.1f} s of CPU: {allowance}")
     waits_s = sum(cost.wait_s for cost in by_file.values())
     if waits_s > budgets.waits_s:
         found.append(f"tests waited for {waits_s:.0f} s: at most {budgets.waits_s:.0f} s")
