@@ -166,8 +166,11 @@ def arrivals(
         }
         for group in lost
     }
+    # In the groups' order: of two in which a rank is waited for alike, the first one is named.
     judged = [
-        window.judge(group, rank, by_member, suspects) for group in lost for rank in suspects[group]
+        window.judge(group, rank, by_member, suspects)
+        for group in sorted(lost)
+        for rank in suspects[group]
     ]
     best: dict[int, Suspect] = {}
     for suspect in judged:
