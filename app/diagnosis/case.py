@@ -36,7 +36,7 @@ from app.diagnosis.job_history import (
     onset_in_history,
 )
 from app.diagnosis.statistics.persistence import Onset
-from app.diagnosis.statistics.robust import medians
+from app.engine.medians import medians
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.replays import WindowReplay
 from app.engine.report import Report

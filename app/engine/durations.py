@@ -149,7 +149,8 @@ def ideal_durations(template: Template, duration_s: Floats) -> Floats:
 
 
 def _mean(duration_s: Floats, ops: Ints) -> float:
-    return float(_row_means(duration_s, ops).mean())
+    # Row by row, for an exact sum over millions of values.
+    return float(row_sums(duration_s, ops).mean() / duration_s.shape[1])
 
 
 def _median(duration_s: Floats, ops: Ints) -> float:
@@ -157,12 +158,10 @@ def _median(duration_s: Floats, ops: Ints) -> float:
 
 
 @kernel
-def _row_means(duration_s, ops):  # type: ignore[no-untyped-def]
-    # Row by row, for an exact sum over millions of values.
-    means_s = np.empty(ops.size)
-    for position in range(ops.size):
-        total_s = 0.0
-        for lane in range(duration_s.shape[1]):
-            total_s += duration_s[ops[position], lane]
-        means_s[position] = total_s / duration_s.shape[1]
-    return means_s
+def row_sums(values, rows):  # type: ignore[no-untyped-def]
+    """[rows], the sums of some rows of [..., lanes]."""
+    sums = np.zeros(rows.size)
+    for position in range(rows.size):
+        for lane in range(values.shape[1]):
+            sums[position] += values[rows[position], lane]
+    return sums

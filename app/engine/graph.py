@@ -122,8 +122,8 @@ def in_topological_order(
     done[order] = True
     sizes = np.diff(member_ptr)[order]
     unit_ptr = np.concatenate(([0], np.cumsum(sizes)))
-    unit_ops = np.empty(num_rows, np.int64)
-    _gather(order, members, member_ptr, unit_ops)
+    place = np.arange(unit_ptr[-1]) - np.repeat(unit_ptr[:-1], sizes)
+    unit_ops = members[np.repeat(member_ptr[order], sizes) + place]
     return Units(unit_ptr, unit_ops, unit_of, np.flatnonzero(~done[unit_of]))
 
 
@@ -179,15 +179,6 @@ def _order(unit_of, members, member_ptr, pred_ptr, preds):  # type: ignore[no-un
                     ready[found] = follower
                     found += 1
     return ready[:found]
-
-
-@kernel
-def _gather(order, members, member_ptr, rows):  # type: ignore[no-untyped-def]
-    filled = 0
-    for unit in order:
-        for member in range(member_ptr[unit], member_ptr[unit + 1]):
-            rows[filled] = members[member]
-            filled += 1
 
 
 NO_PEERS, ALL_DP_RANKS, EP_BLOCK = range(3)

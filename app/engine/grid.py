@@ -336,8 +336,8 @@ def rows_of(trace: Trace, simulated: NDArray[np.bool_], of_step: int, of_dp: int
         rows = runs.rows_of_runs(np.flatnonzero((runs.step == of_step) & (runs.dp_rank == of_dp)))
         of_run: Ints = rows[simulated[runs.at("optype", rows)]]
         return of_run
-    found: Ints = _rows_of(trace.step, trace.dp_rank, trace.optype, simulated, of_step, of_dp)
-    return found
+    found = np.flatnonzero((trace.step == of_step) & (trace.dp_rank == of_dp))
+    return found[simulated[trace.optype[found]]]
 
 
 def place_rows(
@@ -448,39 +448,14 @@ def _place_row_by_row(
     return int(problem), int(row), int(placed)
 
 
-@kernel
-def _rows_of(step, dp_rank, optype, simulated, of_step, of_dp):  # type: ignore[no-untyped-def]
-    found = 0
-    for row in range(step.size):
-        found += (step[row] == of_step) & (dp_rank[row] == of_dp)
-    rows = np.empty(found, np.int64)
-    found = 0
-    for row in range(step.size):
-        # Rows come step by step, so branch prediction works well here.
-        if step[row] == of_step and dp_rank[row] == of_dp and simulated[optype[row]]:
-            rows[found] = row
-            found += 1
-    return rows[:found]
-
-
-@kernel
-def _runs(step, dp_rank):  # type: ignore[no-untyped-def]
+def _runs(step: Ints, dp_rank: Ints) -> Ints:
     """First row of each run of rows of one lane, then the number of rows.
 
     With more runs than a quarter of the rows, all rows count as one run.
     """
-    most = step.size // 4 + 1
-    first = np.empty(most + 1, np.int64)
-    found = 0
-    for row in range(step.size):
-        if row == 0 or dp_rank[row] != dp_rank[row - 1] or step[row] != step[row - 1]:
-            if found == most:
-                found = 1
-                break
-            first[found] = row
-            found += 1
-    first[found] = step.size
-    return first[: found + 1]
+    is_first = (np.diff(step, prepend=step[0] - 1) != 0) | (np.diff(dp_rank, prepend=-1) != 0)
+    first = np.flatnonzero(is_first) if is_first.sum() <= step.size // 4 + 1 else [0]
+    return np.append(first, step.size)
 
 
 @kernel

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.engine.durations import row_sums
 from app.engine.graph import StepGraph
 from app.engine.grid import Grid
 from app.engine.kernels import in_parallel, kernel
@@ -200,30 +201,23 @@ def _sums(group: Replayer) -> _Rows:
     by_code = template.op_types.by_code
     talks = [code for code in template.present if by_code[code].kind is not OpKind.COMPUTE]
     talking = np.isin(template.optype, talks)
-    found = _Rows(group, np.empty(template.num_ops), np.zeros(template.num_ops))
-    in_parallel(
-        group.grid.start_s.size,
-        template.num_ops,
-        lambda first, end: _row_sums(
-            own_s, group.grid.duration_s, talking, first, end, found.own_s, found.recorded_s
-        ),
+    return _Rows(
+        group,
+        _row_sums(own_s, np.arange(template.num_ops), template.num_ops),
+        _row_sums(group.grid.duration_s, np.flatnonzero(talking), template.num_ops),
     )
+
+
+def _row_sums(values: Floats, rows: Ints, num_ops: int) -> Floats:
+    """[ops], sums of some rows over all lanes; 0 for the others."""
+    found = np.zeros(num_ops)
+    parts = in_parallel(
+        rows.size * values.shape[1],
+        rows.size,
+        lambda first, end: row_sums(values, rows[first:end]),
+    )
+    found[rows] = np.concatenate(parts)
     return found
-
-
-@kernel
-def _row_sums(own_s, duration_s, talking, first, end, own, recorded):  # type: ignore[no-untyped-def]
-    num_lanes = own_s.shape[1]
-    for op in range(first, end):
-        total_s = 0.0
-        for lane in range(num_lanes):
-            total_s += own_s[op, lane]
-        own[op] = total_s
-        if talking[op]:
-            total_s = 0.0
-            for lane in range(num_lanes):
-                total_s += duration_s[op, lane]
-            recorded[op] = total_s
 
 
 def _of_stages(replay: WindowReplay, sums: list[_Rows], direction: Direction) -> list[float | None]:

@@ -19,49 +19,39 @@ def canonical_order(bounds: Ints, optype: Integers, seq_id: Integers) -> Ints:
     """
     order = np.empty(optype.size, np.int64)
     if order.size:
-        _sort_steps(bounds, optype, seq_id, order)
+        is_in_order = np.ones(bounds.size - 1, np.bool_)
+        _sort_steps(
+            bounds, optype, seq_id, int(optype.min()), int(optype.max()), order, is_in_order
+        )
+        for at in np.flatnonzero(~is_in_order).tolist():
+            rows = slice(int(bounds[at]), int(bounds[at + 1]))
+            order[rows] = rows.start + np.lexsort((seq_id[rows], optype[rows]))
     return order
 
 
 def longest_span_ns(bounds: Ints, start_ns: Ints, duration_ns: Ints) -> float:
     """Longest time from the first start to the last end of the rows between two `bounds`."""
-    return float(_longest_span(bounds, start_ns, duration_ns))
+    first = bounds[:-1]
+    ended_ns = np.maximum.reduceat(start_ns + duration_ns, first)
+    return float((ended_ns - np.minimum.reduceat(start_ns, first)).max(initial=0))
 
 
 @kernel
-def _longest_span(bounds, start_ns, duration_ns):  # type: ignore[no-untyped-def]
-    longest = 0
-    for at in range(bounds.size - 1):
-        first = bounds[at]
-        began, ended = start_ns[first], start_ns[first] + duration_ns[first]
-        for row in range(first, bounds[at + 1]):
-            began = min(began, start_ns[row])
-            ended = max(ended, start_ns[row] + duration_ns[row])
-        longest = max(longest, ended - began)
-    return longest
-
-
-@kernel
-def _sort_steps(bounds, optype, seq_id, order):  # type: ignore[no-untyped-def]
-    least = optype.min()
-    num_types = np.int64(optype.max()) - least + 1
+def _sort_steps(bounds, optype, seq_id, least, greatest, order, is_in_order):  # type: ignore[no-untyped-def]
+    """By type; `is_in_order` [steps] is False where numbers of a type do not ascend then."""
+    places = np.empty(greatest - least + 2, np.int64)
     for at in range(bounds.size - 1):
         first, end = bounds[at], bounds[at + 1]
-        places = np.zeros(num_types + 1, np.int64)
+        places[:] = 0
         for row in range(first, end):
             places[optype[row] - least + 1] += 1
         places[0] = first
-        places = np.cumsum(places)
+        for code in range(1, places.size):
+            places[code] += places[code - 1]
         for row in range(first, end):
             order[places[optype[row] - least]] = row
             places[optype[row] - least] += 1
-        is_in_order = True
         for place in range(first + 1, end):
             before, after = order[place - 1], order[place]
             if optype[before] == optype[after] and seq_id[before] > seq_id[after]:
-                is_in_order = False
-        if not is_in_order:
-            keys = np.empty(end - first, np.int64)
-            for row in range(first, end):
-                keys[row - first] = np.int64(optype[row]) * 2**32 + seq_id[row]
-            order[first:end] = first + np.argsort(keys, kind="mergesort")
+                is_in_order[at] = False

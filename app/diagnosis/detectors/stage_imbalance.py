@@ -39,7 +39,8 @@ from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness
 from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, score
 from app.diagnosis.repair import Repaired, stretch_slice, without_factor
 from app.diagnosis.sentence import TAKE, TAKES
-from app.diagnosis.statistics.robust import Stretches, medians, spread_of_steps, stretches
+from app.diagnosis.statistics.robust import Stretches, spread_of_steps, stretches
+from app.engine.medians import medians
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 

@@ -31,8 +31,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.statistics.robust import medians
 from app.engine.kernels import in_parallel, kernel
+from app.engine.medians import medians
 from app.engine.replays import WindowReplay
 from app.engine.template import Template
 from app.engine.what_if import Replayer
@@ -337,11 +337,13 @@ def _summed(replayer: Replayer, rows: Ints) -> Floats:
     own_s = replayer.durations.recorded_s
     rows, bounds = _sorted_by_stage(replayer, rows)
     total_s = np.zeros((replayer.pp_size, own_s.shape[1]))
-    in_parallel(
-        rows.size * own_s.shape[1],
-        replayer.pp_size,
-        lambda first, end: _sum(own_s, rows, bounds, first, end, total_s),
-    )
+
+    def add(first: int, end: int) -> None:
+        for stage in range(first, end):
+            for row in rows[bounds[stage] : bounds[stage + 1]].tolist():
+                total_s[stage] += own_s[row]
+
+    in_parallel(rows.size * own_s.shape[1], replayer.pp_size, add)
     return _by_step(replayer, total_s)
 
 
@@ -349,13 +351,14 @@ def _launch_s(group: Features) -> Floats | None:
     replayer, grid, graph = group.replayer, group.replayer.grid, group.replayer.graph
     rows, bounds = _sorted_by_stage(replayer, group.compute_rows)
     late_s = np.zeros((replayer.pp_size, grid.start_s.shape[1]))
-    earliest_s = grid.began_s
+    stage = replayer.template.stage[rows]
     in_parallel(
         rows.size * grid.start_s.shape[1] * 2,
         replayer.pp_size,
-        lambda first, end: _late(
-            rows, bounds, graph.pred_ptr, graph.preds, graph.milestone_of, graph.milestone_share,
-            grid.start_s, grid.duration_s, earliest_s, first, end, late_s,
+        lambda first, end: add_delays(
+            rows[bounds[first] : bounds[end]], stage[bounds[first] : bounds[end]],
+            graph.pred_ptr, graph.preds, graph.milestone_of, graph.milestone_share,
+            grid.start_s, grid.duration_s, grid.began_s, late_s,
         ),
     )  # fmt: skip
     return _by_step(replayer, late_s) if rows.size else None
@@ -389,36 +392,31 @@ _BY_NAME: dict[str, Callable[[Features], Floats | None]] = {
 
 
 @kernel
-def _sum(own_s, rows, bounds, first, end, total_s):  # type: ignore[no-untyped-def]
-    for stage in range(first, end):
-        for at in range(bounds[stage], bounds[stage + 1]):
-            for lane in range(own_s.shape[1]):
-                total_s[stage, lane] += own_s[rows[at], lane]
-
-
-@kernel
-def _late(  # type: ignore[no-untyped-def]
-    rows, bounds, pred_ptr, preds, milestone_of, milestone_share, start_s, duration_s, earliest_s,
-    first, end, late_s,
+def add_delays(  # type: ignore[no-untyped-def]
+    rows, into, pred_ptr, preds, milestone_of, milestone_share, start_s, duration_s, earliest_s,
+    delay_s,
 ):  # fmt: skip
+    """Adds to row `into[i]` of `delay_s` how long operation `rows[i]` begins after it could.
+
+    That is since the last end among its predecessors, at least since its step began.
+    """
     num_ops, num_lanes = start_s.shape
     began_s, ready_s = np.empty(num_lanes), np.empty(num_lanes)
     for lane in range(num_lanes):
         began_s[lane] = earliest_s[lane % earliest_s.size]
-    for stage in range(first, end):
-        for at in range(bounds[stage], bounds[stage + 1]):
-            op = rows[at]
-            ready_s[:] = began_s
-            for edge in range(pred_ptr[op], pred_ptr[op + 1]):
-                before, share = preds[edge], 1.0
-                if before >= num_ops:
-                    share = milestone_share[before - num_ops]
-                    before = milestone_of[before - num_ops]
-                for lane in range(num_lanes):
-                    ended_s = start_s[before, lane] + share * duration_s[before, lane]
-                    ready_s[lane] = max(ready_s[lane], ended_s)
+    for at in range(rows.size):
+        op = rows[at]
+        ready_s[:] = began_s
+        for edge in range(pred_ptr[op], pred_ptr[op + 1]):
+            before, share = preds[edge], 1.0
+            if before >= num_ops:
+                share = milestone_share[before - num_ops]
+                before = milestone_of[before - num_ops]
             for lane in range(num_lanes):
-                late_s[stage, lane] += max(0.0, start_s[op, lane] - ready_s[lane])
+                ended_s = start_s[before, lane] + share * duration_s[before, lane]
+                ready_s[lane] = max(ready_s[lane], ended_s)
+        for lane in range(num_lanes):
+            delay_s[into[at], lane] += max(0.0, start_s[op, lane] - ready_s[lane])
 
 
 WORK_NAMES = ("tokens", "seq_len_sq")

@@ -12,7 +12,6 @@ from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import late_workers
 from app.diagnosis.finding import Finding
 from app.engine.arrivals.arrivals import arrivals_as_json
-from app.engine.kernels import kernel
 from app.engine.metrics import slowdown
 from app.engine.what_if import Replayer
 from app.trace.window import Floats
@@ -198,47 +197,18 @@ def _covered_s(replayer: Replayer) -> float:
         # Nearly the order of every step.
         rows = rows[np.argsort(grid.start_s[rows, 0], kind="stable")]
         mine = np.flatnonzero(workers % sizes.pp_size == stage)
-        dp_ranks = workers[mine] // sizes.pp_size
-        covered_s[mine] = _unions_s(rows, dp_ranks, grid.start_s, grid.duration_s, grid.began_s)
+        for at, dp_rank in zip(mine, (workers[mine] // sizes.pp_size).tolist(), strict=True):
+            lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
+            start_s = grid.start_s[rows, lanes]
+            covered_s[at] = _union_s(start_s, start_s + grid.duration_s[rows, lanes], grid.began_s)
     return float(covered_s.mean())
 
 
-# Moves of a sort by insertion, in times of the values: more are slower than another sort.
-_MAX_MOVES = 16
-
-
-@kernel
-def _unions_s(rows, dp_ranks, start_s, duration_s, began_s):  # type: ignore[no-untyped-def]
-    """Seconds with some of the rows, of each dp rank, over all steps."""
-    num_steps = began_s.size
-    found_s = np.zeros(dp_ranks.size)
-    # Step by step in memory, as the rows are read in the order of their starts.
-    starts_s, ends_s = np.empty((num_steps, rows.size)), np.empty((num_steps, rows.size))
-    order = np.arange(rows.size)
-    for at in range(dp_ranks.size):
-        first = dp_ranks[at] * num_steps
-        for place in range(rows.size):
-            row = rows[place]
-            for step in range(num_steps):
-                starts_s[step, place] = start_s[row, first + step]
-                ends_s[step, place] = start_s[row, first + step] + duration_s[row, first + step]
-        for step in range(num_steps):
-            mine_s = starts_s[step]
-            moves = 0
-            for after in range(1, order.size):
-                place, to = order[after], after
-                while to > 0 and mine_s[order[to - 1]] > mine_s[place]:
-                    order[to] = order[to - 1]
-                    to -= 1
-                order[to] = place
-                moves += after - to
-                if moves > _MAX_MOVES * order.size:
-                    order = np.argsort(mine_s)
-                    break
-            # An operation that began in the step before counts there.
-            reach_s = began_s[step]
-            for place in order:
-                if ends_s[step, place] > reach_s:
-                    found_s[at] += ends_s[step, place] - max(mine_s[place], reach_s)
-                    reach_s = ends_s[step, place]
-    return found_s
+def _union_s(start_s: Floats, end_s: Floats, began_s: Floats) -> float:
+    """Seconds with some of the operations [rows, steps], over all steps that began then [steps]."""
+    order = np.argsort(start_s, axis=0, kind="stable")
+    start_s, end_s = (np.take_along_axis(each, order, axis=0) for each in (start_s, end_s))
+    # An operation that began in the step before counts there.
+    reach_s = np.maximum(np.maximum.accumulate(end_s, axis=0), began_s)
+    reach_s[1:], reach_s[0] = reach_s[:-1].copy(), began_s
+    return float(np.maximum(0.0, end_s - np.maximum(start_s, reach_s)).sum())

@@ -26,12 +26,8 @@ from app.diagnosis.statistics.change_points import (
     still_up,
 )
 from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
-from app.diagnosis.statistics.robust import (
-    lower_quantile,
-    median_of,
-    medians,
-    medians_of_known,
-)
+from app.diagnosis.statistics.robust import lower_quantile
+from app.engine.medians import median_of, medians
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
@@ -96,7 +92,7 @@ def _work(compute_s: Floats, sent: list[Floats]) -> Floats | None:
     if not known.any() or any(not np.mean(each[known]) for each in sent):
         return None
     # Stages differ in their work: each worker is divided by its own median.
-    shares = compute_s / medians_of_known(np.moveaxis(compute_s, 0, -1))
+    shares = compute_s / medians(np.moveaxis(compute_s, 0, -1))
     terms = [np.ones(compute_s.shape), *(each / np.mean(each[known]) for each in sent)]
     found = np.stack([term[known] for term in terms], axis=-1)
     weights = np.linalg.lstsq(found, shares[known], rcond=None)[0]

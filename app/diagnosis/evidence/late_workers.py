@@ -13,11 +13,11 @@ from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_pauses, annotated_s
 from app.diagnosis.finding import Culprit
-from app.diagnosis.statistics.robust import median_of
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
 from app.engine.arrivals.hidden_waits import recorded_waits
-from app.engine.arrivals.lateness import WaitIntervals, merged_intervals
+from app.engine.arrivals.waits import WaitIntervals, merged_intervals
+from app.engine.medians import median_of
 from app.engine.what_if import Replayer
 from app.trace.collectives import RankPlace
 from app.trace.ops import OpKind

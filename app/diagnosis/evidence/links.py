@@ -16,8 +16,9 @@ from app.diagnosis.evidence.features import Features, ops_of
 from app.diagnosis.evidence.link_topology import is_no_placement
 from app.diagnosis.evidence.network_probe import slowdown_of_common_end
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
-from app.diagnosis.statistics.robust import kth_smallest, median, medians, quantile_of, quantiles
+from app.diagnosis.statistics.robust import quantile_of, quantiles
 from app.engine.kernels import in_parallel, kernel
+from app.engine.medians import kth_smallest, medians
 from app.trace.job import Parallelism
 from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints
@@ -385,8 +386,7 @@ def find_dp_groups(group: Features, spans: Ints, links: Links | None) -> DpGroup
     if not rows.size or group.replayer.dp_size == 1:
         return None
     num_steps = len(group.steps)
-    took_s = np.empty((rows.size, num_steps))
-    _collective_medians(own_s, rows, took_s)
+    took_s = medians(own_s[rows].reshape(rows.size, -1, num_steps).transpose(0, 2, 1))
     stage = template.stage[rows]
     of_type = template.optype[rows] * template.num_ops + template.seq_id[rows]
     usual_s = _usual_collectives(took_s, of_type * NUM_PLACES + spans[stage])
@@ -446,36 +446,7 @@ def _most_of_kind_s(usual_s: Floats, of_type: Ints, spans: Ints, *, is_card: boo
 
 def _usual_collectives(took_s: Floats, key: Ints) -> Floats:
     """[collectives], the lower median over stages with the same key of the median over steps."""
-    usual_s = np.empty(key.size)
-    _usual_of_each(took_s, key, usual_s)
-    return usual_s
-
-
-@kernel
-def _collective_medians(own_s, rows, took_s):  # type: ignore[no-untyped-def]
-    num_steps = took_s.shape[1]
-    values = np.empty(own_s.shape[1] // num_steps)
-    for at in range(rows.size):
-        for step in range(num_steps):
-            values[:] = own_s[rows[at], step::num_steps]
-            took_s[at, step] = median(values, values.size)
-
-
-@kernel
-def _usual_of_each(took_s, key, usual_s):  # type: ignore[no-untyped-def]
-    num_steps = took_s.shape[1]
-    of_step, of_stage = np.empty(num_steps), np.empty(key.size)
-    order = np.argsort(key)
-    first = 0
-    while first < key.size:
-        end = first + 1
-        while end < key.size and key[order[end]] == key[order[first]]:
-            end += 1
-        share = 0.5 if end - first > 1 else 0.25
-        for at in range(first, end):
-            of_step[:] = took_s[order[at]]
-            of_stage[at - first] = kth_smallest(of_step, num_steps, int(share * (num_steps - 1)))
-        usual = kth_smallest(of_stage, end - first, (end - first - 1) // 2)
-        for at in range(first, end):
-            usual_s[order[at]] = usual
-        first = end
+    in_order, last = np.sort(took_s, axis=1), took_s.shape[1] - 1
+    _, number, num_alike = np.unique(key, return_inverse=True, return_counts=True)
+    typical_s, low_s = in_order[:, last // 2], in_order[:, last // 4]
+    return lower_medians(np.where(num_alike[number] > 1, typical_s, low_s), number)

@@ -28,11 +28,10 @@ from app.diagnosis.statistics.robust import (
     CHANCE_MARGIN,
     MIN_CHANCE,
     log_binomial_tail,
-    median_of,
-    medians,
     quantile_of,
     quantiles,
 )
+from app.engine.medians import median_of, medians
 from app.trace.window import Floats, Ints
 
 # Probability that chance makes any of all links look slow.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.evidence.features import Features
-from app.diagnosis.statistics.robust import kth_smallest, median_of
+from app.diagnosis.evidence.features import Features, add_delays
 from app.engine.kernels import in_parallel, kernel
+from app.engine.medians import kth_smallest, median_of
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 
@@ -70,13 +70,13 @@ def launch_delays_s(replayer: Replayer, rows: Ints, steps: Ints | None = None) -
             _in_steps(each, grid.num_steps, steps) for each in (start_s, duration_s)
         )
         earliest_s = np.ascontiguousarray(earliest_s[steps])
-    delay_s = np.empty((rows.size, start_s.shape[1]))
+    delay_s, into = np.zeros((rows.size, start_s.shape[1])), np.arange(rows.size)
     in_parallel(
         delay_s.size * 2,
         rows.size,
-        lambda first, end: _fill_delays(
-            rows, graph.pred_ptr, graph.preds, graph.milestone_of, graph.milestone_share,
-            start_s, duration_s, earliest_s, first, end, delay_s,
+        lambda first, end: add_delays(
+            rows[first:end], into[first:end], graph.pred_ptr, graph.preds, graph.milestone_of,
+            graph.milestone_share, start_s, duration_s, earliest_s, delay_s,
         ),
     )  # fmt: skip
     return delay_s
@@ -95,30 +95,6 @@ _MAX_MEDIAN_VALUES = 100_000
 def _median(values: Floats) -> float:
     flat = values.ravel()
     return median_of(flat[:: max(1, flat.size // _MAX_MEDIAN_VALUES)])
-
-
-@kernel
-def _fill_delays(  # type: ignore[no-untyped-def]
-    rows, pred_ptr, preds, milestone_of, milestone_share, start_s, duration_s, earliest_s,
-    first, end, delay_s,
-):  # fmt: skip
-    num_ops, num_lanes = start_s.shape
-    ready_s = np.empty(num_lanes)
-    for at in range(first, end):
-        op = rows[at]
-        for lane in range(num_lanes):
-            ready_s[lane] = earliest_s[lane % earliest_s.size]
-        for edge in range(pred_ptr[op], pred_ptr[op + 1]):
-            before, share = preds[edge], 1.0
-            if before >= num_ops:
-                share = milestone_share[before - num_ops]
-                before = milestone_of[before - num_ops]
-            for lane in range(num_lanes):
-                ready_s[lane] = max(
-                    ready_s[lane], start_s[before, lane] + share * duration_s[before, lane]
-                )
-        for lane in range(num_lanes):
-            delay_s[at, lane] = max(0.0, start_s[op, lane] - ready_s[lane])
 
 
 # Above healthy noise of 5 %.

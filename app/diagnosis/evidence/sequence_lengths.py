@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Computations, Features
-from app.diagnosis.statistics.robust import median, median_of, medians
-from app.engine.kernels import kernel
+from app.engine.medians import median_of, medians
 from app.engine.replays import WindowReplay
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Ints, Trace
@@ -42,17 +41,10 @@ def uneven_replicas(case: Case) -> Flags | None:
 def _extremes(trace: Trace, squares: NDArray[np.int64], dp_size: int) -> tuple[Floats, Floats]:
     """[dp], the smallest and largest squares that each replica sends; infinity and 0 if none."""
     least, most = np.full(dp_size, np.inf), np.zeros(dp_size)
-    _fill_extremes(trace.dp_rank, squares, least, most)
+    rows = np.flatnonzero(squares > 0)  # 0 is a micro-batch of padding alone
+    np.minimum.at(least, trace.dp_rank[rows], squares[rows])
+    np.maximum.at(most, trace.dp_rank[rows], squares[rows])
     return least, most
-
-
-@kernel
-def _fill_extremes(dp_ranks, squares, least, most):  # type: ignore[no-untyped-def]
-    for row in range(squares.size):
-        if squares[row] > 0:  # 0 is a micro-batch of padding alone
-            dp_rank = dp_ranks[row]
-            least[dp_rank] = min(least[dp_rank], squares[row])
-            most[dp_rank] = max(most[dp_rank], squares[row])
 
 
 # Replicas, and replicas times steps, to sample for medians.
@@ -141,34 +133,13 @@ def relative_durations(duration_s: Floats) -> Floats:
 
     This removes the effects of an item's position and of slow steps.
     """
-    found = np.array(duration_s, order="C")
-    _by_medians(found)
-    return found
-
-
-@kernel
-def _by_medians(relative):  # type: ignore[no-untyped-def]
-    num_dp, num_stages, num_items, num_steps = relative.shape
-    of_item, of_step = np.empty(num_dp * num_steps), np.empty(num_dp * num_items)
-    for stage in range(num_stages):
-        for item in range(num_items):
-            for dp_rank in range(num_dp):
-                first = dp_rank * num_steps
-                of_item[first : first + num_steps] = relative[dp_rank, stage, item]
-            usual = median(of_item, of_item.size)
-            for dp_rank in range(num_dp):
-                for step in range(num_steps):
-                    value = relative[dp_rank, stage, item, step]
-                    relative[dp_rank, stage, item, step] = value / usual if usual > 0 else 1.0
-        for step in range(num_steps):
-            for dp_rank in range(num_dp):
-                for item in range(num_items):
-                    of_step[dp_rank * num_items + item] = relative[dp_rank, stage, item, step]
-            usual = median(of_step, of_step.size)
-            if usual > 0:
-                for dp_rank in range(num_dp):
-                    for item in range(num_items):
-                        relative[dp_rank, stage, item, step] /= usual
+    _, num_stages, num_items, num_steps = duration_s.shape
+    by_item = duration_s.transpose(1, 2, 0, 3).reshape(num_stages, num_items, -1)
+    usual_s = medians(by_item)[None, :, :, None]
+    found = np.divide(duration_s, usual_s, out=np.ones(duration_s.shape), where=usual_s > 0)
+    by_step = found.transpose(1, 3, 0, 2).reshape(num_stages, num_steps, -1)
+    usual = medians(by_step)[None, :, None, :]
+    return np.divide(found, usual, out=found, where=usual > 0)
 
 
 def _cells(relative: Floats) -> Floats:
@@ -186,32 +157,19 @@ def _agree(forward: Floats, backward: Floats) -> Flags:
 
 def _correlation(one: Floats, other: Floats, chosen: Flags) -> float | None:
     """Pearson's r over the chosen cells of the last axis, median over the other axes."""
-    rows = np.empty(one[..., 0].size)
-    flat = (rows.size, one.shape[-1])
-    _pearson(one.reshape(flat), other.reshape(flat), chosen.reshape(flat), rows)
-    known = rows[np.isfinite(rows)]
-    return median_of(known) if known.size else None
+    num = np.maximum(chosen.sum(axis=-1, keepdims=True), 1)
+    away, other_away = (
+        np.where(chosen, each - np.where(chosen, each, 0.0).sum(axis=-1, keepdims=True) / num, 0.0)
+        for each in (one, other)
+    )
+    return _median_r((away**2).sum(-1), (other_away**2).sum(-1), (away * other_away).sum(-1))
 
 
-@kernel
-def _pearson(one, other, chosen, found):  # type: ignore[no-untyped-def]
-    for row in range(found.size):
-        count, mean, other_mean = 0, 0.0, 0.0
-        for cell in range(one.shape[1]):
-            if chosen[row, cell]:
-                count += 1
-                mean += one[row, cell]
-                other_mean += other[row, cell]
-        mean, other_mean = mean / max(count, 1), other_mean / max(count, 1)
-        squares, other_squares, products = 0.0, 0.0, 0.0
-        for cell in range(one.shape[1]):
-            if chosen[row, cell]:
-                away, other_away = one[row, cell] - mean, other[row, cell] - other_mean
-                squares += away * away
-                other_squares += other_away * other_away
-                products += away * other_away
-        size = np.sqrt(squares * other_squares)
-        found[row] = products / size if size > 0 else np.nan
+def _median_r(squares: Floats, other_squares: Floats, products: Floats) -> float | None:
+    """Pearson's r, median over rows with values that vary; None where there are none."""
+    size = np.sqrt(squares * other_squares)
+    varies = size > 0
+    return median_of(products[varies] / size[varies]) if varies.any() else None
 
 
 def _spread(forward: Floats, backward: Floats, chosen: Flags) -> float:
@@ -232,33 +190,14 @@ def column_r(case: Case, name: str) -> float | None:
         return None
     rows = np.flatnonzero((trace.optype == OP_CODES["forward-compute"]) & (column >= 0))
     rows = rows[np.isin(trace.step[rows], case.steps[case.usual_steps])]
-    found = np.full(case.parallelism.pp_size, np.nan)
-    _by_stage(trace.stage[rows], column[rows].astype(np.float64), trace.duration_s[rows], found)
-    known = found[np.isfinite(found)]
-    return median_of(known) if known.size else None
-
-
-@kernel
-def _by_stage(stages, values, took_s, found):  # type: ignore[no-untyped-def]
-    """Fills in r of each stage with three or more values that vary."""
-    num = np.zeros(found.size)
-    means, means_s = np.zeros(found.size), np.zeros(found.size)
-    for row in range(stages.size):
-        num[stages[row]] += 1
-        means[stages[row]] += values[row]
-        means_s[stages[row]] += took_s[row]
-    sums = np.zeros((found.size, 3))
-    for row in range(stages.size):
-        stage = stages[row]
-        away = values[row] - means[stage] / num[stage]
-        away_s = took_s[row] - means_s[stage] / num[stage]
-        sums[stage, 0] += away * away
-        sums[stage, 1] += away_s * away_s
-        sums[stage, 2] += away * away_s
-    for stage in range(found.size):
-        size = np.sqrt(sums[stage, 0] * sums[stage, 1])
-        if num[stage] > 2 and size > 0:
-            found[stage] = sums[stage, 2] / size
+    stage, pp_size = trace.stage[rows], case.parallelism.pp_size
+    num = np.bincount(stage, minlength=pp_size)
+    away, away_s = (
+        values - (np.bincount(stage, values, pp_size) / np.maximum(num, 1))[stage]
+        for values in (column[rows].astype(np.float64), trace.duration_s[rows])
+    )
+    sums = [np.bincount(stage, each, pp_size) for each in (away**2, away_s**2, away * away_s)]
+    return _median_r(*(each[num > 2] for each in sums))
 
 
 def _share_within_steps(parts: list[tuple[Floats, Floats]]) -> float | None:

@@ -17,7 +17,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import ENOUGH_STEPS, MIN_CLEAR_RATIO
 from app.diagnosis.evidence.features import Computations, Features, Pace, once_codes, type_s
 from app.diagnosis.evidence.slowness import Slowness, slowness_of
-from app.diagnosis.statistics.robust import medians
+from app.engine.medians import medians
 from app.trace.window import Floats
 
 # One type alone is a rarer fault than a slow GPU, and its mean is over fewer operations.

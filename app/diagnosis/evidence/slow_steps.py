@@ -10,7 +10,7 @@ from app.diagnosis.evidence.slowness import Slowness
 from app.diagnosis.finding import Worker
 from app.diagnosis.statistics.change_points import MIN_SCALE
 from app.diagnosis.statistics.persistence import rotation
-from app.diagnosis.statistics.robust import median_of
+from app.engine.medians import median_of
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Ints
 

@@ -19,15 +19,12 @@ from app.diagnosis.statistics.change_points import latest_onset_of_each
 from app.diagnosis.statistics.robust import (
     MIN_SPREAD,
     Stretches,
-    median,
-    median_of,
-    medians,
     quantiles,
     spread_of_steps,
     squares_of_steps,
     stretches,
 )
-from app.engine.kernels import kernel
+from app.engine.medians import median_of, medians
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
@@ -69,7 +66,7 @@ def peer_references(took_s: Floats, hosts: Ints | None = None) -> NDArray[np.boo
     _, dp_size, pp_size = took_s.shape
     found = np.ones((dp_size, pp_size), np.bool_)
     if dp_size > 1 and took_s.shape[0]:
-        _references(np.ascontiguousarray(took_s), found)
+        found = _fast_groups(took_s)
         for stage in np.flatnonzero(~found.all(axis=0)):
             if _swaps(took_s[:, :, stage], found[:, stage]):
                 found[:, stage] = True
@@ -124,9 +121,7 @@ def _lower_median_of_others(usual_s: Floats) -> Floats:
 
 def _usual_s(level_s: Floats, found: NDArray[np.bool_]) -> Floats:
     """[pp], seconds of each stage's reference workers, of which there are some."""
-    usual_s: Floats = np.full((1, level_s.shape[1]), np.nan)
-    _medians_of(np.ascontiguousarray(level_s)[None], np.ascontiguousarray(found)[None], usual_s)
-    return np.asarray(usual_s[0])
+    return _medians_of(level_s[None], found[None])[0]
 
 
 def _is_near(ratio: Floats, spread: float) -> NDArray[np.bool_]:
@@ -198,26 +193,13 @@ def ratios_to_peers(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
             stage's median over the other steps counts; a stage without any in all steps is compared
             with the other stages.
     """
-    took_s = np.ascontiguousarray(took_s)
-    found = np.empty(took_s.shape)
-    _divide_by(took_s, _reference_s(took_s, np.broadcast_to(measure, took_s.shape)), found)
-    return found
-
-
-@kernel
-def _divide_by(took_s, usual_s, found):  # type: ignore[no-untyped-def]
-    num_steps, dp_size, pp_size = took_s.shape
-    for step in range(num_steps):
-        for dp_rank in range(dp_size):
-            for stage in range(pp_size):
-                by_s = usual_s[step, stage]
-                found[step, dp_rank, stage] = took_s[step, dp_rank, stage] / by_s if by_s > 0 else 1
+    usual_s = _reference_s(took_s, np.broadcast_to(measure, took_s.shape))[:, None]
+    return np.divide(took_s, usual_s, out=np.ones(took_s.shape), where=usual_s > 0)
 
 
 def _reference_s(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
     """[steps, pp], seconds of the reference; NaN where there is none at all."""
-    usual_s = np.full((took_s.shape[0], took_s.shape[2]), np.nan)
-    _medians_of(took_s, np.ascontiguousarray(measure), usual_s)
+    usual_s = _medians_of(took_s, measure)
     unknown = np.isnan(usual_s)
     if not unknown.any():
         return usual_s
@@ -231,46 +213,27 @@ def _reference_s(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
     return usual_s
 
 
-@kernel
-def _references(took_s, found):  # type: ignore[no-untyped-def]
+def _fast_groups(took_s: Floats) -> NDArray[np.bool_]:
+    """[dp, pp], the faster group of each stage that has two distinct ones, else all."""
     num_steps, dp_size, pp_size = took_s.shape
-    took = np.empty(dp_size)
-    for stage in range(pp_size):
-        level = np.zeros(dp_size)
-        for step in range(num_steps):
-            took[:] = took_s[step, :, stage]
-            typical_s = median(took, dp_size)
-            if typical_s > 0:
-                for dp_rank in range(dp_size):
-                    level[dp_rank] += took_s[step, dp_rank, stage] / typical_s / num_steps
-        order = np.sort(level)
-        best, split = 0.0, 0
-        fewest = max(1 if dp_size < 4 else 2, int(np.ceil(FAST_SHARE * dp_size)))
-        for count in range(fewest, dp_size):
-            gap = order[count] - order[count - 1]
-            if gap > best:
-                best, split = gap, count
-        if split == 0:
-            continue
-        spread = order[split - 1] - order[0]
-        if best >= CLEAR_GAP * order[split - 1] and best >= GAP_TO_SPREAD * spread:
-            for dp_rank in range(dp_size):
-                found[dp_rank, stage] = level[dp_rank] <= order[split - 1]
+    typical_s = medians(took_s.transpose(0, 2, 1))[:, None]
+    ratio = np.divide(took_s, typical_s, out=np.zeros(took_s.shape), where=typical_s > 0)
+    level = ratio.sum(axis=0) / num_steps
+    fewest = max(1 if dp_size < 4 else 2, math.ceil(FAST_SHARE * dp_size))
+    if fewest >= dp_size:
+        return np.ones(level.shape, np.bool_)
+    in_order, stages = np.sort(level, axis=0), np.arange(pp_size)
+    gaps = np.diff(in_order, axis=0)[fewest - 1 :]
+    last = fewest - 1 + gaps.argmax(axis=0)
+    gap, slowest = gaps.max(axis=0), in_order[last, stages]
+    is_split = (gap > 0) & (gap >= CLEAR_GAP * slowest)
+    is_split &= gap >= GAP_TO_SPREAD * (slowest - in_order[0])
+    return np.asarray((level <= slowest) | ~is_split)
 
 
-@kernel
-def _medians_of(took_s, measure, usual_s):  # type: ignore[no-untyped-def]
-    num_steps, dp_size, pp_size = took_s.shape
-    chosen = np.empty(dp_size)
-    for step in range(num_steps):
-        for stage in range(pp_size):
-            count = 0
-            for dp_rank in range(dp_size):
-                if measure[step, dp_rank, stage]:
-                    chosen[count] = took_s[step, dp_rank, stage]
-                    count += 1
-            if count:
-                usual_s[step, stage] = median(chosen, count)
+def _medians_of(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
+    """[steps, pp], medians of chosen workers, both [steps, dp, pp]; NaN where none is chosen."""
+    return medians(np.where(measure, took_s, np.nan).transpose(0, 2, 1))
 
 
 # Steps before the change, within the window, that give each direction's level.
@@ -624,35 +587,18 @@ def _peer_spread(level: Floats, measure: NDArray[np.bool_]) -> float:
 
 
 def _spread_within(level: Floats, chosen: NDArray[np.bool_]) -> float:
-    away = np.empty(level.size)
-    count, freedom = _away_within(level, chosen, away)
-    if not count:
+    size = chosen.sum(axis=0)
+    total = np.where(chosen, level, 0.0).sum(axis=0)
+    is_measured = (size >= 2) & (total > 0)
+    if not is_measured.any():
         return _USUAL_PEER_SPREAD
+    size, total, chosen = size[is_measured], total[is_measured], chosen[:, is_measured]
+    away = np.abs(level[:, is_measured] / (total / size) - 1) * np.sqrt(size / (size - 1))
+    freedom = int((size - 1).sum())
     # The lower median: of two workers of two stages, those of one may differ by a fault.
-    measured = MAD_TO_DEVIATION * float(np.sort(away[:count])[(count - 1) // 2])
+    measured = MAD_TO_DEVIATION * float(np.sort(away[chosen])[(int(size.sum()) - 1) // 2])
     squares = freedom * measured**2 + _USUAL_PEER_VALUES * _USUAL_PEER_SPREAD**2
     return float(np.sqrt(squares / (freedom + _USUAL_PEER_VALUES)))
-
-
-@kernel
-def _away_within(level, chosen, away):  # type: ignore[no-untyped-def]
-    """How many relative distances from the stage's mean `away` gets, and degrees of freedom."""
-    count, freedom = 0, 0
-    for stage in range(level.shape[1]):
-        total, size = 0.0, 0
-        for dp_rank in range(level.shape[0]):
-            if chosen[dp_rank, stage]:
-                total += level[dp_rank, stage]
-                size += 1
-        if size < 2 or total <= 0:
-            continue
-        freedom += size - 1
-        for dp_rank in range(level.shape[0]):
-            if chosen[dp_rank, stage]:
-                far = level[dp_rank, stage] / (total / size) - 1
-                away[count] = abs(far) * np.sqrt(size / (size - 1))
-                count += 1
-    return count, freedom
 
 
 def _against(took_s: tuple[Floats, ...], reference: NDArray[np.bool_]) -> list[Floats]:

@@ -19,8 +19,8 @@ from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.finding import Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps
-from app.diagnosis.statistics.robust import median_of, medians
 from app.engine.grid import Grid
+from app.engine.medians import median_of, medians
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.template import Template
 from app.trace.ops import OpKind

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.arrivals.lateness import WaitIntervals, merged_intervals
+from app.engine.arrivals.waits import WaitIntervals, merged_intervals
 from app.trace.collectives import RECEIVE, SEND, Collectives
 from app.trace.readers.profiles.events import COMMUNICATING, COMPUTING
 from app.trace.readers.profiles.profile import PROFILER, GpuWork, RankProfile

@@ -17,7 +17,7 @@ from app.diagnosis.profiles.gpu_time import (
     waiting_intervals,
 )
 from app.engine.arrivals.arrivals import Arrivals, arrivals_of_table
-from app.engine.arrivals.lateness import WaitIntervals
+from app.engine.arrivals.waits import WaitIntervals
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.collectives import Collectives
 from app.trace.readers.profiles import profile

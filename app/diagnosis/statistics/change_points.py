@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.diagnosis.statistics.robust import median
 from app.engine.kernels import kernel
+from app.engine.medians import median
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
@@ -117,22 +117,12 @@ USUAL_CRITERIA = ChangeCriteria(4, 3, float(np.log(1.10)))
 
 
 @kernel
-def known_values(values, logs, at):  # type: ignore[no-untyped-def]
-    """Number of known values; fills in their logarithms and positions."""
-    count = 0
-    for position in range(values.size):
-        if np.isfinite(values[position]) and values[position] > 0:
-            logs[count] = np.log(values[position])
-            at[count] = position
-            count += 1
-    return count
-
-
-@kernel
 def scale_of(logs):  # type: ignore[no-untyped-def]
     """Standard deviation within a level, by differences: a change adds one outlier only."""
-    away = median(np.abs(np.diff(logs)), logs.size - 1)
-    return max(MIN_SCALE, MAD_TO_DEVIATION * away / np.sqrt(2.0))
+    away = np.empty(logs.size - 1)
+    for at in range(away.size):
+        away[at] = abs(logs[at + 1] - logs[at])
+    return max(MIN_SCALE, MAD_TO_DEVIATION * median(away, away.size) / np.sqrt(2.0))
 
 
 @kernel
@@ -142,13 +132,11 @@ def clip_outliers(logs, scale, near, smooth, clipped):  # type: ignore[no-untype
         # At either end the window of five is not shortened: two outliers are no new level.
         first = min(max(0, at - NEIGHBOURS), max(0, logs.size - 2 * NEIGHBOURS - 1))
         end = max(min(logs.size, at + NEIGHBOURS + 1), min(logs.size, 2 * NEIGHBOURS + 1))
-        near[: end - first] = logs[first:end]
+        for place in range(first, end):
+            near[place - first] = logs[place]
         smooth[at] = median(near, end - first)
-        least, most = (
-            smooth[at] - OUTLIER_DEVIATIONS * scale,
-            smooth[at] + OUTLIER_DEVIATIONS * scale,
-        )
-        clipped[at] = min(max(logs[at], least), most)
+        reach = OUTLIER_DEVIATIONS * scale
+        clipped[at] = min(max(logs[at], smooth[at] - reach), smooth[at] + reach)
 
 
 def without_outliers(logs: Floats) -> Floats:
@@ -202,46 +190,55 @@ def best_split(logs, first, end, criteria):  # type: ignore[no-untyped-def]
 
 @kernel
 def is_change(logs, first, at, end, scale, criteria):  # type: ignore[no-untyped-def]
-    """Whether the levels before and after a split differ enough, beyond chance."""
-    if at - first < criteria.before or end - at < criteria.after:
-        return False
-    before, after = logs[first:at], logs[at:end]
-    difference = abs(after.mean() - before.mean())
-    left = ((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()
-    deviation = max(scale, np.sqrt(left / (end - first - 2)))
-    error = deviation * np.sqrt(1.0 / before.size + 1.0 / after.size)
-    is_large = difference + 3 * error >= criteria.difference
-    enough = MIN_DEVIATIONS + EXTRA_DEVIATIONS / (end - first - 2)
-    is_clear = difference >= enough * error
-    return is_large and is_clear and stretch_chance(before, after) < MAX_CHANCE
+    """Whether the levels before and after a split differ enough, beyond chance.
 
-
-@kernel
-def stretch_chance(before, after):  # type: ignore[no-untyped-def]
-    """Upper bound of the probability that the longer part holds a stretch like the shorter one.
-
-    For any distribution: Chernoff's bound on so many values on the other side of the middle, by the
-    share of such values in the longer part.
+    Chance is an upper bound of the probability that the longer part holds a stretch like the
+    shorter one, for any distribution: Chernoff's bound on so many values on the other side of the
+    middle, by the share of such values in the longer part.
     """
-    long, short = (before, after) if before.size >= after.size else (after, before)
-    middle = (before.mean() + after.mean()) / 2
-    sign = 1.0 if short.mean() > long.mean() else -1.0
-    count = (sign * (long - middle) > 0).sum()
+    num_before, num_after = at - first, end - at
+    if num_before < criteria.before or num_after < criteria.after:
+        return False
+    before = after = left = 0.0
+    for place in range(first, at):
+        before += logs[place] / num_before
+    for place in range(at, end):
+        after += logs[place] / num_after
+    for place in range(first, end):
+        left += (logs[place] - (before if place < at else after)) ** 2
+    difference = abs(after - before)
+    deviation = max(scale, np.sqrt(left / (end - first - 2)))
+    error = deviation * np.sqrt(1.0 / num_before + 1.0 / num_after)
+    enough = MIN_DEVIATIONS + EXTRA_DEVIATIONS / (end - first - 2)
+    if difference + 3 * error < criteria.difference or difference < enough * error:
+        return False
+    # Values beyond the middle, of the longer part and of the shorter one.
+    is_longer_before, middle = num_before >= num_after, (before + after) / 2
+    sign = 1.0 if (after > before) == is_longer_before else -1.0
+    count = num_beyond = 0
+    for place in range(first, end):
+        if sign * (logs[place] - middle) > 0:
+            if (place < at) == is_longer_before:
+                count += 1
+            else:
+                num_beyond += 1
+    num_long, num_short = max(num_before, num_after), min(num_before, num_after)
     # Two standard deviations above the observed share.
-    usual = (count + 2 * np.sqrt(count) + 0.5) / (long.size + 1.0)
-    share = (sign * (short - middle) > 0).mean()
+    usual = (count + 2 * np.sqrt(count) + 0.5) / (num_long + 1.0)
+    share = num_beyond / num_short
     if share <= usual:
-        return 1.0
+        return False
     exponent = share * np.log(share / usual)
     if share < 1.0:
         exponent += (1 - share) * np.log((1 - share) / (1 - usual))
-    return (long.size + short.size) * np.exp(-short.size * exponent)
+    return (end - first) * np.exp(-num_short * exponent) < MAX_CHANCE
 
 
 @kernel
 def find_splits(logs, scale, criteria, table, began, figures, splits):  # type: ignore[no-untyped-def]
     """Number of changes; fills in `splits`, where new levels begin, ascending."""
-    centre, last, num_runs, num_splits = np.median(logs), 0, 0, 0
+    last, num_runs, num_splits = 0, 0, 0
+    centre = median(logs.copy(), logs.size)
     for now in range(logs.size):
         num_runs = advance(
             logs[now], now, num_runs, began, figures, centre, scale, table, FORGET_BELOW
@@ -255,12 +252,7 @@ def find_splits(logs, scale, criteria, table, began, figures, splits):  # type: 
             if is_change(logs, last, at, now + 1, scale, criteria):
                 splits[num_splits] = last = at
                 num_splits += 1
-    return place_splits(logs, scale, criteria, splits, num_splits)
-
-
-@kernel
-def place_splits(logs, scale, criteria, splits, num_splits):  # type: ignore[no-untyped-def]
-    """Move each split to its best place between its neighbours; drop those that no longer hold."""
+    # Move each split to its best place between its neighbours; drop those that no longer hold.
     again = True
     while again:
         again = False
@@ -291,7 +283,11 @@ def find_splits_of_each(values, criteria, table, logs, at, splits, sizes):  # ty
     began, figures = np.empty(size + 1, np.int64), np.empty((4, size + 1))
     near = np.empty(2 * NEIGHBOURS + 1)
     for row in range(num_series):
-        count = known_values(values[row], plain, at[row])
+        count = 0
+        for position in range(size):
+            if np.isfinite(values[row, position]) and values[row, position] > 0:
+                plain[count], at[row, count] = np.log(values[row, position]), position
+                count += 1
         sizes[row, 0], sizes[row, 1] = count, 0
         if count < criteria.before + criteria.after:
             continue
@@ -299,8 +295,11 @@ def find_splits_of_each(values, criteria, table, logs, at, splits, sizes):  # ty
         clipped = logs[row, :count]
         clip_outliers(plain[:count], scale, near, smooth[:count], clipped)
         # A quick check: levels are no further apart than running medians.
-        apart = smooth[:count].max() - smooth[:count].min()
-        if apart >= criteria.difference / 2 and may_change(clipped, scale, criteria):
+        lowest = highest = smooth[0]
+        for place in range(count):
+            lowest, highest = min(lowest, smooth[place]), max(highest, smooth[place])
+        is_apart = highest - lowest >= criteria.difference / 2
+        if is_apart and may_change(clipped, scale, criteria):
             sizes[row, 1] = find_splits(
                 clipped, scale, criteria, table, began, figures, splits[row]
             )
@@ -329,23 +328,15 @@ def find_ramp(logs: Floats, jumps: list[int]) -> Ramp | None:
     logs = np.ascontiguousarray(logs)
     begin, until, left, before, after = best_ramp(logs)
     bounds = np.array([0, *jumps, logs.size], np.int64)
-    by_jumps = _badness(_left_by_jumps(logs, bounds), logs.size, 2 * len(jumps))
+    levels = np.add.reduceat(logs, bounds[:-1]) / np.diff(bounds)
+    left_by_jumps = float(((logs - np.repeat(levels, np.diff(bounds))) ** 2).sum())
+    by_jumps = _badness(left_by_jumps, logs.size, 2 * len(jumps))
     if (
         until - begin + 1 < MIN_RAMP_STEPS
         or _badness(left, logs.size, 3) + MIN_RAMP_GAIN > by_jumps
     ):
         return None
     return Ramp(begin, until, before, after)
-
-
-@kernel
-def _left_by_jumps(logs, bounds):  # type: ignore[no-untyped-def]
-    """Residual squares about the mean of each part."""
-    left = 0.0
-    for part in range(bounds.size - 1):
-        values = logs[bounds[part] : bounds[part + 1]]
-        left += ((values - values.mean()) ** 2).sum()
-    return left
 
 
 def _badness(left: float, size: int, num_parameters: int) -> float:
@@ -357,14 +348,15 @@ def _badness(left: float, size: int, num_parameters: int) -> float:
 @kernel
 def best_ramp(logs):  # type: ignore[no-untyped-def]
     """Begin, end, residual squares, and the levels before and after of the best ramp."""
-    size = logs.size
-    mean = logs.mean()
+    size, mean, total = logs.size, 0.0, 0.0
+    for at in range(size):
+        mean += logs[at] / size
     # Sums of the values before each position, and of the values times their positions.
     sums, moments = np.zeros(size + 1), np.zeros(size + 1)
     for at in range(size):
         sums[at + 1] = sums[at] + logs[at] - mean
         moments[at + 1] = moments[at] + at * (logs[at] - mean)
-    total = ((logs - mean) ** 2).sum()
+        total += (logs[at] - mean) ** 2
     best, best_begin, best_until, slope, offset = -1.0, _FIRST, _FIRST, 0.0, 0.0
     for begin in range(_FIRST, size - 1):
         for until in range(begin, size):

@@ -26,8 +26,8 @@ from app.diagnosis.statistics.change_points import (
     without_outliers,
 )
 from app.diagnosis.statistics.ramps import grows_from_the_first
-from app.diagnosis.statistics.robust import median_of
 from app.engine.kernels import kernel
+from app.engine.medians import median_of
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 

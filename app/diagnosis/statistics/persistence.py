@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.finding import Persistence
 from app.diagnosis.statistics.episodes import Episodes, bad_steps, episodes_of
-from app.diagnosis.statistics.robust import median_of
+from app.engine.medians import median_of
 from app.trace.window import Floats, Ints
 
 # Of the window's steps, or of those since the onset.

@@ -22,7 +22,8 @@ from app.diagnosis.statistics.change_points import (
     level_changes,
     without_outliers,
 )
-from app.diagnosis.statistics.robust import median_of, medians, quantile_of
+from app.diagnosis.statistics.robust import quantile_of
+from app.engine.medians import median_of, medians
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats
 

@@ -1,7 +1,7 @@
 """Arrivals of one window: lateness of every occurrence, waits of every rank, and the culprits.
 
 Start with `arrivals_of_replay` (a replayed window) or `arrivals_of_table` (a table alone). They run
-occurrences.py, lateness.py and blame.py in this order.
+occurrences.py, lateness.py, waits.py and blame.py in this order.
 `arrivals_as_json` gives the JSON block of a result; docs/arrivals.md has the meaning of each key.
 """
 
@@ -15,16 +15,9 @@ from typing import Any
 import numpy as np
 
 from app.engine.arrivals.blame import LateRank, late_ranks
-from app.engine.arrivals.lateness import (
-    Lateness,
-    RankWaitTimes,
-    fill_missing_steps,
-    lateness_of,
-    step_clock,
-    table_clock,
-)
+from app.engine.arrivals.lateness import Lateness, fill_missing_steps, lateness_of
 from app.engine.arrivals.occurrences import Occurrences, occurrences_of_replay, occurrences_of_table
-from app.engine.kernels import kernel
+from app.engine.arrivals.waits import RankWaitTimes, step_clock, table_clock
 from app.engine.what_if import ReplayGroups
 from app.trace.collectives import Collectives, RankPlace
 from app.trace.window import Floats, Ints
@@ -109,15 +102,11 @@ class Arrivals:
 
     def _largest(self, of_members: Floats) -> Floats:
         largest = np.zeros((len(self.places), of_members.shape[1]))
-        _fill_largest(self.occurrences.member_rank, of_members, largest)
+        order = np.argsort(self.occurrences.member_rank, kind="stable")
+        rows = self.occurrences.member_rank[order]
+        first = np.flatnonzero(np.diff(rows, prepend=-1))
+        largest[rows[first]] = np.maximum.reduceat(of_members[order], first, axis=0)
         return largest
-
-
-@kernel
-def _fill_largest(rows, of_members, largest):  # type: ignore[no-untyped-def]
-    for member in range(rows.size):
-        for step in range(of_members.shape[1]):
-            largest[rows[member], step] = max(largest[rows[member], step], of_members[member, step])
 
 
 def arrivals_of_replay(replay: ReplayGroups, step_s: Floats) -> Arrivals | None:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from app.engine.arrivals.lateness import Lateness, RankWaitTimes, StepClock, WaitIntervals
+from app.engine.arrivals.lateness import Lateness
 from app.engine.arrivals.occurrences import Occurrences
+from app.engine.arrivals.waits import RankWaitTimes, StepClock, WaitIntervals
 from app.engine.metrics import MAD_TO_DEVIATION, binomial_tail
 from app.trace.window import Floats, Ints
 
@@ -39,49 +39,37 @@ class OwnTimes:
         self._waits = waits
         self._clock = clock
         self._known: dict[int, Floats] = {}
-        self._routed: dict[int, WaitIntervals] = {}
-        self._first: dict[int, Floats] = {}
 
-    def of(self, member: int) -> Floats:
-        """[the group's occurrences, by step and order], seconds; NaN without a known stretch."""
-        if member not in self._known:
-            own_s, begin_s, start_s = self._without_waits(member)
+    def of(self, group: int, members: Ints) -> Floats:
+        """[members, occurrences of their group], seconds; NaN without a known stretch."""
+        new = np.array([each for each in members.tolist() if each not in self._known], np.int64)
+        if new.size:
+            own_s, begin_s, start_s = self._without_waits(group, new)
             if self._routed_groups:
-                routed = self._routed_s(int(self._occurrences.member_rank[member]))
-                own_s = own_s - (routed.until(start_s) - routed.until(begin_s))
-            self._known[member] = np.maximum(0.0, own_s)
-        return self._known[member]
+                for at, place in enumerate(self._occurrences.member_rank[new].tolist()):
+                    routed = self._routed_s(place)
+                    own_s[at] -= routed.until(start_s[at]) - routed.until(begin_s[at])
+            self._known.update(zip(new.tolist(), np.maximum(0.0, own_s), strict=True))
+        return np.array([self._known[member] for member in members.tolist()])
 
-    def _without_waits(self, member: int) -> tuple[Floats, Floats, Floats]:
-        """Stretches minus their waits, and their begins and ends."""
-        start_s, end_s, occurrences = self._waits.span_s(member)
-        step = self._occurrences.step[occurrences]
-        place = int(self._occurrences.member_rank[member])
-        begin_s = np.full(start_s.size, np.nan)
-        begin_s[1:] = end_s[:-1]
-        is_known = np.zeros(start_s.size, np.bool_)
+    def _without_waits(self, group: int, members: Ints) -> tuple[Floats, Floats, Floats]:
+        """Stretches minus their waits, and their begins and ends; all as `of` has them."""
+        start_s, end_s = self._waits.spans_s(group, members)
+        step = self._occurrences.step[self._waits.of_group(group)]
+        begin_s = np.full(start_s.shape, np.nan)
+        begin_s[:, 1:] = end_s[:, :-1]
+        is_known = np.zeros(step.size, np.bool_)
         # A step's first stretch begins at the last occurrence of the previous step if that is
         # recorded, else at the member's first start in this step.
         is_known[1:] = (step[1:] == step[:-1]) | (
             self._clock.follows[step[1:]] & (step[1:] == step[:-1] + 1)
         )
-        first_s = self._first_start_s(place)[step]
+        waiting = self._waits.of_places(self._occurrences.member_rank[members])
+        first_s = waiting.first_s[:, step]
         begin_s = np.where(is_known, begin_s, np.where(first_s < start_s, first_s, np.nan))
-        waiting = self._waits.of(place)
         waited_s = np.maximum(0.0, waiting.until(start_s) - waiting.until(begin_s))
         # Overlapping occurrences have no stretch between them.
         return np.maximum(0.0, start_s - begin_s - waited_s), begin_s, start_s
-
-    def _first_start_s(self, place: int) -> Floats:
-        """[steps], a rank's first recorded start in each step; NaN if there is none."""
-        if place not in self._first:
-            first_s = np.full(len(self._occurrences.steps), np.inf)
-            for member in np.flatnonzero(self._occurrences.member_rank == place).tolist():
-                start_s, _, occurrences = self._waits.span_s(member)
-                known = np.isfinite(start_s)
-                np.minimum.at(first_s, self._occurrences.step[occurrences][known], start_s[known])
-            self._first[place] = np.where(np.isfinite(first_s), first_s, np.nan)
-        return self._first[place]
 
     @cached_property
     def _routed_groups(self) -> list[int]:
@@ -97,31 +85,36 @@ class OwnTimes:
         if place not in self._routed:
             moments, lengths = [np.empty(0)], [np.empty(0)]
             members = np.flatnonzero(self._occurrences.member_rank == place)
-            for member in members[
-                np.isin(self._occurrences.member_group[members], self._routed_groups)
-            ].tolist():
-                start_s, _, _ = self._waits.span_s(member)
-                moments.append(start_s)
-                lengths.append(
-                    self._by_tokens_s(int(self._occurrences.member_group[member]))[member]
-                )
+            for member in members.tolist():
+                group = int(self._occurrences.member_group[member])
+                if group in self._routed_groups:
+                    at = member - int(self._occurrences.first_member[group])
+                    moments.append(self._waits.spans_s(group, np.array([member]))[0][0])
+                    lengths.append(self._by_tokens_s(group)[at])
             self._routed[place] = _steps_at(np.concatenate(moments), np.concatenate(lengths))
         return self._routed[place]
 
-    def _by_tokens_s(self, group: int) -> dict[int, Floats]:
-        """Per member [occurrences], the part of own time that the members' bytes explain."""
+    def _by_tokens_s(self, group: int) -> Floats:
+        """[members, occurrences], the part of own time that the members' bytes explain."""
         if group not in self._by_tokens:
-            first = int(self._occurrences.first_member[group])
-            members = list(range(first, first + int(self._occurrences.group_size[group])))
-            own_s = np.array([self._without_waits(member)[0] for member in members])
-            num_bytes = np.array([self._waits.num_bytes(member) for member in members])
-            excess_s = routed_s(own_s, num_bytes)
-            self._by_tokens[group] = dict(zip(members, excess_s, strict=True))
+            members = members_of(self._occurrences, group)
+            num_bytes = self._occurrences.num_bytes[self._waits.rows(group, members)]
+            self._by_tokens[group] = routed_s(self._without_waits(group, members)[0], num_bytes)
         return self._by_tokens[group]
 
     @cached_property
-    def _by_tokens(self) -> dict[int, dict[int, Floats]]:
+    def _routed(self) -> dict[int, WaitIntervals]:
         return {}
+
+    @cached_property
+    def _by_tokens(self) -> dict[int, Floats]:
+        return {}
+
+
+def members_of(occurrences: Occurrences, group: int) -> Ints:
+    """All members of a group."""
+    first = int(occurrences.first_member[group])
+    return first + np.arange(int(occurrences.group_size[group]))
 
 
 def routed_s(own_s: Floats, num_bytes: Floats) -> Floats:
@@ -183,9 +176,12 @@ class OwnDelays:
 
         With `by_stays` (without starts), its lateness against the peers' median instead.
         """
-        peers = self._peers_of(int(self._occurrences.member_group[member]))
-        times_s = self._times_s([member, *peers[peers != member].tolist()], by_stays=by_stays)
-        return self._by_step(member, times_s[0] - np.median(times_s[1:], axis=0))
+        group = int(self._occurrences.member_group[member])
+        peers = self._peers_of(group)
+        members = np.concatenate([[member], peers[peers != member]])
+        times_s = self._times_s(group, members, by_stays=by_stays)
+        delay_s = times_s[:1] - np.median(times_s[1:], axis=0)
+        return np.asarray(self._by_step(group, delay_s)[0])
 
     def spread_s(self, axis: str, *, by_stays: bool) -> float | None:
         """Robust standard deviation of own delays per step among members of an axis, seconds.
@@ -194,12 +190,8 @@ class OwnDelays:
         """
         key = axis, by_stays
         if key not in self._spread:
-            delays_s = [
-                delay_s
-                for group in self._sample(axis)
-                for delay_s in self._of_members_s(group, by_stays=by_stays)
-            ]
-            known_s = np.array([each for each in delays_s if np.isfinite(each)])
+            delays_s = [self._of_members_s(each, by_stays=by_stays) for each in self._sample(axis)]
+            known_s = np.concatenate([np.empty(0), *delays_s])
             self._spread[key] = None
             if known_s.size >= MIN_MEMBERS:
                 away_s = np.abs(known_s - np.median(known_s))
@@ -211,55 +203,47 @@ class OwnDelays:
         groups = [
             number
             for number, group in enumerate(self._occurrences.groups)
-            if group.axis == axis and self._waits.num_of_group(number)
+            if group.axis == axis and self._waits.of_group(number).size
         ]
         return [groups[at] for at in evenly_spaced(len(groups), MAX_GROUPS)]
 
-    def _of_members_s(self, group: int, *, by_stays: bool) -> list[float]:
-        """Median own delay per step of each member outside `slow`."""
-        members = np.setdiff1d(self._members_of(group), self._slow)
+    def _of_members_s(self, group: int, *, by_stays: bool) -> Floats:
+        """Median own delay per step of each member outside `slow` of which it is known."""
+        members = np.setdiff1d(members_of(self._occurrences, group), self._slow)
         members = members[evenly_spaced(members.size, MAX_PEERS)]
         if members.size < 2:
-            return []
-        times_s = self._times_s(members.tolist(), by_stays=by_stays)
-        delay_s = times_s - median_of_others(times_s)
-        by_step_s = [
-            self._by_step(member, each)
-            for member, each in zip(members.tolist(), delay_s, strict=True)
-        ]
-        return [
-            float(np.median(each[np.isfinite(each)])) if np.isfinite(each).any() else np.nan
-            for each in by_step_s
-        ]
+            return np.empty(0)
+        times_s = self._times_s(group, members, by_stays=by_stays)
+        by_step_s = self._by_step(group, times_s - median_of_others(times_s))
+        known = np.isfinite(by_step_s).any(axis=1)
+        return np.asarray(np.nanmedian(by_step_s[known], axis=1))
 
     def _peers_of(self, group: int) -> Ints:
         """Members that are no suspects, or all if none is left; evenly spaced if many."""
         if group not in self._peers:
-            members = self._members_of(group)
+            members = members_of(self._occurrences, group)
             peers = np.setdiff1d(members, self._suspects)
             peers = peers if peers.size else members
             self._peers[group] = peers[evenly_spaced(peers.size, MAX_PEERS)]
         return self._peers[group]
 
-    def _members_of(self, group: int) -> Ints:
-        first = int(self._occurrences.first_member[group])
-        return first + np.arange(int(self._occurrences.group_size[group]))
-
-    def _times_s(self, members: list[int], *, by_stays: bool) -> Floats:
+    def _times_s(self, group: int, members: Ints, *, by_stays: bool) -> Floats:
         if by_stays:
-            return np.array([-self._waits.stay_s(member) for member in members])
-        return np.array([self._own.of(member) for member in members])
+            return -self._occurrences.stay_s[self._waits.rows(group, members)]
+        return self._own.of(group, members)
 
-    def _by_step(self, member: int, delay_s: Floats) -> Floats:
-        """[steps], sums over a group's occurrences; NaN if less than half of them are known."""
-        occurrences = self._waits.rows(member)[1]
-        step, num = self._occurrences.step[occurrences], len(self._occurrences.steps)
-        known: NDArray[np.bool_] = np.isfinite(delay_s)
-        total = np.bincount(step, minlength=num)
-        num_known = np.bincount(step[known], minlength=num)
-        sums_s = np.bincount(step[known], delay_s[known], num)
+    def _by_step(self, group: int, delay_s: Floats) -> Floats:
+        """[members, steps], sums of [members, occurrences]; NaN if less than half are known."""
+        step = self._occurrences.step[self._waits.of_group(group)]
+        first = np.flatnonzero(np.diff(step, prepend=-1))
+        known = np.isfinite(delay_s)
+        num_known = np.add.reduceat(known, first, axis=1, dtype=np.int64)
+        sums_s = np.add.reduceat(np.where(known, delay_s, 0.0), first, axis=1)
+        total = np.diff(np.append(first, step.size))
         enough = (num_known > 0) & (num_known >= MIN_KNOWN * total)
-        return np.where(enough, sums_s, np.nan)
+        found = np.full((len(delay_s), len(self._occurrences.steps)), np.nan)
+        found[:, step[first]] = np.where(enough, sums_s, np.nan)
+        return found
 
 
 def median_of_others(values: Floats) -> Floats:
@@ -375,14 +359,15 @@ def _order(late: LateRank) -> tuple[bool, float]:
 
 def _is_frequent(found: Occurrences, lateness: Lateness, waits: RankWaitTimes, member: int) -> bool:
     """Whether it is late more often than by chance, counting occurrences with a material wait."""
-    rows, occurrences = waits.rows(member)
+    group = int(found.member_group[member])
+    rows, occurrences = waits.rows(group, np.array([member]))[0], waits.of_group(group)
     wait_s = lateness.late_wait_s[occurrences]
     is_late = lateness.is_late[rows]
     if not is_late.any():
         return False
     matters = wait_s >= MIN_MATERIAL_WAIT * wait_s[is_late].mean()
     num, times_late = int(matters.sum()), int((matters & is_late).sum())
-    size = int(found.group_size[found.member_group[member]])
+    size = int(found.group_size[group])
     expected = float(lateness.num_late[occurrences][matters].sum()) / size
     return times_late > expected and binomial_tail(times_late, num, expected / num) <= MAX_CHANCE
 
@@ -400,17 +385,13 @@ def _verdict(
     steps_late = float(is_late.sum() / max(1, seen[group].sum()))
     own_s = delays.of_steps_s(member, by_stays=False)
     by_stays = not np.isfinite(own_s[is_late]).any()
-    # In steps where one of its sampled groups was not recorded, the rank's own waits are unknown.
-    ours = seen[
-        np.unique(
-            occurrences.member_group[occurrences.member_rank == occurrences.member_rank[member]]
-        )
-    ]
-    own_s = np.where((~ours & ours.any(axis=1, keepdims=True)).any(axis=0), np.nan, own_s)
+    of_rank = occurrences.member_rank == occurrences.member_rank[member]
+    if occurrences.sampled:
+        # In steps where one of its groups was not recorded, the rank's own waits are unknown.
+        ours = seen[np.unique(occurrences.member_group[of_rank])]
+        own_s = np.where((~ours & ours.any(axis=1, keepdims=True)).any(axis=0), np.nan, own_s)
     # Without starts here or elsewhere, its waits in other groups may be the reason it is late here.
-    elsewhere = (occurrences.member_rank == occurrences.member_rank[member]) & (
-        occurrences.member_group != group
-    )
+    elsewhere = of_rank & (occurrences.member_group != group)
     if by_stays:
         own_s = delays.of_steps_s(member, by_stays=True)
     else:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import MAX_PEERS, evenly_spaced
-from app.engine.arrivals.lateness import WaitIntervals, merged_intervals
+from app.engine.arrivals.waits import WaitIntervals, merged_intervals
 from app.engine.grid import Grid
 from app.engine.kernels import in_parallel, kernel
 from app.engine.metrics import EQUAL_TIMES
@@ -171,23 +171,9 @@ def _sorted(grid: Grid, of_client: Spans, of_arrivals: Spans) -> _Intervals:
     keep = end_s > start_s
     num = np.bincount(cell[keep], minlength=num_cells)
     ptr = np.concatenate([[0], np.cumsum(num)])
-    order = np.empty(int(ptr[-1]), np.int64)
-    _sort_by_cell(cell, start_s, keep, ptr, order)
+    kept = np.flatnonzero(keep)
+    order = kept[np.lexsort((start_s[kept], cell[kept]))]
     return _Intervals(ptr, start_s[order], end_s[order], is_stay[order])
-
-
-@kernel
-def _sort_by_cell(cell, start_s, keep, ptr, order):  # type: ignore[no-untyped-def]
-    """Rows by cell and start; insertion sort, since they are almost in order."""
-    filled = ptr[:-1].copy()
-    for row in range(cell.size):
-        if keep[row]:
-            at, first = filled[cell[row]], ptr[cell[row]]
-            while at > first and start_s[order[at - 1]] > start_s[row]:
-                order[at] = order[at - 1]
-                at -= 1
-            order[at] = row
-            filled[cell[row]] += 1
 
 
 def _held_up_by(group: Replayer, late: list[RankPlace]) -> NDArray[np.int8]:

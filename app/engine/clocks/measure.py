@@ -15,6 +15,7 @@ from app.engine.clocks.shared_ends import ClockLines, SharedEnds, shared_ends
 from app.engine.graph import StepGraph
 from app.engine.grid import Grid
 from app.engine.kernels import in_parallel, kernel
+from app.engine.medians import medians
 from app.trace.window import Floats, Ints, Window
 
 
@@ -119,66 +120,44 @@ def _correct(  # type: ignore[no-untyped-def]
 RESIDUAL_QUANTILE = 0.9
 
 
-def residuals_ns(
-    shared: SharedEnds, found: ClockLines, quantile: float = RESIDUAL_QUANTILE
-) -> tuple[float, Floats]:
-    """This quantile of the residuals of all ends, and [hosts] of each host's ends."""
-    slots = shared.num_times // shared.per_slot
-    num_values = np.diff(shared.first_member) * slots
-    first_value = np.concatenate(([0], np.cumsum(num_values)))
-    far_ns, host = np.empty(first_value[-1]), np.empty(first_value[-1], np.int64)
-    _residuals(
-        shared.first_member, shared.host, shared.num_times, shared.per_slot, shared.first_end,
-        shared.end_ns, found.offset_ns, found.origin_ns, found.middle_ns, found.half_ns,
-        found.coefficients, CLIP * found.spread_ns, first_value, far_ns, host,
-    )  # fmt: skip
-    return float(np.quantile(far_ns, quantile)), _by_host(far_ns, host, shared.num_hosts, quantile)
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """Distances of shared ends from their moments, one of each slot, nanoseconds.
 
+    Shapes: `far_ns` [values], and `host` of each value.
+    """
 
-@kernel
-def _by_host(far_ns, host, num_hosts, share):  # type: ignore[no-untyped-def]
-    """[hosts], this quantile of each host's values; NaN without values."""
-    first = np.zeros(num_hosts + 1, np.int64)
-    for each in host:
-        first[each + 1] += 1
-    first = np.cumsum(first)
-    sorted_ns, at = np.empty(far_ns.size), first.copy()
-    for value in range(far_ns.size):
-        sorted_ns[at[host[value]]] = far_ns[value]
-        at[host[value]] += 1
-    found = np.full(num_hosts, np.nan)
-    for each in range(num_hosts):
-        values = np.sort(sorted_ns[first[each] : first[each + 1]])
-        if values.size:
-            found[each] = values[int(share * (values.size - 1) + 0.5)]
-    return found
+    far_ns: Floats
+    host: Ints
 
-
-@kernel
-def _residuals(  # type: ignore[no-untyped-def]
-    first_member, host, num_times, per_slot, first_end, end_ns, offset_ns, origin_ns, middle_ns,
-    half_ns, coefficients, limit_ns, first_value, far_ns, of_host,
-):  # fmt: skip
-    """Distance of one corrected end in each slot from its moment."""
-    for each in range(num_times.size):
-        first, size = first_member[each], first_member[each + 1] - first_member[each]
-        slots, left_ns = num_times[each] // per_slot[each], np.empty(size)
-        for slot in range(slots):
-            for member in range(size):
-                of = host[first + member]
-                at = first_end[each] + member * num_times[each] + slot * per_slot[each]
-                since_ns = np.float64(end_ns[at] - origin_ns - offset_ns[of])
-                when = (since_ns - middle_ns) / half_ns
-                left_ns[member] = since_ns - coefficients[of, 0] - coefficients[of, 1] * when
-            if size == 2:
-                left_ns -= 0.5 * (left_ns[0] + left_ns[1])
+    @classmethod
+    def of(cls, shared: SharedEnds, found: ClockLines) -> "Residuals":
+        """Those that these lines leave."""
+        far_ns, host = [], []
+        for sets in shared.of_shape:
+            left_ns, _ = found.corrected(sets.end_ns[:, :, :: sets.per_slot], sets.host)
+            num_slots = left_ns.shape[2]
+            left_ns = left_ns.transpose(0, 2, 1).reshape(-1, sets.host.shape[1])
+            if left_ns.shape[1] == 2:
+                left_ns -= left_ns.mean(axis=1, keepdims=True)
             else:
-                left_ns -= np.median(left_ns)
-                centre(left_ns, limit_ns)
-            for member in range(size):
-                at = first_value[each] + member * slots + slot
-                far_ns[at] = abs(left_ns[member])
-                of_host[at] = host[first + member]
+                left_ns -= medians(left_ns)[:, None]
+                centre(left_ns, CLIP * found.spread_ns)
+            far_ns.append(np.abs(left_ns).ravel())
+            host.append(np.repeat(sets.host, num_slots, axis=0).ravel())
+        return cls(np.concatenate(far_ns), np.concatenate(host))
+
+    def quantile_ns(self, share: float = RESIDUAL_QUANTILE) -> float:
+        """This quantile of all of them."""
+        return float(np.quantile(self.far_ns, share))
+
+    def by_host_ns(self, num_hosts: int, share: float = RESIDUAL_QUANTILE) -> Floats:
+        """[hosts], the quantile of each host's, the nearest value; NaN without any."""
+        in_order = self.far_ns[np.lexsort((self.far_ns, self.host))]
+        num_values = np.bincount(self.host, minlength=num_hosts)
+        place = (share * (num_values - 1) + 0.5).astype(np.int64)
+        at = np.minimum(np.cumsum(num_values) - num_values + place, in_order.size - 1)
+        return np.where(num_values > 0, in_order[at], np.nan)
 
 
 # A drift with a larger error is not reported.
@@ -243,49 +222,51 @@ def measure_clocks(window: Window, grids: list[tuple[Grid, StepGraph]]) -> Clock
         return ClockCorrection(Clocks(reason=doubt or reason), window, host)
     guess = first_guess(shared)
     found = fit_lines(shared, guess)
-    clocks = _clocks(names, shared, guess, found, knows_time=window.origin_ns is not None)
-    as_recorded = replace(
-        found,
-        offset_ns=np.zeros_like(found.offset_ns),
-        coefficients=np.zeros_like(found.coefficients),
-    )
+    left = Residuals.of(shared, found)
+    clocks = _clocks(names, left, guess, found, knows_time=window.origin_ns is not None)
     residual_s = clocks.residual_s or 0.0
     if residual_s > _MAX_RESIDUAL * step_s:
         reason = doubt or (
             f"operations that should end together end {residual_s * 1e3:.1f} ms apart, whatever "
             "the clocks: too far to tell these by"
         )
-        return ClockCorrection(_unmeasured(reason, shared, as_recorded), window, host)
+        return ClockCorrection(_unmeasured(reason, _as_recorded(shared, found)), window, host)
     if doubt is not None:
-        if not _show_several_clocks(shared, as_recorded, found, step_s):
-            return ClockCorrection(_unmeasured(doubt, shared, as_recorded), window, host)
+        recorded, num_figures = _as_recorded(shared, found), found.coefficients.size
+        if not _show_several_clocks(shared, recorded, left, step_s, num_figures):
+            return ClockCorrection(_unmeasured(doubt, recorded), window, host)
         reason = f"{doubt}; shared ends show several clocks, so each worker's was measured"
         clocks = replace(clocks, reason=reason)
     return ClockCorrection(clocks, window, host, found, origin_ns)
 
 
+def _as_recorded(shared: SharedEnds, found: ClockLines) -> Residuals:
+    """How far shared ends are apart without any correction."""
+    no_offset_ns, no_line = np.zeros_like(found.offset_ns), np.zeros_like(found.coefficients)
+    return Residuals.of(shared, replace(found, offset_ns=no_offset_ns, coefficients=no_line))
+
+
 def _show_several_clocks(
-    shared: SharedEnds, as_recorded: ClockLines, found: ClockLines, step_s: float
+    shared: SharedEnds, recorded: Residuals, left: Residuals, step_s: float, num_figures: int
 ) -> bool:
     """Whether shared ends are apart, and much closer to each other after the correction.
 
     Either most of them, or the distant ones: a few workers may have all of the wrong clocks.
     """
-    distances = int(((np.diff(shared.first_member) - 1) * shared.num_times).sum())
-    if distances < MIN_ENDS_PER_FIGURE * found.coefficients.size:
+    shapes = [sets.end_ns.shape for sets in shared.of_shape]
+    distances = sum(num * (members - 1) * times for num, members, times in shapes)
+    if distances < MIN_ENDS_PER_FIGURE * num_figures:
         return False
     least_ns = 1e9 * MIN_APART_OF_STEP * step_s
-    for quantile in (_TYPICAL_QUANTILE, RESIDUAL_QUANTILE):
-        before_ns, after_ns = (
-            residuals_ns(shared, each, quantile)[0] for each in (as_recorded, found)
-        )
-        if before_ns > max(least_ns, MIN_EVIDENCE_RATIO * max(after_ns, MIN_SPREAD_NS)):
-            return True
-    return False
+    return any(
+        recorded.quantile_ns(share)
+        > max(least_ns, MIN_EVIDENCE_RATIO * max(left.quantile_ns(share), MIN_SPREAD_NS))
+        for share in (_TYPICAL_QUANTILE, RESIDUAL_QUANTILE)
+    )
 
 
-def _unmeasured(reason: str, shared: SharedEnds, as_recorded: ClockLines) -> Clocks:
-    return Clocks(reason=reason, apart_s=residuals_ns(shared, as_recorded)[0] * 1e-9)
+def _unmeasured(reason: str, recorded: Residuals) -> Clocks:
+    return Clocks(reason=reason, apart_s=recorded.quantile_ns() * 1e-9)
 
 
 def _origin_ns(window: Window, step_s: float) -> Ints:
@@ -335,9 +316,9 @@ def _hosts(window: Window) -> tuple[str | None, list[str], Ints]:
 
 
 def _clocks(
-    names: list[str], shared: SharedEnds, guess: FirstGuess, found: ClockLines, *, knows_time: bool
+    names: list[str], left: Residuals, guess: FirstGuess, found: ClockLines, *, knows_time: bool
 ) -> Clocks:
-    residual_ns, of_host_ns = residuals_ns(shared, found)
+    of_host_ns = left.by_host_ns(len(names))
     offset_ns = found.offset_ns + found.coefficients[:, 0]
     drift, drift_error = found.drift, found.drift_error
     by_name = {
@@ -349,7 +330,7 @@ def _clocks(
         for at, name in enumerate(names)
         if not np.isnan(of_host_ns[at])
     }
-    return Clocks(residual_ns * 1e-9, by_name, _missing_links(names, guess))
+    return Clocks(left.quantile_ns() * 1e-9, by_name, _missing_links(names, guess))
 
 
 def _drift_ppm(drift: Floats, error: Floats) -> float | None:

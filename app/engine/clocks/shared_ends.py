@@ -5,6 +5,8 @@ differences between their recorded ends are differences between clocks. Successi
 are condensed into one value for the least squares.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.engine.graph import ALL_DP_RANKS, EP_BLOCK, NO_PEERS, StepGraph
 from app.engine.grid import ABSENT, Grid
-from app.engine.kernels import kernel
+from app.engine.medians import medians
 from app.engine.template import Template
 from app.trace.ops import NUM_CODES
 from app.trace.window import Floats, Ints
@@ -42,6 +44,17 @@ class ClockLines:
         """[hosts], rate of each clock against the reference's, as a plain ratio."""
         return np.asarray(self.coefficients[:, 1] / self.half_ns)
 
+    def corrected(self, end_ns: Ints, host: Ints) -> tuple[Floats, Floats]:
+        """Times `end_ns` [sets, members, times] of `host` [sets, members] by the reference.
+
+        Returns:
+            The same by the lines, since `origin_ns`, and the t of the lines as (t - middle) / half.
+        """
+        since_ns = (end_ns - (self.origin_ns + self.offset_ns[host])[..., None]).astype(np.float64)
+        when = (since_ns - self.middle_ns) / self.half_ns
+        bias_ns, slope_ns = np.moveaxis(self.coefficients[host], -1, 0)
+        return since_ns - bias_ns[..., None] - slope_ns[..., None] * when, when
+
 
 # Number of sampled ends; more hardly improve the result.
 _MIN_ENDS, _MAX_ENDS, _OPS_PER_END = 1 << 14, 1 << 19, 32
@@ -54,41 +67,33 @@ WANTED_SLOTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class SharedEnds:
-    """Ends of shared moments, as recorded by several hosts.
+class Sets:
+    """Sets of shared ends of one shape. A set is the same operations of the same workers, repeated.
 
-    A set is the same operations of the same workers, repeated. Set i has the members
-    `first_member[i] : first_member[i + 1]`, each on `host` [members], seen `num_times[i]` times in
-    order of time; the end of its j-th member at its k-th time, by the member's own clock, is
-    `end_ns[first_end[i] + j * num_times[i] + k]`. Successive `per_slot[i]` times are one slot.
+    Shapes: `host` [sets, members], `end_ns` [sets, members, times], by the member's own clock and
+    in order of time. Successive `per_slot` times are one slot.
     """
 
-    num_hosts: int
-    first_member: Ints
     host: Ints
-    num_times: Ints
-    per_slot: Ints
-    first_end: Ints
     end_ns: Ints
+    per_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEnds:
+    """Ends of shared moments, as recorded by several hosts."""
+
+    num_hosts: int
+    of_shape: tuple[Sets, ...]
 
     @property
     def num_sets(self) -> int:
         """Number of sets."""
-        return int(self.num_times.size)
+        return sum(len(sets.host) for sets in self.of_shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kinds:
-    """Kinds of sets: operations of the same type and stage, all of one shape.
-
-    Shapes: [kinds], but for `rows` (those of kind i from `first_row[i]` on, unit by unit).
-    """
-
-    rows: Ints
-    first_row: Ints
-    num_units: Ints
-    num_members: Ints  # of one replica
-    num_ranks: Ints  # of dp ranks that meet
+# Operations that end together, by their dp peers (all, a block, none), types and stages.
+Units = dict[tuple[int, ...], list[list[int]]]
 
 
 def shared_ends(
@@ -100,50 +105,32 @@ def shared_ends(
     """
     units = [_units(grid.template, graph) for grid, graph in grids]
     num_steps = sum(grid.num_steps for grid, _ in grids)
-    at_once = host.shape[0] * max(sum(len(kind) - 1 for kind in each) for each in units)
+    at_once = host.shape[0] * max(sum(len(kind) - 1 for kind in found) for found in units)
     num_ends = sum(grid.start_s.size for grid, _ in grids) // _OPS_PER_END
     num_ends = min(max(num_ends, _MIN_ENDS), _MAX_ENDS)
     times = max(num_ends // max(at_once, 1), _MIN_TIMES)
     every = -(-num_steps // min(num_steps, times, _MAX_STEPS))
     most = min(max(times // -(-num_steps // every), 1), _MAX_PER_STEP)
-    parts = []
-    for (grid, _), each, began in zip(grids, units, began_ns, strict=True):
-        kinds, sampled = _kinds(grid.template, each, most), np.arange(0, grid.num_steps, every)
-        parts += [
-            _gathered(grid, kinds, steps, began, host, is_absent)
-            for steps, is_absent in _by_absence(grid, sampled)
-        ]
-    return _joined(parts, int(host.max()) + 1)
+    found: list[Sets] = []
+    for (grid, _), of_grid, began in zip(grids, units, began_ns, strict=True):
+        chosen = {kind: _spread_out(each, most) for kind, each in of_grid.items()}
+        for steps, is_absent in _by_absence(grid, np.arange(0, grid.num_steps, every)):
+            found += _gathered(grid, chosen, steps, began, host, is_absent)
+    return SharedEnds(int(host.max()) + 1, _joined(found))
 
 
-def _units(template: Template, graph: StepGraph) -> dict[tuple[int, ...], list[list[int]]]:
+def _units(template: Template, graph: StepGraph) -> Units:
     """Operations that end together, by their dp peers (all, a block, none), types and stages."""
     of_op = (template.stage * NUM_CODES + template.optype).tolist()
     sizes, lead = np.diff(graph.unit_ptr), graph.unit_ops[graph.unit_ptr[:-1]]
     is_shared = ((sizes > 1) | (graph.meets != NO_PEERS)) & (lead < graph.num_ops)
-    found: dict[tuple[int, ...], list[list[int]]] = {}
+    found: Units = {}
     unit_ptr, unit_ops, meets = graph.unit_ptr, graph.unit_ops.tolist(), graph.meets
     for unit in np.flatnonzero(is_shared).tolist():
         ops = sorted(unit_ops[unit_ptr[unit] : unit_ptr[unit + 1]], key=of_op.__getitem__)
         kind = (int(meets[unit]), *(of_op[op] for op in ops))
         found.setdefault(kind, []).append(ops)
     return found
-
-
-def _kinds(template: Template, found: dict[tuple[int, ...], list[list[int]]], most: int) -> _Kinds:
-    sizes = template.parallelism
-    ranks = {NO_PEERS: 1, ALL_DP_RANKS: sizes.dp_size, EP_BLOCK: sizes.ep_size}
-    chosen = [_spread_out(units, most) for units in found.values()]
-    rows = [op for units in chosen for ops in units for op in ops]
-    num_units = np.array([len(units) for units in chosen], np.int64)
-    num_members = np.array([len(units[0]) for units in chosen], np.int64)
-    return _Kinds(
-        np.array(rows, np.int64),
-        np.cumsum(num_units * num_members) - num_units * num_members,
-        num_units,
-        num_members,
-        np.array([ranks[kind[0]] for kind in found], np.int64),
-    )
 
 
 def _spread_out(units: list[list[int]], most: int) -> list[list[int]]:
@@ -178,218 +165,130 @@ def _by_absence(grid: Grid, steps: Ints) -> list[tuple[Ints, Flags]]:
 
 
 def _gathered(
-    grid: Grid, kinds: _Kinds, steps: Ints, began_ns: Ints, host: Ints, is_absent: Flags
-) -> SharedEnds:
+    grid: Grid, units: Units, steps: Ints, began_ns: Ints, host: Ints, is_absent: Flags
+) -> Iterable[Sets]:
     """Ends in these steps, without those of absent workers [dp, pp]."""
-    dp_size = host.shape[0]
-    slots = -(-WANTED_SLOTS // steps.size)
-    slots_a_step = np.minimum(slots, kinds.num_units)
-    per_slot = kinds.num_units // np.maximum(slots_a_step, 1)
-    used_units = per_slot * slots_a_step
-    sets_of = dp_size // kinds.num_ranks
-    kind = np.repeat(np.arange(sets_of.size), sets_of)
-    first_rank = (np.arange(kind.size) - (np.cumsum(sets_of) - sets_of)[kind]) * kinds.num_ranks[
-        kind
-    ]
-    num_members = (kinds.num_members * kinds.num_ranks)[kind]
-    first_member = np.concatenate(([0], np.cumsum(num_members)))
-    of_member = np.empty(first_member[-1], np.int64)
-    is_mixed = np.zeros(kind.size, np.bool_)
-    _members(
-        kinds.rows, kinds.first_row, kinds.num_members, kinds.num_ranks, kind, first_rank,
-        first_member, grid.template.stage, host, of_member, is_mixed,
-    )  # fmt: skip
-    gone = np.zeros(of_member.size, np.int64)
-    if is_absent.any():
-        _members(
-            kinds.rows, kinds.first_row, kinds.num_members, kinds.num_ranks, kind, first_rank,
-            first_member, grid.template.stage, is_absent.astype(np.int64), gone,
-            np.zeros_like(is_mixed),
-        )  # fmt: skip
-    gone = gone[np.repeat(is_mixed, num_members)]
-    of_member = of_member[np.repeat(is_mixed, num_members)]
-    kind, first_rank, num_members = kind[is_mixed], first_rank[is_mixed], num_members[is_mixed]
-    num_times = used_units[kind] * steps.size
-    first_end = np.concatenate(([0], np.cumsum(num_members * num_times)))
-    end_ns = np.empty(first_end[-1], np.int64)
-    _ends(
-        kinds.rows, kinds.first_row, kinds.num_members, kinds.num_ranks, used_units, kind,
-        first_rank, first_end, steps, began_ns, grid.start_s, grid.duration_s, end_ns,
-    )  # fmt: skip
-    found = SharedEnds(
-        0,
-        np.concatenate(([0], np.cumsum(num_members))),
-        of_member,
-        num_times,
-        per_slot[kind],
-        first_end,
-        end_ns,
+    sizes = grid.template.parallelism
+    met = {NO_PEERS: 1, ALL_DP_RANKS: sizes.dp_size, EP_BLOCK: sizes.ep_size}
+    by_shape: dict[tuple[int, int, int], list[list[list[int]]]] = defaultdict(list)
+    for kind, found in units.items():
+        by_shape[met[kind[0]], len(found), len(found[0])].append(found)
+    for (num_ranks, num_units, _), alike in by_shape.items():
+        slots_a_step = min(-(-WANTED_SLOTS // steps.size), num_units)
+        per_slot = num_units // slots_a_step
+        rows = np.array(alike, np.int64)[:, : per_slot * slots_a_step]  # [kinds, units, members]
+        ranks = np.arange(sizes.dp_size).reshape(-1, num_ranks)  # [groups, ranks]
+        stage = grid.template.stage[rows[:, 0]][:, None, :, None]
+        hosts = host[ranks[:, None, :], stage].reshape(len(rows) * len(ranks), -1)
+        is_mixed = (hosts != hosts[:, :1]).any(axis=1)
+        if not is_mixed.any():
+            continue
+        of_kind, group = np.divmod(np.flatnonzero(is_mixed), len(ranks))
+        end_ns = _ends_ns(grid, rows[of_kind], ranks[group], steps, began_ns)
+        if not is_absent.any():
+            yield Sets(hosts[is_mixed], end_ns, per_slot)
+            continue
+        here = ~is_absent[ranks[:, None, :], stage].reshape(hosts.shape)[is_mixed]
+        yield from _without(hosts[is_mixed], end_ns, per_slot, here)
+
+
+def _ends_ns(grid: Grid, rows: Ints, ranks: Ints, steps: Ints, began_ns: Ints) -> Ints:
+    """[sets, members, times], ends of `rows` [sets, units, members] on `ranks` [sets, ranks]."""
+    lanes = ranks[:, :, None] * grid.num_steps + steps
+    at = (rows[:, :, :, None, None], lanes[:, None, None])  # [sets, units, members, ranks, steps]
+    # Whole nanoseconds on the wire: nothing is lost.
+    start_ns, duration_ns = (
+        np.rint(times_s[at] * 1e9).astype(np.int64) for times_s in (grid.start_s, grid.duration_s)
     )
-    return _without(found, gone > 0) if gone.any() else found
+    end_ns = (began_ns[steps] + start_ns + duration_ns).transpose(0, 2, 3, 4, 1)
+    return np.asarray(end_ns.reshape(len(rows), rows.shape[2] * ranks.shape[1], -1))
 
 
-def _without(shared: SharedEnds, is_left_out: Flags) -> SharedEnds:
-    """The sets without some members [members], and without sets that are on one host then."""
-    of_set = np.repeat(np.arange(shared.num_sets), np.diff(shared.first_member))
-    lowest, highest = np.full(shared.num_sets, np.iinfo(np.int64).max), np.full(shared.num_sets, -1)
-    kept = ~is_left_out
-    np.minimum.at(lowest, of_set[kept], shared.host[kept])
-    np.maximum.at(highest, of_set[kept], shared.host[kept])
-    is_mixed = lowest < highest
-    kept &= is_mixed[of_set]
-    sizes = np.bincount(of_set[kept], minlength=shared.num_sets)[is_mixed]
-    num_times = shared.num_times[is_mixed]
-    return SharedEnds(
-        shared.num_hosts,
-        np.concatenate(([0], np.cumsum(sizes))),
-        shared.host[kept],
-        num_times,
-        shared.per_slot[is_mixed],
-        np.concatenate(([0], np.cumsum(sizes * num_times))),
-        shared.end_ns[np.repeat(kept, shared.num_times[of_set])],
+def _without(host: Ints, end_ns: Ints, per_slot: int, here: Flags) -> Iterable[Sets]:
+    """Sets of the members that are there [sets, members], without sets on one host then."""
+    num_here = here.sum(axis=1)
+    for size in np.unique(num_here[num_here > 1]).tolist():
+        mine = num_here == size
+        kept = host[mine][here[mine]].reshape(-1, size)
+        is_mixed = (kept != kept[:, :1]).any(axis=1)
+        ends_ns = end_ns[mine][here[mine]].reshape(-1, size, end_ns.shape[2])
+        if is_mixed.any():
+            yield Sets(kept[is_mixed], ends_ns[is_mixed], per_slot)
+
+
+def _joined(found: Iterable[Sets]) -> tuple[Sets, ...]:
+    """The same, all sets of one shape together."""
+    by_shape: dict[tuple[int, ...], list[Sets]] = defaultdict(list)
+    for sets in found:
+        by_shape[*sets.end_ns.shape[1:], sets.per_slot].append(sets)
+    return tuple(
+        Sets(
+            np.concatenate([sets.host for sets in alike]),
+            np.concatenate([sets.end_ns for sets in alike]),
+            alike[0].per_slot,
+        )
+        for alike in by_shape.values()
     )
-
-
-def _joined(parts: list[SharedEnds], num_hosts: int) -> SharedEnds:
-    members = np.cumsum([0, *(part.host.size for part in parts)])
-    ends = np.cumsum([0, *(part.end_ns.size for part in parts)])
-    return SharedEnds(
-        num_hosts,
-        _pointers([part.first_member for part in parts], members),
-        np.concatenate([part.host for part in parts]),
-        np.concatenate([part.num_times for part in parts]),
-        np.concatenate([part.per_slot for part in parts]),
-        _pointers([part.first_end for part in parts], ends),
-        np.concatenate([part.end_ns for part in parts]),
-    )
-
-
-def _pointers(parts: list[Ints], since: Ints) -> Ints:
-    moved = [part[:-1] + first for part, first in zip(parts, since[:-1], strict=True)]
-    return np.concatenate([*moved, since[-1:]])
-
-
-@kernel
-def _members(  # type: ignore[no-untyped-def]
-    rows, first_row, num_members, num_ranks, kind, first_rank, first_member, stage, host_of,
-    host, is_mixed,
-):  # fmt: skip
-    """Hosts of the members of each set, and which sets have several hosts."""
-    for each in range(kind.size):
-        of, at = kind[each], first_member[each]
-        for member in range(num_members[of]):
-            p = stage[rows[first_row[of] + member]]
-            for rank in range(first_rank[each], first_rank[each] + num_ranks[of]):
-                host[at] = host_of[rank, p]
-                is_mixed[each] |= host[at] != host[first_member[each]]
-                at += 1
-
-
-@kernel
-def _ends(  # type: ignore[no-untyped-def]
-    rows, first_row, num_members, num_ranks, num_units, kind, first_rank, first_end, steps,
-    began_ns, start_s, duration_s, end_ns,
-):  # fmt: skip
-    num_steps = began_ns.size
-    for each in range(kind.size):
-        of, at = kind[each], first_end[each]
-        for member in range(num_members[of]):
-            for rank in range(first_rank[each], first_rank[each] + num_ranks[of]):
-                for step in steps:
-                    lane = rank * num_steps + step
-                    for unit in range(num_units[of]):
-                        op = rows[first_row[of] + unit * num_members[of] + member]
-                        # Whole nanoseconds on the wire: nothing is lost.
-                        began, took = start_s[op, lane] * 1e9, duration_s[op, lane] * 1e9
-                        end_ns[at] = (
-                            began_ns[step] + np.int64(np.rint(began)) + np.int64(np.rint(took))
-                        )
-                        at += 1
 
 
 @dataclass(frozen=True, slots=True)
-class CondensedEnds:
-    """One value per slot: each member's distance from the others, and its time.
+class Slots:
+    """One value per slot and member: its distance from the others, in sets of so many members.
 
-    Slot s of set i is `first_slot[i] + s`, the value of its j-th member at
-    `first_value[i] + j * slots + s`. `weight` [sets] is the number of ends per value.
+    Shapes: `host` [sets, members]; `of_set` [slots], `apart_ns` [slots, members], `time` and
+    `weight` (the number of ends per value) [slots].
     """
 
-    first_slot: Ints
-    first_value: Ints
+    host: Ints
+    of_set: Ints
     apart_ns: Floats
     time: Floats
     weight: Floats
 
     def moments(self) -> Floats:
         """[sets, 3], sums over a set's slots of weight, weight * time and weight * time ** 2."""
-        powers = (np.ones_like(self.time), self.time, self.time**2)
-        firsts = self.first_slot[:-1]
-        sums = [np.add.reduceat(each, firsts) * self.weight for each in powers]
-        return np.stack(sums, axis=1)
+        powers = (self.weight, self.weight * self.time, self.weight * self.time**2)
+        return np.stack([np.bincount(self.of_set, each, len(self.host)) for each in powers], axis=1)
 
 
-def condense(shared: SharedEnds, found: ClockLines) -> CondensedEnds:
-    """The ends condensed, after correction by the current lines."""
-    num_slots = shared.num_times // shared.per_slot
-    num_members = np.diff(shared.first_member)
-    first_slot = np.concatenate(([0], np.cumsum(num_slots)))
-    first_value = np.concatenate(([0], np.cumsum(num_slots * num_members)))
-    apart_ns, time = np.empty(first_value[-1]), np.empty(first_slot[-1])
-    _in_slots(
-        shared.first_member, shared.host, shared.num_times, shared.per_slot, shared.first_end,
-        shared.end_ns, found.offset_ns, found.origin_ns, found.middle_ns, found.half_ns,
-        found.coefficients, first_slot, first_value, apart_ns, time,
-    )  # fmt: skip
-    return CondensedEnds(
-        first_slot, first_value, apart_ns, time, shared.per_slot.astype(np.float64)
-    )
+def condense(shared: SharedEnds, found: ClockLines) -> list[Slots]:
+    """The ends condensed, after correction by the current lines; by the number of members."""
+    by_size: dict[int, list[Slots]] = defaultdict(list)
+    for sets in shared.of_shape:
+        by_size[sets.host.shape[1]].append(_condensed(sets, found))
+    return [_with_all(alike) for alike in by_size.values()]
 
 
-@kernel
-def _in_slots(  # type: ignore[no-untyped-def]
-    first_member, host, num_times, per_slot, first_end, end_ns, offset_ns, origin_ns, middle_ns,
-    half_ns, coefficients, first_slot, first_value, apart_ns, time,
-):  # fmt: skip
+def _condensed(sets: Sets, found: ClockLines) -> Slots:
     """For each member and slot, the median distance of its ends from the members' mean.
 
     The members' median is subtracted, so that one very late member does not move the others.
     """
-    for each in range(num_times.size):
-        first, end, times = first_member[each], first_member[each + 1], num_times[each]
-        slots = times // per_slot[each]
-        mean_ns, mean_time = np.zeros(times), np.zeros(times)
-        far_ns, medians_ns = np.empty((end - first, times)), np.empty(end - first)
-        sorted_ns = np.empty(per_slot[each])
-        for member in range(end - first):
-            of = host[first + member]
-            bias_ns, slope_ns = coefficients[of, 0], coefficients[of, 1]
-            at = first_end[each] + member * times
-            for k in range(times):
-                since_ns = np.float64(end_ns[at + k] - origin_ns - offset_ns[of])
-                when = (since_ns - middle_ns) / half_ns
-                far_ns[member, k] = since_ns - bias_ns - slope_ns * when
-                mean_ns[k] += far_ns[member, k] / (end - first)
-                mean_time[k] += when / (end - first)
-        for slot in range(slots):
-            low, high = slot * per_slot[each], (slot + 1) * per_slot[each]
-            time[first_slot[each] + slot] = np.mean(mean_time[low:high])
-            for member in range(end - first):
-                medians_ns[member] = _median(far_ns[member], mean_ns, low, high, sorted_ns)
-            centre_ns = np.median(medians_ns) if end - first > 2 else 0.0
-            for member in range(end - first):
-                value = first_value[each] + member * slots + slot
-                apart_ns[value] = medians_ns[member] - centre_ns
+    num_sets, num_members, num_times = sets.end_ns.shape
+    num_slots = num_times // sets.per_slot
+    far_ns, when = found.corrected(sets.end_ns, sets.host)
+    far_ns -= far_ns.mean(axis=1, keepdims=True)
+    by_slot = far_ns.reshape(num_sets, num_members, num_slots, sets.per_slot)
+    apart_ns = (medians(by_slot) if sets.per_slot > 1 else by_slot[..., 0]).transpose(0, 2, 1)
+    if num_members > 2:
+        apart_ns = apart_ns - medians(apart_ns)[..., None]
+    return Slots(
+        sets.host,
+        np.repeat(np.arange(num_sets), num_slots),
+        apart_ns.reshape(-1, num_members),
+        when.mean(axis=1).reshape(-1, sets.per_slot).mean(axis=1),
+        np.full(num_sets * num_slots, float(sets.per_slot)),
+    )
 
 
-@kernel
-def _median(far_ns, mean_ns, low, high, sorted_ns):  # type: ignore[no-untyped-def]
-    """Median of a few differences, by insertion sort."""
-    for at in range(low, high):
-        value, place = far_ns[at] - mean_ns[at], at - low
-        while place > 0 and sorted_ns[place - 1] > value:
-            sorted_ns[place] = sorted_ns[place - 1]
-            place -= 1
-        sorted_ns[place] = value
-    size = high - low
-    return 0.5 * (sorted_ns[(size - 1) // 2] + sorted_ns[size // 2])
+def _with_all(alike: list[Slots]) -> Slots:
+    if len(alike) == 1:
+        return alike[0]
+    first = np.cumsum([0, *(len(slots.host) for slots in alike[:-1])])
+    return Slots(
+        np.concatenate([slots.host for slots in alike]),
+        np.concatenate([slots.of_set + since for slots, since in zip(alike, first, strict=True)]),
+        np.concatenate([slots.apart_ns for slots in alike]),
+        np.concatenate([slots.time for slots in alike]),
+        np.concatenate([slots.weight for slots in alike]),
+    )

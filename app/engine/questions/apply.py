@@ -30,8 +30,11 @@ def change_rows(  # type: ignore[no-untyped-def]
     mask.
     """
     for row in rows:
-        _fill(recorded_s, edited_s, row, level_s, before, after)
         here, mine = stage[row], after[row]
+        if not np.isnan(level_s[row]):
+            edited_s[mine, :] = level_s[row]
+        elif before[row] < 0:
+            edited_s[mine, :] = recorded_s[row]
         for lane in range(reach[here, 0], reach[here, 1]):
             was_s = edited_s[mine, lane]
             changed_s = max(min(least_s, was_s), was_s * factor + shift_s[row])
@@ -46,8 +49,11 @@ def copy_rows(  # type: ignore[no-untyped-def]
     """Some `rows`: as long as row `twin[row]` is on one dp rank in the same step."""
     theirs_s = np.empty(num_steps)
     for row in rows:
-        _fill(recorded_s, edited_s, row, level_s, before, after)
         here, mine, other = stage[row], after[row], twin[row]
+        if not np.isnan(level_s[row]):
+            edited_s[mine, :] = level_s[row]
+        elif before[row] < 0:
+            edited_s[mine, :] = recorded_s[row]
         # What is copied from is itself only given what it has, so the order of rows is no matter.
         for step in range(num_steps):
             if not np.isnan(level_s[other]):
@@ -61,14 +67,6 @@ def copy_rows(  # type: ignore[no-untyped-def]
             if mask[here, lane]:
                 edited_s[mine, lane] = theirs_s[step]
             step = step + 1 if step + 1 < num_steps else 0
-
-
-@kernel
-def _fill(recorded_s, edited_s, row, level_s, before, after):  # type: ignore[no-untyped-def]
-    if not np.isnan(level_s[row]):
-        edited_s[after[row], :] = level_s[row]
-    elif before[row] < 0:
-        edited_s[after[row], :] = recorded_s[row]
 
 
 class EditCounts(NamedTuple):

@@ -8,8 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from app.engine.graph import StepGraph
-from app.engine.kernels import kernel
+from app.engine.graph import ALL_DP_RANKS, EP_BLOCK, StepGraph
 from app.engine.template import Template
 from app.engine.what_if import IDEAL, RECORDED, Durations, Peers, Replayer, ends
 from app.trace.ops import Direction, OpKind, OpSpec
@@ -40,10 +39,8 @@ class StepRun:
 def play_step(replay: Replayer, step: int, kind: RunKind) -> StepRun:
     """One of the replayer's steps."""
     start_s, end_s = _recorded(replay, step) if kind == "recorded" else _played(replay, step, kind)
-    met_s = start_s.copy()
-    graph = replay.graph
-    _meet(graph.unit_ptr, graph.unit_ops, graph.meets, replay.peers.block, met_s)
-    return StepRun(step, kind, replay.template, graph, start_s, met_s, end_s)
+    met_s = _met_s(replay.graph, replay.peers.block, start_s)
+    return StepRun(step, kind, replay.template, replay.graph, start_s, met_s, end_s)
 
 
 def _lanes(replay: Replayer, step: int) -> slice:
@@ -61,41 +58,30 @@ def _played(replay: Replayer, step: int, kind: RunKind) -> tuple[Floats, Floats]
     durations = Durations(of_step, replay.durations.ideal_s, replay.durations.op_class)
     source = np.full(replay.graph.num_rows, RECORDED if kind == "simulated" else IDEAL, np.int32)
     end_s = ends(replay.graph, durations, source, Peers(replay.peers.block, 1))
-    start_s = np.zeros((replay.template.num_ops, replay.dp_size))
-    _ready(replay.graph.pred_ptr, replay.graph.preds, end_s, start_s)
-    return start_s, end_s[: replay.template.num_ops]
+    num_ops, pred_ptr = replay.template.num_ops, replay.graph.pred_ptr
+    start_s = np.zeros((num_ops, replay.dp_size))
+    waits = np.flatnonzero(np.diff(pred_ptr[: num_ops + 1]))
+    if waits.size:
+        before_s = end_s[replay.graph.preds[: pred_ptr[num_ops]]]
+        start_s[waits] = np.maximum.reduceat(before_s, pred_ptr[waits], axis=0)
+    return start_s, end_s[:num_ops]
 
 
-@kernel
-def _ready(pred_ptr, preds, end_s, start_s):  # type: ignore[no-untyped-def]
-    for op in range(start_s.shape[0]):
-        for edge in range(pred_ptr[op], pred_ptr[op + 1]):
-            is_first = edge == pred_ptr[op]
-            for lane in range(start_s.shape[1]):
-                before_s = end_s[preds[edge], lane]
-                # Where a transfer is a little below 0, what it ends may be so, too.
-                start_s[op, lane] = before_s if is_first else max(start_s[op, lane], before_s)
-
-
-@kernel
-def _meet(unit_ptr, unit_ops, meets, block, met_s):  # type: ignore[no-untyped-def]
-    num_ops, num_dp = met_s.shape
-    for unit in range(meets.size):
-        if unit_ops[unit_ptr[unit]] >= num_ops:
-            continue
-        since = 0
-        for peer in range(1, num_dp + 1):
-            if peer < num_dp and (
-                meets[unit] == 1 or (meets[unit] == 2 and block[peer] == block[since])
-            ):
-                continue
-            latest_s = -np.inf
-            for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
-                for lane in range(since, peer):
-                    latest_s = max(latest_s, met_s[unit_ops[member], lane])
-            for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
-                met_s[unit_ops[member], since:peer] = latest_s
-            since = peer
+def _met_s(graph: StepGraph, block: Ints, start_s: Floats) -> Floats:
+    """[ops, dp], latest of the starts [ops, dp] among an operation and its peers."""
+    found = start_s.copy()
+    is_op = graph.unit_ops < graph.num_ops  # a unit has operations only, or is one milestone
+    units = np.flatnonzero(is_op[graph.unit_ptr[:-1]])
+    ops, sizes = graph.unit_ops[is_op], np.diff(graph.unit_ptr)[units]
+    latest_s = np.maximum.reduceat(start_s[ops], np.cumsum(sizes) - sizes, axis=0)
+    meets = graph.meets[units]
+    everywhere, in_block = meets == ALL_DP_RANKS, meets == EP_BLOCK
+    latest_s[everywhere] = latest_s[everywhere].max(axis=1, keepdims=True)
+    for number in np.unique(block):
+        mine = np.ix_(in_block, block == number)
+        latest_s[mine] = latest_s[mine].max(axis=1, keepdims=True)
+    found[ops] = np.repeat(latest_s, sizes, axis=0)
+    return found
 
 
 Activity = Literal["forward", "backward", "optimizer", "other", "transfer", "waiting"]

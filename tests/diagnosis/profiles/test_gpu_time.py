@@ -17,7 +17,7 @@ from app.diagnosis.profiles.gpu_time import (
     transfer_totals,
     waiting_intervals,
 )
-from app.engine.arrivals.lateness import merged_intervals
+from app.engine.arrivals.waits import merged_intervals
 from app.trace.collectives import RECEIVE, Collectives, RankGroup
 from app.trace.readers.profiles.events import COMMUNICATING, COMPUTING, COPYING
 from app.trace.readers.profiles.profile import GpuWork, read

@@ -5,16 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.diagnosis.statistics.robust import (
-    kth_smallest,
-    lower_quantile,
-    median,
-    median_of,
-    medians,
-    medians_of_known,
-    quantile_of,
-    quantiles,
-)
+from app.diagnosis.statistics.robust import lower_quantile, quantile_of, quantiles
+from app.engine.medians import kth_smallest, median, median_of, medians
 
 VALUES = st.lists(st.sampled_from([0.0, 1.0, 1.5, 2.0, 7.0]) | st.floats(-9, 9), min_size=1)
 
@@ -68,5 +60,5 @@ def test_quantiles_are_those_of_numpy(values: list[float], share: float) -> None
 
 def test_medians_of_known_values_leave_nan_out() -> None:
     rows = np.array([[1.0, np.nan, 3.0, 8.0], [np.nan] * 4, [4.0, 2.0, 1.0, 3.0]])
-    assert medians_of_known(rows).tolist()[::2] == [3.0, 2.5]
-    assert np.isnan(medians_of_known(rows)[1])
+    assert medians(rows).tolist()[::2] == [3.0, 2.5]
+    assert np.isnan(medians(rows)[1])

@@ -10,11 +10,10 @@ from app.engine.clocks.least_squares import (
     CLIP,
     LARGE_DRIFT,
     USUAL_JITTER_NS,
-    diagonal,
+    NormalEquations,
     fit_lines,
-    solve_normal_equations,
 )
-from app.engine.clocks.shared_ends import ClockLines, SharedEnds, condense
+from app.engine.clocks.shared_ends import ClockLines, Sets, SharedEnds, condense
 
 JITTER_NS = 50_000.0
 
@@ -35,8 +34,9 @@ def made(
     chance = np.random.default_rng(seed)
     offset_ns = chance.integers(-(10**9), 10**9, num_hosts)
     drift = chance.uniform(-200e-6, 200e-6, num_hosts)
-    ends = []
+    found = []
     for members in sets:
+        ends = []
         true_ns = np.sort(chance.uniform(0, 60e9, num_times))
         true_ns[num_times - num_after_gap :] += 300e9
         for host in members:
@@ -44,34 +44,25 @@ def made(
             seen_ns = seen_ns + chance.normal(0, JITTER_NS, num_times)
             seen_ns += 1e8 * (chance.random(num_times) < late)
             ends.append(np.rint(seen_ns).astype(np.int64))
-    sizes = np.array([len(members) for members in sets])
-    return SharedEnds(
-        num_hosts,
-        np.concatenate(([0], np.cumsum(sizes))),
-        np.concatenate([np.asarray(members) for members in sets]),
-        np.full(len(sets), num_times),
-        np.full(len(sets), 1),
-        np.concatenate(([0], np.cumsum(sizes * num_times))),
-        np.concatenate(ends),
-    ), drift
+        found.append(Sets(np.array([members]), np.array([ends]), 1))
+    return SharedEnds(num_hosts, tuple(found)), drift
 
 
 def dense(shared: SharedEnds, start: ClockLines, reference: int, spread_ns: float) -> np.ndarray:
     """[hosts, 2], by weighted least squares again and again (Huber), centres as unknowns too."""
-    slots = condense(shared, start)
+    found = condense(shared, start)
     rows, values = [], []
-    num_unknowns = 2 * shared.num_hosts + slots.time.size
-    for each in range(shared.num_sets):
-        first, end = shared.first_member[each], shared.first_member[each + 1]
-        here = range(slots.first_slot[each], slots.first_slot[each + 1])
-        for member in range(end - first):
-            for at, slot in enumerate(here):
+    num_unknowns = 2 * shared.num_hosts + sum(slots.time.size for slots in found)
+    centre = 2 * shared.num_hosts
+    for slots in found:
+        for slot in range(slots.time.size):
+            for member, host in enumerate(slots.host[slots.of_set[slot]]):
                 row = np.zeros(num_unknowns)
-                host = shared.host[first + member]
                 row[2 * host], row[2 * host + 1] = 1.0, slots.time[slot]
-                row[2 * shared.num_hosts + slot] = 1.0
+                row[centre] = 1.0
                 rows.append(row)
-                values.append(slots.apart_ns[slots.first_value[each] + member * len(here) + at])
+                values.append(slots.apart_ns[slot, member])
+            centre += 1
     prior = np.zeros((shared.num_hosts, num_unknowns))
     weight = USUAL_JITTER_NS / (LARGE_DRIFT * start.half_ns)
     prior[np.arange(shared.num_hosts), 2 * np.arange(shared.num_hosts) + 1] = weight
@@ -141,11 +132,16 @@ def test_one_line_fits_both_sides_of_a_gap(sets, num_after_gap):
 def test_conjugate_gradients_solve_the_normal_equations():
     shared, _ = made(6, BOTH, 5, seed=1)
     start = ClockLines(np.zeros(6, np.int64), 0, 30e9, 30e9, np.zeros((6, 2)), np.zeros(6), np.inf)
-    moments = condense(shared, start).moments()
     prior, is_free = 0.7, np.arange(6) > 0
+    equations = NormalEquations.of(condense(shared, start), is_free, prior)
     matrix = np.zeros((12, 12))
-    for each, members in enumerate(BOTH):
-        zero, one, two = moments[each]
+    sets = [
+        (members, each)
+        for slots, moments in zip(equations.slots, equations.moments, strict=True)
+        for members, each in zip(slots.host.tolist(), moments, strict=True)
+    ]
+    assert sorted(members for members, _ in sets) == sorted(BOTH)
+    for members, (zero, one, two) in sets:
         block = np.array([[zero, one], [one, two]])
         centred = np.eye(len(members)) - 1 / len(members)
         for at, host in enumerate(members):
@@ -154,14 +150,12 @@ def test_conjugate_gradients_solve_the_normal_equations():
                 matrix[place] += centred[at, other_at] * block
     matrix[1::2, 1::2] += prior * np.eye(6)
     pull = np.random.default_rng(0).normal(size=(6, 2))
-    on_diagonal = diagonal(shared.first_member, shared.host, moments, 6, prior)
+    on_diagonal = equations.diagonal()
     assert on_diagonal.ravel() == pytest.approx(np.diag(matrix))
     found, total = np.zeros((6, 2)), np.zeros((6, 2))
     for _ in range(30):  # each time it stops at a share of what it was asked for
         asked = pull - (matrix @ total.ravel()).reshape(6, 2)
-        found = solve_normal_equations(
-            shared.first_member, shared.host, moments, on_diagonal, asked, is_free, prior, 1e-9
-        )
+        found = equations.solved(asked, on_diagonal, 1e-9)
         total += found
     expected = np.linalg.solve(matrix[2:, 2:], pull.ravel()[2:])
     assert total.ravel()[2:] == pytest.approx(expected, rel=1e-6)
@@ -186,11 +180,13 @@ def test_a_clock_with_a_bad_first_guess_is_corrected():
 def test_a_constant_added_to_a_clock_is_found_exactly():
     shared, _ = made(8, CHAIN, 9, seed=2, late=0.05)
     more_ns = np.random.default_rng(1).integers(-(10**13), 10**13, 8)
-    num_ends = np.repeat(shared.host, 9)
-    ahead = SharedEnds(
-        shared.num_hosts, shared.first_member, shared.host, shared.num_times, shared.per_slot,
-        shared.first_end, shared.end_ns + more_ns[num_ends],
-    )  # fmt: skip
+    ahead = replace(
+        shared,
+        of_shape=tuple(
+            replace(sets, end_ns=sets.end_ns + more_ns[sets.host][..., None])
+            for sets in shared.of_shape
+        ),
+    )
     before, after = first_guess(shared), first_guess(ahead)
     assert (after.drift == before.drift).all()
     reference = before.reference[0]

@@ -1,0 +1,299 @@
+"""When did each rank wait for others? Intervals on a clock that all of a window's steps share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.engine.arrivals.lateness import Lateness
+from app.engine.arrivals.occurrences import Occurrences
+from app.engine.what_if import Replayer, ReplayGroups
+from app.trace.window import Floats, Ints
+
+ShortestTransfers = dict[tuple[int, int], float]  # by code of op type and stage, seconds
+
+
+@dataclass(frozen=True)
+class WaitIntervals:
+    """Merged intervals in which one rank waited for others.
+
+    Shapes: `start_s`, `end_s` and `before_s` (total waiting before the interval) [intervals],
+    ascending, by the clock that `StepClock` lays the steps out on.
+    """
+
+    start_s: Floats
+    end_s: Floats
+    before_s: Floats
+
+    def until(self, time_s: Floats) -> Floats:
+        """Total waiting before each moment, in seconds."""
+        if not self.start_s.size:
+            return np.zeros(np.shape(time_s))
+        at = np.searchsorted(self.start_s, time_s, side="right") - 1
+        inside = np.maximum(at, 0)
+        spent_s = np.minimum(time_s, self.end_s[inside]) - self.start_s[inside]
+        return np.where(at >= 0, self.before_s[inside] + spent_s, 0.0)
+
+
+def merged_intervals(start_s: Floats, end_s: Floats) -> WaitIntervals:
+    """Intervals in any order, overlapping or not."""
+    keep = end_s > start_s
+    order = np.argsort(start_s[keep], kind="stable")
+    start_s, end_s = start_s[keep][order], end_s[keep][order]
+    if not start_s.size:
+        return WaitIntervals(start_s, end_s, np.empty(0))
+    reach_s = np.maximum.accumulate(end_s)
+    is_new = np.ones(start_s.size, np.bool_)
+    is_new[1:] = start_s[1:] > reach_s[:-1]
+    first = np.flatnonzero(is_new)
+    last = np.append(first[1:], start_s.size) - 1
+    start_s, end_s = start_s[first], reach_s[last]
+    length_s = end_s - start_s
+    return WaitIntervals(start_s, end_s, np.cumsum(length_s) - length_s)
+
+
+@dataclass(frozen=True)
+class StepClock:
+    """Steps one after the other on one axis; `offset_s` [steps] is where each one's times begin.
+
+    `follows` [steps]: the step before is recorded too, by the same origin, so the time between the
+    two is known.
+    """
+
+    offset_s: Floats
+    follows: NDArray[np.bool_]
+
+
+def step_clock(replay: ReplayGroups) -> StepClock:
+    """The window's steps at their origins; without origins, far apart from each other."""
+    steps = np.asarray(replay.steps)
+    follows = np.zeros(steps.size, np.bool_)
+    grids = [group.grid for group in replay.groups]
+    if any(grid.origin_s is None for grid in grids):
+        ends_s = [float(grid.spans_s[1].max()) for grid in grids]
+        return StepClock(np.arange(steps.size, dtype=np.float64) * (4.0 * max(ends_s)), follows)
+    offset_s = np.empty(steps.size)
+    for grid in grids:
+        offset_s[np.searchsorted(steps, grid.steps)] = grid.origin_s
+    follows[1:] = np.diff(steps) == 1
+    return StepClock(offset_s, follows)
+
+
+def table_clock(occurrences: Occurrences, *, is_continuous: bool) -> StepClock:
+    """Clock of a table's steps: one origin for all, or steps laid out far apart."""
+    steps = np.asarray(occurrences.steps)
+    follows = np.zeros(steps.size, np.bool_)
+    if is_continuous:
+        follows[1:] = np.diff(steps) == 1
+        return StepClock(np.zeros(steps.size), follows)
+    ends_s = occurrences.start_s + occurrences.stay_s
+    known = np.isfinite(ends_s)
+    apart_s = np.ptp(np.concatenate([occurrences.start_s[known], ends_s[known], [0.0]]))
+    return StepClock(np.arange(steps.size) * (4.0 * apart_s), follows)
+
+
+@dataclass(frozen=True)
+class PlaceWaits:
+    """Waits of several ranks, and each one's first start in each step.
+
+    Shapes: `start_s`, `reach_s` (latest end so far) and `total_s` (total waiting by then) [places,
+    intervals], ascending, infinite where a place has fewer; `first_s` [places, steps], NaN where
+    nothing was recorded.
+    """
+
+    start_s: Floats
+    reach_s: Floats
+    total_s: Floats
+    first_s: Floats
+
+    @classmethod
+    def of(cls, start_s: Floats, end_s: Floats, first_s: Floats) -> PlaceWaits:
+        """Intervals [places, intervals] in any order, overlapping or not."""
+        is_wait = end_s > start_s
+        start_s = np.where(is_wait, start_s, np.inf)
+        order = np.argsort(start_s, axis=1, kind="stable")
+        start_s = np.take_along_axis(start_s, order, axis=1)
+        end_s = np.take_along_axis(np.where(is_wait, end_s, -np.inf), order, axis=1)
+        reach_s = np.maximum.accumulate(end_s, axis=1)
+        covered_s = start_s.copy()
+        np.maximum(covered_s[:, 1:], reach_s[:, :-1], out=covered_s[:, 1:])
+        total_s = np.cumsum(np.maximum(0.0, end_s - covered_s), axis=1)
+        return cls(start_s, reach_s, total_s, first_s)
+
+    def until(self, time_s: Floats) -> Floats:
+        """Total waiting of each place before each of its moments [places, moments], in seconds."""
+        if not self.start_s.shape[1]:
+            return np.zeros(time_s.shape)
+        each_place = zip(self.start_s, time_s, strict=True)
+        at = np.array([np.searchsorted(*each, side="right") for each in each_place])
+        last = np.maximum(at - 1, 0)
+        ahead_s = np.take_along_axis(self.reach_s, last, axis=1) - time_s
+        spent_s = np.take_along_axis(self.total_s, last, axis=1) - np.maximum(0.0, ahead_s)
+        return np.where(at > 0, spent_s, 0.0)
+
+
+class RankWaitTimes:
+    """Wait intervals of each rank, computed on demand."""
+
+    def __init__(
+        self,
+        occurrences: Occurrences,
+        lateness: Lateness,
+        clock: StepClock,
+        replay: ReplayGroups | None = None,
+        receives: dict[int, tuple[Floats, Floats]] | None = None,
+    ) -> None:
+        """`receives` are additional wait intervals (start, end) by place, on the same clock."""
+        self._occurrences = occurrences
+        self._lateness = lateness
+        self._clock = clock
+        self._replay = replay
+        self._receives = receives or {}
+        self._known: dict[int, WaitIntervals] = {}
+
+    @cached_property
+    def _of_group(self) -> list[Ints]:
+        """Occurrences of each group, in order of step and sequence."""
+        found = self._occurrences
+        order = np.lexsort((found.order, found.step, found.group))
+        bounds = np.searchsorted(found.group[order], np.arange(len(found.groups) + 1))
+        return [order[first:end] for first, end in pairwise(bounds.tolist())]
+
+    def of_group(self, group: int) -> Ints:
+        """Occurrences of a group, in order of step and sequence."""
+        return self._of_group[group]
+
+    def has_bytes(self, group: int) -> bool:
+        """Whether some occurrence of the group has the bytes of all its members."""
+        found, occurrences = self._occurrences, self._of_group[group]
+        rows = found.first_row[occurrences][:, None] + np.arange(int(found.group_size[group]))
+        return bool(np.isfinite(found.num_bytes[rows]).all(axis=1).any())
+
+    def rows(self, group: int, members: Ints) -> Ints:
+        """[members, occurrences of the group], rows of some of its members."""
+        found = self._occurrences
+        position = members - int(found.first_member[group])
+        return position[:, None] + found.first_row[self._of_group[group]]
+
+    def spans_s(self, group: int, members: Ints) -> tuple[Floats, Floats]:
+        """[members, occurrences of the group], starts and ends of some of its members."""
+        found, rows = self._occurrences, self.rows(group, members)
+        offset_s = self._clock.offset_s[found.step[self._of_group[group]]]
+        start_s = found.start_s[rows] + offset_s
+        return start_s, start_s + found.stay_s[rows]
+
+    def of(self, place: int) -> WaitIntervals:
+        """All waiting of one rank: in its collectives, and for what it receives."""
+        if place not in self._known:
+            start_s, end_s, _ = self._spans_of(np.array([place]))
+            self._known[place] = merged_intervals(start_s[0], end_s[0])
+        return self._known[place]
+
+    def of_places(self, places: Ints) -> PlaceWaits:
+        """The same of several ranks, and their first starts."""
+        return PlaceWaits.of(*self._spans_of(places))
+
+    def _spans_of(self, places: Ints) -> tuple[Floats, Floats, Floats]:
+        """[places, intervals], starts and ends of waits, both 0 where a place has fewer.
+
+        Also [places, steps], the first recorded start in each step, NaN where there is none.
+        """
+        found, num_steps = self._occurrences, len(self._occurrences.steps)
+        at_place = np.full(len(found.places), -1, np.int64)
+        at_place[places] = np.arange(places.size)
+        first_s = np.full((places.size, num_steps), np.inf)
+        spans: list[tuple[Ints, Floats, Floats]] = []
+        mine = np.flatnonzero(at_place[found.member_rank] >= 0)
+        of_member = found.member_group[mine]
+        for group in np.unique(of_member).tolist():
+            occurrences = self._of_group[group]
+            if not occurrences.size:
+                continue
+            members = mine[of_member == group]
+            of_place = at_place[found.member_rank[members]]
+            start_s, end_s = self.spans_s(group, members)
+            is_known = np.isfinite(start_s)
+            step = found.step[occurrences]
+            firsts = np.flatnonzero(np.diff(step, prepend=-1))
+            least_s = np.minimum.reduceat(np.where(is_known, start_s, np.inf), firsts, axis=1)
+            here = np.ix_(of_place, step[firsts])
+            first_s[here] = np.minimum(first_s[here], least_s)
+            end_s = end_s - self._lateness.transfer_s[occurrences]
+            spans.append((of_place, *(np.where(is_known, each, 0.0) for each in (start_s, end_s))))
+        for place in self._receives.keys() & set(places.tolist()):
+            start_s, end_s = self._receives[place]
+            spans.append((at_place[[place]], start_s[None], end_s[None]))
+        for replayer in () if self._replay is None else self._replay.groups:
+            spans += _receives(replayer, places, self.offsets_s(replayer), self._transfers_s)
+        return *_beside(spans, places.size), np.where(np.isfinite(first_s), first_s, np.nan)
+
+    @cached_property
+    def _transfers_s(self) -> ShortestTransfers:
+        return {} if self._replay is None else _transfers_s(self._replay.groups)
+
+    def offsets_s(self, replayer: Replayer) -> Floats:
+        """[steps], clock offset of each step of a group."""
+        at = np.searchsorted(np.asarray(self._occurrences.steps), replayer.steps)
+        return self._clock.offset_s[at]
+
+
+def _beside(spans: list[tuple[Ints, Floats, Floats]], num_places: int) -> tuple[Floats, Floats]:
+    """[places, intervals], starts and ends side by side; 0 where a place has fewer."""
+    if len(spans) == 1 and np.array_equal(spans[0][0], np.arange(num_places)):
+        return spans[0][1:]
+    filled = np.zeros(num_places, np.int64)
+    for of_place, start_s, _ in spans:
+        filled[of_place] += start_s.shape[1]
+    starts_s, ends_s = np.zeros((2, num_places, int(filled.max(initial=0))))
+    filled[:] = 0
+    for of_place, start_s, end_s in spans:
+        columns = filled[of_place][:, None] + np.arange(start_s.shape[1])
+        starts_s[of_place[:, None], columns] = start_s
+        ends_s[of_place[:, None], columns] = end_s
+        filled[of_place] += start_s.shape[1]
+    return starts_s, ends_s
+
+
+def _receives(
+    replayer: Replayer, places: Ints, offset_s: Floats, transfer_s: ShortestTransfers
+) -> list[tuple[Ints, Floats, Floats]]:
+    """Wait intervals of workers' receives: all but the shortest transfer."""
+    template, grid = replayer.template, replayer.grid
+    num_steps, found = grid.num_steps, []
+    dp_rank, stage = np.divmod(places, template.parallelism.pp_size)
+    is_worker = dp_rank < template.parallelism.dp_size
+    for of_stage in np.unique(stage[is_worker]).tolist():
+        here = np.flatnonzero(is_worker & (stage == of_stage))
+        lanes = (dp_rank[here][:, None] * num_steps + np.arange(num_steps))[:, None, :]
+        for code, rows in _receiving(replayer, of_stage):
+            start_s = grid.start_s[rows[:, None], lanes] + offset_s
+            end_s = start_s + grid.duration_s[rows[:, None], lanes] - transfer_s[code, of_stage]
+            found.append((here, start_s.reshape(here.size, -1), end_s.reshape(here.size, -1)))
+    return found
+
+
+def _transfers_s(replayers: Sequence[Replayer]) -> ShortestTransfers:
+    """The shortest receive of each op type on each stage, over all of the window's steps."""
+    found: ShortestTransfers = {}
+    for replayer in replayers:
+        for stage in range(replayer.template.parallelism.pp_size):
+            for code, rows in _receiving(replayer, stage):
+                least_s = float(replayer.grid.duration_s[rows].min())
+                found[code, stage] = min(least_s, found.get((code, stage), least_s))
+    return found
+
+
+def _receiving(replayer: Replayer, stage: int) -> list[tuple[int, Ints]]:
+    """Receiving op types of a stage, and their rows in the template."""
+    template = replayer.template
+    found = [
+        (code, np.flatnonzero((template.optype == code) & (template.stage == stage)))
+        for code in template.present
+        if template.op_types.is_receive[code]
+    ]
+    return [(code, rows) for code, rows in found if rows.size]

@@ -1,0 +1,81 @@
+"""Medians by selection, for kernels and for rows of arrays; NumPy's would take longer."""
+
+import numpy as np
+
+from app.engine.kernels import kernel
+from app.trace.window import Floats
+
+
+@kernel
+def kth_smallest(values, count, k):  # type: ignore[no-untyped-def]
+    """The k-th smallest, from 0, of the first `count` values, which it reorders.
+
+    Hoare's selection with the median of three as pivot.
+    """
+    first, last = 0, count - 1
+    while last - first > 8:
+        one, other, third = values[first], values[(first + last) // 2], values[last]
+        pivot = max(min(one, other), min(max(one, other), third))
+        low, high = first, last
+        while low <= high:
+            while values[low] < pivot:
+                low += 1
+            while pivot < values[high]:
+                high -= 1
+            if low <= high:
+                values[low], values[high] = values[high], values[low]
+                low += 1
+                high -= 1
+        if k <= high:
+            last = high
+        elif k >= low:
+            first = low
+        else:
+            return values[k]
+    for at in range(first + 1, last + 1):
+        value, to = values[at], at
+        while to > first and values[to - 1] > value:
+            values[to] = values[to - 1]
+            to -= 1
+        values[to] = value
+    return values[k]
+
+
+@kernel
+def median(values, count):  # type: ignore[no-untyped-def]
+    """The median of the first `count` values, at least one, which it reorders."""
+    upper = kth_smallest(values, count, count // 2)
+    if count % 2:
+        return upper
+    # Values before the selected one are no larger.
+    lower = values[0]
+    for at in range(1, count // 2):
+        lower = max(lower, values[at])
+    return (lower + upper) / 2
+
+
+@kernel
+def _medians(rows, found):  # type: ignore[no-untyped-def]
+    values = np.empty(rows.shape[1])
+    for row in range(found.size):
+        count = 0
+        for value in rows[row]:
+            if not np.isnan(value):
+                values[count] = value
+                count += 1
+        if count:
+            found[row] = median(values, count)
+
+
+def medians(values: Floats) -> Floats:
+    """[...], medians of rows [..., n] without their NaN; NaN where all of a row are."""
+    rows = np.ascontiguousarray(values, np.float64).reshape(-1, values.shape[-1])
+    found = np.full(rows.shape[0], np.nan)
+    _medians(rows, found)
+    return found.reshape(values.shape[:-1])
+
+
+def median_of(values: Floats) -> float:
+    """The median of all values [...], NaN if one is NaN or there is none."""
+    flat = np.asarray(values, np.float64).ravel()
+    return float("nan") if not flat.size or np.isnan(flat).any() else float(medians(flat))
