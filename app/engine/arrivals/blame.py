@@ -17,6 +17,7 @@ import numpy as np
 from app.engine.arrivals.lateness import Lateness
 from app.engine.arrivals.occurrences import Occurrences
 from app.engine.arrivals.waits import RankWaitTimes, StepClock, WaitIntervals
+from app.engine.medians import medians
 from app.engine.metrics import MAD_TO_DEVIATION, binomial_tail
 from app.trace.window import Floats, Ints
 
@@ -215,8 +216,8 @@ class OwnDelays:
             return np.empty(0)
         times_s = self._times_s(group, members, by_stays=by_stays)
         by_step_s = self._by_step(group, times_s - median_of_others(times_s))
-        known = np.isfinite(by_step_s).any(axis=1)
-        return np.asarray(np.nanmedian(by_step_s[known], axis=1))
+        typical_s = medians(by_step_s)
+        return typical_s[np.isfinite(typical_s)]
 
     def _peers_of(self, group: int) -> Ints:
         """Members that are no suspects, or all if none is left; evenly spaced if many."""

@@ -8,7 +8,8 @@ Clocks with a bad first guess are refitted on their own first: with clipping, le
 need many iterations for them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,72 +24,76 @@ Flags = NDArray[np.bool_]
 _CENTRINGS = 3
 
 
-def _sum_by_host(host: Ints, values: Floats, num_hosts: int) -> Floats:
-    return np.asarray(np.bincount(host.ravel(), values.ravel(), num_hosts), np.float64)
-
-
 def centre(values: Floats, limit: float) -> Floats:
-    """Shift each row near 0 until the mean of its clipped values is nearly 0; returns that mean."""
-    for _ in range(_CENTRINGS):
-        values -= np.clip(values, -limit, limit).mean(axis=1, keepdims=True)
-    return np.asarray(np.clip(values, -limit, limit).mean(axis=1))
+    """Shift rows near 0 until the means [rows, 1] of their clipped values are, and return these."""
+    for centring in range(_CENTRINGS + 1):
+        clipped = np.minimum(np.maximum(values, -limit), limit)
+        mean = clipped.sum(axis=1, keepdims=True) / values.shape[1]
+        if centring < _CENTRINGS:
+            values -= mean
+    return np.asarray(mean)
 
 
 _MAX_PRODUCTS = 500
 _PRECISION = 0.02  # the caller iterates
 
 
-@dataclass(frozen=True, slots=True)
-class NormalEquations:
-    """The equations of all clocks; those that are not free stay as they are.
+# Fewer clocks are solved for by the inverse of the whole matrix, once for all turns.
+_MAX_INVERTED = 64
 
-    Shapes: `is_free` [hosts], `moments` [sets, 3] for each of `slots`; `prior` is added to the
-    diagonal for each drift.
+
+class NormalEquations:
+    """The equations of all clocks; those that are not free [hosts] stay as they are.
+
+    `prior` is added to the diagonal for each drift.
     """
 
-    slots: list[Slots]
-    moments: list[Floats]
-    is_free: Flags
-    prior: float
+    def __init__(self, slots: list[Slots], is_free: Flags, prior: float) -> None:
+        self.slots, self.is_free, self.prior = slots, is_free, prior
+        self._moments = [each.moments() for each in slots]
 
-    @classmethod
-    def of(cls, slots: list[Slots], is_free: Flags, prior: float) -> "NormalEquations":
-        """Those of these slots."""
-        return cls(slots, [each.moments() for each in slots], is_free, prior)
-
+    @cached_property
     def diagonal(self) -> Floats:
         """[hosts, 2]; 1 for hosts without shared ends."""
         found = np.zeros((self.is_free.size, 2))
-        for slots, moments in zip(self.slots, self.moments, strict=True):
-            size = slots.host.shape[1]
-            for at, power in ((0, 0), (1, 2)):
-                own = np.broadcast_to(moments[:, power, None] * (1 - 1 / size), slots.host.shape)
-                found[:, at] += _sum_by_host(slots.host, own, self.is_free.size)
+        for slots, moments in zip(self.slots, self._moments, strict=True):
+            own = moments[:, ::2] * (1 - 1 / slots.host.shape[1])
+            found += _sums_by_host(slots.host, own[:, None], self.is_free.size)
         found[:, 1] += self.prior
         return np.where(found <= 0, 1.0, found)
 
     def times(self, coefficients: Floats) -> Floats:
         """The matrix times coefficients, both [hosts, 2]."""
         found = np.zeros(coefficients.shape)
-        found[:, 1] = self.prior * coefficients[:, 1]
-        for slots, moments in zip(self.slots, self.moments, strict=True):
+        for slots, moments in zip(self.slots, self._moments, strict=True):
             mine = coefficients[slots.host]
-            mine -= mine.mean(axis=1, keepdims=True)
-            for at in (0, 1):
-                pulls = (
-                    mine[..., 0] * moments[:, at, None] + mine[..., 1] * moments[:, at + 1, None]
-                )
-                found[:, at] += _sum_by_host(slots.host, pulls, self.is_free.size)
+            mine -= mine.sum(axis=1, keepdims=True) / slots.host.shape[1]
+            pulls = mine[..., :1] * moments[:, None, :2] + mine[..., 1:] * moments[:, None, 1:]
+            found += _sums_by_host(slots.host, pulls, self.is_free.size)
+        found[:, 1] += self.prior * coefficients[:, 1]
         found[~self.is_free] = 0.0
         return found
 
-    def solved(self, pull: Floats, diagonal: Floats, near_enough: float) -> Floats:
+    @cached_property
+    def _inverse(self) -> Floats:
+        size = 2 * self.is_free.size
+        columns = [self.times(column.reshape(-1, 2)).ravel() for column in np.eye(size)]
+        matrix, fixed = np.stack(columns, axis=1), np.repeat(~self.is_free, 2)
+        matrix[:, fixed] = 0.0
+        unknown = fixed | ~matrix.any(axis=0)
+        matrix[unknown, unknown] = 1.0
+        return np.asarray(np.linalg.inv(matrix))
+
+    def solved(self, pull: Floats, near_enough: float) -> Floats:
         """[hosts, 2], the solution for `pull`; 0 for hosts without freedom.
 
-        It stops when the remaining change is below `near_enough`, or below a share of the first.
+        Of many hosts by conjugate gradients, until the remaining change is below `near_enough`, or
+        below a share of the first one.
         """
-        found, left = np.zeros_like(pull), np.where(self.is_free[:, None], pull, 0.0)
-        eased = left / diagonal
+        left = np.where(self.is_free[:, None], pull, 0.0)
+        if self.is_free.size <= _MAX_INVERTED:
+            return np.asarray((self._inverse @ left.ravel()).reshape(-1, 2))
+        found, eased = np.zeros_like(pull), left / self.diagonal
         near_enough = max(near_enough, _PRECISION * float(np.abs(eased).max()))
         towards, size = eased, float((left * eased).sum())
         for _ in range(_MAX_PRODUCTS):
@@ -98,28 +103,42 @@ class NormalEquations:
             step = size / float((towards * product).sum())
             found += step * towards
             left -= step * product
-            eased = left / diagonal
+            eased = left / self.diagonal
             before, size = size, float((left * eased).sum())
             towards = eased + (size / before) * towards
         return found
 
 
-def _pull(slots: list[Slots], coefficients: Floats, limit_ns: float) -> tuple[Floats, Floats]:
-    """Right-hand side [hosts, 2] of the normal equations, and residuals [values].
+def _sums_by_host(host: Ints, values: Floats, num_hosts: int) -> Floats:
+    """[hosts, 2], sums of values [..., 2] of each host [...]."""
+    values = np.broadcast_to(values, (*host.shape, 2))
+    flat = host.ravel()
+    sums = [np.bincount(flat, values[..., at].ravel(), num_hosts) for at in (0, 1)]
+    return np.stack(sums, axis=1)
 
-    Residuals are nanoseconds times the root of the weight; the right-hand side has it twice.
-    """
-    num_hosts, found, spread = len(coefficients), np.zeros(coefficients.shape), []
-    for each in slots:
-        host, root = each.host[each.of_set], np.sqrt(each.weight)[:, None]
-        line_ns = coefficients[host, 0] + coefficients[host, 1] * each.time[:, None]
-        left_ns = (each.apart_ns - line_ns + line_ns.mean(axis=1, keepdims=True)) * root
+
+class _Values:
+    """All values of slots with one number of members, laid out for many turns."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.host, self.time = slots.host[slots.of_set], slots.time[:, None]
+        self._root, self._apart_ns = np.sqrt(slots.weight)[:, None], slots.apart_ns
+
+    def pull(self, coefficients: Floats, limit_ns: float) -> tuple[Floats, Floats]:
+        """Their part of the right-hand side [hosts, 2] of the normal equations, and residuals.
+
+        Residuals are nanoseconds times the root of the weight; the right-hand side has it twice.
+        """
+        of_host, size = coefficients[self.host], self.host.shape[1]
+        line_ns = of_host[..., 0] + of_host[..., 1] * self.time
+        left_ns = self._apart_ns - line_ns
+        left_ns += line_ns.sum(axis=1, keepdims=True) / size
+        left_ns *= self._root
         clipped_mean_ns = centre(left_ns, limit_ns)
-        spread.append(np.abs(left_ns).ravel())
-        asked = root * (np.clip(left_ns, -limit_ns, limit_ns) - clipped_mean_ns[:, None])
-        found[:, 0] += _sum_by_host(host, asked, num_hosts)
-        found[:, 1] += _sum_by_host(host, asked * each.time[:, None], num_hosts)
-    return found, np.concatenate(spread)
+        asked = np.minimum(np.maximum(left_ns, -limit_ns), limit_ns)
+        asked = (asked - clipped_mean_ns) * self._root
+        pulls = np.stack((asked, asked * self.time), axis=-1)
+        return _sums_by_host(self.host, pulls, len(coefficients)), np.abs(left_ns).ravel()
 
 
 _SWEEPS = 2
@@ -185,17 +204,18 @@ def _robust_least_squares(equations: NormalEquations, before: Floats) -> tuple[F
 
     The matrix stays the same; outliers are clipped in the right-hand side.
     """
-    slots, prior, diagonal = equations.slots, equations.prior, equations.diagonal()
+    slots, values = equations.slots, [_Values(each) for each in equations.slots]
     # Distances from the median of each slot, which a few outliers do not move.
     spread_ns = _robust_deviation(np.concatenate([np.abs(each.apart_ns).ravel() for each in slots]))
     more = _refit_far_clocks(slots, equations.is_free, spread_ns)
     for _ in range(_MAX_TURNS):
-        asked, left_ns = _pull(slots, more, CLIP * spread_ns)
-        asked[:, 1] -= prior * (more[:, 1] + before[:, 1])
-        change = equations.solved(asked, diagonal, 0.1 * _NEAR_ENOUGH * spread_ns)
+        parts = [each.pull(more, CLIP * spread_ns) for each in values]
+        asked = np.sum([part for part, _ in parts], axis=0)
+        asked[:, 1] -= equations.prior * (more[:, 1] + before[:, 1])
+        change = equations.solved(asked, 0.1 * _NEAR_ENOUGH * spread_ns)
         more += change
         is_near = np.abs(change).max() < _NEAR_ENOUGH * spread_ns
-        spread_ns = _robust_deviation(left_ns)
+        spread_ns = _robust_deviation(np.concatenate([left_ns for _, left_ns in parts]))
         if is_near:
             break
     return more, spread_ns
@@ -243,9 +263,9 @@ def _span(shared: SharedEnds, offset_ns: Ints) -> tuple[int, float, float]:
 def _fitted(slots: list[Slots], is_free: Flags, found: ClockLines) -> ClockLines:
     """The lines after one more fit to the slots."""
     prior = (USUAL_JITTER_NS / (LARGE_DRIFT * found.half_ns)) ** 2
-    equations = NormalEquations.of(slots, is_free, prior)
+    equations = NormalEquations(slots, is_free, prior)
     more, spread_ns = _robust_least_squares(equations, found.coefficients)
-    seen = np.maximum(equations.diagonal()[:, 1] - prior, 0.0)
+    seen = np.maximum(equations.diagonal[:, 1] - prior, 0.0)
     with np.errstate(divide="ignore"):
         error = np.where(is_free, spread_ns / np.sqrt(seen) / found.half_ns, 0.0)
     return replace(
