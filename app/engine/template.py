@@ -1,6 +1,6 @@
 """The operations of one replica in one step, which every replica and every step share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 
@@ -17,6 +17,19 @@ SAME_MOMENT_S = 1e-6
 
 # Nearer than this, one operation follows the other without the worker having waited.
 AT_ONCE_S = 50e-6
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOps:
+    """Columns of a template as lists, of which single values are read several times as fast."""
+
+    stage: list[int]
+    optype: list[int]
+    seq_id: list[int]
+    mc: list[int]
+    mb_id: list[int]
+    start_s: list[float]
+    end_s: list[float]
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,11 @@ class Template:
     def num_ops(self) -> int:
         """Number of operations of one replica in one step."""
         return int(self.stage.size)
+
+    @cached_property
+    def listed(self) -> ListedOps:
+        """The columns for rules that look at one operation at a time."""
+        return ListedOps(*(getattr(self, each.name).tolist() for each in fields(ListedOps)))
 
     @cached_property
     def is_data_parallel(self) -> bool:
@@ -86,9 +104,7 @@ class Template:
         return tuple(streams.get(COMPUTE_STREAM, []) for streams in self.streams)
 
     def _collect(self, found: tuple[dict[str, list[int]], ...], key_of: dict[int, str]) -> None:
-        for op, (stage, code) in enumerate(
-            zip(self.stage.tolist(), self.optype.tolist(), strict=True)
-        ):
+        for op, (stage, code) in enumerate(zip(self.listed.stage, self.listed.optype, strict=True)):
             found[stage].setdefault(key_of[code], []).append(op)
 
     def ops(self, stage: int, *names: str) -> list[int]:

@@ -66,16 +66,17 @@ def _gradients_are(template: Template, stage: int, name: str) -> bool:
     backwards = template.ops(stage, *BACKWARDS) if ops else []
     if not backwards:
         return False
-    last_end_s = {int(template.mc[op]): float(template.end_s[op]) for op in backwards}
+    last_end_s = {template.listed.mc[op]: template.listed.end_s[op] for op in backwards}
     for op in backwards:
-        chunk = int(template.mc[op])
-        last_end_s[chunk] = max(last_end_s[chunk], float(template.end_s[op]))
+        chunk = template.listed.mc[op]
+        last_end_s[chunk] = max(last_end_s[chunk], template.listed.end_s[op])
     of_stage_s = max(last_end_s.values())
     # If all-reduces follow, scatters may overlap the backward of other chunks anyway.
     by_chunk = name == SCATTER and SEPARATE in template.type_names
     return any(
-        template.start_s[op]
-        < (last_end_s.get(int(template.mc[op]), of_stage_s) if by_chunk else of_stage_s) - AT_ONCE_S
+        template.listed.start_s[op]
+        < (last_end_s.get(template.listed.mc[op], of_stage_s) if by_chunk else of_stage_s)
+        - AT_ONCE_S
         for op in ops
     )
 
@@ -83,10 +84,10 @@ def _gradients_are(template: Template, stage: int, name: str) -> bool:
 def _gathers_are(template: Template, stage: int) -> bool:
     first_start_s: dict[int, float] = {}
     for op in template.of_stage[stage]["forward-compute"]:
-        first_start_s.setdefault(int(template.mc[op]), float(template.start_s[op]))
+        first_start_s.setdefault(template.listed.mc[op], template.listed.start_s[op])
     never = float("inf")
     return any(
-        template.start_s[op] > first_start_s.get(int(template.mc[op]), never) + AT_ONCE_S
+        template.listed.start_s[op] > first_start_s.get(template.listed.mc[op], never) + AT_ONCE_S
         for op in template.of_stage[stage][GATHER]
     )
 
@@ -94,8 +95,8 @@ def _gathers_are(template: Template, stage: int) -> bool:
 def _are_two_streams(template: Template, stage: int) -> bool:
     both = template.ops(stage, GATHER, GRADIENTS[0])
     return any(
-        template.optype[before] != template.optype[after]
-        and template.start_s[after] < template.end_s[before] - AT_ONCE_S
+        template.listed.optype[before] != template.listed.optype[after]
+        and template.listed.start_s[after] < template.listed.end_s[before] - AT_ONCE_S
         for before, after in pairwise(both)
     )
 
@@ -109,7 +110,7 @@ class ConsumerOps:
 
     def first(self, after: int, from_s: float) -> int | None:
         """The first operation after `after` that starts at `from_s` or later."""
-        begun = bisect_left(self.ops, from_s, key=self.template.start_s.__getitem__)
+        begun = bisect_left(self.ops, from_s, key=self.template.listed.start_s.__getitem__)
         # Operations of a worker are numbered in recorded order.
         position = max(begun, bisect_right(self.ops, after))
         return self.ops[position] if position < len(self.ops) else None
@@ -130,8 +131,8 @@ class Launches:
         Returns the position in the compute stream of the launching operation, -1 if none.
         """
         template, computes = self.template, self._computes
-        start_s = float(template.start_s[op])
-        was_queued = before is not None and start_s <= template.end_s[before] + AT_ONCE_S
+        start_s = template.listed.start_s[op]
+        was_queued = before is not None and start_s <= template.listed.end_s[before] + AT_ONCE_S
         # The launch time of a queued operation is not known.
         running = -1 if was_queued else self._running_at(start_s)
         if running >= 0:
@@ -145,7 +146,7 @@ class Launches:
     def feed(self, op: int, launched: int, users: ConsumerOps) -> bool:
         """Let the first of `users` after the launch and the end of `op` wait for it, if any."""
         after = self._computes[launched] if launched >= 0 else -1
-        user = users.first(after, float(self.template.end_s[op]) - SAME_MOMENT_S)
+        user = users.first(after, float(self.template.listed.end_s[op]) - SAME_MOMENT_S)
         if user is None:
             return False
         self.edges.append((op, user))
@@ -177,7 +178,7 @@ class Launches:
         return last
 
     def _num_begun_before(self, time_s: float) -> int:
-        return bisect_left(self._computes, time_s, key=self.template.start_s.__getitem__)
+        return bisect_left(self._computes, time_s, key=self.template.listed.start_s.__getitem__)
 
     @cached_property
     def _computes(self) -> list[int]:
@@ -186,13 +187,20 @@ class Launches:
     @cached_property
     def _ends_so_far_s(self) -> list[float]:
         """Running maximum of the computations' ends."""
-        return list(accumulate((float(self.template.end_s[op]) for op in self._computes), max))
+        return list(
+            accumulate((float(self.template.listed.end_s[op]) for op in self._computes), max)
+        )
 
     def _runs_alone(self, op: int) -> bool:
-        return self.template.op_types.by_code[int(self.template.optype[op])].axis is Axis.NONE
+        return (
+            self.template.op_types.by_code[int(self.template.listed.optype[op])].axis is Axis.NONE
+        )
 
     def _moment(self, op: int, time_s: float) -> int:
-        start_s, end_s = float(self.template.start_s[op]), float(self.template.end_s[op])
+        start_s, end_s = (
+            float(self.template.listed.start_s[op]),
+            float(self.template.listed.end_s[op]),
+        )
         return self.milestones.add(op, (time_s - start_s) / (end_s - start_s))
 
 
@@ -218,24 +226,24 @@ def parameter_edges(
     of_any_chunk = ConsumerOps(template, template.computes[stage])
     for op in template.of_stage[stage][GATHER]:
         launched = launches.launch(op, before.get(op))
-        launches.feed(op, launched, of_chunk.get(int(template.mc[op]), of_any_chunk))
+        launches.feed(op, launched, of_chunk.get(template.listed.mc[op], of_any_chunk))
     return []
 
 
 def _users_by_chunk(template: Template, stage: int) -> dict[int, ConsumerOps]:
     found: dict[int, list[int]] = {}
     for op in template.ops(stage, "forward-compute", "backward-compute", "backward-input-compute"):
-        found.setdefault(int(template.mc[op]), []).append(op)
+        found.setdefault(template.listed.mc[op], []).append(op)
     return {chunk: ConsumerOps(template, ops) for chunk, ops in found.items()}
 
 
 def _last_before_first(template: Template, stage: int) -> list[Edge]:
     """A chunk's last params-all-gather comes before its first forward-compute."""
-    gathers = sorted(template.of_stage[stage][GATHER], key=template.seq_id.__getitem__)
-    last_gather = {int(template.mc[op]): op for op in gathers}
+    gathers = sorted(template.of_stage[stage][GATHER], key=template.listed.seq_id.__getitem__)
+    last_gather = {template.listed.mc[op]: op for op in gathers}
     first_forward: dict[int, int] = {}
     for op in template.of_stage[stage]["forward-compute"]:
-        first_forward.setdefault(int(template.mc[op]), op)
+        first_forward.setdefault(template.listed.mc[op], op)
     return [
         (gather, first_forward[chunk])
         for chunk, gather in last_gather.items()

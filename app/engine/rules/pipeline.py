@@ -44,7 +44,7 @@ def same_number(template: Template, stages: list[int], name: str) -> list[list[i
     groups: dict[int, list[int]] = {}
     for stage in stages:
         for op in template.of_stage[stage][name]:
-            groups.setdefault(int(template.seq_id[op]), []).append(op)
+            groups.setdefault(template.listed.seq_id[op], []).append(op)
     return list(groups.values())
 
 
@@ -113,15 +113,15 @@ def _parts(
 def last_compute(template: Template, stage: int) -> list[int]:
     """The operation of the compute stream that ends last, if there is any."""
     # With equal ends, the last one in recorded order.
-    return sorted(template.computes[stage], key=template.end_s.__getitem__)[-1:]
+    return sorted(template.computes[stage], key=template.listed.end_s.__getitem__)[-1:]
 
 
 def _first_gc(template: Template, stage: int) -> list[int]:
-    return [op for op in template.of_stage[stage]["gc"] if template.seq_id[op] == 0]
+    return [op for op in template.of_stage[stage]["gc"] if template.listed.seq_id[op] == 0]
 
 
 def _numbered(template: Template, stage: int, name: str) -> list[int]:
-    return sorted(template.of_stage[stage][name], key=template.seq_id.__getitem__)
+    return sorted(template.of_stage[stage][name], key=template.listed.seq_id.__getitem__)
 
 
 def _embedding(template: Template, stage: int) -> list[int]:
@@ -150,7 +150,7 @@ def _overlapped_edges(template: Template, stage: int, tail: list[int]) -> list[E
         return []
     first_scatter: dict[int, int] = {}
     for op in scatters:
-        first_scatter.setdefault(int(template.mc[op]), op)
+        first_scatter.setdefault(template.listed.mc[op], op)
     edges = [
         (backward, first_scatter[chunk])
         for chunk, backward in _last_backward(template, stage).items()
@@ -160,8 +160,8 @@ def _overlapped_edges(template: Template, stage: int, tail: list[int]) -> list[E
 
 
 def _last_backward(template: Template, stage: int) -> dict[int, int]:
-    by_end = sorted(template.ops(stage, *BACKWARDS), key=template.end_s.__getitem__)
-    return {int(template.mc[op]): op for op in by_end}
+    by_end = sorted(template.ops(stage, *BACKWARDS), key=template.listed.end_s.__getitem__)
+    return {template.listed.mc[op]: op for op in by_end}
 
 
 Id = tuple[int, int, int]  # micro-batch, chunk, repetition of the pair
@@ -169,7 +169,7 @@ Id = tuple[int, int, int]  # micro-batch, chunk, repetition of the pair
 
 def have_ids(template: Template, ops: list[int]) -> bool:
     """Whether every one of them names a micro-batch."""
-    return all(template.mb_id[op] >= 0 for op in ops)
+    return all(template.listed.mb_id[op] >= 0 for op in ops)
 
 
 def by_id(template: Template, ops: list[int]) -> dict[Id, int]:
@@ -177,7 +177,7 @@ def by_id(template: Template, ops: list[int]) -> dict[Id, int]:
     found: dict[Id, int] = {}
     counts: dict[tuple[int, int], int] = {}
     for op in ops:
-        key = int(template.mb_id[op]), max(int(template.mc[op]), 0)
+        key = template.listed.mb_id[op], max(template.listed.mc[op], 0)
         nth = counts.get(key, 0)
         counts[key] = nth + 1
         found[(*key, nth)] = op
@@ -196,22 +196,24 @@ def held_send(
     held = [send for send in sends if computes[send] in last]
     if not held or not template.is_data_parallel:
         return []
-    since_s = float(template.end_s[last[0]])
+    since_s = float(template.listed.end_s[last[0]])
     before = sends[: sends.index(held[0])][-1:]
-    free_s = max([since_s, *(float(template.end_s[send]) for send in before)])
+    free_s = max([since_s, *(template.listed.end_s[send] for send in before)])
     # A send right after the previous send was queued behind it.
-    if template.start_s[held[0]] <= free_s + AT_ONCE_S:
+    if template.listed.start_s[held[0]] <= free_s + AT_ONCE_S:
         return []
-    until_s = float(template.start_s[held[0]]) + SAME_MOMENT_S
+    until_s = float(template.listed.start_s[held[0]]) + SAME_MOMENT_S
     # Other gradients are reduced at the end of the step, after stages that need this send.
     names = [name for name in GRADIENTS if name in overlap.op_types]
     inside = [
         op
         for name in names
         for op in template.of_stage[stage][name]
-        if since_s - SAME_MOMENT_S <= template.end_s[op] <= until_s
+        if since_s - SAME_MOMENT_S <= template.listed.end_s[op] <= until_s
     ]
-    return [(op, held[0]) for op in sorted(sorted(inside), key=template.end_s.__getitem__)[-1:]]
+    return [
+        (op, held[0]) for op in sorted(sorted(inside), key=template.listed.end_s.__getitem__)[-1:]
+    ]
 
 
 DirectionName = Literal["forward", "backward"]
@@ -323,17 +325,17 @@ def _by_position(
 def _live_recvs(
     template: Template, stage: int, direction: DirectionName, computes: list[int]
 ) -> list[int]:
-    last_start_s = template.start_s[computes[-1]]
+    last_start_s = template.listed.start_s[computes[-1]]
     recvs = template.of_stage[stage][f"{direction}-recv"]
-    return [op for op in recvs if template.start_s[op] <= last_start_s + LIVE_TOLERANCE_S]
+    return [op for op in recvs if template.listed.start_s[op] <= last_start_s + LIVE_TOLERANCE_S]
 
 
 def _live_sends(
     template: Template, stage: int, direction: DirectionName, computes: list[int]
 ) -> list[int]:
-    first_end_s = template.end_s[computes[0]]
+    first_end_s = template.listed.end_s[computes[0]]
     sends = template.of_stage[stage][f"{direction}-send"]
-    return [op for op in sends if template.end_s[op] >= first_end_s - LIVE_TOLERANCE_S]
+    return [op for op in sends if template.listed.end_s[op] >= first_end_s - LIVE_TOLERANCE_S]
 
 
 def _has_peer(template: Template, compute: int, direction: DirectionName, *, sends: bool) -> bool:
@@ -348,12 +350,14 @@ def _has_peer(template: Template, compute: int, direction: DirectionName, *, sen
 def _model_chunk(template: Template, compute: int) -> int:
     """Position of a compute's chunk in the whole model; with one chunk per stage it may be -1."""
     parallelism = template.parallelism
-    if template.mc[compute] < 0 and parallelism.vpp_size > 1:
+    if template.listed.mc[compute] < 0 and parallelism.vpp_size > 1:
         raise InvalidTrace(
             f"{template.describe(compute)} names no model chunk: "
             f"with {parallelism.vpp_size} chunks on a stage, every compute has to"
         )
-    return int(max(template.mc[compute], 0) * parallelism.pp_size + template.stage[compute])
+    return int(
+        max(template.listed.mc[compute], 0) * parallelism.pp_size + template.listed.stage[compute]
+    )
 
 
 def _pairs_by_position(
@@ -403,8 +407,8 @@ def _by_model_chunk(template: Template, matched: dict[int, int]) -> dict[Id, int
 
 def _refuse_unpaired(template: Template, op: int, peer: int) -> NoReturn:
     raise InvalidTrace(
-        f"{template.describe(op)} (micro-batch {template.mb_id[op]}, chunk "
-        f"{max(int(template.mc[op]), 0)}) has no peer on stage {peer}: "
+        f"{template.describe(op)} (micro-batch {template.listed.mb_id[op]}, chunk "
+        f"{max(template.listed.mc[op], 0)}) has no peer on stage {peer}: "
         "the step's record is not complete"
     )
 
@@ -420,7 +424,7 @@ def first_backward_edges(template: Template, stage: int) -> list[Edge]:
     if not backwards or (position := computes.index(backwards[0])) < 2:
         return []
     waiting = template.ops(stage, "backward-send", "backward-recv")
-    return [(computes[position - 2], op) for op in waiting if template.seq_id[op] == 0]
+    return [(computes[position - 2], op) for op in waiting if template.listed.seq_id[op] == 0]
 
 
 def user_type_edges(
@@ -459,8 +463,8 @@ def _present(template: Template) -> list[OpSpec]:
 
 
 def _end_of_step_edge(template: Template, op: int, end_of_step: list[int]) -> list[Edge]:
-    ended_s = template.end_s[op] - SAME_MOMENT_S
-    later = [each for each in end_of_step if template.start_s[each] >= ended_s]
+    ended_s = template.listed.end_s[op] - SAME_MOMENT_S
+    later = [each for each in end_of_step if template.listed.start_s[each] >= ended_s]
     return [(op, later[0])] if later else []
 
 
