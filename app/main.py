@@ -36,7 +36,7 @@ from app.api.service.registrations import RegistrationCache
 from app.api.service.replays import ReplayCache, StepViewCache
 from app.api.service.service import GpuPrice, PagesUrlReach, PublicSettings, Service
 from app.api.service.status import LossWarnings, ServiceStatus
-from app.diagnosis.warm_up import start_warm_up
+from app.diagnosis.warm_up import WarmUp
 from app.engine.memory import release_large_blocks
 from app.errors import StartUpFailed, Unavailable
 from app.ingest.queue import Announcer, Listener, QueueWriter
@@ -214,7 +214,7 @@ def run(settings: Settings) -> None:
     app = create_app(settings)
     _refuse_lossy(settings, app.state.service.store)
     stop = threading.Event()
-    start_warm_up(stop)  # in a thread: a probe must not wait for it
+    WarmUp(stop)
     start_saving_pages_url(app.state.service, settings.pages_url, stop)
     start_recording(app.state.service.store, app.state.service.status.disk, stop)
     start_watching(app.state.service, settings, stop)

@@ -23,7 +23,7 @@ from app.consumer.loop import (
 )
 from app.consumer.mover import Mover
 from app.consumer.sender import OutboxSender
-from app.diagnosis.warm_up import start_warm_up
+from app.diagnosis.warm_up import WarmUp
 from app.engine.memory import keep_freed_memory
 from app.errors import StartUpFailed, Unavailable
 from app.ingest.assembly.assembler import WindowRules
@@ -50,7 +50,7 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
     set_up_logging(settings.log_format)
     settings.check_usable()
     keep_freed_memory()
-    start_warm_up(stop)
+    warming_up = WarmUp(stop)
     with ExitStack() as stack:
         context = _wait_for_context(settings, stack, stop)
         if context is None:
@@ -83,6 +83,7 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         gc.collect()
         gc.freeze()
         log.info("consumer started", name=name)
+        warming_up.wait()  # its first turn would compile what other processes compile now
         consumer.run(stop)
 
 

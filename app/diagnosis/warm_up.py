@@ -3,6 +3,7 @@
 Compiled kernels are cached on disk.
 """
 
+import os
 import subprocess
 import sys
 import threading
@@ -14,11 +15,12 @@ from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
 from app.diagnosis.statistics.ramps import rising_ramp
+from app.engine.kernels import are_compiled, one_compiler
 from app.engine.questions.answer import Questions
 from app.engine.questions.edits import Edit, Factor, FromWorker, Selection
 from app.engine.replays import prepare
 from app.engine.report import analyse_replay
-from app.engine.step_rows import canonical_order, longest_span_ns
+from app.engine.step_rows import canonical_order
 from app.engine.timeline.step_run import RUN_KINDS, play_step
 from app.trace.job import Job, Parallelism
 from app.trace.ops import OP_CODES
@@ -43,7 +45,6 @@ def warm_up_engine() -> None:
     Questions(replay).answer(edits)
     one = np.zeros(1, np.int32)
     canonical_order(np.array([0, 1]), one, one)
-    longest_span_ns(np.array([0, 1]), np.zeros(1, np.int64), np.ones(1, np.int64))
 
 
 def _engine_window() -> Window:
@@ -75,13 +76,46 @@ _ONE_BY_ONE = (
 _AT_END = ("grads-reduce-scatter", "optimizer")
 
 
-def start_warm_up(stop: threading.Event) -> None:
-    """Warm up in a thread that ends early, between two parts, once `stop` is set.
+class WarmUp:
+    """Kernels that are compiled by processes of their own, then loaded by a thread of this one.
 
-    The process waits for it at its end: a daemon thread would be ended inside of the compiler,
-    whose C++ frames do not survive that and abort the whole process.
+    So no request and no turn of a consumer waits for the compiler's lock, and the compiler leaves
+    the processor to them.
     """
-    threading.Thread(target=warm_up, args=(stop,), name="warm-up").start()
+
+    def __init__(self, stop: threading.Event) -> None:
+        """`stop` ends it early, between two parts.
+
+        The process waits for the thread at its end: a daemon thread would be ended inside of the
+        compiler, whose C++ frames do not survive that and abort the whole process.
+        """
+        self._stop = stop
+        self._compiled = threading.Event()
+        threading.Thread(target=self._run, name="warm-up").start()
+
+    def wait(self) -> None:
+        """Returns once everything is compiled, cannot be, or `stop` is set."""
+        while not self._compiled.wait(_LOOK_EVERY_S) and not self._stop.is_set():
+            pass
+
+    def _run(self) -> None:
+        try:
+            if not self._stop.is_set() and not are_compiled():
+                self._compile_apart()
+        finally:
+            self._compiled.set()
+        warm_up(self._stop)
+
+    def _compile_apart(self) -> None:
+        command = [sys.executable, "-m", __name__, _BEHIND]
+        with subprocess.Popen(command) as process:  # noqa: S603
+            while process.poll() is None and not self._stop.wait(_LOOK_EVERY_S):
+                pass
+            process.terminate()
+
+
+_LOOK_EVERY_S = 0.1
+_NICE = 10  # of compilers: a page is not to wait for them
 
 
 def warm_up(stop: threading.Event | None = None) -> None:
@@ -153,15 +187,21 @@ def _compile_all() -> None:
     """Fill the cache on disk, in two processes.
 
     Change points need nothing of the engine, whose kernels take longer: a fifth less time in all.
+    Of several processes that begin at the same time one compiles, the others wait for it.
     """
-    with subprocess.Popen([sys.executable, "-m", "app.diagnosis.warm_up", _BESIDE]) as beside:  # noqa: S603
-        warm_up_engine()
-    if beside.returncode:
-        sys.exit(beside.returncode)
-    warm_up()
+    with one_compiler():
+        if are_compiled():
+            return
+        with subprocess.Popen([sys.executable, "-m", "app.diagnosis.warm_up", _BESIDE]) as beside:  # noqa: S603
+            warm_up_engine()
+        if beside.returncode:
+            sys.exit(beside.returncode)
+        warm_up()
 
 
-_BESIDE = "change-points"
+_BESIDE, _BEHIND = "change-points", "behind"
 
 if __name__ == "__main__":
+    if sys.argv[1:] == [_BEHIND]:
+        os.nice(_NICE)
     _warm_up_change_points() if sys.argv[1:] == [_BESIDE] else _compile_all()

@@ -4,11 +4,14 @@ A kernel is compiled once per machine if the cache directory is writable, else o
 Kernels release the GIL, so large work runs on several cores.
 """
 
+import fcntl
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
 from numba import njit
@@ -28,6 +31,33 @@ def kernel(function: Function) -> Function:
         compiled = njit(nogil=True)(function)
     KERNELS.append(compiled)
     return compiled
+
+
+def are_compiled() -> bool:
+    """Whether the cache on disk has every kernel as it is now."""
+    return all(_is_compiled(each) for each in KERNELS)
+
+
+def _is_compiled(compiled: Any) -> bool:
+    source, folder = Path(compiled.py_func.__code__.co_filename), compiled.stats.cache_path
+    if folder is None:
+        return False
+    name = f"*.{compiled.py_func.__qualname__}-{compiled.py_func.__code__.co_firstlineno}.*.nbi"
+    changed_s = source.stat().st_mtime
+    return any(index.stat().st_mtime >= changed_s for index in Path(folder).glob(name))
+
+
+@contextmanager
+def one_compiler() -> Iterator[None]:
+    """Waits until no other process fills the cache on disk, where there is one."""
+    folder = KERNELS[0].stats.cache_path
+    if folder is None:
+        yield
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with (Path(folder) / "compiling.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 T = TypeVar("T")

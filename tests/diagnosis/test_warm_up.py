@@ -48,7 +48,7 @@ def test_warm_up_compiles_every_kernel():
 # A daemon thread that ends inside of the compiler aborts the process.
 STOPPED = """
 import threading
-from app.diagnosis.warm_up import start_warm_up
+from app.diagnosis.warm_up import WarmUp
 from app.engine.kernels import KERNELS
 
 started = []
@@ -56,7 +56,7 @@ start = threading.Thread.start
 threading.Thread.start = lambda thread: (started.append(thread), start(thread))
 stop = threading.Event()
 stop.set()
-start_warm_up(stop)
+WarmUp(stop)
 [warming] = started
 assert not warming.daemon
 warming.join()

@@ -196,8 +196,11 @@ def column_r(case: Case, name: str) -> float | None:
         values - (np.bincount(stage, values, pp_size) / np.maximum(num, 1))[stage]
         for values in (column[rows].astype(np.float64), trace.duration_s[rows])
     )
-    sums = [np.bincount(stage, each, pp_size) for each in (away**2, away_s**2, away * away_s)]
-    return _median_r(*(each[num > 2] for each in sums))
+    squares, other_squares, products = (
+        np.asarray(np.bincount(stage, each, pp_size)[num > 2], np.float64)
+        for each in (away**2, away_s**2, away * away_s)
+    )
+    return _median_r(squares, other_squares, products)
 
 
 def _share_within_steps(parts: list[tuple[Floats, Floats]]) -> float | None:

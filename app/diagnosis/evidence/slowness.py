@@ -121,7 +121,7 @@ def _lower_median_of_others(usual_s: Floats) -> Floats:
 
 def _usual_s(level_s: Floats, found: NDArray[np.bool_]) -> Floats:
     """[pp], seconds of each stage's reference workers, of which there are some."""
-    return _medians_of(level_s[None], found[None])[0]
+    return np.asarray(_medians_of(level_s[None], found[None])[0])
 
 
 def _is_near(ratio: Floats, spread: float) -> NDArray[np.bool_]:
