@@ -51,11 +51,11 @@ def made(
 
 def dense(shared: SharedEnds, start: ClockLines, reference: int, spread_ns: float) -> np.ndarray:
     """[hosts, 2], by weighted least squares again and again (Huber), centres as unknowns too."""
-    found = condense(shared, start)
+    condensed = condense(shared, start)
     rows, values = [], []
-    num_unknowns = 2 * shared.num_hosts + sum(slots.time.size for slots in found)
+    num_unknowns = 2 * shared.num_hosts + sum(slots.time.size for slots in condensed)
     centre = 2 * shared.num_hosts
-    for slots in found:
+    for slots in condensed:
         for slot in range(slots.time.size):
             for member, host in enumerate(slots.host[slots.of_set[slot]]):
                 row = np.zeros(num_unknowns)
