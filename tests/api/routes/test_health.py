@@ -133,7 +133,8 @@ def watch_of(empty_database):
     store.close()
 
 
-async def test_hanging_store_holds_one_thread(anyio_backend, watch_of):
+async def test_hanging_store_holds_one_thread(anyio_backend, watch_of, monkeypatch):
+    monkeypatch.setitem(SharedQuery.__init__.__kwdefaults__, "max_wait_s", 60.0)
     go_on, is_asked, num_asked = threading.Event(), threading.Event(), itertools.count(1)
 
     def is_migrated():

@@ -9,6 +9,12 @@ every_theme = pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
 
 
 @every_theme
+def test_the_scale_runs_over_the_whole_domain_in_order(theme):
+    positions = [position for position, _ in theme.colorscale]
+    assert positions == [0, 0.04, 0.1, 0.2, 0.4, 0.6, 0.8, 1]
+
+
+@every_theme
 def test_colours_are_held_at_the_ends_of_the_domain(theme):
     assert theme.colour_at(0.9) == theme.scale[0]
     assert theme.colour_at(7.0) == theme.scale[-1]
