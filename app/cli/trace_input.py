@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from app.cli.output import printable
 from app.errors import InvalidRequest
 
@@ -28,6 +30,7 @@ def read_trace(trace: Path, meta: Path | None = None, steps: str | None = None) 
 
     with printable_errors():
         window = trace_files.read(trace, meta)
+    _compile_engine()
     with errors_naming(trace):
         return window if steps is None else select_steps(window, steps)
 
@@ -102,4 +105,20 @@ def analyse_profiles(paths: Sequence[Path], steps: str | None) -> dict[str, Any]
     from app.diagnosis.profiles import job, result
 
     with printable_errors():
-        return result.as_json(job.read(paths, steps))
+        found = job.read(paths, steps)
+        _compile_engine()
+        return result.as_json(found)
+
+
+def _compile_engine() -> None:
+    """Says what a command waits for, the first time on a machine."""
+    from app.diagnosis.warm_up import compile_apart
+    from app.engine.kernels import are_compiled, can_be_kept
+
+    if not can_be_kept():
+        places = "neither its own directory nor ~/.cache can be written to"
+        hint = "set NUMBA_CACHE_DIR to one that can"
+        typer.echo(f"Compiling the engine for this run alone: {places} ({hint})", err=True)
+    elif not are_compiled():
+        typer.echo("Compiling the engine for this machine, once: some 20 seconds", err=True)
+        compile_apart()

@@ -107,13 +107,18 @@ class WarmUp:
         warm_up(self._stop)
 
     def _compile_apart(self) -> None:
-        command = [sys.executable, "-m", __name__, _BEHIND]
-        with subprocess.Popen(command) as process:  # noqa: S603
+        with subprocess.Popen([*_COMPILER, _BEHIND]) as process:  # noqa: S603
             while process.poll() is None and not self._stop.wait(_LOOK_EVERY_S):
                 pass
             process.terminate()
 
 
+def compile_apart() -> None:
+    """Compiles every kernel in processes of their own, at once; what they say is theirs."""
+    subprocess.run(_COMPILER, check=False)  # noqa: S603
+
+
+_COMPILER = (sys.executable, "-m", "app.diagnosis.warm_up")
 _LOOK_EVERY_S = 0.1
 _NICE = 10  # of compilers: a page is not to wait for them
 
@@ -192,7 +197,7 @@ def _compile_all() -> None:
     with one_compiler():
         if are_compiled():
             return
-        with subprocess.Popen([sys.executable, "-m", "app.diagnosis.warm_up", _BESIDE]) as beside:  # noqa: S603
+        with subprocess.Popen([*_COMPILER, _BESIDE]) as beside:  # noqa: S603
             warm_up_engine()
         if beside.returncode:
             sys.exit(beside.returncode)

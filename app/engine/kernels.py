@@ -8,13 +8,15 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 from numba import njit
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
+from numba.core.registry import cpu_target
 
 Function = Callable[..., Any]
 
@@ -22,41 +24,74 @@ Function = Callable[..., Any]
 KERNELS: list[Any] = []
 
 
+class _InstalledCache(UserProvidedCacheLocator):  # type: ignore[misc]
+    """The directory that NUMBA_CACHE_DIR names: where it has the kernel, reading it is enough."""
+
+    def ensure_cache_path(self) -> None:
+        name = f"*-{self._lineno}.*.nbi"
+        if not any(Path(self.get_cache_path()).glob(name)):
+            super().ensure_cache_path()
+
+
+class _CacheFiles(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_InstalledCache, *CompileResultCacheImpl._locator_classes)  # noqa: SLF001
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """A kernel's machine code on disk."""
+
+    _impl_class = _CacheFiles
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        # An image's kernels can only be read, and disks become full: it runs without.
+        with suppress(OSError):
+            super().save_overload(sig, data)
+
+    def is_filled(self) -> bool:
+        """Whether it has the kernel as it is now, for this kind of processor."""
+        processor = cpu_target.target_context.codegen().magic_tuple()
+        try:
+            return any(key[1] == processor for key in self._cache_file._load_index())  # noqa: SLF001
+        except OSError:
+            return False
+
+
 def kernel(function: Function) -> Function:
     """The function, compiled at its first call, without the GIL."""
-    try:
-        compiled: Function = njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        # Neither the package's directory nor the user's can be written to.
-        compiled = njit(nogil=True)(function)
+    compiled: Any = njit(nogil=True)(function)
+    # Nowhere to write to, neither the package's directory nor the user's, is no reason to fail.
+    with suppress(RuntimeError):
+        compiled._cache = _Cache(function)  # noqa: SLF001
     KERNELS.append(compiled)
-    return compiled
+    found: Function = compiled
+    return found
+
+
+def num_compiled() -> int:
+    """How many kernels the cache on disk has as they are now."""
+    caches = (each._cache for each in KERNELS)  # noqa: SLF001
+    return sum(isinstance(cache, _Cache) and cache.is_filled() for cache in caches)
 
 
 def are_compiled() -> bool:
-    """Whether the cache on disk has every kernel as it is now."""
-    return all(_is_compiled(each) for each in KERNELS)
+    """Whether nothing is left to compile that could be kept for other processes."""
+    return not can_be_kept() or num_compiled() == len(KERNELS)
 
 
-def _is_compiled(compiled: Any) -> bool:
-    source, folder = Path(compiled.py_func.__code__.co_filename), compiled.stats.cache_path
-    if folder is None:
-        return False
-    name = f"*.{compiled.py_func.__qualname__}-{compiled.py_func.__code__.co_firstlineno}.*.nbi"
-    changed_s = source.stat().st_mtime
-    return any(index.stat().st_mtime >= changed_s for index in Path(folder).glob(name))
+def can_be_kept() -> bool:
+    """Whether there is a cache on disk."""
+    return isinstance(KERNELS[0]._cache, _Cache)  # noqa: SLF001
 
 
 @contextmanager
 def one_compiler() -> Iterator[None]:
-    """Waits until no other process fills the cache on disk, where there is one."""
-    folder = KERNELS[0].stats.cache_path
-    if folder is None:
-        yield
-        return
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    with (Path(folder) / "compiling.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Waits until no other process fills the cache on disk, where there is one to be filled."""
+    with ExitStack() as held:
+        if can_be_kept():
+            folder = Path(KERNELS[0].stats.cache_path)
+            with suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                fcntl.flock(held.enter_context((folder / "compiling.lock").open("w")), fcntl.LOCK_EX)
         yield
 
 
