@@ -34,7 +34,7 @@ class _InstalledCache(UserProvidedCacheLocator):  # type: ignore[misc]
 
 
 class _CacheFiles(CompileResultCacheImpl):  # type: ignore[misc]
-    _locator_classes = (_InstalledCache, *CompileResultCacheImpl._locator_classes)  # noqa: SLF001
+    _locator_classes = (_InstalledCache, *CompileResultCacheImpl._locator_classes)
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
@@ -51,7 +51,7 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         """Whether it has the kernel as it is now, for this kind of processor."""
         processor = cpu_target.target_context.codegen().magic_tuple()
         try:
-            return any(key[1] == processor for key in self._cache_file._load_index())  # noqa: SLF001
+            return any(key[1] == processor for key in self._cache_file._load_index())
         except OSError:
             return False
 
@@ -61,7 +61,7 @@ def kernel(function: Function) -> Function:
     compiled: Any = njit(nogil=True)(function)
     # Nowhere to write to, neither the package's directory nor the user's, is no reason to fail.
     with suppress(RuntimeError):
-        compiled._cache = _Cache(function)  # noqa: SLF001
+        compiled._cache = _Cache(function)
     KERNELS.append(compiled)
     found: Function = compiled
     return found
@@ -69,7 +69,7 @@ def kernel(function: Function) -> Function:
 
 def num_compiled() -> int:
     """How many kernels the cache on disk has as they are now."""
-    caches = (each._cache for each in KERNELS)  # noqa: SLF001
+    caches = (each._cache for each in KERNELS)
     return sum(isinstance(cache, _Cache) and cache.is_filled() for cache in caches)
 
 
@@ -80,7 +80,7 @@ def are_compiled() -> bool:
 
 def can_be_kept() -> bool:
     """Whether there is a cache on disk."""
-    return isinstance(KERNELS[0]._cache, _Cache)  # noqa: SLF001
+    return isinstance(KERNELS[0]._cache, _Cache)
 
 
 @contextmanager
@@ -91,7 +91,9 @@ def one_compiler() -> Iterator[None]:
             folder = Path(KERNELS[0].stats.cache_path)
             with suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
-                fcntl.flock(held.enter_context((folder / "compiling.lock").open("w")), fcntl.LOCK_EX)
+                fcntl.flock(
+                    held.enter_context((folder / "compiling.lock").open("w")), fcntl.LOCK_EX
+                )
         yield
 
 
