@@ -88,7 +88,7 @@ def one_compiler() -> Iterator[None]:
     """Waits until no other process fills the cache on disk, where there is one to be filled."""
     with ExitStack() as held:
         if can_be_kept():
-            folder = Path(KERNELS[0].stats.cache_path)
+            folder = Path(KERNELS[0]._cache.cache_path)
             with suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 fcntl.flock(
