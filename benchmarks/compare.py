@@ -39,8 +39,9 @@ TRACE = ROOT / ".." / "shared" / "traces" / "trace-AR.parquet"
 
 # A release that is 3 % slower is told apart from noise; ten such releases are a third slower.
 SLOWER = 1.03
-# Quartiles of one machine's pairs lie 1 to 3 % off their median: that of so many is known to 1 %.
-MIN_PAIRS, MAX_PAIRS = 9, 30
+# A run differs from the next by 3 to 8 % on a shared machine: of nine pairs whose quartiles lay close
+# by chance, one tree was once 5 % slower than itself.
+MIN_PAIRS, MAX_PAIRS = 15, 30
 # AR, client and 12.3 M operations together take ten minutes at most, also on a slow machine; the
 # median of fewer pairs would be one of chance.
 MAX_S, FEWEST_PAIRS = 160.0, 5

@@ -27,6 +27,8 @@ BUDGETS = ROOT / ".ci" / "cost_budgets.toml"
 ARTEFACTS = ROOT / ".artefacts"
 WHOLE_RUNS = ("test", "night")
 ALLOWED_EXCESS = 1.5  # of a folder's budget: CPU seconds differ by as much beside other processes
+# What each of three workers imports and loads once falls on whichever folder comes first.
+ALLOWED_ONCE_S = 5.0
 _NUM_PRINTED = 10
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
@@ -211,7 +213,7 @@ def over_budget(by_file: Mapping[str, Cost], budgets: Budgets) -> list[str]:
         budget_s = budgets.cpu_s[folder]
         others_s = planned_s - budget_s
         slower = max(1.0, (took_s - cpu_s) / others_s) if others_s else 1.0
-        allowed_s = slower * ALLOWED_EXCESS * budget_s
+        allowed_s = slower * (ALLOWED_EXCESS * budget_s + ALLOWED_ONCE_S)
         if cpu_s > allowed_s:
             allowance = f"{budget_s:.0f} s planned, {allowed_s:.0f} s allowed on this machine"
             found.append(f"{folder} took {cpu_s:.1f} s of CPU: {allowance}")

@@ -32,6 +32,10 @@ USUAL = RetentionLimits(raw_days=14.0, results_days=180.0)
 def store(pg_url):
     store = Store(pg_url, keys=KEYS)
     register(store, JOB)
+    with store.write() as conn:
+        # It comes once a minute, and where it is at it ours has nothing to do.
+        off = "autovacuum_enabled = false, toast.autovacuum_enabled = false"
+        conn.execute(text(f"ALTER TABLE windows SET ({off})"))
     yield store
     store.close()
 
