@@ -12,6 +12,10 @@ warm_up()
 seen = {id(each): list(each.signatures) for each in KERNELS}
 
 from app.diagnosis.job_history import History
+from app.engine.questions.answer import Questions
+from app.engine.questions.edits import Edit, Factor, FromWorker, Selection, Set
+from app.engine.replays import prepare
+from app.engine.timeline.step_run import RUN_KINDS, play_step
 from app.monitor import analysed
 from app.synth.cluster import Cluster
 from app.synth.faults.fault import FaultSteps
@@ -22,6 +26,7 @@ from app.synth.faults.slow_compute import ThrottlingGpu
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.engine.arrivals.ddp_windows import ddp
+from tests.ingest.factories import assembler, feed, step_batches
 
 FAULTS = (
     (),
@@ -31,9 +36,18 @@ FAULTS = (
 for faults in FAULTS:
     made = SimulatedJob(Parallelism(4, 2, 8), 6, faults=faults, cluster=Cluster())
     analysed(made.record(range(16)).window(), History())
+replay = prepare(made.record(range(2)).window())
+for kind in RUN_KINDS:
+    play_step(replay.groups[0], 1, kind)
+Questions(replay).answer([
+    Edit(Set(0.0), Selection(op_types=("pp-comm",))),
+    Edit(Factor(0.5), Selection(workers=((1, 1),))),
+    Edit(FromWorker(0, 0), Selection(dp_ranks=(2,))),
+])
+feed(assembler(), step_batches(0))
 analysed(ddp([1.0, 1.6, 1.0, 1.0], held=True, steps=8), History())
 late = [each.__name__ for each in KERNELS if list(each.signatures) != seen[id(each)]]
-assert not late, f"compiled for a window: {late}"
+assert not late, f"compiled for a window or a request: {late}"
 """
 
 
