@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
-ACCEPTS = ["packed", "dropped", "step_kinds"]
+ACCEPTS = ["packed", "dropped", "step_kinds", "dictionary"]
 
 
 @contextmanager

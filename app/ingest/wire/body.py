@@ -1,6 +1,6 @@
 """A batch's body: decompressed in bounded space and parsed into structs, its meaning unchecked.
 
-One layer of gzip or zstd, then msgpack or JSON. Limits and versions of the wire format are here.
+One layer of compression, then msgpack or JSON. Limits and versions of the wire format are here.
 """
 
 import zlib
@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 import numpy as np
 import zstandard
+from paceline_client.recording.wire import DICTIONARY, WITH_DICTIONARY
 
 from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge, UnsupportedMedia
 from app.trace.window import StepKind
@@ -29,7 +30,7 @@ class UnknownFormat(UnsupportedMedia):
 
 GZIP = "gzip"
 ZSTD = "zstd"
-ENCODINGS = (GZIP, ZSTD)
+ENCODINGS = (GZIP, ZSTD, WITH_DICTIONARY)
 MAX_BODY_BYTES = 8 << 20
 MAX_DECODED_BYTES = 32 << 20
 # A batch of operations shrinks to a tenth; what shrinks this far is made to hurt.
@@ -39,6 +40,7 @@ MAX_WINDOW_BYTES = 8 << 20  # what zstd may hold to look back in
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_DICTIONARY_MAGIC = b"\x78\xf9"  # zlib at its best, with a dictionary
 _GZIP_FRAME = 16 + zlib.MAX_WBITS  # zlib's way to say: a gzip header and checksum, nothing else
 # Same numbers, other words: the frame does not say how much there is in it.
 _NO_SIZE = (zstandard.CONTENTSIZE_UNKNOWN, -1)
@@ -51,6 +53,8 @@ def detect_encoding(body: bytes | bytearray) -> str:
     """The encoding that the first bytes of a body are of, "" for none."""
     if body.startswith(_ZSTD_MAGIC):
         return ZSTD
+    if body.startswith(_DICTIONARY_MAGIC):
+        return WITH_DICTIONARY
     return GZIP if body.startswith(_GZIP_MAGIC) else ""
 
 
@@ -66,7 +70,7 @@ def parse_content_encoding(content_encoding: str) -> str:
     if name not in ENCODINGS:
         raise UnknownFormat(
             f"Content-Encoding {content_encoding[:100]!r} is not taken: send {GZIP}, {ZSTD} or "
-            "none, one layer",
+            f"none, one layer, or {WITH_DICTIONARY} to a job that says so",
             known_encodings=ENCODINGS,
         )
     return name
@@ -113,6 +117,20 @@ def _gunzip(body: bytes, limit: int) -> bytearray:
     return _check_end(plain, GZIP, gzip.unused_data, limit)
 
 
+def _with_dictionary(body: bytes, limit: int) -> bytes:
+    size = int.from_bytes(body[-4:], "little")
+    if size > limit:
+        raise _too_large_error(limit)
+    zlib_stream = zlib.decompressobj(zdict=DICTIONARY)
+    try:
+        plain = zlib_stream.decompress(body, size + 1)
+    except zlib.error as error:
+        raise _broken_frame_error(WITH_DICTIONARY, str(error)) from error
+    if not zlib_stream.eof or len(plain) != size or zlib_stream.unused_data != body[-4:]:
+        raise _broken_frame_error(WITH_DICTIONARY, "it is not as long as its last four bytes say")
+    return plain
+
+
 def _unzstd(body: bytes, limit: int) -> bytes | bytearray:
     zstd = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
     try:
@@ -157,13 +175,13 @@ def _too_large_error(limit: int) -> TooLarge:
     )
 
 
-_DECOMPRESSORS = {GZIP: _gunzip, ZSTD: _unzstd}
+_DECOMPRESSORS = {GZIP: _gunzip, ZSTD: _unzstd, WITH_DICTIONARY: _with_dictionary}
 
 
 def decompressed_size(body: bytes) -> int:
     """How many bytes a body from the queue takes when it is opened; at most so many, if unsure."""
     encoding = detect_encoding(body)
-    if encoding == GZIP:
+    if encoding in (GZIP, WITH_DICTIONARY):
         return min(int.from_bytes(body[-4:], "little"), MAX_DECODED_BYTES)
     if encoding == ZSTD:
         size = int(zstandard.frame_content_size(body))
@@ -184,7 +202,7 @@ MAX_OPTYPES = 256  # an index into them is one byte
 # job answers with: a client sends only what the job answered with.
 EXTENSIONS = (
     *("packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step"),
-    *("waits", "collectives"),
+    *("waits", "collectives", "dictionary"),
 )
 
 Body = bytes | bytearray

@@ -10,7 +10,15 @@ from typing import Any
 
 from ..recording.buffer import REFUSED, SPOOL_DAMAGED, UNDELIVERED, Buffer, empty_content
 from ..recording.sampling import RecordingPlans
-from ..recording.wire import CONTENT_TYPE, Batch, GroupBatch, Worker, batch_of, encode
+from ..recording.wire import (
+    CONTENT_TYPE,
+    Batch,
+    GroupBatch,
+    Worker,
+    batch_of,
+    content_encoding,
+    encode,
+)
 from .contact import FirstContact, advice_on
 from .registration import Refused, Registered, register_with
 from .retry import Backoff, RetryPolicy
@@ -222,7 +230,7 @@ class Sender:
             return
         try:
             answer = self._transport.request(
-                "POST", job_path(self._job, "/ops"), body, CONTENT_TYPE, body[:2] == b"\x1f\x8b"
+                "POST", job_path(self._job, "/ops"), body, CONTENT_TYPE, content_encoding(body)
             )
         except Unreachable as error:
             self._may_be_there = True

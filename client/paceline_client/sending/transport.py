@@ -151,7 +151,7 @@ class Transport:
         path: str,
         body: bytes | Mapping[str, Any],
         content_type: str,
-        is_gzip: bool = False,
+        content_encoding: str = "",
     ) -> Answer:
         """The server's answer, of any status.
 
@@ -164,8 +164,8 @@ class Transport:
             raise ValueError("the token has invalid characters: is there a line break in it?")
         payload = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
-        if is_gzip:
-            headers["Content-Encoding"] = "gzip"
+        if content_encoding:
+            headers["Content-Encoding"] = content_encoding
         connection, prefix = self._opened()
         try:
             self._reset_timeout(connection)

@@ -1,13 +1,24 @@
 """Packed columns round-trip by the definition of the format and by the server's decoder."""
 
 import struct
+import zlib
 from array import array
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline_client.recording.wire import Op, Worker, batch_of, encode, fits, pack, pack_column
+from paceline_client.recording.wire import (
+    DICTIONARY,
+    Op,
+    Worker,
+    batch_of,
+    content_encoding,
+    encode,
+    fits,
+    pack,
+    pack_column,
+)
 
 from app.ingest.wire.codec import BINARY_TYPE, decode
 from app.trace.ops import OP_NAMES
@@ -79,16 +90,19 @@ ROWS = st.lists(
 def test_server_decodes_packed_and_plain_batches_the_same(ops):
     batch = batch_of(ops, [(0, 1)], [(0, "eval")], dropped=4)
     read = []
-    for accepts in (["step_kinds"], ["packed", "step_kinds"]):
-        body = encode(WORKER, 1, 0, batch, accepts)
-        encoding = "gzip" if body[:2] == b"\x1f\x8b" else ""
-        found = decode(body, BINARY_TYPE, SIZES, content_encoding=encoding)
+    for extensions in ([], ["packed"], ["packed", "dictionary"]):
+        body = encode(WORKER, 1, 0, batch, ["step_kinds", *extensions])
+        found = decode(body, BINARY_TYPE, SIZES, content_encoding=content_encoding(body))
         assert found.rejected == 0
         columns = found.batch.columns
         names = ("step", "optype", "start_ns", "duration_ns", "seq_id", "mc", "mb_id", "bytes")
         there = [values for name in names if (values := getattr(columns, name)) is not None]
         read.append(sorted(zip(*(values.tolist() for values in there), strict=True)))
-    assert read[0] == read[1]
+    assert read[0] == read[1] == read[2]
+
+
+def test_dictionary_is_what_servers_have():
+    assert zlib.adler32(DICTIONARY) == 486604748
 
 
 def test_repeated_steps_of_a_batch_are_merged():

@@ -1,7 +1,8 @@
-"""Three forms and two encodings decode to the same batch; a malformed body is a 4xx."""
+"""Three forms and three encodings decode to the same batch; a malformed body is a 4xx."""
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 import zstandard
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from paceline_client.recording.wire import DICTIONARY, WITH_DICTIONARY
 
 from app.errors import BadRequest, InvalidRequest, PacelineError, TooLarge
 from app.ingest.batch import LAST_START_NS, MAX_FIRST_STEP, MAX_STEP_JUMP
@@ -37,11 +39,19 @@ from tests.ingest.wire.test_codec import SIZES, as_json, batch_fields, binary, c
 
 LARGE = 2**53
 SIZELESS = zstandard.ZstdCompressor(write_content_size=False)
+
+
+def with_dictionary(body):
+    zlib_stream = zlib.compressobj(9, zdict=DICTIONARY)
+    return zlib_stream.compress(body) + zlib_stream.flush() + len(body).to_bytes(4, "little")
+
+
 ENCODERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     "gzip": gzip.compress,
     "zstd": zstandard.compress,
     "zstd without its size": SIZELESS.compress,
+    WITH_DICTIONARY: with_dictionary,
 }
 
 
@@ -271,7 +281,7 @@ def test_inflated_size_limit_applies_at_any_ratio(name):
 def test_unknown_encoding_error_lists_the_known_ones(header):
     with pytest.raises(UnknownFormat, match="gzip, zstd or none") as refusal:
         decode(b"", BINARY_TYPE, SIZES, content_encoding=header)
-    assert refusal.value.members == {"known_encodings": ["gzip", "zstd"]}
+    assert refusal.value.members == {"known_encodings": ["gzip", "zstd", "paceline-zlib"]}
 
 
 @pytest.mark.parametrize("header", ["", "identity", " GZIP ", "Zstd"])
