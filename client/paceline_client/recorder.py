@@ -111,7 +111,7 @@ class Recorder:
         self._rank = rank
         buffer.groups = self._groups
         self._pauses: GcPauses | None = None
-        self._epoch_ns = wall_clock_anchor().epoch_ns
+        self._epoch_ns = buffer.epoch_ns = wall_clock_anchor().epoch_ns
         self._current: StepState | None = None
         self._states: dict[int, StepState] = {}
         self._waits: list[tuple[int, int]] = []  # for data, since the last step
@@ -172,13 +172,12 @@ class Recorder:
                 # Calling __init__ would add a seventh to the cost of recording.
                 timed = _new_object(TimedOp)
                 timed._buffer = self._buffer
-                timed._epoch_ns = self._epoch_ns
                 timed._optype = optype
                 timed._state = state
                 timed._microbatch = microbatch
                 timed._chunk = chunk
-                timed._attributes = attributes
-                timed._seq_id = -1
+                timed._attributes = attributes or None
+                timed._end_ns = 0
                 return timed
             return cuda.op(
                 self._buffer, self._epoch_ns, optype, state, microbatch, chunk, attributes

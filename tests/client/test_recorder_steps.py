@@ -97,10 +97,27 @@ def test_op_sets_every_slot_that_the_timed_op_constructor_sets(offline):
     run, _ = offline
     with run.step(1):
         quick = run.op("optimizer")
-    slow = TimedOp(quick._buffer, quick._epoch_ns, "optimizer", quick._state, -1, -1, {})
-    unset = {"_start_ns"}  # set on begin
+    slow = TimedOp(quick._buffer, "optimizer", quick._state, -1, -1, None)
+    unset = {"_start_ns", "_seq_id", "_again"}  # set on begin
     for name in set(TimedOp.__slots__) - unset:
         assert getattr(quick, name) == getattr(slow, name), name
+
+
+def test_an_operation_that_is_entered_again_is_recorded_again(offline):
+    run, buffer = offline
+    with run.step(1):
+        again = run.op("forward-compute", microbatch=3, tokens=5)
+        for tokens in (6, 7):
+            with again as begun:
+                begun.tell(tokens=tokens)
+            begun.tell(tokens=8)  # too late
+        run.end(again)
+    first, second = buffer.take().ops
+    assert [(op[4], op[6], op[7]) for op in (first, second)] == [
+        (0, 3, {"tokens": 6}),
+        (1, 3, {"tokens": 7}),
+    ]
+    assert second[2] >= first[2] + first[3]
 
 
 def test_outer_step_resumes_after_a_nested_step(offline):

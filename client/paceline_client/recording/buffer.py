@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from .op_attributes import NO_ATTRIBUTES, WAIT_OP, valid_attributes
+from .timing import TimedOp
 from .wire import MAX_OPTYPE_CHARS, MAX_OPTYPES, GroupBatch, Op, fits
 
 MAX_ROWS = 5_000  # per batch; sorting one may hold the interpreter for a millisecond
@@ -163,8 +164,9 @@ class Buffer:
 
     def __init__(self, max_ops: int, flush_interval_s: float) -> None:
         self.items: deque[
-            Op | PendingOp | SkippedOp | StepDone | NonTrainingStep | MicrobatchAttributes
+            Op | TimedOp | PendingOp | SkippedOp | StepDone | NonTrainingStep | MicrobatchAttributes
         ] = deque()
+        self.epoch_ns = 0  # of the clock by which host operations are timed
         self.max_items = max_ops  # 0 once closed, so that adding an operation takes one comparison
         self.readings: Callable[[], dict[str, int]] | None = None  # of the GPU, once a step
         self.groups: GroupRows | None = None  # sent and flushed together with the operations
@@ -408,9 +410,11 @@ class Buffer:
                 held[0].give_back(held)
             else:
                 self._popped()
-            if isinstance(item, SkippedOp):
+            if isinstance(item, TimedOp):
+                self._append_if_valid(item.op(self.epoch_ns), taken)
+            elif isinstance(item, SkippedOp):
                 continue
-            if isinstance(item, StepDone):
+            elif isinstance(item, StepDone):
                 self._finish(item, taken)
             elif isinstance(item, NonTrainingStep):
                 self.asides[item.step] = True

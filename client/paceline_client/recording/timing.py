@@ -13,9 +13,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..guard import give_up
+from .op_attributes import NO_ATTRIBUTES
 
 if TYPE_CHECKING:
     from .buffer import Buffer
+    from .wire import Op
 
 
 ANCHOR_TRIES = 9
@@ -63,16 +65,18 @@ class StepState:
 
 
 class TimedOp:
-    """Times one operation by the host's clock. Every line here costs training about 30 ns.
+    """Times one operation by the host's clock, and waits in the buffer to be sent.
 
-    `Recorder.op` sets the fields itself instead of calling `__init__`.
+    Every line here costs training about 30 ns, so the sender's thread makes an operation of it, by
+    `op`. `Recorder.op` sets the fields itself instead of calling `__init__`.
     """
 
     __slots__ = (
+        "_again",
         "_attributes",
         "_buffer",
         "_chunk",
-        "_epoch_ns",
+        "_end_ns",
         "_microbatch",
         "_optype",
         "_seq_id",
@@ -83,27 +87,46 @@ class TimedOp:
     def __init__(
         self,
         buffer: Buffer,
-        epoch_ns: int,
         optype: str,
         state: StepState,
         microbatch: int,
         chunk: int,
-        attributes: dict[str, Any],
+        attributes: dict[str, Any] | None,
     ) -> None:
         self._buffer = buffer
-        self._epoch_ns = epoch_ns
         self._optype = optype
         self._state = state
         self._microbatch = microbatch
         self._chunk = chunk
         self._attributes = attributes
-        self._seq_id = -1
+        self._end_ns = 0
+
+    @property
+    def step(self) -> int:
+        """The step that it belongs to."""
+        return self._state.step
+
+    def op(self, epoch_ns: int) -> Op:
+        """The operation, once it has ended."""
+        return (
+            self._state.step,
+            self._optype,
+            self._start_ns + epoch_ns,
+            self._end_ns - self._start_ns,
+            self._seq_id,
+            self._chunk,
+            self._microbatch,
+            self._attributes,
+        )
 
     def tell(self, **attributes: Any) -> None:
         """Add attributes that were unknown at the start; takes what `Recorder.op` takes."""
-        self._attributes = {**self._attributes, **attributes}
+        if not self._end_ns:
+            self._attributes = {**(self._attributes or NO_ATTRIBUTES), **attributes}
 
     def __enter__(self) -> TimedOp:
+        if self._end_ns:
+            return self._begin_again()
         try:
             self._seq_id = next(self._state.counts[self._optype])
         except Exception:  # an invalid name: dropped and counted at the end
@@ -118,25 +141,30 @@ class TimedOp:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            duration_ns = perf_counter_ns() - self._start_ns
+            if self._end_ns:
+                self._end_again()
+                return
+            self._end_ns = perf_counter_ns()
             buffer = self._buffer
             if len(buffer.items) < buffer.max_items:
-                buffer.items.append(
-                    (
-                        self._state.step,
-                        self._optype,
-                        self._start_ns + self._epoch_ns,
-                        duration_ns,
-                        self._seq_id,
-                        self._chunk,
-                        self._microbatch,
-                        self._attributes or None,
-                    )
-                )
+                buffer.items.append(self)
             else:
                 buffer.drop(self._state.step)
         except Exception as broken:
             give_up(broken)
+
+    def _begin_again(self) -> TimedOp:
+        """Another one, as this one may still wait to be sent."""
+        self._again = TimedOp(
+            *(self._buffer, self._optype, self._state, self._microbatch),
+            *(self._chunk, self._attributes),
+        )
+        return self._again.__enter__()
+
+    def _end_again(self) -> None:
+        again = getattr(self, "_again", None)
+        if again is not None:  # else it has ended twice
+            again.__exit__(None, None, None)
 
 
 class NoOp:
