@@ -7,6 +7,7 @@ the middle half of the ratios lies close together.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import random
@@ -19,6 +20,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,8 +41,8 @@ TRACE = ROOT / ".." / "shared" / "traces" / "trace-AR.parquet"
 
 # A release that is 3 % slower is told apart from noise; ten such releases are a third slower.
 SLOWER = 1.03
-# A run differs from the next by 3 to 8 % on a shared machine: of nine pairs whose quartiles lay close
-# by chance, one tree was once 5 % slower than itself.
+# A run differs from the next by 3 to 8 % on a shared machine: by nine pairs whose quartiles lay
+# close by chance, a tree was once 5 % slower than itself.
 MIN_PAIRS, MAX_PAIRS = 15, 30
 # AR, client and 12.3 M operations together take ten minutes at most, also on a slow machine; the
 # median of fewer pairs would be one of chance.
@@ -215,18 +217,42 @@ def built(revision: str) -> Tree:
     commit = _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if not commit:
         raise InvalidRequest(f"{revision!r} is no commit of this repository: try `git log`")
-    version = f"py{sys.version_info.major}{sys.version_info.minor}"
-    directory = BUILT / f"{commit[:12]}-{version}"
+    with _kept(commit[:12]) as directory:
+        if not (directory / ".venv" / ".run-stamp").exists():
+            _unpack(commit, directory)
+            _install(directory, directory / ".venv")
+        return Tree(directory, directory / ".venv" / "bin" / "python")
+
+
+def working_tree() -> Tree:
+    """The working tree with an environment like that of a commit, made once for what it needs.
+
+    Beside the packages of tests, which Numba asks for coverage, Python collects garbage for longer:
+    a tree with them was 1 to 2 % slower than itself.
+
+    Raises:
+        InvalidRequest: it cannot be installed.
+    """
+    needed = hashlib.sha256(str(ROOT).encode())
+    for name in ("requirements.lock", "pyproject.toml", "client/pyproject.toml"):
+        needed.update((ROOT / name).read_bytes())
+    with _kept(f"working-tree-{needed.hexdigest()[:12]}") as directory:
+        if not (directory / ".venv" / ".run-stamp").exists():
+            _install(ROOT, directory / ".venv")
+        return Tree(ROOT, directory / ".venv" / "bin" / "python")
+
+
+@contextmanager
+def _kept(name: str) -> Iterator[Path]:
+    """A folder that stays there, for one process at a time: another clone may be filling it."""
+    directory = BUILT / f"{name}-py{sys.version_info.major}{sys.version_info.minor}"
     directory.mkdir(parents=True, exist_ok=True)
     with (directory.parent / f"{directory.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another clone may be installing it
-        return _installed(commit, directory)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield directory
 
 
-def _installed(commit: str, directory: Path) -> Tree:
-    tree = Tree(directory, directory / ".venv" / "bin" / "python")
-    if (directory / ".venv" / ".run-stamp").exists():
-        return tree
+def _unpack(commit: str, directory: Path) -> None:
     shutil.rmtree(directory)  # half of it, where an earlier run was ended
     directory.mkdir()
     with tempfile.TemporaryFile() as packed:
@@ -234,21 +260,24 @@ def _installed(commit: str, directory: Path) -> Tree:
         packed.seek(0)
         with tarfile.open(fileobj=packed) as archive:
             archive.extractall(directory, filter="data")
+
+
+def _install(directory: Path, venv: Path) -> None:
     installer = directory / ".ci" / "bootstrap"
     if not installer.exists():
-        raise InvalidRequest(f"{commit} has no .ci/bootstrap, so it cannot be installed here")
-    environment = _environment() | {"PYTHON": sys.executable}
+        raise InvalidRequest(
+            f"{directory.name} has no .ci/bootstrap, so it cannot be installed here"
+        )
     done = subprocess.run(
-        [str(installer), ".venv", "run"],
+        [str(installer), str(venv), "run"],
         cwd=directory,
-        env=environment,
+        env=_environment() | {"PYTHON": sys.executable},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        raise InvalidRequest(f"{commit} cannot be installed: {_last_line(done.stderr)}")
-    return tree
+        raise InvalidRequest(f"{directory.name} cannot be installed: {_last_line(done.stderr)}")
 
 
 def _git(*arguments: str) -> str:
@@ -359,7 +388,7 @@ def compare(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends what it started
     console = stderr_console()
     with console.status(f"installing {revision}; a minute or three the first time"):
-        old, new = built(revision), Tree(ROOT, Path(sys.executable))
+        old, new = built(revision), working_tree()
     found: dict[str, Any] = {}
     for name in names:
         found[name] = _compared(console, name, new, old, pairs, seconds)

@@ -119,13 +119,13 @@ def _gunzip(body: bytes, limit: int) -> bytearray:
 
 def _with_dictionary(body: bytes, limit: int) -> bytes:
     size = int.from_bytes(body[-4:], "little")
-    if size > limit:
-        raise _too_large_error(limit)
     zlib_stream = zlib.decompressobj(zdict=DICTIONARY)
     try:
-        plain = zlib_stream.decompress(body, size + 1)
+        plain = zlib_stream.decompress(body, min(size, limit) + 1)
     except zlib.error as error:
         raise _broken_frame_error(WITH_DICTIONARY, str(error)) from error
+    if len(plain) > limit:
+        raise _too_large_error(limit)
     if not zlib_stream.eof or len(plain) != size or zlib_stream.unused_data != body[-4:]:
         raise _broken_frame_error(WITH_DICTIONARY, "it is not as long as its last four bytes say")
     return plain
