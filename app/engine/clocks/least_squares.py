@@ -26,6 +26,10 @@ _CENTRINGS = 3
 
 def centre(values: Floats, limit: float) -> Floats:
     """Shift rows near 0 until the means [rows, 1] of their clipped values are, and return these."""
+    if values.shape[1] == 2:
+        # Two that are equally far from 0 are clipped alike.
+        values -= values.sum(axis=1, keepdims=True) / 2
+        return np.zeros((len(values), 1))
     for centring in range(_CENTRINGS + 1):
         clipped = np.minimum(np.maximum(values, -limit), limit)
         mean = clipped.sum(axis=1, keepdims=True) / values.shape[1]
@@ -76,10 +80,21 @@ class NormalEquations:
 
     @cached_property
     def _inverse(self) -> Floats:
-        size = 2 * self.is_free.size
-        columns = [self.times(column.reshape(-1, 2)).ravel() for column in np.eye(size)]
-        matrix, fixed = np.stack(columns, axis=1), np.repeat(~self.is_free, 2)
-        matrix[:, fixed] = 0.0
+        """The inverse of the matrix, which is a few products of the sets' members by host."""
+        num_hosts = self.is_free.size
+        power = np.zeros((3, num_hosts, num_hosts))  # of the time, between two hosts
+        for slots, moments in zip(self.slots, self._moments, strict=True):
+            num_sets, size = slots.host.shape
+            cell = np.arange(num_sets)[:, None] * num_hosts + slots.host
+            members = np.bincount(cell.ravel(), minlength=num_sets * num_hosts)
+            members = members.reshape(num_sets, num_hosts).astype(np.float64)
+            power -= members.T @ (moments.T[..., None] * members) / size
+            power[:, np.arange(num_hosts), np.arange(num_hosts)] += moments.T @ members
+        power[2] += self.prior * np.eye(num_hosts)
+        matrix = power[[0, 1, 1, 2]].reshape(2, 2, num_hosts, num_hosts).transpose(2, 0, 3, 1)
+        matrix = matrix.reshape(2 * num_hosts, 2 * num_hosts).copy()
+        fixed = np.repeat(~self.is_free, 2)
+        matrix[fixed], matrix[:, fixed] = 0.0, 0.0
         unknown = fixed | ~matrix.any(axis=0)
         matrix[unknown, unknown] = 1.0
         return np.asarray(np.linalg.inv(matrix))
