@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from time import perf_counter_ns
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -16,7 +16,6 @@ from ..guard import give_up
 from .op_attributes import NO_ATTRIBUTES
 
 if TYPE_CHECKING:
-    from .buffer import Buffer
     from .wire import Op
 
 
@@ -64,6 +63,16 @@ class StepState:
         self.counts: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
 
+class OpQueue(Protocol):
+    """What ended operations are added to, while there is room."""
+
+    items: deque[Any]
+    max_items: int
+
+    def drop(self, step: int) -> None:
+        """Count an operation that there is no room for."""
+
+
 class TimedOp:
     """Times one operation by the host's clock, and waits in the buffer to be sent.
 
@@ -86,7 +95,7 @@ class TimedOp:
 
     def __init__(
         self,
-        buffer: Buffer,
+        buffer: OpQueue,
         optype: str,
         state: StepState,
         microbatch: int,
