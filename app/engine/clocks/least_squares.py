@@ -91,8 +91,8 @@ class NormalEquations:
             power -= members.T @ (moments.T[..., None] * members) / size
             power[:, np.arange(num_hosts), np.arange(num_hosts)] += moments.T @ members
         power[2] += self.prior * np.eye(num_hosts)
-        matrix = power[[0, 1, 1, 2]].reshape(2, 2, num_hosts, num_hosts).transpose(2, 0, 3, 1)
-        matrix = matrix.reshape(2 * num_hosts, 2 * num_hosts).copy()
+        blocks = power[[0, 1, 1, 2]].reshape(2, 2, num_hosts, num_hosts).transpose(2, 0, 3, 1)
+        matrix = blocks.reshape(2 * num_hosts, 2 * num_hosts).copy()
         fixed = np.repeat(~self.is_free, 2)
         matrix[fixed], matrix[:, fixed] = 0.0, 0.0
         unknown = fixed | ~matrix.any(axis=0)
