@@ -2,7 +2,7 @@
 
 Read `startup.py` first (`start`), then `recorder.py`. Training scripts import this package; it
 imports nothing of `app`.
-Imported by: cli, watch.
+Imported by: cli, ingest, watch.
 """
 
 from .recorder import NULL, NullRecorder, Recorder

@@ -1,5 +1,5 @@
 """How are operations of a training worker timed, buffered and packed into batches?
 
 Read `timing.py` first, then `buffer.py`. Nothing here knows a server.
-Imported by: paceline_client, watch.
+Imported by: ingest, paceline_client, watch.
 """
