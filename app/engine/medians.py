@@ -63,14 +63,13 @@ def _medians(rows, found):  # type: ignore[no-untyped-def]
             if not np.isnan(value):
                 values[count] = value
                 count += 1
-        if count:
-            found[row] = median(values, count)
+        found[row] = median(values, count) if count else np.nan
 
 
 def medians(values: Floats) -> Floats:
     """[...], medians of rows [..., n] without their NaN; NaN where all of a row are."""
     rows = np.ascontiguousarray(values, np.float64).reshape(-1, values.shape[-1])
-    found = np.full(rows.shape[0], np.nan)
+    found = np.empty(rows.shape[0])
     _medians(rows, found)
     return found.reshape(values.shape[:-1])
 

@@ -24,18 +24,10 @@ Flags = NDArray[np.bool_]
 _CENTRINGS = 3
 
 
-def centre(values: Floats, limit: float) -> Floats:
-    """Shift rows near 0 until the means [rows, 1] of their clipped values are, and return these."""
-    if values.shape[1] == 2:
-        # Two that are equally far from 0 are clipped alike.
-        values -= values.sum(axis=1, keepdims=True) / 2
-        return np.zeros((len(values), 1))
-    for centring in range(_CENTRINGS + 1):
-        clipped = np.minimum(np.maximum(values, -limit), limit)
-        mean = clipped.sum(axis=1, keepdims=True) / values.shape[1]
-        if centring < _CENTRINGS:
-            values -= mean
-    return np.asarray(mean)
+def centre(values: Floats, limit: float) -> None:
+    """Shift rows near 0 until the means of their clipped values are."""
+    for _ in range(_CENTRINGS):
+        values -= _clipped(values, limit).sum(axis=1, keepdims=True) / values.shape[1]
 
 
 _MAX_PRODUCTS = 500
@@ -133,27 +125,42 @@ def _sums_by_host(host: Ints, values: Floats, num_hosts: int) -> Floats:
 
 
 class _Values:
-    """All values of slots with one number of members, laid out for many turns."""
+    """The values of all slots in one row, slot by slot, laid out for many turns."""
 
-    def __init__(self, slots: Slots) -> None:
-        self.host, self.time = slots.host[slots.of_set], slots.time[:, None]
-        self._root, self._apart_ns = np.sqrt(slots.weight)[:, None], slots.apart_ns
+    def __init__(self, slots: list[Slots]) -> None:
+        sizes = np.repeat([each.host.shape[1] for each in slots], [len(s.time) for s in slots])
+        self._size, self._first = sizes.astype(np.float64), np.cumsum(sizes) - sizes
+        self._slot = np.repeat(np.arange(sizes.size), sizes)
+        self._host = np.concatenate([each.host[each.of_set].ravel() for each in slots])
+        self._apart_ns = np.concatenate([each.apart_ns.ravel() for each in slots])
+        self._time = np.concatenate([each.time for each in slots])[self._slot]
+        self._root = np.sqrt(np.concatenate([each.weight for each in slots]))[self._slot]
 
     def pull(self, coefficients: Floats, limit_ns: float) -> tuple[Floats, Floats]:
-        """Their part of the right-hand side [hosts, 2] of the normal equations, and residuals.
+        """The right-hand side [hosts, 2] of the normal equations, and the size of each residual.
 
         Residuals are nanoseconds times the root of the weight; the right-hand side has it twice.
         """
-        of_host, size = coefficients[self.host], self.host.shape[1]
-        line_ns = of_host[..., 0] + of_host[..., 1] * self.time
-        left_ns = self._apart_ns - line_ns
-        left_ns += line_ns.sum(axis=1, keepdims=True) / size
-        left_ns *= self._root
-        clipped_mean_ns = centre(left_ns, limit_ns)
-        asked = np.minimum(np.maximum(left_ns, -limit_ns), limit_ns)
-        asked = (asked - clipped_mean_ns) * self._root
-        pulls = np.stack((asked, asked * self.time), axis=-1)
-        return _sums_by_host(self.host, pulls, len(coefficients)), np.abs(left_ns).ravel()
+        bias_ns, slope_ns = np.ascontiguousarray(coefficients.T)
+        line_ns = bias_ns[self._host] + slope_ns[self._host] * self._time
+        left_ns = (self._apart_ns - line_ns + self._means(line_ns)) * self._root
+        # Each slot is shifted near 0 until the mean of its clipped values is.
+        for _ in range(_CENTRINGS):
+            left_ns -= self._means(_clipped(left_ns, limit_ns))
+        asked = _clipped(left_ns, limit_ns)
+        asked = (asked - self._means(asked)) * self._root
+        sums = [
+            np.bincount(self._host, each, len(coefficients)) for each in (asked, asked * self._time)
+        ]
+        return np.stack(sums, axis=1), np.abs(left_ns)
+
+    def _means(self, values: Floats) -> Floats:
+        """The mean of its slot for each value."""
+        return np.asarray((np.add.reduceat(values, self._first) / self._size)[self._slot])
+
+
+def _clipped(values: Floats, limit: float) -> Floats:
+    return np.asarray(np.minimum(np.maximum(values, -limit), limit))
 
 
 _SWEEPS = 2
@@ -219,18 +226,17 @@ def _robust_least_squares(equations: NormalEquations, before: Floats) -> tuple[F
 
     The matrix stays the same; outliers are clipped in the right-hand side.
     """
-    slots, values = equations.slots, [_Values(each) for each in equations.slots]
+    slots, values = equations.slots, _Values(equations.slots)
     # Distances from the median of each slot, which a few outliers do not move.
     spread_ns = _robust_deviation(np.concatenate([np.abs(each.apart_ns).ravel() for each in slots]))
     more = _refit_far_clocks(slots, equations.is_free, spread_ns)
     for _ in range(_MAX_TURNS):
-        parts = [each.pull(more, CLIP * spread_ns) for each in values]
-        asked = np.sum([part for part, _ in parts], axis=0)
+        asked, left_ns = values.pull(more, CLIP * spread_ns)
         asked[:, 1] -= equations.prior * (more[:, 1] + before[:, 1])
         change = equations.solved(asked, 0.1 * _NEAR_ENOUGH * spread_ns)
         more += change
         is_near = np.abs(change).max() < _NEAR_ENOUGH * spread_ns
-        spread_ns = _robust_deviation(np.concatenate([left_ns for _, left_ns in parts]))
+        spread_ns = _robust_deviation(left_ns)
         if is_near:
             break
     return more, spread_ns
