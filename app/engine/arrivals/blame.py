@@ -178,11 +178,15 @@ class OwnDelays:
         With `by_stays` (without starts), its lateness against the peers' median instead.
         """
         group = int(self._occurrences.member_group[member])
-        peers = self._peers_of(group)
-        members = np.concatenate([[member], peers[peers != member]])
+        members = self.with_peers(member)
         times_s = self._times_s(group, members, by_stays=by_stays)
         delay_s = times_s[:1] - np.median(times_s[1:], axis=0)
         return np.asarray(self._by_step(group, delay_s)[0])
+
+    def with_peers(self, member: int) -> Ints:
+        """The member, then those that it is compared with."""
+        peers = self._peers_of(int(self._occurrences.member_group[member]))
+        return np.concatenate([[member], peers[peers != member]])
 
     def spread_s(self, axis: str, *, by_stays: bool) -> float | None:
         """Robust standard deviation of own delays per step among members of an axis, seconds.
@@ -340,6 +344,8 @@ def late_ranks(
     )
     slow = suspects[amount_s[suspects] >= MIN_SUSPECT_SHARE * mean_s]
     delays = OwnDelays(occurrences, waits, OwnTimes(occurrences, waits, clock), suspects, slow)
+    compared = [occurrences.member_rank[delays.with_peers(each)] for each in suspects.tolist()]
+    waits.compute_together(np.unique(np.concatenate([np.empty(0, np.int64), *compared])))
     judged = [_verdict(occurrences, lateness, delays, int(member), step_s) for member in suspects]
     return _by_rank(judged)
 

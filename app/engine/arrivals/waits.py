@@ -125,6 +125,10 @@ class PlaceWaits:
         total_s = np.cumsum(np.maximum(0.0, end_s - covered_s), axis=1)
         return cls(start_s, reach_s, total_s, first_s)
 
+    def only(self, at: Ints) -> PlaceWaits:
+        """Those of some of the places."""
+        return PlaceWaits(self.start_s[at], self.reach_s[at], self.total_s[at], self.first_s[at])
+
     def until(self, time_s: Floats) -> Floats:
         """Total waiting of each place before each of its moments [places, moments], in seconds."""
         if not self.start_s.shape[1]:
@@ -135,6 +139,10 @@ class PlaceWaits:
         ahead_s = np.take_along_axis(self.reach_s, last, axis=1) - time_s
         spent_s = np.take_along_axis(self.total_s, last, axis=1) - np.maximum(0.0, ahead_s)
         return np.where(at > 0, spent_s, 0.0)
+
+
+# Ranks whose waits are computed at once; of more, those of one group at a time.
+MAX_TOGETHER = 256
 
 
 class RankWaitTimes:
@@ -155,6 +163,7 @@ class RankWaitTimes:
         self._replay = replay
         self._receives = receives or {}
         self._known: dict[int, WaitIntervals] = {}
+        self._together = np.empty(0, np.int64)
 
     @cached_property
     def _of_group(self) -> list[Ints]:
@@ -196,7 +205,18 @@ class RankWaitTimes:
 
     def of_places(self, places: Ints) -> PlaceWaits:
         """The same of several ranks, and their first starts."""
+        at = np.minimum(np.searchsorted(self._together, places), max(0, self._together.size - 1))
+        if self._together.size and np.array_equal(self._together[at], places):
+            return self._of_together.only(at)
         return PlaceWaits.of(*self._spans_of(places))
+
+    def compute_together(self, places: Ints) -> None:
+        """Compute the waits of these ranks [ascending] at once, as far as they are not too many."""
+        self._together = places[:MAX_TOGETHER]
+
+    @cached_property
+    def _of_together(self) -> PlaceWaits:
+        return PlaceWaits.of(*self._spans_of(self._together))
 
     def _spans_of(self, places: Ints) -> tuple[Floats, Floats, Floats]:
         """[places, intervals], starts and ends of waits, both 0 where a place has fewer.
