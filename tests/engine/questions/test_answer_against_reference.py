@@ -1,7 +1,7 @@
 """Any question about any job, against the same question asked the slow and obvious way."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from app.engine.questions.answer import Questions
@@ -44,6 +44,8 @@ def test_every_answer_equals_the_reference(structure: Structure, seed: int, data
 @given(seed=seeds, data=st.data())
 def test_answers_about_two_structures_equal_the_reference(structure: Structure, seed: int, data):
     window = changing(structure, seed)
+    # The reference has no waits in computations, which few of these windows prove.
+    assume(not any((held > 0).any() for held in prepare(window).held_up))
     assert_the_answer_agrees(window, data.draw(edits(window)))
 
 
