@@ -8,7 +8,7 @@ import paceline_client
 import pytest
 from paceline_client import NULL, Topology
 from paceline_client.recorder import Recorder
-from paceline_client.recording.buffer import Buffer
+from paceline_client.recording.buffer import INVALID, Buffer
 from paceline_client.recording.timing import TimedOp
 
 from app.trace.ops import OP_CODES
@@ -112,11 +112,11 @@ def test_an_operation_that_is_entered_again_is_recorded_again(offline):
                 begun.tell(tokens=tokens)
             begun.tell(tokens=8)  # too late
         run.end(again)
+        run.end(run.op("gc"))  # which has not begun
     first, second = buffer.take().ops
-    assert [(op[4], op[6], op[7]) for op in (first, second)] == [
-        (0, 3, {"tokens": 6}),
-        (1, 3, {"tokens": 7}),
-    ]
+    assert run.dropped_reasons == {INVALID: 1}
+    assert (first[4], first[6], first[7]) == (0, 3, {"tokens": 6})
+    assert (second[4], second[6], second[7]) == (1, 3, {"tokens": 7})
     assert second[2] >= first[2] + first[3]
 
 

@@ -410,11 +410,9 @@ class Buffer:
                 held[0].give_back(held)
             else:
                 self._popped()
-            if isinstance(item, TimedOp):
-                self._append_if_valid(item.op(self.epoch_ns), taken)
-            elif isinstance(item, SkippedOp):
+            if isinstance(item, SkippedOp):
                 continue
-            elif isinstance(item, StepDone):
+            if isinstance(item, StepDone):
                 self._finish(item, taken)
             elif isinstance(item, NonTrainingStep):
                 self.asides[item.step] = True
@@ -427,11 +425,11 @@ class Buffer:
                 self._append_if_valid(item, taken)
         return taken
 
-    def _append_if_valid(self, op: Op, taken: BatchContent) -> None:
+    def _append_if_valid(self, op: Op | TimedOp, taken: BatchContent) -> None:
         try:
-            self._append(op, taken)
+            self._append(op.op(self.epoch_ns) if isinstance(op, TimedOp) else op, taken)
         except Exception:  # arguments of training may be anything and must not end the recording
-            self.drop(op[0], INVALID)
+            self.drop(op.step if isinstance(op, TimedOp) else op[0], INVALID)
 
     def _append(self, op: Op, taken: BatchContent) -> None:
         if not fits(op) or not self._is_known(op[1]):

@@ -230,6 +230,10 @@ def test_a_damaged_compressed_body_is_a_batch_or_a_4xx(name, form, data):
         assert 400 <= error.status < 500  # noqa: PT017, any of several is right
 
 
+def test_dictionary_is_that_of_released_clients():
+    assert zlib.adler32(DICTIONARY) == 486604748
+
+
 @pytest.mark.parametrize("name", [name for name in ENCODERS if name])
 def test_trailing_bytes_after_a_compressed_body_are_refused(name):
     body = ENCODERS[name](binary(batch_fields()))

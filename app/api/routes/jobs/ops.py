@@ -102,7 +102,7 @@ def push_ops(job_id: JobId) -> None:
 
     Invalid rows are refused one by one; sending the same batch again has no effect. Custom
     operation types are registered with the job, in `op_types`. The body may be compressed with gzip
-    or zstd, or with the job's own dictionary (Content-Encoding).
+    or zstd (Content-Encoding), and as `dictionary` says where registering has named that.
     """
 
 
