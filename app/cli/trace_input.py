@@ -113,12 +113,14 @@ def analyse_profiles(paths: Sequence[Path], steps: str | None) -> dict[str, Any]
 def _compile_engine() -> None:
     """Says what a command waits for, the first time on a machine."""
     from app.diagnosis.warm_up import compile_apart
-    from app.engine.kernels import are_compiled, can_be_kept
+    from app.engine.kernels import can_be_kept, num_missing
 
+    if not num_missing():
+        return
     if not can_be_kept():
         places = "neither its own directory nor ~/.cache can be written to"
         hint = "set NUMBA_CACHE_DIR to one that can"
         typer.echo(f"Compiling the engine for this run alone: {places} ({hint})", err=True)
-    elif not are_compiled():
+    else:
         typer.echo("Compiling the engine for this machine, once: some 20 seconds", err=True)
         compile_apart()

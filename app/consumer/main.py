@@ -40,6 +40,10 @@ from app.telemetry import set_up_logging
 
 log = structlog.get_logger()
 
+_COMPILED_WITHIN_S = (
+    60.0  # thrice what two cores take
+)
+
 
 def run(settings: Settings, name: str, stop: threading.Event) -> None:
     """Consume until `stop` is set; waits while the queue or the store is unavailable.
@@ -69,6 +73,9 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
             after_s = max(settings.s3_after_h * 3600, 2 * settings.revise_for_s)
             mover = Mover(context.store, context.bucket, after_s=after_s)
             _start_thread(stack, "mover", mover.run, stop)
+        # Its first turn would compile what other processes compile now. Before the first heartbeat,
+        # as others leave shards to a consumer that has one.
+        warming_up.wait(_COMPILED_WITHIN_S)
         _start_thread(
             stack,
             "heartbeat",
@@ -83,7 +90,6 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         gc.collect()
         gc.freeze()
         log.info("consumer started", name=name)
-        warming_up.wait()  # its first turn would compile what other processes compile now
         consumer.run(stop)
 
 

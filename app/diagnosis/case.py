@@ -36,7 +36,7 @@ from app.diagnosis.job_history import (
     onset_in_history,
 )
 from app.diagnosis.statistics.persistence import Onset
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
@@ -327,8 +327,8 @@ def odd_steps(own_s: Floats, step_s: Floats, *, begins: bool) -> NDArray[np.bool
         return odd
     above_s = _typical(own_s)
     away_s = np.abs(above_s)
-    deviation_s = MAD_TO_DEVIATION * medians(away_s.T)
-    limit_s = np.maximum(_MIN_DIFFERENCE * medians(step_s), _MANY_DEVIATIONS * deviation_s)
+    deviation_s = MAD_TO_DEVIATION * medians_of_known(away_s.T)
+    limit_s = np.maximum(_MIN_DIFFERENCE * medians_of_known(step_s), _MANY_DEVIATIONS * deviation_s)
     far = np.asarray((away_s > limit_s).any(axis=1))
     if not far.any():
         return odd
@@ -352,7 +352,7 @@ def _typical(own_s: Floats) -> Floats:
     low = (own_s.shape[1] - 1) // 2
     typical_s = np.partition(own_s, low, axis=1)[:, low]
     size = min(_NEARBY_STEPS, typical_s.shape[0])
-    medians_s = medians(sliding_window_view(typical_s, size, axis=0))
+    medians_s = medians_of_known(sliding_window_view(typical_s, size, axis=0))
     nearest = np.clip(np.arange(typical_s.shape[0]) - size // 2, 0, len(medians_s) - 1)
     return np.asarray(typical_s - medians_s[nearest])
 

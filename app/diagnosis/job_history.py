@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from app.diagnosis.statistics.change_points import level_changes
 from app.diagnosis.statistics.episodes import episodes_of
 from app.diagnosis.statistics.persistence import Onset, persistence_of
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.trace.window import Floats, Ints
 
 # Steps to keep, fewer for the largest jobs, as one row of the store holds them. Older steps are
@@ -285,4 +285,4 @@ def onset_by_earlier_windows(history: ExtendedHistory, cause: str, first_step: i
 
 def median_over_workers(signal: Floats) -> Floats:
     """[n], the median over workers of a signal [n, dp, pp]."""
-    return medians(signal.reshape(signal.shape[0], -1))
+    return medians_of_known(signal.reshape(signal.shape[0], -1))

@@ -4,9 +4,12 @@ Compiled kernels are cached on disk.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from functools import cache
 
 import numpy as np
@@ -15,7 +18,8 @@ from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
 from app.diagnosis.statistics.ramps import rising_ramp
-from app.engine.kernels import are_compiled, one_compiler
+from app.engine.kernels import can_be_kept, num_missing, one_compiler
+from app.engine.medians import medians_of_known
 from app.engine.questions.answer import Questions
 from app.engine.questions.edits import Edit, Factor, FromWorker, Selection
 from app.engine.replays import prepare
@@ -93,24 +97,28 @@ class WarmUp:
         self._compiled = threading.Event()
         threading.Thread(target=self._run, name="warm-up").start()
 
-    def wait(self) -> None:
-        """Returns once everything is compiled, cannot be, or `stop` is set."""
-        while not self._compiled.wait(_LOOK_EVERY_S) and not self._stop.is_set():
-            pass
+    def wait(self, within_s: float) -> None:
+        """Returns once everything is compiled, cannot be, `stop` is set, or the time is over."""
+        until_s = time.monotonic() + within_s
+        while not (self._compiled.wait(_LOOK_EVERY_S) or self._stop.is_set()):
+            if time.monotonic() > until_s:
+                return
 
     def _run(self) -> None:
-        try:
-            if not self._stop.is_set() and not are_compiled():
+        # Without room for another process, this one compiles.
+        with suppress(OSError):
+            if not self._stop.is_set() and num_missing() and can_be_kept():
                 self._compile_apart()
-        finally:
-            self._compiled.set()
+        self._compiled.set()
         warm_up(self._stop)
 
     def _compile_apart(self) -> None:
-        with subprocess.Popen([*_COMPILER, _BEHIND]) as process:  # noqa: S603
+        command = [*_COMPILER, _BEHIND]
+        with subprocess.Popen(command, process_group=0) as process:  # noqa: S603
             while process.poll() is None and not self._stop.wait(_LOOK_EVERY_S):
                 pass
-            process.terminate()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)  # its second process, too
 
 
 def compile_apart() -> None:
@@ -118,7 +126,8 @@ def compile_apart() -> None:
     subprocess.run(_COMPILER, check=False)  # noqa: S603
 
 
-_COMPILER = (sys.executable, "-m", "app.diagnosis.warm_up")
+# -P: not an `app` of the folder that a command happens to run in.
+_COMPILER = (sys.executable, "-P", "-m", "app.diagnosis.warm_up")
 _LOOK_EVERY_S = 0.1
 _NICE = 10  # of compilers: a page is not to wait for them
 
@@ -195,13 +204,18 @@ def _compile_all() -> None:
     Of several processes that begin at the same time one compiles, the others wait for it.
     """
     with one_compiler():
-        if are_compiled():
+        if not num_missing():
             return
+        medians_of_known(
+            np.zeros((1, 1))
+        )  # both would write down the ones that both need, and lose some
         with subprocess.Popen([*_COMPILER, _BESIDE]) as beside:  # noqa: S603
             warm_up_engine()
         if beside.returncode:
             sys.exit(beside.returncode)
         warm_up()
+        if can_be_kept() and (lacking := num_missing()):
+            sys.exit(f"{lacking} compiled kernels could not be kept: is the disk full?")
 
 
 _BESIDE, _BEHIND = "change-points", "behind"

@@ -453,9 +453,9 @@ def _runs(step: Ints, dp_rank: Ints) -> Ints:
 
     With more runs than a quarter of the rows, all rows count as one run.
     """
-    is_first = (np.diff(step, prepend=step[0] - 1) != 0) | (np.diff(dp_rank, prepend=-1) != 0)
-    first = np.flatnonzero(is_first) if is_first.sum() <= step.size // 4 + 1 else [0]
-    return np.append(first, step.size)
+    is_new = (step[1:] != step[:-1]) | (dp_rank[1:] != dp_rank[:-1])
+    later = np.flatnonzero(is_new) + 1 if np.count_nonzero(is_new) <= step.size // 4 else []
+    return np.concatenate([[0], later, [step.size]]).astype(np.int64)
 
 
 @kernel

@@ -6,12 +6,14 @@ Kernels release the GIL, so large work runs on several cores.
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
 from itertools import pairwise
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 from numba import njit
@@ -54,6 +56,11 @@ class _Cache(FunctionCache):  # type: ignore[misc]
             return any(key[1] == processor for key in self._cache_file._load_index())
         except OSError:
             return False
+        except (EOFError, IndexError, UnpicklingError, ValueError):
+            # Cut off when the machine lost power: numba would fail at it at every call.
+            with suppress(OSError):
+                Path(self._cache_file._index_path).unlink()
+            return False
 
 
 def kernel(function: Function) -> Function:
@@ -67,20 +74,23 @@ def kernel(function: Function) -> Function:
     return found
 
 
-def num_compiled() -> int:
-    """How many kernels the cache on disk has as they are now."""
+def num_missing() -> int:
+    """How many kernels the cache on disk lacks as they are now."""
     caches = (each._cache for each in KERNELS)
-    return sum(isinstance(cache, _Cache) and cache.is_filled() for cache in caches)
-
-
-def are_compiled() -> bool:
-    """Whether nothing is left to compile that could be kept for other processes."""
-    return not can_be_kept() or num_compiled() == len(KERNELS)
+    return sum(not (isinstance(cache, _Cache) and cache.is_filled()) for cache in caches)
 
 
 def can_be_kept() -> bool:
-    """Whether there is a cache on disk."""
-    return isinstance(KERNELS[0]._cache, _Cache)
+    """Whether there is a cache on disk, and room to write to it."""
+    if not isinstance(KERNELS[0]._cache, _Cache):
+        return False
+    folder = Path(KERNELS[0]._cache.cache_path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager
@@ -88,12 +98,9 @@ def one_compiler() -> Iterator[None]:
     """Waits until no other process fills the cache on disk, where there is one to be filled."""
     with ExitStack() as held:
         if can_be_kept():
-            folder = Path(KERNELS[0]._cache.cache_path)
+            lock = Path(KERNELS[0]._cache.cache_path, "compiling.lock")
             with suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-                fcntl.flock(
-                    held.enter_context((folder / "compiling.lock").open("w")), fcntl.LOCK_EX
-                )
+                fcntl.flock(held.enter_context(lock.open("w")), fcntl.LOCK_EX)
         yield
 
 

@@ -66,7 +66,7 @@ def _medians(rows, found):  # type: ignore[no-untyped-def]
         found[row] = median(values, count) if count else np.nan
 
 
-def medians(values: Floats) -> Floats:
+def medians_of_known(values: Floats) -> Floats:
     """[...], medians of rows [..., n] without their NaN; NaN where all of a row are."""
     rows = np.ascontiguousarray(values, np.float64).reshape(-1, values.shape[-1])
     found = np.empty(rows.shape[0])
@@ -77,4 +77,4 @@ def medians(values: Floats) -> Floats:
 def median_of(values: Floats) -> float:
     """The median of all values [...], NaN if one is NaN or there is none."""
     flat = np.asarray(values, np.float64).ravel()
-    return float("nan") if not flat.size or np.isnan(flat).any() else float(medians(flat))
+    return float("nan") if not flat.size or np.isnan(flat).any() else float(medians_of_known(flat))

@@ -44,7 +44,7 @@ from app.diagnosis.finding import Culprit, Persistence, RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
 from app.diagnosis.sentence import STOP, STOPS
 from app.diagnosis.statistics.persistence import onset_of_hits
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.engine.metrics import binomial_tail
 from app.trace.ops import OP_CODES
 from app.trace.window import Ints
@@ -357,7 +357,7 @@ def _stops_elsewhere(case: Case, found: ComputationEvents) -> NDArray[np.bool_]:
 def _ratio_of_a_pause(case: Case) -> float:
     """Ratio of a forward with a pause of PAUSE_S to the usual one."""
     typical_s = np.concatenate([each.median_s[0].ravel() for each in case.outliers])
-    usual_s = medians(typical_s)
+    usual_s = medians_of_known(typical_s)
     return max(MIN_PAUSE_RATIO, 1 + PAUSE_S / float(usual_s))
 
 

@@ -40,7 +40,7 @@ from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, scor
 from app.diagnosis.repair import Repaired, stretch_slice, without_factor
 from app.diagnosis.sentence import TAKE, TAKES
 from app.diagnosis.statistics.robust import Stretches, spread_of_steps, stretches
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.engine.what_if import Replayer
 from app.trace.window import Floats, Ints
 
@@ -338,7 +338,7 @@ def _rise(load: _StageLoad, stages: _LongStages) -> float:
 def _load(slowness: Slowness) -> _StageLoad:
     forward_s, backward_s = slowness.as_peers
     by_dp_rank = [against_others(each) for each in (forward_s + backward_s, forward_s, backward_s)]
-    ratio, forward, backward = (medians(each.transpose(0, 2, 1)) for each in by_dp_rank)
+    ratio, forward, backward = (medians_of_known(each.transpose(0, 2, 1)) for each in by_dp_rank)
     of_usual = ratio[slowness.usual]
     spread = spread_of_steps(of_usual)
     min_ratio = np.full(ratio.shape[1], MIN_RATIO_ALONE)
@@ -425,7 +425,7 @@ def _repair(case: Case, load: _StageLoad, stages: _LongStages) -> "_EvenStages":
             if stages.is_rising or first == end:
                 first, end = 0, load.usual.size
             chosen = load.usual[first:end]
-            ratio = float(medians(_against(took_s[chosen], stage, stages.others)).mean())
+            ratio = float(medians_of_known(_against(took_s[chosen], stage, stages.others)).mean())
             if ratio > 0:
                 factor[stretch_slice(load.usual, first, end, num_steps), stage] = ratio
         factors.append(factor)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.kernels import in_parallel, kernel
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.engine.replays import WindowReplay
 from app.engine.template import Template
 from app.engine.what_if import Replayer
@@ -99,7 +99,7 @@ class Computations:
         lanes = np.unique(np.linspace(0, num_lanes - 1, _MAX_SAMPLED_LANES).astype(np.int64))
         first = self.rows[:, :, 0]
         took_s = np.where(first[..., None] >= 0, own_s[first[..., None], lanes], 0.0)
-        usual_s = np.sort(medians(took_s), axis=1)
+        usual_s = np.sort(medians_of_known(took_s), axis=1)
         total_s = np.cumsum(usual_s, axis=1)
         middle = (total_s < total_s[:, -1:] / 2).sum(axis=1)
         typical_s = usual_s[np.arange(usual_s.shape[0]), np.minimum(middle, usual_s.shape[1] - 1)]

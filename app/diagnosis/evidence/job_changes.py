@@ -27,7 +27,7 @@ from app.diagnosis.statistics.change_points import (
 )
 from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
 from app.diagnosis.statistics.robust import lower_quantile
-from app.engine.medians import median_of, medians
+from app.engine.medians import median_of, medians_of_known
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
@@ -92,7 +92,7 @@ def _work(compute_s: Floats, sent: list[Floats]) -> Floats | None:
     if not known.any() or any(not np.mean(each[known]) for each in sent):
         return None
     # Stages differ in their work: each worker is divided by its own median.
-    shares = compute_s / medians(np.moveaxis(compute_s, 0, -1))
+    shares = compute_s / medians_of_known(np.moveaxis(compute_s, 0, -1))
     terms = [np.ones(compute_s.shape), *(each / np.mean(each[known]) for each in sent)]
     found = np.stack([term[known] for term in terms], axis=-1)
     weights = np.linalg.lstsq(found, shares[known], rcond=None)[0]
@@ -175,7 +175,7 @@ def common_rises(
         several = [each for each in of_workers if each.shape[1] >= 2]
         some = [each[:, :: 1 + each.shape[1] // MAX_SAMPLED] for each in several]
         samples = [
-            np.where(np.isnan(each).any(axis=1), np.nan, medians(np.nan_to_num(each)))
+            np.where(np.isnan(each).any(axis=1), np.nan, medians_of_known(np.nan_to_num(each)))
             for each in some
         ]
         changes = level_changes_of_each(np.stack(samples), COMMON_RISE)
@@ -196,7 +196,7 @@ def _common_rise(of_worker: Floats, known: LevelChange | None) -> CommonRise | N
     if not is_known.any():
         return None
     shares = np.full(of_worker.shape, np.nan)
-    shares[is_known] = of_worker[is_known] / medians(of_worker[is_known].T)
+    shares[is_known] = of_worker[is_known] / medians_of_known(of_worker[is_known].T)
     if known is not None:
         return _rise_at(known, shares, is_known, is_known_elsewhere=True)
     rises = (
@@ -230,8 +230,8 @@ def _rise_at(
     after = shares[is_known & (at >= change.until)]
     if len(before) < COMMON_RISE.before or not len(after):
         return None
-    level = medians(before.T)
-    ratios = medians(after.T) / level
+    level = medians_of_known(before.T)
+    ratios = medians_of_known(after.T) / level
     ratio = median_of(ratios)
     lowest = lower_quantile(ratios, LEAST_RISEN_QUANTILE)
     chance = _error(before, after) if is_known_elsewhere else 0.0
@@ -243,7 +243,7 @@ def _rise_at(
     ):
         return None
     badness = np.full(at.size, np.nan)
-    badness[is_known] = medians(shares[is_known] / level)
+    badness[is_known] = medians_of_known(shares[is_known] / level)
     standard_errors = _standard_errors(badness, change, is_known)
     enough = KNOWN_DEVIATIONS if is_known_elsewhere else MIN_DEVIATIONS
     return (
@@ -284,8 +284,8 @@ def _error(before: Floats, after: Floats) -> float:
 def _spread(shares: Floats) -> float:
     """Median over steps of the workers' spread, a robust standard deviation of logarithms."""
     logs = np.log(shares)
-    away = np.abs(logs - medians(logs)[:, None])
-    return median_of(medians(away) / HALF_WITHIN)
+    away = np.abs(logs - medians_of_known(logs)[:, None])
+    return median_of(medians_of_known(away) / HALF_WITHIN)
 
 
 def _standard_errors(badness: Floats, change: LevelChange, is_known: np.ndarray) -> float:
@@ -297,8 +297,8 @@ def _standard_errors(badness: Floats, change: LevelChange, is_known: np.ndarray)
 
 def _clipped_variances(logs: Floats) -> Floats:
     """Variances of series [series, n] with outliers clipped, as a job's first step is one."""
-    middle = medians(logs)[:, None]
-    reach = OUTLIER_DEVIATIONS * medians(np.abs(logs - middle))[:, None] / HALF_WITHIN
+    middle = medians_of_known(logs)[:, None]
+    reach = OUTLIER_DEVIATIONS * medians_of_known(np.abs(logs - middle))[:, None] / HALF_WITHIN
     clipped = np.clip(logs, middle - reach, middle + reach)
     return np.asarray(np.maximum(clipped.var(axis=1), 1e-6))
 

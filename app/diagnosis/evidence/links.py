@@ -18,7 +18,7 @@ from app.diagnosis.evidence.network_probe import slowdown_of_common_end
 from app.diagnosis.evidence.outliers import MAX_MEDIAN_VALUES
 from app.diagnosis.statistics.robust import quantile_of, quantiles
 from app.engine.kernels import in_parallel, kernel
-from app.engine.medians import kth_smallest, medians
+from app.engine.medians import kth_smallest, medians_of_known
 from app.trace.job import Parallelism
 from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints
@@ -221,7 +221,7 @@ def _has_shift(own_s: Floats, low: Ints, high: Ints, place: Ints, num_steps: int
         rows = rows[:: 1 + rows.size // MAX_SAMPLED]
         took_s = np.maximum(own_s[low[rows]], own_s[high[rows]])
         of_kind_s = took_s.reshape(rows.size, -1, num_steps)[place[rows] == kind]
-        typical_s = medians(of_kind_s.T)
+        typical_s = medians_of_known(of_kind_s.T)
         fast_s, slow_s = (
             quantile_of(typical_s, each) for each in (FAST_STEP_QUANTILE, SLOW_STEP_QUANTILE)
         )
@@ -386,7 +386,7 @@ def find_dp_groups(group: Features, spans: Ints, links: Links | None) -> DpGroup
     if not rows.size or group.replayer.dp_size == 1:
         return None
     num_steps = len(group.steps)
-    took_s = medians(own_s[rows].reshape(rows.size, -1, num_steps).transpose(0, 2, 1))
+    took_s = medians_of_known(own_s[rows].reshape(rows.size, -1, num_steps).transpose(0, 2, 1))
     stage = template.stage[rows]
     of_type = template.optype[rows] * template.num_ops + template.seq_id[rows]
     usual_s = _usual_collectives(took_s, of_type * NUM_PLACES + spans[stage])

@@ -31,7 +31,7 @@ from app.diagnosis.statistics.robust import (
     quantile_of,
     quantiles,
 )
-from app.engine.medians import median_of, medians
+from app.engine.medians import median_of, medians_of_known
 from app.trace.window import Floats, Ints
 
 # Probability that chance makes any of all links look slow.
@@ -231,7 +231,7 @@ class NetworkTransfers:
         slower: NDArray[np.bool_] = pace > GROUP_SLOW_RATIO * faster
         limit = np.full(len(pace), MAX_INNER_STAGE_RATIO)
         limit[[0, -1]] = MAX_END_STAGE_RATIO
-        always = medians(pace) >= limit
+        always = medians_of_known(pace) >= limit
         if len(pace) == 1:
             more = self._is_more_often(slower) & self._is_bimodal(pace[0], slower[0])
             return np.asarray((slower & more) | ((pace > SLOW_RATIO) & always[:, None]))
@@ -372,9 +372,9 @@ def _warm_up(case: Case, num: Ints, num_slow: Ints, group_pace: Floats) -> NDArr
     is_slow = is_warm_up.copy()
     if num.size:
         shares = num_slow.sum(axis=-1) / np.maximum(num.sum(axis=-1), 1)
-        typical = medians(shares.reshape(-1, shares.shape[2]).T)
+        typical = medians_of_known(shares.reshape(-1, shares.shape[2]).T)
         is_slow |= typical > median_of(typical[MAX_WARM_UP_STEPS:]) + _MIN_SHARE_ABOVE
-    later = medians(group_pace[:, MAX_WARM_UP_STEPS:])[:, None]
+    later = medians_of_known(group_pace[:, MAX_WARM_UP_STEPS:])[:, None]
     is_slow |= (group_pace > GROUP_SLOW_RATIO * later).all(axis=0)
     first_steps = is_slow[: MAX_WARM_UP_STEPS + 1]
     # What comes back is no warm-up.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Computations, Features
-from app.engine.medians import median_of, medians
+from app.engine.medians import median_of, medians_of_known
 from app.engine.replays import WindowReplay
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Ints, Trace
@@ -42,8 +42,9 @@ def _extremes(trace: Trace, squares: NDArray[np.int64], dp_size: int) -> tuple[F
     """[dp], the smallest and largest squares that each replica sends; infinity and 0 if none."""
     least, most = np.full(dp_size, np.inf), np.zeros(dp_size)
     rows = np.flatnonzero(squares > 0)  # 0 is a micro-batch of padding alone
-    np.minimum.at(least, trace.dp_rank[rows], squares[rows])
-    np.maximum.at(most, trace.dp_rank[rows], squares[rows])
+    of_rank, lengths = trace.dp_rank[rows], squares[rows].astype(np.float64)  # one type is quick
+    np.minimum.at(least, of_rank, lengths)
+    np.maximum.at(most, of_rank, lengths)
     return least, most
 
 
@@ -135,10 +136,10 @@ def relative_durations(duration_s: Floats) -> Floats:
     """
     _, num_stages, num_items, num_steps = duration_s.shape
     by_item = duration_s.transpose(1, 2, 0, 3).reshape(num_stages, num_items, -1)
-    usual_s = medians(by_item)[None, :, :, None]
+    usual_s = medians_of_known(by_item)[None, :, :, None]
     found = np.divide(duration_s, usual_s, out=np.ones(duration_s.shape), where=usual_s > 0)
     by_step = found.transpose(1, 3, 0, 2).reshape(num_stages, num_steps, -1)
-    usual = medians(by_step)[None, :, None, :]
+    usual = medians_of_known(by_step)[None, :, None, :]
     return np.divide(found, usual, out=found, where=usual > 0)
 
 
@@ -255,7 +256,7 @@ def _of_chunks(side: Computations) -> Floats:
     for each in np.unique(chunk):
         of_chunk = duration_s[:, :, chunk == each]
         by_stage_s = of_chunk.transpose(1, 0, 2, 3).reshape(of_chunk.shape[1], -1)
-        usual_s = medians(by_stage_s)[None, :, None, None]
+        usual_s = medians_of_known(by_stage_s)[None, :, None, None]
         found[:, :, chunk == each] = of_chunk / np.where(usual_s > 0, usual_s, 1.0)
     return found
 

@@ -17,7 +17,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import ENOUGH_STEPS, MIN_CLEAR_RATIO
 from app.diagnosis.evidence.features import Computations, Features, Pace, once_codes, type_s
 from app.diagnosis.evidence.slowness import Slowness, slowness_of
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.trace.window import Floats
 
 # One type alone is a rarer fault than a slow GPU, and its mean is over fewer operations.
@@ -131,10 +131,10 @@ def _not_faster(found: Slowness, other_s: Floats) -> NDArray[np.bool_]:
         other_s: [usual steps, dp, pp], seconds of the other direction.
     """
     level_s = other_s.mean(axis=0)
-    theirs_s = medians(level_s.T)
+    theirs_s = medians_of_known(level_s.T)
     if len(level_s) <= _FEW_PEERS:  # of two, each is compared with the other
         others = np.array([np.delete(level_s, each, axis=0) for each in range(len(level_s))])
-        theirs_s = medians(others.transpose(0, 2, 1))
+        theirs_s = medians_of_known(others.transpose(0, 2, 1))
     usual = max(MAX_FASTER, FASTER_DEVIATIONS * found.peer_spread)
     least = 1 - np.minimum(usual, (found.stretches.mean - 1) / 3)
     return np.asarray((level_s >= least.reshape(level_s.shape) * theirs_s).ravel())

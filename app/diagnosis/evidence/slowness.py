@@ -24,7 +24,7 @@ from app.diagnosis.statistics.robust import (
     squares_of_steps,
     stretches,
 )
-from app.engine.medians import median_of, medians
+from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
@@ -77,7 +77,7 @@ def peer_references(took_s: Floats, hosts: Ints | None = None) -> NDArray[np.boo
 
 def _swaps(took_s: Floats, is_fast: NDArray[np.bool_]) -> bool:
     """Whether the fast group [dp] of a stage is the slower one in many steps: slow in turn."""
-    fast_s, slow_s = (medians(took_s[:, each]) for each in (is_fast, ~is_fast))
+    fast_s, slow_s = (medians_of_known(took_s[:, each]) for each in (is_fast, ~is_fast))
     mean_s = float(fast_s.mean())
     if not mean_s > 0:
         return False
@@ -216,7 +216,7 @@ def _reference_s(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
 def _fast_groups(took_s: Floats) -> NDArray[np.bool_]:
     """[dp, pp], the faster group of each stage that has two distinct ones, else all."""
     num_steps, dp_size, pp_size = took_s.shape
-    typical_s = medians(took_s.transpose(0, 2, 1))[:, None]
+    typical_s = medians_of_known(took_s.transpose(0, 2, 1))[:, None]
     ratio = np.divide(took_s, typical_s, out=np.zeros(took_s.shape), where=typical_s > 0)
     level = ratio.sum(axis=0) / num_steps
     fewest = max(1 if dp_size < 4 else 2, math.ceil(FAST_SHARE * dp_size))
@@ -233,7 +233,7 @@ def _fast_groups(took_s: Floats) -> NDArray[np.bool_]:
 
 def _medians_of(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
     """[steps, pp], medians of chosen workers, both [steps, dp, pp]; NaN where none is chosen."""
-    return medians(np.where(measure, took_s, np.nan).transpose(0, 2, 1))
+    return medians_of_known(np.where(measure, took_s, np.nan).transpose(0, 2, 1))
 
 
 # Steps before the change, within the window, that give each direction's level.
@@ -626,7 +626,7 @@ def _of_lengths(
     # A low quantile: the median of two stages would hold half of a slow one.
     low = (ratio.shape[2] - 1) // 4
     common = np.partition(ratio, low, axis=2)[:, :, low]
-    usual_common = medians(common)[:, None]
+    usual_common = medians_of_known(common)[:, None]
     # Computations of 0 s show no lengths.
     can_tell = (common > 0) & (usual_common > 0)
     common = np.divide(common, usual_common, out=np.ones(common.shape), where=can_tell)

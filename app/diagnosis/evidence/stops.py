@@ -20,7 +20,7 @@ from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.finding import Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps
 from app.engine.grid import Grid
-from app.engine.medians import median_of, medians
+from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.template import Template
 from app.trace.ops import OpKind
@@ -257,7 +257,7 @@ class _OwnStops:
         by_step = replayer.durations.recorded_s[self._rows].reshape(
             self._rows.size, self._dp_size, -1
         )
-        self._usual_s = medians(by_step)
+        self._usual_s = medians_of_known(by_step)
         self._longer_s = by_step[:, :, positions] - self._usual_s[:, :, None]
         grid = replayer.grid
         self._start_s, self._end_s = (

@@ -23,7 +23,7 @@ from app.diagnosis.statistics.change_points import (
     without_outliers,
 )
 from app.diagnosis.statistics.robust import quantile_of
-from app.engine.medians import median_of, medians
+from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats
 
@@ -50,7 +50,7 @@ def fit_shape(logs: Floats, shape: Floats) -> RampFit:
         level = logs.mean(axis=0) - rise * shape.mean()
         fitted = level + rise * shape[:, None]
         away = logs - fitted
-        reach = np.maximum(MIN_SCALE, MAD_TO_DEVIATION * medians(np.abs(away).T))
+        reach = np.maximum(MIN_SCALE, MAD_TO_DEVIATION * medians_of_known(np.abs(away).T))
         logs = fitted + np.clip(away, -OUTLIER_DEVIATIONS * reach, OUTLIER_DEVIATIONS * reach)
     deviation = np.sqrt(np.maximum(((logs - fitted) ** 2).sum(axis=0), 1e-12) / (shape.size - 2))
     return RampFit(level, rise, np.maximum(deviation, MIN_SCALE / 5) / np.sqrt(squares))

@@ -17,7 +17,7 @@ import numpy as np
 from app.engine.arrivals.lateness import Lateness
 from app.engine.arrivals.occurrences import Occurrences
 from app.engine.arrivals.waits import RankWaitTimes, StepClock, WaitIntervals
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION, binomial_tail
 from app.trace.window import Floats, Ints
 
@@ -65,12 +65,17 @@ class OwnTimes:
         is_known[1:] = (step[1:] == step[:-1]) | (
             self._clock.follows[step[1:]] & (step[1:] == step[:-1] + 1)
         )
-        waiting = self._waits.of_places(self._occurrences.member_rank[members])
-        first_s = waiting.first_s[:, step]
-        begin_s = np.where(is_known, begin_s, np.where(first_s < start_s, first_s, np.nan))
-        waited_s = np.maximum(0.0, waiting.until(start_s) - waiting.until(begin_s))
+        places, waited_s = self._occurrences.member_rank[members], np.empty_like(start_s)
+        for first in range(0, places.size, self._waits.most_at_once):
+            part = slice(first, first + self._waits.most_at_once)
+            waiting = self._waits.of_places(places[part])
+            first_s = waiting.first_s[:, step]
+            first_s = np.where(first_s < start_s[part], first_s, np.nan)
+            begin_s[part] = np.where(is_known, begin_s[part], first_s)
+            waited_s[part] = waiting.until(start_s[part]) - waiting.until(begin_s[part])
         # Overlapping occurrences have no stretch between them.
-        return np.maximum(0.0, start_s - begin_s - waited_s), begin_s, start_s
+        own_s = np.maximum(0.0, start_s - begin_s - np.maximum(0.0, waited_s))
+        return own_s, begin_s, start_s
 
     @cached_property
     def _routed_groups(self) -> list[int]:
@@ -220,7 +225,7 @@ class OwnDelays:
             return np.empty(0)
         times_s = self._times_s(group, members, by_stays=by_stays)
         by_step_s = self._by_step(group, times_s - median_of_others(times_s))
-        typical_s = medians(by_step_s)
+        typical_s = medians_of_known(by_step_s)
         return typical_s[np.isfinite(typical_s)]
 
     def _peers_of(self, group: int) -> Ints:
@@ -344,8 +349,9 @@ def late_ranks(
     )
     slow = suspects[amount_s[suspects] >= MIN_SUSPECT_SHARE * mean_s]
     delays = OwnDelays(occurrences, waits, OwnTimes(occurrences, waits, clock), suspects, slow)
-    compared = [occurrences.member_rank[delays.with_peers(each)] for each in suspects.tolist()]
-    waits.compute_together(np.unique(np.concatenate([np.empty(0, np.int64), *compared])))
+    waits.compute_together(
+        occurrences.member_rank[delays.with_peers(each)] for each in suspects.tolist()
+    )
     judged = [_verdict(occurrences, lateness, delays, int(member), step_s) for member in suspects]
     return _by_rank(judged)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.clocks.shared_ends import Sets, SharedEnds
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.trace.window import Floats, Ints
 
 _SLOPE_OF = 12  # times, for a first guess
@@ -53,7 +53,7 @@ def first_guess(shared: SharedEnds) -> FirstGuess:
             ahead_ns = ahead_ns - first_ns[:, None]
             slope = _slopes(theirs_ns, ahead_ns)
             time_ns = theirs_ns - (offset_ns[of] + middle_ns[of])[:, None]
-            bias_ns = medians(ahead_ns - slope[:, None] * time_ns)
+            bias_ns = medians_of_known(ahead_ns - slope[:, None] * time_ns)
             drift[host] = drift[of] + slope
             offset_ns[host] = offset_ns[of] + first_ns + np.rint(bias_ns).astype(np.int64)
             is_known[host] = has_news = True
@@ -114,4 +114,4 @@ def _slopes(time_ns: Ints, ahead_ns: Ints) -> Floats:
     is_far = (between_ns != 0) & (np.abs(between_ns) >= least_ns[:, None, None])
     slopes = np.full(between_ns.shape, np.nan)
     np.divide(ahead_ns[:, None, :] - ahead_ns[:, :, None], between_ns, out=slopes, where=is_far)
-    return np.nan_to_num(medians(medians(slopes)))
+    return np.nan_to_num(medians_of_known(medians_of_known(slopes)))

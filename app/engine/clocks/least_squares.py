@@ -1,8 +1,9 @@
 """Offset and drift of each clock, by robust least squares from the first guess.
 
 The true time of a shared moment is the mean of its members' corrected ends. Offsets and drifts
-minimise the distances of the ends from it; distant ends are clipped (Huber). The normal equations
-are solved by conjugate gradients without writing the matrix: products are summed over the sets.
+minimise the distances of the ends from it; distant ends are clipped (Huber). Of few clocks, the
+matrix of the normal equations is inverted; of many, they are solved by conjugate gradients, which
+need only its products with vectors: sums over the sets.
 
 Clocks with a bad first guess are refitted on their own first: with clipping, least squares would
 need many iterations for them.
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from app.engine.clocks.first_guess import FirstGuess
 from app.engine.clocks.shared_ends import ClockLines, SharedEnds, Slots, condense
-from app.engine.medians import median_of, medians
+from app.engine.medians import median_of, medians_of_known
 from app.trace.window import Floats, Ints
 
 Flags = NDArray[np.bool_]
@@ -72,7 +73,7 @@ class NormalEquations:
 
     @cached_property
     def _inverse(self) -> Floats:
-        """The inverse of the matrix, which is a few products of the sets' members by host."""
+        """[2 hosts, 2 hosts], of the matrix: a few products of the sets' members by host."""
         num_hosts = self.is_free.size
         power = np.zeros((3, num_hosts, num_hosts))  # of the time, between two hosts
         for slots, moments in zip(self.slots, self._moments, strict=True):
@@ -173,6 +174,8 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
     host = np.concatenate([each.host[each.of_set].ravel() for each in slots])
     when = np.concatenate([np.repeat(each.time, each.host.shape[1]) for each in slots])
     num_values = np.bincount(host, minlength=is_free.size)
+    by_host = np.argsort(host, kind="stable")
+    first = np.cumsum(num_values) - num_values
     for _ in range(_SWEEPS):
         far_ns = np.concatenate([_apart_ns(each, more).ravel() for each in slots])
         is_far = np.abs(far_ns) > _FAR_SPREADS * spread_ns
@@ -181,8 +184,6 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
         far = np.flatnonzero(is_free & (3 * num_far > num_values) & (num_values > 2))
         if not far.size:
             break
-        by_host = np.argsort(host, kind="stable")
-        first = np.cumsum(num_values) - num_values
         lines = np.zeros((far.size, 2))
         for at, of in enumerate(far.tolist()):
             mine = by_host[first[of] : first[of] + num_values[of]]
@@ -200,7 +201,7 @@ def _apart_ns(slots: Slots, more: Floats) -> Floats:
     left_ns = slots.apart_ns - more[host, 0] - more[host, 1] * slots.time[:, None]
     if host.shape[1] == 2:
         return np.asarray(left_ns - left_ns[:, ::-1])
-    return np.asarray(left_ns - medians(left_ns)[:, None])
+    return np.asarray(left_ns - medians_of_known(left_ns)[:, None])
 
 
 def _line(far_ns: Floats, when: Floats) -> tuple[float, float]:
@@ -244,7 +245,7 @@ def _robust_least_squares(equations: NormalEquations, before: Floats) -> tuple[F
 
 def _robust_deviation(left: Floats) -> float:
     """Robust standard deviation: that of normal values with a few outliers."""
-    every = 1 + left.size // _SPREAD_SAMPLE
+    every = (1 + left.size // _SPREAD_SAMPLE) | 1  # odd: not always the same member of a set
     return max(1.4826 * median_of(left[::every]), MIN_SPREAD_NS)
 
 

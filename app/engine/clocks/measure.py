@@ -15,7 +15,7 @@ from app.engine.clocks.shared_ends import ClockLines, SharedEnds, shared_ends
 from app.engine.graph import StepGraph
 from app.engine.grid import Grid
 from app.engine.kernels import in_parallel, kernel
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.trace.window import Floats, Ints, Window
 
 
@@ -141,7 +141,7 @@ class Residuals:
             if left_ns.shape[1] == 2:
                 left_ns -= left_ns.mean(axis=1, keepdims=True)
             else:
-                left_ns -= medians(left_ns)[:, None]
+                left_ns -= medians_of_known(left_ns)[:, None]
                 centre(left_ns, CLIP * found.spread_ns)
             far_ns.append(np.abs(left_ns).ravel())
             host.append(np.repeat(sets.host, num_slots, axis=0).ravel())

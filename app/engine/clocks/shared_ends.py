@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.engine.graph import ALL_DP_RANKS, EP_BLOCK, NO_PEERS, StepGraph
 from app.engine.grid import ABSENT, Grid
-from app.engine.medians import medians
+from app.engine.medians import medians_of_known
 from app.engine.template import Template
 from app.trace.ops import NUM_CODES
 from app.trace.window import Floats, Ints
@@ -269,9 +269,11 @@ def _condensed(sets: Sets, found: ClockLines) -> Slots:
     far_ns, when = found.corrected(sets.end_ns, sets.host)
     far_ns -= far_ns.mean(axis=1, keepdims=True)
     by_slot = far_ns.reshape(num_sets, num_members, num_slots, sets.per_slot)
-    apart_ns = (medians(by_slot) if sets.per_slot > 1 else by_slot[..., 0]).transpose(0, 2, 1)
+    apart_ns = (medians_of_known(by_slot) if sets.per_slot > 1 else by_slot[..., 0]).transpose(
+        0, 2, 1
+    )
     if num_members > 2:
-        apart_ns = apart_ns - medians(apart_ns)[..., None]
+        apart_ns = apart_ns - medians_of_known(apart_ns)[..., None]
     return Slots(
         sets.host,
         np.repeat(np.arange(num_sets), num_slots),
