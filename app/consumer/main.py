@@ -40,9 +40,7 @@ from app.telemetry import set_up_logging
 
 log = structlog.get_logger()
 
-_COMPILED_WITHIN_S = (
-    60.0  # thrice what two cores take
-)
+_COMPILED_WITHIN_S = 60.0  # thrice what two cores take
 
 
 def run(settings: Settings, name: str, stop: threading.Event) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from app.engine.clocks.first_guess import FirstGuess
 from app.engine.clocks.shared_ends import ClockLines, SharedEnds, Slots, condense
+from app.engine.kernels import kernel
 from app.engine.medians import median_of, medians_of_known
 from app.trace.window import Floats, Ints
 
@@ -130,34 +131,50 @@ class _Values:
 
     def __init__(self, slots: list[Slots]) -> None:
         sizes = np.repeat([each.host.shape[1] for each in slots], [len(s.time) for s in slots])
-        self._size, self._first = sizes.astype(np.float64), np.cumsum(sizes) - sizes
-        self._slot = np.repeat(np.arange(sizes.size), sizes)
+        self._bounds = np.concatenate(([0], np.cumsum(sizes)))
         self._host = np.concatenate([each.host[each.of_set].ravel() for each in slots])
         self._apart_ns = np.concatenate([each.apart_ns.ravel() for each in slots])
-        self._time = np.concatenate([each.time for each in slots])[self._slot]
-        self._root = np.sqrt(np.concatenate([each.weight for each in slots]))[self._slot]
+        self._time = np.concatenate([each.time for each in slots])
+        self._root = np.sqrt(np.concatenate([each.weight for each in slots]))
 
     def pull(self, coefficients: Floats, limit_ns: float) -> tuple[Floats, Floats]:
         """The right-hand side [hosts, 2] of the normal equations, and the size of each residual.
 
         Residuals are nanoseconds times the root of the weight; the right-hand side has it twice.
         """
-        bias_ns, slope_ns = np.ascontiguousarray(coefficients.T)
-        line_ns = bias_ns[self._host] + slope_ns[self._host] * self._time
-        left_ns = (self._apart_ns - line_ns + self._means(line_ns)) * self._root
-        # Each slot is shifted near 0 until the mean of its clipped values is.
-        for _ in range(_CENTRINGS):
-            left_ns -= self._means(_clipped(left_ns, limit_ns))
-        asked = _clipped(left_ns, limit_ns)
-        asked = (asked - self._means(asked)) * self._root
-        sums = [
-            np.bincount(self._host, each, len(coefficients)) for each in (asked, asked * self._time)
-        ]
-        return np.stack(sums, axis=1), np.abs(left_ns)
+        asked, left_ns = np.zeros(coefficients.shape), np.empty(self._host.size)
+        _pull(
+            self._bounds, self._host, self._apart_ns, self._time, self._root,
+            np.ascontiguousarray(coefficients), limit_ns, asked, left_ns,
+        )  # fmt: skip
+        return asked, np.abs(left_ns)
 
-    def _means(self, values: Floats) -> Floats:
-        """The mean of its slot for each value."""
-        return np.asarray((np.add.reduceat(values, self._first) / self._size)[self._slot])
+
+@kernel
+def _pull(  # type: ignore[no-untyped-def]
+    bounds, host, apart_ns, time, root, coefficients, limit_ns, asked, left_ns
+):
+    for slot in range(bounds.size - 1):
+        first, end = bounds[slot], bounds[slot + 1]
+        mean_ns = 0.0
+        for at in range(first, end):
+            line_ns = coefficients[host[at], 0] + coefficients[host[at], 1] * time[slot]
+            left_ns[at] = apart_ns[at] - line_ns
+            mean_ns += line_ns / (end - first)
+        for at in range(first, end):
+            left_ns[at] = (left_ns[at] + mean_ns) * root[slot]
+        # It is shifted near 0 until the mean of its clipped values is.
+        for turn in range(_CENTRINGS + 1):
+            mean_ns = 0.0
+            for at in range(first, end):
+                mean_ns += min(max(left_ns[at], -limit_ns), limit_ns) / (end - first)
+            if turn < _CENTRINGS:
+                for at in range(first, end):
+                    left_ns[at] -= mean_ns
+        for at in range(first, end):
+            pull_ns = (min(max(left_ns[at], -limit_ns), limit_ns) - mean_ns) * root[slot]
+            asked[host[at], 0] += pull_ns
+            asked[host[at], 1] += pull_ns * time[slot]
 
 
 def _clipped(values: Floats, limit: float) -> Floats:
