@@ -223,8 +223,7 @@ def measure_clocks(window: Window, grids: list[tuple[Grid, StepGraph]]) -> Clock
     guess = first_guess(shared)
     found = fit_lines(shared, guess)
     left = Residuals.of(shared, found)
-    clocks = _clocks(names, left, guess, found, knows_time=window.origin_ns is not None)
-    residual_s = clocks.residual_s or 0.0
+    residual_s = left.quantile_ns() * 1e-9
     if residual_s > _MAX_RESIDUAL * step_s:
         reason = doubt or (
             f"operations that should end together end {residual_s * 1e3:.1f} ms apart, whatever "
@@ -235,8 +234,9 @@ def measure_clocks(window: Window, grids: list[tuple[Grid, StepGraph]]) -> Clock
         recorded, num_figures = _as_recorded(shared, found), found.coefficients.size
         if not _show_several_clocks(shared, recorded, left, step_s, num_figures):
             return ClockCorrection(_unmeasured(doubt, recorded), window, host)
-        reason = f"{doubt}; shared ends show several clocks, so each worker's was measured"
-        clocks = replace(clocks, reason=reason)
+        doubt = f"{doubt}; shared ends show several clocks, so each worker's was measured"
+    by_name = _by_name(names, left, found, knows_time=window.origin_ns is not None)
+    clocks = Clocks(residual_s, by_name, doubt or _missing_links(names, guess))
     return ClockCorrection(clocks, window, host, found, origin_ns)
 
 
@@ -315,22 +315,22 @@ def _hosts(window: Window) -> tuple[str | None, list[str], Ints]:
     return f"the host of dp rank {dp_rank}, stage {stage}{more} is not known", names, host
 
 
-def _clocks(
-    names: list[str], left: Residuals, guess: FirstGuess, found: ClockLines, *, knows_time: bool
-) -> Clocks:
-    of_host_ns = left.by_host_ns(len(names))
-    offset_ns = found.offset_ns + found.coefficients[:, 0]
+def _by_name(
+    names: list[str], left: Residuals, found: ClockLines, *, knows_time: bool
+) -> dict[str, HostClock]:
+    """The clocks of the hosts that share ends."""
+    of_host_s = (left.by_host_ns(len(names)) * 1e-9).tolist()
+    offset_s = ((found.offset_ns + found.coefficients[:, 0]) * 1e-9).tolist()
     drift, drift_error = found.drift, found.drift_error
-    by_name = {
+    return {
         name: HostClock(
-            float(offset_ns[at]) * 1e-9,
+            offset_s[at],
             _drift_ppm(drift[at], drift_error[at]) if knows_time else None,
-            float(of_host_ns[at]) * 1e-9,
+            of_host_s[at],
         )
         for at, name in enumerate(names)
-        if not np.isnan(of_host_ns[at])
+        if not np.isnan(of_host_s[at])
     }
-    return Clocks(left.quantile_ns() * 1e-9, by_name, _missing_links(names, guess))
 
 
 def _drift_ppm(drift: Floats, error: Floats) -> float | None:
