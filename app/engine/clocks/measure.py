@@ -6,6 +6,7 @@ clock. The residual is the distance of shared ends after the correction.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -116,24 +117,26 @@ def _correct(  # type: ignore[no-untyped-def]
                 duration_s[op, lane] *= 1.0 - slope
 
 
+_TYPICAL_QUANTILE = 0.5
 # One moment in twenty may have an end that is late for reasons other than clocks.
 RESIDUAL_QUANTILE = 0.9
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Residuals:
     """Distances of shared ends from their moments, one of each slot, nanoseconds.
 
-    Shapes: `far_ns` [values], and `host` of each value.
+    Shapes: `far_ns` [values]; `hosts` has the hosts [sets, members] of successive values of
+    [sets, slots, members], and the number of slots.
     """
 
     far_ns: Floats
-    host: Ints
+    hosts: list[tuple[Ints, int]]
 
     @classmethod
     def of(cls, shared: SharedEnds, found: ClockLines) -> "Residuals":
         """Those that these lines leave."""
-        far_ns, host = [], []
+        far_ns, hosts = [], []
         for sets in shared.of_shape:
             left_ns, _ = found.corrected(sets.end_ns[:, :, :: sets.per_slot], sets.host)
             num_slots = left_ns.shape[2]
@@ -144,17 +147,27 @@ class Residuals:
                 left_ns -= medians_of_known(left_ns)[:, None]
                 centre(left_ns, CLIP * found.spread_ns)
             far_ns.append(np.abs(left_ns).ravel())
-            host.append(np.repeat(sets.host, num_slots, axis=0).ravel())
-        return cls(np.concatenate(far_ns), np.concatenate(host))
+            hosts.append((sets.host, num_slots))
+        return cls(np.concatenate(far_ns), hosts)
 
-    def quantile_ns(self, share: float = RESIDUAL_QUANTILE) -> float:
-        """This quantile of all of them."""
-        return float(np.quantile(self.far_ns, share))
+    @property
+    def quantile_ns(self) -> float:
+        """The `RESIDUAL_QUANTILE` of all of them."""
+        return self.quantiles_ns[1]
+
+    @cached_property
+    def quantiles_ns(self) -> tuple[float, float]:
+        """The typical one of all, and the `RESIDUAL_QUANTILE`."""
+        typical_ns, large_ns = np.quantile(self.far_ns, (_TYPICAL_QUANTILE, RESIDUAL_QUANTILE))
+        return float(typical_ns), float(large_ns)
 
     def by_host_ns(self, num_hosts: int, share: float = RESIDUAL_QUANTILE) -> Floats:
         """[hosts], the quantile of each host's, the nearest value; NaN without any."""
-        in_order = self.far_ns[np.lexsort((self.far_ns, self.host))]
-        num_values = np.bincount(self.host, minlength=num_hosts)
+        host = np.concatenate(
+            [np.repeat(of_sets, num, axis=0).ravel() for of_sets, num in self.hosts]
+        )
+        in_order = self.far_ns[np.lexsort((self.far_ns, host))]
+        num_values = np.bincount(host, minlength=num_hosts)
         place = (share * (num_values - 1) + 0.5).astype(np.int64)
         at = np.minimum(np.cumsum(num_values) - num_values + place, in_order.size - 1)
         return np.where(num_values > 0, in_order[at], np.nan)
@@ -172,7 +185,6 @@ MIN_EVIDENCE_RATIO = 3.0
 MIN_ENDS_PER_FIGURE = 5
 # Share of the step; clocks nearer to each other move no cause by as much as 1 %.
 MIN_APART_OF_STEP = 1e-5
-_TYPICAL_QUANTILE = 0.5
 # Steps without absolute times are laid end to end by their numbers; a larger gap says nothing.
 _MAX_STEPS_APART = 1000
 
@@ -223,7 +235,7 @@ def measure_clocks(window: Window, grids: list[tuple[Grid, StepGraph]]) -> Clock
     guess = first_guess(shared)
     found = fit_lines(shared, guess)
     left = Residuals.of(shared, found)
-    residual_s = left.quantile_ns() * 1e-9
+    residual_s = left.quantile_ns * 1e-9
     if residual_s > _MAX_RESIDUAL * step_s:
         reason = doubt or (
             f"operations that should end together end {residual_s * 1e3:.1f} ms apart, whatever "
@@ -259,14 +271,13 @@ def _show_several_clocks(
         return False
     least_ns = 1e9 * MIN_APART_OF_STEP * step_s
     return any(
-        recorded.quantile_ns(share)
-        > max(least_ns, MIN_EVIDENCE_RATIO * max(left.quantile_ns(share), MIN_SPREAD_NS))
-        for share in (_TYPICAL_QUANTILE, RESIDUAL_QUANTILE)
+        before_ns > max(least_ns, MIN_EVIDENCE_RATIO * max(after_ns, MIN_SPREAD_NS))
+        for before_ns, after_ns in zip(recorded.quantiles_ns, left.quantiles_ns, strict=True)
     )
 
 
 def _unmeasured(reason: str, recorded: Residuals) -> Clocks:
-    return Clocks(reason=reason, apart_s=recorded.quantile_ns() * 1e-9)
+    return Clocks(reason=reason, apart_s=recorded.quantile_ns * 1e-9)
 
 
 def _origin_ns(window: Window, step_s: float) -> Ints:
