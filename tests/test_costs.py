@@ -23,8 +23,10 @@ def test_a_folder_may_take_half_more_than_its_budget_and_a_small_one_its_imports
 
 
 def test_a_slower_machine_may_take_longer_in_all_folders():
-    costs = costs_of(slower=2.0)
+    costs = costs_of(slower=2.0, **{"tests/test_b.py": Cost(0.0, 10.0)})
     assert over_budget(costs, BUDGETS) == []
+    longer = costs | {"tests/test_b.py": Cost(0.0, 10.6)}
+    assert over_budget(longer, BUDGETS) == ["tests waited for 11 s: at most 10 s"]
     [complaint] = over_budget(costs | {"tests/cli/test_a.py": Cost(301.0)}, BUDGETS)
     assert complaint.startswith("tests/cli took 301.0 s of CPU: 100 s planned, 300 s allowed")
 
