@@ -35,11 +35,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 @dataclass
 class Cost:
-    """CPU seconds of a test and of the processes that it starts; seconds in which it waits.
-
-    It waits while it neither computes nor stands in line for a processor, and its processes compute
-    less than that.
-    """
+    """CPU seconds of a test and its processes; seconds in which they neither compute nor queue."""
 
     cpu_s: float = 0.0
     wait_s: float = 0.0
