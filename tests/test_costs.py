@@ -1,6 +1,6 @@
 """Budgets of tests, and the order in which their groups are begun."""
 
-from tests.costs import Budgets, Cost, folder_of, over_budget
+from tests.costs import Budgets, Cost, over_budget
 from tests.schedule import group_of, longest_first
 
 PLANNED_S = {"tests/api": 100.0, "tests/cli": 100.0, "tests/store": 100.0, "tests": 1.0}
@@ -23,8 +23,10 @@ def test_a_folder_may_take_half_more_than_its_budget_and_a_small_one_its_imports
 
 
 def test_a_slower_machine_may_take_longer_in_all_folders():
-    costs = costs_of(slower=2.0)
+    costs = costs_of(slower=2.0, **{"tests/test_b.py": Cost(0.0, 10.0)})
     assert over_budget(costs, BUDGETS) == []
+    longer = costs | {"tests/test_b.py": Cost(0.0, 10.6)}
+    assert over_budget(longer, BUDGETS) == ["tests waited for 11 s: at most 10 s"]
     [complaint] = over_budget(costs | {"tests/cli/test_a.py": Cost(301.0)}, BUDGETS)
     assert complaint.startswith("tests/cli took 301.0 s of CPU: 100 s planned, 300 s allowed")
 
@@ -37,11 +39,6 @@ def test_waits_are_summed_over_all_folders():
 def test_a_folder_without_a_budget_is_over_it():
     [complaint] = over_budget({"tests/new/test_a.py": Cost(0.1)}, BUDGETS)
     assert complaint.startswith("tests/new has no budget")
-
-
-def test_files_beside_the_folders_have_a_budget_in_common():
-    assert folder_of("tests/test_docs.py") == "tests"
-    assert folder_of("tests/store/disk/test_b.py") == "tests/store"
 
 
 def test_a_group_stays_together_and_the_longest_is_begun_first():

@@ -123,13 +123,18 @@ def members_of(occurrences: Occurrences, group: int) -> Ints:
     return first + np.arange(int(occurrences.group_size[group]))
 
 
+# Clocks count nanoseconds; what is left below, where waits fill a stretch, is of rounding.
+_SHORTEST_S = 1e-9
+
+
 def routed_s(own_s: Floats, num_bytes: Floats) -> Floats:
     """[members, occurrences], the part of own times that members' bytes explain; 0 if unknown.
 
     With e the median slope (of all pairs of members at one occurrence, at least 0 and at most 1) of
     the logarithm of own time by that of bytes, it is own time x (1 - (bytes / median bytes)^-e).
     """
-    known = (np.isfinite(own_s) & (own_s > 0) & np.isfinite(num_bytes) & (num_bytes > 0)).all(0)
+    is_time = np.isfinite(own_s) & (own_s >= _SHORTEST_S)
+    known = (is_time & np.isfinite(num_bytes) & (num_bytes > 0)).all(axis=0)
     found = np.zeros(own_s.shape)
     if not known.any():
         return found

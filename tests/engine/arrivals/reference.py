@@ -412,7 +412,7 @@ class Window:
             for before, at in self.in_order(group):
                 time = {each: self.without_waits(before, at, each) for each in at.stay}
                 size = at.num_bytes
-                if all(time[each] > 0 and size[each] > 0 for each in at.stay):
+                if all(time[each] >= 1e-9 and size[each] > 0 for each in at.stay):
                     exponent = slope(time, size)
                     ratio = size[rank] / median(size.values())
                     moment = at.step, at.start[rank]
