@@ -1,9 +1,9 @@
 """Offset and drift of each clock, by robust least squares from the first guess.
 
 The true time of a shared moment is the mean of its members' corrected ends. Offsets and drifts
-minimise the distances of the ends from it; distant ends are clipped (Huber). Of few clocks, the
-matrix of the normal equations is inverted; of many, they are solved by conjugate gradients, which
-need only its products with vectors: sums over the sets.
+minimise the distances of the ends from it; distant ends are clipped (Huber). The normal equations
+are solved by conjugate gradients. Of many clocks, their matrix is not written: its products with
+vectors are sums over the sets.
 
 Clocks with a bad first guess are refitted on their own first: with clipping, least squares would
 need many iterations for them.
@@ -36,8 +36,8 @@ _MAX_PRODUCTS = 500
 _PRECISION = 0.02  # the caller iterates
 
 
-# Fewer clocks are solved for by the inverse of the whole matrix, once for all turns.
-_MAX_INVERTED = 64
+# Of fewer clocks the matrix is written, once for all turns.
+_MAX_WRITTEN = 64
 
 
 class NormalEquations:
@@ -62,6 +62,8 @@ class NormalEquations:
 
     def times(self, coefficients: Floats) -> Floats:
         """The matrix times coefficients, both [hosts, 2]."""
+        if self.is_free.size <= _MAX_WRITTEN:
+            return np.asarray((self._matrix @ coefficients.ravel()).reshape(-1, 2))
         found = np.zeros(coefficients.shape)
         for slots, moments in zip(self.slots, self._moments, strict=True):
             mine = coefficients[slots.host]
@@ -73,8 +75,8 @@ class NormalEquations:
         return found
 
     @cached_property
-    def _inverse(self) -> Floats:
-        """[2 hosts, 2 hosts], of the matrix: a few products of the sets' members by host."""
+    def _matrix(self) -> Floats:
+        """[2 hosts, 2 hosts]: a few products of the sets' members by host."""
         num_hosts = self.is_free.size
         power = np.zeros((3, num_hosts, num_hosts))  # of the time, between two hosts
         for slots, moments in zip(self.slots, self._moments, strict=True):
@@ -87,21 +89,16 @@ class NormalEquations:
         power[2] += self.prior * np.eye(num_hosts)
         blocks = power[[0, 1, 1, 2]].reshape(2, 2, num_hosts, num_hosts).transpose(2, 0, 3, 1)
         matrix = blocks.reshape(2 * num_hosts, 2 * num_hosts).copy()
-        fixed = np.repeat(~self.is_free, 2)
-        matrix[fixed], matrix[:, fixed] = 0.0, 0.0
-        unknown = fixed | ~matrix.any(axis=0)
-        matrix[unknown, unknown] = 1.0
-        return np.asarray(np.linalg.inv(matrix))
+        matrix[np.repeat(~self.is_free, 2)] = 0.0
+        return matrix
 
     def solved(self, pull: Floats, near_enough: float) -> Floats:
         """[hosts, 2], the solution for `pull`; 0 for hosts without freedom.
 
-        Of many hosts by conjugate gradients, until the remaining change is below `near_enough`, or
-        below a share of the first one.
+        Conjugate gradients, until the remaining change is below `near_enough`, or below a share of
+        the first one.
         """
         left = np.where(self.is_free[:, None], pull, 0.0)
-        if self.is_free.size <= _MAX_INVERTED:
-            return np.asarray((self._inverse @ left.ravel()).reshape(-1, 2))
         found, eased = np.zeros_like(pull), left / self.diagonal
         near_enough = max(near_enough, _PRECISION * float(np.abs(eased).max()))
         towards, size = eased, float((left * eased).sum())
@@ -262,7 +259,7 @@ def _robust_least_squares(equations: NormalEquations, before: Floats) -> tuple[F
 
 def _robust_deviation(left: Floats) -> float:
     """Robust standard deviation: that of normal values with a few outliers."""
-    every = (1 + left.size // _SPREAD_SAMPLE) | 1  # odd: not always the same member of a set
+    every = 1 + left.size // _SPREAD_SAMPLE
     return max(1.4826 * median_of(left[::every]), MIN_SPREAD_NS)
 
 

@@ -133,7 +133,7 @@ def test_one_line_fits_both_sides_of_a_gap(sets, num_after_gap):
 @pytest.mark.parametrize("max_inverted", [0, 6])
 def test_normal_equations_are_solved(max_inverted, monkeypatch):
     """By conjugate gradients, and by the inverse."""
-    monkeypatch.setattr(least_squares, "_MAX_INVERTED", max_inverted)
+    monkeypatch.setattr(least_squares, "_MAX_WRITTEN", max_inverted)
     shared, _ = made(6, BOTH, 5, seed=1)
     start = ClockLines(np.zeros(6, np.int64), 0, 30e9, 30e9, np.zeros((6, 2)), np.zeros(6), np.inf)
     prior, is_free = 0.7, np.arange(6) > 0
