@@ -454,8 +454,9 @@ def _runs(step: Ints, dp_rank: Ints) -> Ints:
     With more runs than a quarter of the rows, all rows count as one run.
     """
     is_new = (step[1:] != step[:-1]) | (dp_rank[1:] != dp_rank[:-1])
-    later = np.flatnonzero(is_new) + 1 if np.count_nonzero(is_new) <= step.size // 4 else []
-    return np.concatenate([[0], later, [step.size]]).astype(np.int64)
+    if np.count_nonzero(is_new) > step.size // 4:
+        return np.array([0, step.size])
+    return np.concatenate(([0], np.flatnonzero(is_new) + 1, [step.size]))
 
 
 @kernel

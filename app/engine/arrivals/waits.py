@@ -228,7 +228,7 @@ class RankWaitTimes:
             for each in groups
         )
         num_waits = self._occurrences.stay_s.size + num_received
-        return max(1, _MAX_TOGETHER * len(self._occurrences.places) // max(1, num_waits))
+        return max(1, int(_MAX_TOGETHER * len(self._occurrences.places) // max(1, num_waits)))
 
     @cached_property
     def _of_together(self) -> PlaceWaits:

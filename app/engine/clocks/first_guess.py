@@ -96,7 +96,8 @@ def _middles_ns(shared: SharedEnds) -> Ints:
     for sets in shared.of_shape:
         np.minimum.at(first_ns, sets.host, sets.end_ns[:, :, 0])  # in order of time
         np.maximum.at(last_ns, sets.host, sets.end_ns[:, :, -1])
-    is_shared = first_ns <= last_ns
+    # Of steps whose origins go back in time, the first end may be later than the last one.
+    is_shared = first_ns < np.iinfo(np.int64).max
     first_ns, last_ns = np.where(is_shared, first_ns, 0), np.where(is_shared, last_ns, 0)
     return np.asarray(first_ns + (last_ns - first_ns) // 2)
 

@@ -63,7 +63,8 @@ class NormalEquations:
     def times(self, coefficients: Floats) -> Floats:
         """The matrix times coefficients, both [hosts, 2]."""
         if self.is_free.size <= _MAX_WRITTEN:
-            return np.asarray((self._matrix @ coefficients.ravel()).reshape(-1, 2))
+            # Not by BLAS, whose last bits depend on where the memory lies.
+            return np.asarray((self._matrix * coefficients.ravel()).sum(axis=1).reshape(-1, 2))
         found = np.zeros(coefficients.shape)
         for slots, moments in zip(self.slots, self._moments, strict=True):
             mine = coefficients[slots.host]
