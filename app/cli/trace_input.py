@@ -112,11 +112,14 @@ def analyse_profiles(paths: Sequence[Path], steps: str | None) -> dict[str, Any]
 
 def _compile_engine() -> None:
     """Says what a command waits for, the first time on a machine."""
-    from app.diagnosis.warm_up import compile_apart
+    # Its kernels are asked for; the diagnosis, which has the others, loads slowly.
+    import app.engine.questions.answer  # noqa: F401
     from app.engine.kernels import can_be_kept, num_missing
 
     if not num_missing():
         return
+    from app.diagnosis.warm_up import compile_apart
+
     if not can_be_kept():
         places = "neither its own directory nor ~/.cache can be written to"
         hint = "set NUMBA_CACHE_DIR to one that can"

@@ -134,11 +134,11 @@ def relative_durations(duration_s: Floats) -> Floats:
 
     This removes the effects of an item's position and of slow steps.
     """
-    _, num_stages, num_items, num_steps = duration_s.shape
-    by_item = duration_s.transpose(1, 2, 0, 3).reshape(num_stages, num_items, -1)
+    num_dp, num_stages, num_items, num_steps = duration_s.shape
+    by_item = duration_s.transpose(1, 2, 0, 3).reshape(num_stages, num_items, num_dp * num_steps)
     usual_s = medians_of_known(by_item)[None, :, :, None]
     found = np.divide(duration_s, usual_s, out=np.ones(duration_s.shape), where=usual_s > 0)
-    by_step = found.transpose(1, 3, 0, 2).reshape(num_stages, num_steps, -1)
+    by_step = found.transpose(1, 3, 0, 2).reshape(num_stages, num_steps, num_dp * num_items)
     usual = medians_of_known(by_step)[None, :, None, :]
     return np.divide(found, usual, out=found, where=usual > 0)
 
