@@ -17,7 +17,7 @@ def register_profiles() -> None:
     settings.register_profile("dev", base, max_examples=20)
     settings.register_profile("ci", base, max_examples=20, derandomize=True)
     settings.register_profile("quick", base, max_examples=8, derandomize=True)
-    # A night draws new examples each time; what fails is told so that anyone can draw it again.
+    # A night draws new examples each time; the blob of a failed one draws it again.
     settings.register_profile(NIGHTLY, base, max_examples=_ALL_EXAMPLES, print_blob=True)
 
 

@@ -7,6 +7,7 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,7 @@ def analyse_profiles(paths: Sequence[Path], steps: str | None) -> dict[str, Any]
 def _compile_engine() -> None:
     """Says what a command waits for, the first time on a machine."""
     # Its kernels are asked for; the diagnosis, which has the others, loads slowly.
-    import app.engine.questions.answer  # noqa: F401
+    import_module("app.engine.questions.answer")
     from app.engine.kernels import can_be_kept, num_missing
 
     if not num_missing():

@@ -105,11 +105,13 @@ class WarmUp:
                 return
 
     def _run(self) -> None:
-        # Without room for another process, this one compiles.
-        with suppress(OSError):
-            if not self._stop.is_set() and num_missing() and can_be_kept():
-                self._compile_apart()
-        self._compiled.set()
+        try:
+            # Without room for another process, this one compiles.
+            with suppress(OSError):
+                if not self._stop.is_set() and num_missing() and can_be_kept():
+                    self._compile_apart()
+        finally:
+            self._compiled.set()
         warm_up(self._stop)
 
     def _compile_apart(self) -> None:
@@ -117,7 +119,7 @@ class WarmUp:
         with subprocess.Popen(command, process_group=0) as process:  # noqa: S603
             while process.poll() is None and not self._stop.wait(_LOOK_EVERY_S):
                 pass
-            with suppress(ProcessLookupError):
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)  # its second process, too
 
 
@@ -206,9 +208,8 @@ def _compile_all() -> None:
     with one_compiler():
         if not num_missing():
             return
-        medians_of_known(
-            np.zeros((1, 1))
-        )  # both would write down the ones that both need, and lose some
+        # First what both need: each would write it into one index, and lose the other's part.
+        medians_of_known(np.zeros((1, 1)))
         with subprocess.Popen([*_COMPILER, _BESIDE]) as beside:  # noqa: S603
             warm_up_engine()
         if beside.returncode:

@@ -338,7 +338,9 @@ def _rise(load: _StageLoad, stages: _LongStages) -> float:
 def _load(slowness: Slowness) -> _StageLoad:
     forward_s, backward_s = slowness.as_peers
     by_dp_rank = [against_others(each) for each in (forward_s + backward_s, forward_s, backward_s)]
-    ratio, forward, backward = (medians_of_known(each.transpose(0, 2, 1)) for each in by_dp_rank)
+    ratio, forward, backward = (
+        medians_of_known(figure.transpose(0, 2, 1)) for figure in by_dp_rank
+    )
     of_usual = ratio[slowness.usual]
     spread = spread_of_steps(of_usual)
     min_ratio = np.full(ratio.shape[1], MIN_RATIO_ALONE)

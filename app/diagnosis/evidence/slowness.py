@@ -77,7 +77,7 @@ def peer_references(took_s: Floats, hosts: Ints | None = None) -> NDArray[np.boo
 
 def _swaps(took_s: Floats, is_fast: NDArray[np.bool_]) -> bool:
     """Whether the fast group [dp] of a stage is the slower one in many steps: slow in turn."""
-    fast_s, slow_s = (medians_of_known(took_s[:, each]) for each in (is_fast, ~is_fast))
+    fast_s, slow_s = (medians_of_known(took_s[:, chosen]) for chosen in (is_fast, ~is_fast))
     mean_s = float(fast_s.mean())
     if not mean_s > 0:
         return False

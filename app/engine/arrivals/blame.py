@@ -355,7 +355,7 @@ def late_ranks(
     slow = suspects[amount_s[suspects] >= MIN_SUSPECT_SHARE * mean_s]
     delays = OwnDelays(occurrences, waits, OwnTimes(occurrences, waits, clock), suspects, slow)
     waits.compute_together(
-        occurrences.member_rank[delays.with_peers(each)] for each in suspects.tolist()
+        occurrences.member_rank[delays.with_peers(suspect)] for suspect in suspects.tolist()
     )
     judged = [_verdict(occurrences, lateness, delays, int(member), step_s) for member in suspects]
     return _by_rank(judged)

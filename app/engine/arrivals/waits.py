@@ -223,9 +223,9 @@ class RankWaitTimes:
         """Number of ranks whose waits fit the memory for them."""
         groups = () if self._replay is None else self._replay.groups
         num_received = sum(
-            int(np.count_nonzero(each.template.op_types.is_receive[each.template.optype]))
-            * each.grid.start_s.shape[1]
-            for each in groups
+            int(np.count_nonzero(group.template.op_types.is_receive[group.template.optype]))
+            * group.grid.start_s.shape[1]
+            for group in groups
         )
         num_waits = self._occurrences.stay_s.size + num_received
         return max(1, int(_MAX_TOGETHER * len(self._occurrences.places) // max(1, num_waits)))

@@ -128,12 +128,14 @@ class _Values:
     """The values of all slots in one row, slot by slot, laid out for many turns."""
 
     def __init__(self, slots: list[Slots]) -> None:
-        sizes = np.repeat([each.host.shape[1] for each in slots], [len(s.time) for s in slots])
+        sizes = np.repeat(
+            [part.host.shape[1] for part in slots], [len(part.time) for part in slots]
+        )
         self._bounds = np.concatenate(([0], np.cumsum(sizes)))
-        self._host = np.concatenate([each.host[each.of_set].ravel() for each in slots])
-        self._apart_ns = np.concatenate([each.apart_ns.ravel() for each in slots])
-        self._time = np.concatenate([each.time for each in slots])
-        self._root = np.sqrt(np.concatenate([each.weight for each in slots]))
+        self._host = np.concatenate([part.host[part.of_set].ravel() for part in slots])
+        self._apart_ns = np.concatenate([part.apart_ns.ravel() for part in slots])
+        self._time = np.concatenate([part.time for part in slots])
+        self._root = np.sqrt(np.concatenate([part.weight for part in slots]))
 
     def pull(self, coefficients: Floats, limit_ns: float) -> tuple[Floats, Floats]:
         """The right-hand side [hosts, 2] of the normal equations, and the size of each residual.
