@@ -31,7 +31,7 @@ def read_trace(trace: Path, meta: Path | None = None, steps: str | None = None) 
 
     with printable_errors():
         window = trace_files.read(trace, meta)
-    _compile_engine()
+    _prepare_engine()
     with errors_naming(trace):
         return window if steps is None else select_steps(window, steps)
 
@@ -107,12 +107,15 @@ def analyse_profiles(paths: Sequence[Path], steps: str | None) -> dict[str, Any]
 
     with printable_errors():
         found = job.read(paths, steps)
-        _compile_engine()
+        _prepare_engine()
         return result.as_json(found)
 
 
-def _compile_engine() -> None:
-    """Says what a command waits for, the first time on a machine."""
+def _prepare_engine() -> None:
+    """Say what a command waits for, the first time on a machine; what it logs goes to stderr."""
+    from app.telemetry import set_up_logging
+
+    set_up_logging()
     # Its kernels are asked for; the diagnosis, which has the others, loads slowly.
     import_module("app.engine.questions.answer")
     from app.engine.kernels import can_be_kept, num_missing

@@ -1,5 +1,7 @@
 """Medians by selection, for kernels and for rows of arrays; NumPy's would take longer."""
 
+import math
+
 import numpy as np
 
 from app.engine.kernels import kernel
@@ -68,8 +70,9 @@ def _medians(rows, found):  # type: ignore[no-untyped-def]
 
 def medians_of_known(values: Floats) -> Floats:
     """[...], medians of rows [..., n] without their NaN; NaN where all of a row are."""
-    rows = np.ascontiguousarray(values, np.float64).reshape(-1, values.shape[-1])
-    found = np.empty(rows.shape[0])
+    num_rows = math.prod(values.shape[:-1])  # reshape cannot infer it where rows are empty
+    rows = np.ascontiguousarray(values, np.float64).reshape(num_rows, values.shape[-1])
+    found = np.empty(num_rows)
     _medians(rows, found)
     return found.reshape(values.shape[:-1])
 

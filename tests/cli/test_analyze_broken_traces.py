@@ -54,6 +54,7 @@ def analysed_or_refused(files):
         assert "trace-odd.parquet" in one_line(result.stdout, result.stderr)
     else:
         assert json.loads(result.stdout)["slowdown"] > 0
+        assert "Traceback" not in result.stderr  # of a diagnosis that failed
 
 
 def contents(folder):

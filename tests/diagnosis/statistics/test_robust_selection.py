@@ -62,3 +62,4 @@ def test_medians_of_known_values_leave_nan_out() -> None:
     rows = np.array([[1.0, np.nan, 3.0, 8.0], [np.nan] * 4, [4.0, 2.0, 1.0, 3.0]])
     assert medians_of_known(rows).tolist()[::2] == [3.0, 2.5]
     assert np.isnan(medians_of_known(rows)[1])
+    assert np.isnan(medians_of_known(np.empty((2, 3, 0)))).tolist() == [[True] * 3] * 2
