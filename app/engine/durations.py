@@ -99,9 +99,11 @@ def _own(  # type: ignore[no-untyped-def]
         lead = unit_ops[unit_ptr[unit]]
         if unit_ptr[unit + 1] - unit_ptr[unit] == 1 and meets[unit] == 0:
             if lead < num_ops:
-                own_s[lead] = duration_s[lead]
+                for lane in range(num_lanes):
+                    own_s[lead, lane] = duration_s[lead, lane]
             continue
-        met_s[:] = start_s[lead]
+        for lane in range(num_lanes):
+            met_s[lane] = start_s[lead, lane]
         for member in range(unit_ptr[unit] + 1, unit_ptr[unit + 1]):
             theirs_s = start_s[unit_ops[member]]
             for lane in range(num_lanes):

@@ -148,12 +148,13 @@ def find_cycle(units: Units, pred_ptr: Ints, preds: Ints) -> list[int]:
 def _order(unit_of, members, member_ptr, pred_ptr, preds):  # type: ignore[no-untyped-def]
     num_units = member_ptr.size - 1
     missing = np.zeros(num_units, np.int64)
-    num_followers = np.zeros(unit_of.size + 1, np.int64)
+    follower_ptr = np.zeros(unit_of.size + 1, np.int64)
     for row in range(unit_of.size):
         missing[unit_of[row]] += pred_ptr[row + 1] - pred_ptr[row]
         for edge in range(pred_ptr[row], pred_ptr[row + 1]):
-            num_followers[preds[edge] + 1] += 1
-    follower_ptr = np.cumsum(num_followers)
+            follower_ptr[preds[edge] + 1] += 1
+    for row in range(unit_of.size):
+        follower_ptr[row + 1] += follower_ptr[row]
     filled = follower_ptr.copy()
     followers = np.empty(preds.size, np.int64)
     for row in range(unit_of.size):

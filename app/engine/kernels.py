@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from numba import njit
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 from numba.core.registry import cpu_target
+from numba.core.types.misc import unliteral
 
 Function = Callable[..., Any]
 
@@ -64,8 +65,17 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 
 
 def kernel(function: Function) -> Function:
-    """The function, compiled at its first call, without the GIL."""
+    """The function, compiled at its first call, without the GIL.
+
+    Rows are copied by a loop: an assignment of slices compiles the text of its error, in 3 s.
+    """
     compiled: Any = njit(nogil=True)(function)
+    # Else numba compiles it once more for each constant with which another kernel calls it.
+    inherited = compiled.get_call_template
+    compiled.get_call_template = lambda args, kws: inherited(
+        [unliteral(arg) for arg in args],
+        {name: unliteral(arg) for name, arg in kws.items()},
+    )
     # Nowhere to write to, neither the package's directory nor the user's, is no reason to fail.
     with suppress(RuntimeError):
         compiled._cache = _Cache(function)

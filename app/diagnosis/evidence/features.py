@@ -236,10 +236,12 @@ def _pace(own_s, rows, is_main, first, end, mean_s, least_s):  # type: ignore[no
             if rows[stage, item, 0] < 0:
                 continue
             count += 1
-            took_s[:] = own_s[rows[stage, item, 0]]
-            for part in range(1, rows.shape[2]):
-                if rows[stage, item, part] >= 0:
-                    took_s += own_s[rows[stage, item, part]]
+            took_s[:] = 0.0
+            for part in range(rows.shape[2]):
+                row = rows[stage, item, part]
+                if row >= 0:
+                    for lane in range(num_lanes):
+                        took_s[lane] += own_s[row, lane]
             for lane in range(num_lanes):
                 total_s[lane] += took_s[lane]
                 longest_s[lane] = max(longest_s[lane], took_s[lane])
@@ -250,7 +252,8 @@ def _pace(own_s, rows, is_main, first, end, mean_s, least_s):  # type: ignore[no
             for lane in range(num_lanes):
                 total_s[lane] = (total_s[lane] - longest_s[lane] - shortest_s[lane]) / (count - 2)
         else:
-            total_s /= count
+            for lane in range(num_lanes):
+                total_s[lane] /= count
         # Of computations without any time none is main.
         for lane in range(num_lanes):
             shortest_s[lane] = max(shortest_s[lane], min(least_main_s[lane], longest_s[lane]))
@@ -401,12 +404,11 @@ def add_delays(  # type: ignore[no-untyped-def]
     That is since the last end among its predecessors, at least since its step began.
     """
     num_ops, num_lanes = start_s.shape
-    began_s, ready_s = np.empty(num_lanes), np.empty(num_lanes)
-    for lane in range(num_lanes):
-        began_s[lane] = earliest_s[lane % earliest_s.size]
+    ready_s = np.empty(num_lanes)
     for at in range(rows.size):
         op = rows[at]
-        ready_s[:] = began_s
+        for lane in range(num_lanes):
+            ready_s[lane] = earliest_s[lane % earliest_s.size]
         for edge in range(pred_ptr[op], pred_ptr[op + 1]):
             before, share = preds[edge], 1.0
             if before >= num_ops:

@@ -33,7 +33,8 @@ def change_rows(  # type: ignore[no-untyped-def]
         if not np.isnan(level_s[row]):
             edited_s[mine, :] = level_s[row]
         elif before[row] < 0:
-            edited_s[mine, :] = recorded_s[row]
+            for lane in range(edited_s.shape[1]):
+                edited_s[mine, lane] = recorded_s[row, lane]
         for lane in range(reach[here, 0], reach[here, 1]):
             was_s = edited_s[mine, lane]
             changed_s = max(min(least_s, was_s), was_s * factor + shift_s[row])
