@@ -1,6 +1,7 @@
 """Commands that run Paceline: everything, or one of its processes."""
 
 import gc
+import os
 import signal
 import socket
 import sys
@@ -141,12 +142,17 @@ def _demo_settings(
     return settings.model_copy(update=changes), [note, ""]
 
 
+# They stand for other machines, and are not to take the server's processor, or its compiler's.
+_NICE_OF_WORKERS = 10
+
+
 def demo_jobs_command(url: Annotated[str, typer.Option()]) -> None:
     """Push the demo's jobs to a server until stopped; the token is in PACELINE_TOKEN."""
     with _quick_imports():
         from app.cli.demo_jobs import demo_jobs, push_demo_job
         from app.settings import load_settings
 
+    os.nice(_NICE_OF_WORKERS)
     settings = load_settings()
     stop = _stop_event()
     threads = [

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import cache
+from multiprocessing import get_context
 
 import numpy as np
 
@@ -209,10 +210,13 @@ def _compile_all() -> None:
             return
         # First what both need: each would write it into one index, and lose the other's part.
         medians_of_known(np.zeros((1, 1)))
-        with subprocess.Popen([*_COMPILER, _BESIDE]) as beside:  # noqa: S603
-            warm_up_engine()
-        if beside.returncode:
-            sys.exit(beside.returncode)
+        # A fork, as it has the compiler loaded; no thread runs yet.
+        beside = get_context("fork").Process(target=_compile_diagnosis)
+        beside.start()
+        warm_up_engine()
+        beside.join()
+        if beside.exitcode:
+            sys.exit(beside.exitcode)
         warm_up()
         if can_be_kept() and (lacking := num_missing()):
             sys.exit(f"{lacking} compiled kernels could not be kept: is the disk full?")
@@ -230,9 +234,9 @@ def _compile_diagnosis() -> None:
     _warm_up_diagnosis()
 
 
-_BESIDE, _BEHIND = "diagnosis", "behind"
+_BEHIND = "behind"
 
 if __name__ == "__main__":
     if sys.argv[1:] == [_BEHIND]:
         os.nice(_NICE)
-    _compile_diagnosis() if sys.argv[1:] == [_BESIDE] else _compile_all()
+    _compile_all()
