@@ -195,7 +195,7 @@ def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in left_out}
     # Where a process's stack and memory begin moves a figure by a percent or two, and hangs on the
     # length of its environment and paths: of another length in each run, it is no tree's luck.
-    return kept | {"PACELINE_PADDING": "x" * random.randrange(4096)}  # noqa: S311
+    return kept | {"PADDING_OF_COMPARE": "x" * random.randrange(4096)}  # noqa: S311
 
 
 def _why(status: int, errors: str) -> str:
