@@ -196,9 +196,10 @@ def consumer(
     name: Annotated[
         str | None,
         typer.Option(
-            help="Unique name of this consumer; after a crash it gets its jobs back at once."
+            help="What the log and the status page call this consumer. Default: the host's name."
         ),
     ] = None,
+    identity: Annotated[str | None, typer.Option(hidden=True)] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only check that queue and store can be used.")
     ] = False,
@@ -216,7 +217,7 @@ def consumer(
     if check:
         main.check(settings)
     else:
-        main.run(settings, name or socket.gethostname(), _stop_event())
+        main.run(settings, name or socket.gethostname(), _stop_event(), identity=identity)
 
 
 def _token(settings: "Settings") -> str:

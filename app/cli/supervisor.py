@@ -6,6 +6,7 @@ Child processes never outlive this one, however it ends: Linux sends them SIGTER
 import ctypes
 import fcntl
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -217,8 +218,9 @@ class Supervisor:
         migrate(settings.store_url)
         for sentence in seal_plain_secrets(settings):
             log.warning("secrets of receivers", said=sentence)
-        # The lock makes the name unique, so a restarted consumer gets its shards back at once.
-        commands = {"api": ["api"], "consumer": ["consumer", "--name", "embedded"]}
+        # One consumer at a time, so that a restarted one gets its shards back at once.
+        label = ("--name", "embedded", "--identity", secrets.token_hex(16))
+        commands = {"api": ["api"], "consumer": ["consumer", *label]}
         for name, command in commands.items():
             child = ChildProcess(name, paceline_command(*command), environment)
             self._children.append(child)

@@ -40,11 +40,17 @@ from app.telemetry import set_up_logging
 
 log = structlog.get_logger()
 
+_MAX_LABEL = 200  # the tables hold 256 characters
 _COMPILED_WITHIN_S = 60.0  # thrice what two cores take
 
 
-def run(settings: Settings, name: str, stop: threading.Event) -> None:
+def run(
+    settings: Settings, name: str, stop: threading.Event, *, identity: str | None = None
+) -> None:
     """Consume until `stop` is set; waits while the queue or the store is unavailable.
+
+    The `name` is a label. Leases belong to the `identity`, by default one of this process alone:
+    two consumers with one would take shards from each other without end.
 
     Raises:
         StartUpFailed: the settings of queue, store or webhook cannot be used.
@@ -58,7 +64,8 @@ def run(settings: Settings, name: str, stop: threading.Event) -> None:
         if context is None:
             return
         watchdog = Watchdog()
-        consumer = Consumer(replace(context, note_progress=watchdog.restart), name)
+        owner = f"{name[:_MAX_LABEL]}/{identity or context.process}"
+        consumer = Consumer(replace(context, note_progress=watchdog.restart), owner)
         _start_notifying(stack, settings, context, stop)
         keep = settings.retention
         thinning = ThinningDays(

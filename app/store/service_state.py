@@ -18,7 +18,7 @@ from app.store.alerting.tables import outbox
 from app.store.credentials.sealing import is_sealed, keys_of
 from app.store.database import insert_new, insert_or_replace
 from app.store.runs import IngestCounts, NotificationCounts
-from app.store.shards import count_live
+from app.store.shards import count_live, moves
 from app.store.tables import service_addresses, service_keys, shards
 
 
@@ -27,7 +27,8 @@ class ServiceState:
     """Sums over all projects.
 
     `unheld_shards` are those whose lease was released, never taken, or lapsed longer than a lease
-    ago. `outbox_oldest_s` is the age in seconds of the oldest due message, None if
+    ago; `restless_shards` are taken again and again (`shards.moves`), all of them `shard_moves`
+    times so far. `outbox_oldest_s` is the age in seconds of the oldest due message, None if
     there is none. `consumers` are those of the last hour; `watches` say what people were told of.
     `at_s` is when this was read.
     """
@@ -40,6 +41,8 @@ class ServiceState:
     notifications: NotificationCounts
     live_consumers: int
     unheld_shards: tuple[int, ...]
+    restless_shards: Sequence[int]
+    shard_moves: int
     consumers: Sequence[ConsumerLine]
     watches: Mapping[WatchName, Watch]
     at_s: float
@@ -49,6 +52,7 @@ def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> 
     """The state of the service at this Unix time."""
     due = select(func.count(), func.min(outbox.c.created_s)).where(outbox.c.state == "due")
     num_due, oldest_s = conn.execute(due).one()
+    shard_moves, restless = moves(conn, now_s=now_s)
     return ServiceState(
         counts=runs.service_counts(conn),
         totals=runs.service_totals(conn),
@@ -58,6 +62,8 @@ def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> 
         notifications=runs.notification_counts(conn),
         live_consumers=count_live(conn, now_s=now_s),
         unheld_shards=_unheld_shards(conn, num_shards, now_s - lease_s),
+        restless_shards=restless,
+        shard_moves=shard_moves,
         consumers=service_watches.consumer_lines(conn, now_s=now_s),
         watches=service_watches.read(conn),
         at_s=now_s,

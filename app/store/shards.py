@@ -20,12 +20,18 @@ from app.store.tables import consumers, cursors, histories, runs, shards, spool
 
 MAX_LEASES = 4
 _FORGET_AFTER_S = 3600.0
+# A shard that changes hands more often in a minute goes to and fro. Where eight consumers start one
+# after another, one of four shards changes hands twice.
+MAX_MOVES, MOVES_WITHIN_S = 2, 60.0
 
 
 def acquire(
     conn: Connection, shard: int, owner: str, *, now_s: float, lease_s: float
 ) -> int | None:
-    """The fence number of a new lease; None while another consumer holds the shard."""
+    """The fence number of a new lease; None while another consumer holds the shard.
+
+    `owner` is the token of one process: two with one would take the shard from each other.
+    """
     insert_new(conn, shards, [{"shard": shard, "owner": None, "fence": 0, "lease_until_s": 0.0}])
     free = or_(
         shards.c.owner.is_(None),
@@ -34,12 +40,29 @@ def acquire(
         # No lease is that long: it was set by a clock that was ahead and has been set back.
         shards.c.lease_until_s > now_s + MAX_LEASES * lease_s,
     )
-    return conn.execute(
+    taken = conn.execute(
         update(shards)
         .where(shards.c.shard == shard, free)
         .values(owner=owner, fence=shards.c.fence + 1, lease_until_s=now_s + lease_s)
-        .returning(shards.c.fence)
-    ).scalar_one_or_none()
+        .returning(shards.c.fence, shards.c.taken_s)
+    ).one_or_none()
+    if taken is None:
+        return None
+    # One more than it may move: somebody took it first.
+    times_s = [*(taken.taken_s or ())[-(MAX_MOVES + 1) :], now_s]
+    conn.execute(update(shards).where(shards.c.shard == shard).values(taken_s=times_s))
+    return int(taken.fence)
+
+
+def moves(conn: Connection, *, now_s: float) -> tuple[int, list[int]]:
+    """How often shards were taken in all, and those that go to and fro now."""
+    rows = conn.execute(select(shards.c.shard, shards.c.fence, shards.c.taken_s)).all()
+    restless = [
+        row.shard
+        for row in rows
+        if sum(taken_s > now_s - MOVES_WITHIN_S for taken_s in row.taken_s or ()) > MAX_MOVES + 1
+    ]
+    return sum(row.fence for row in rows), sorted(restless)
 
 
 def renew(

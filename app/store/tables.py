@@ -438,6 +438,7 @@ shards = Table(
     Column("fence", BigInteger, nullable=False),
     Column("lease_until_s", Real, nullable=False),
     Column("committed", JsonText),  # entries of the last commit, which may not be acknowledged
+    Column("taken_s", JsonText),  # when it was taken, the last few times
 )
 
 consumers = Table(

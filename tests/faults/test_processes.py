@@ -2,12 +2,14 @@
 
 import resource
 import socket
+import time
 from functools import partial
 
 import pytest
 
 from app.ingest.redis.events import RedisAnnouncer
-from app.store import runs
+from app.store import runs, shards
+from app.store.alerting import service_watches
 from app.store.database import Store
 from tests.harness.crash_points import CONSUMER_POINTS, crash_at, freeze_at
 from tests.harness.load import PushHabits
@@ -41,6 +43,27 @@ def test_row_01_shards_of_a_dead_consumer_are_taken_over_within_20_s(stack, name
         (load,) = trial.loads
         wait_until(lambda: load.closed_steps() >= 8, "the other consumer goes on", 20)
         assert trial.finish()["violations"] == []
+
+
+def test_row_01_consumers_of_one_host_take_no_shard_from_each_other(stack, name):
+    with Trial(stack, name) as trial:
+        trial.fault(partial(stack.kill, "consumer-1"))
+        wait_until(lambda: shares_and_moves(stack)[0] == [4], "the other one has all")
+        stack.start("consumer-1")
+        wait_until(lambda: shares_and_moves(stack)[0] == [2, 2], "each has its share")
+        before = shares_and_moves(stack)
+        trial.wait_for_steps(8)
+        assert trial.finish()["violations"] == []
+        assert shares_and_moves(stack) == before
+
+
+def shares_and_moves(stack):
+    store, now_s = Store(stack.store_url), time.time()
+    with store.read() as conn:
+        lines = service_watches.consumer_lines(conn, now_s=now_s)
+        moves, _ = shards.moves(conn, now_s=now_s)
+    store.close()
+    return [len(line.shards) for line in lines if line.is_alive], moves
 
 
 def test_row_02_consumer_frozen_beyond_its_lease_commits_nothing(stack, name):

@@ -124,7 +124,7 @@ class Stack:
             self.processes[name].start()
             return
         (self._patched.add if patches else self._patched.discard)(name)
-        arguments = ["api"] if name in self.apis else ["consumer", "--name", name]
+        arguments = ["api"] if name in self.apis else ["consumer"]  # all of one name, the host's
         log = self._directory / f"{name}.log"
         server = ControlledProcess(
             command(patches, *arguments), log, environment=self._environment(name)

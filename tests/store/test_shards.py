@@ -28,6 +28,16 @@ def test_restarted_consumer_gets_its_shard_under_a_new_fence(store):
     assert acquire(store, "a", now_s=101.0) == first + 1
 
 
+def test_a_shard_that_goes_to_and_fro_is_counted_and_known_for_a_minute(store):
+    for number in range(4):
+        with store.write() as conn:
+            assert shards.moves(conn, now_s=110.0) == (number, [])
+        assert acquire(store, "ab"[number % 2], now_s=100.0 + (LEASE_S + 0.1) * number)
+    with store.write() as conn:
+        assert shards.moves(conn, now_s=159.0) == (4, [3])
+        assert shards.moves(conn, now_s=160.1) == (4, [])
+
+
 def test_renewed_lease_counts_from_its_renewal(store):
     fence = acquire(store, "a", now_s=100.0)
     with store.write() as conn:

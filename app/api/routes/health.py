@@ -21,6 +21,7 @@ from app.errors import PacelineError, Unavailable
 from app.ingest.queue import Lag
 from app.store.disk.usage import DiskWatch
 from app.store.service_state import ServiceState
+from app.store.shards import MAX_MOVES
 
 log = structlog.get_logger()
 
@@ -118,6 +119,12 @@ def _shards_check(state: ServiceState | None, num_shards: int) -> ReadinessCheck
     if state.unheld_shards:
         unheld = f"{len(state.unheld_shards)} of {num_shards}"
         return ReadinessCheck("shards", False, f"no consumer works on {unheld} parts of the queue")
+    if state.restless_shards:
+        text = (
+            f"{len(state.restless_shards)} of {num_shards} parts of the queue went from one "
+            f"consumer to another more than {MAX_MOVES} times in the last minute"
+        )
+        return ReadinessCheck("shards", False, text)
     return ReadinessCheck("shards", True, "consumers work on all parts of the queue")
 
 

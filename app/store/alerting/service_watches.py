@@ -5,7 +5,7 @@ people of an outage, of its end, and which does the next round of the canary.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, delete, func, or_, select, update
 
@@ -146,17 +146,35 @@ class ConsumerLine(NamedTuple):
 
 
 def consumer_lines(conn: Connection, *, now_s: float) -> list[ConsumerLine]:
-    """The consumers of the last hour, by name."""
+    """The consumers of the last hour, by name.
+
+    One that has ended is left out where another has its name; of several that live, each name has
+    the beginning of its token.
+    """
     owned: dict[str, list[int]] = {}
     held = select(shards.c.owner, shards.c.shard).where(
         shards.c.owner.is_not(None), shards.c.lease_until_s >= now_s
     )
     for owner, shard in conn.execute(held.order_by(shards.c.shard)):
         owned.setdefault(owner, []).append(shard)
-    rows = conn.execute(select(consumers).order_by(consumers.c.owner))
-    return [
-        ConsumerLine(
-            row.owner, row.lease_until_s >= now_s, row.last_turn_s, tuple(owned.get(row.owner, ()))
-        )
-        for row in rows
-    ]
+    rows = conn.execute(select(consumers).order_by(consumers.c.lease_until_s.desc())).all()
+    by_label: dict[str, list[Any]] = {}
+    for row in rows:
+        by_label.setdefault(label_of(row.owner), []).append(row)
+    found = []
+    for label, of_label in sorted(by_label.items()):
+        alive = [row for row in of_label if row.lease_until_s >= now_s]
+        for row in sorted(alive, key=lambda row: str(row.owner)) or of_label[:1]:
+            token = row.owner.removeprefix(f"{label}/")
+            name = label if len(alive) < 2 else f"{label} ({token[:_TOKEN_SHOWN]})"
+            shown = tuple(owned.get(row.owner, ()))
+            found.append(ConsumerLine(name, bool(alive), row.last_turn_s, shown))
+    return found
+
+
+_TOKEN_SHOWN = 6
+
+
+def label_of(owner: str) -> str:
+    """The name of a consumer without the token of its process; all of it where it has none."""
+    return owner.rpartition("/")[0] or owner

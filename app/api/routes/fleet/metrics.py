@@ -88,6 +88,8 @@ def _store_samples(state: ServiceState) -> Iterator[Metric]:
     yield _gauge("consumers_alive", "Consumers whose lease holds.", state.live_consumers)
     unheld = len(state.unheld_shards)
     yield _gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
+    moves = "How often a consumer took a part of the queue: at its start, or of one that died."
+    yield _counter("shard_moves", moves, state.shard_moves)
     yield from _watch_samples(state)
 
 
