@@ -1,5 +1,6 @@
 """Migrate a database to this version's tables."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from alembic import command
@@ -29,7 +30,7 @@ def migrate(url: str) -> None:
         StoreUnavailable: the database does not answer.
         StartUpFailed: it belongs to a newer version.
     """
-    _make_directory(url)
+    _make_private_file(url)
     store = Store(url, lock_wait_s=_LOCK_WAIT_S)
     try:
         with store.write() as conn:
@@ -79,10 +80,19 @@ def alembic_config(conn: Connection | None = None) -> Config:
     return config
 
 
-def _make_directory(url: str) -> None:
+def _make_private_file(url: str) -> None:
+    """SQLite's file is for its owner alone, as are those that SQLite makes beside it, with time."""
     parsed = parse_url(url)
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+        return
+    path = Path(parsed.database)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # opening it says what is wrong
+        path.touch(mode=0o600)
+    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        # Of an earlier release, it may be anybody's to read; of another user, it stays as it is.
+        with suppress(FileNotFoundError, PermissionError):
+            each.chmod(0o600)
 
 
 def _wait_for_others(conn: Connection) -> None:

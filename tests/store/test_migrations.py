@@ -35,6 +35,19 @@ def test_migrated_tables_equal_the_tables_of_the_code(store):
         assert current_revision(conn) == newest_revision()
 
 
+def test_sqlite_files_are_for_their_owner_alone(tmp_path):
+    path = tmp_path / "paceline.db"
+    path.touch(mode=0o644)  # as an earlier release made it
+    url = f"sqlite:///{path}"
+    migrate(url)
+    store = Store(url)
+    with store.read() as conn:
+        assert current_revision(conn) == newest_revision()
+        found = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+    store.close()
+    assert found == dict.fromkeys(("paceline.db", "paceline.db-wal", "paceline.db-shm"), 0o600)
+
+
 def test_revision_without_alembic_equals_that_of_alembic(store):
     assert newest_revision() == ScriptDirectory.from_config(alembic_config()).get_current_head()
     with store.read() as conn:

@@ -243,7 +243,7 @@ async def show_snapshot(token: str, request: Request, service: ServiceDep) -> Re
     """The snapshot of a link, for a browser."""
     try:
         page = await _admitted_page(token, request, service)
-    except (ShareLinkNotFound, Unauthorised) as error:
+    except (Forbidden, ShareLinkNotFound, Unauthorised) as error:
         return HTMLResponse(_refusal(error), error.status, headers=SNAPSHOT_HEADERS)
     return HTMLResponse(page, headers=SNAPSHOT_HEADERS)
 
@@ -254,14 +254,15 @@ async def _admitted_page(token: str, request: Request, service: Service) -> byte
     A good link is never delayed: many people may share one address.
     """
     audience = service.share_audience
-    project = None
+    caller = None
     if audience == "signed-in":
-        project = (await service.auth.caller(request.scope)).project
+        caller = await service.auth.caller(request.scope)
+        caller.check("read")  # an ingest token lies on every worker
     try:
         if audience == "off":
             raise ShareLinkNotFound
         link, page = await run_in_threadpool(_read_page, service, token)
-        if project not in (None, link.project):
+        if caller is not None and link.project != caller.project:
             raise ShareLinkNotFound
     except ShareLinkNotFound:
         address = client_address(request.scope)
@@ -290,6 +291,9 @@ def _refusal(error: PacelineError) -> str:
     if isinstance(error, Unauthorised):
         title = "Sign in first"
         text = "This link opens for people who are signed in. Sign in, then open it again."
+    elif isinstance(error, Forbidden):
+        title = "Not with this token"
+        text = "This link opens with a token that may read. Sign in with one, then open it again."
     else:
         title = "Nothing is shared here"
         text = "This link has expired, was revoked, or is not complete. Ask for a new one."

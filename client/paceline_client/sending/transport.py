@@ -17,6 +17,7 @@ TIMEOUT_S = 10.0
 LAST_TIMEOUT_S = 0.3  # once the recorder is closed
 MAX_IDLE_S = 3.0  # the server closes idle connections after 5 s
 MAX_ANSWER_BYTES = 1 << 20
+MAX_SHOWN_CHARS = 1000
 
 
 class Unreachable(Exception):
@@ -72,7 +73,7 @@ class Answer:
         """The server's error text, or the start of the body."""
         fields = self.json()
         words = fields.get("detail") or fields.get("title") or self.body[:200].decode("latin-1")
-        return f"{self.status}: {words}"
+        return f"{self.status}: {_shown(words)}"
 
     def json(self) -> Mapping[str, Any]:
         """The body as a JSON object; empty if it is not one."""
@@ -174,7 +175,7 @@ class Transport:
             return self._answer(connection.getresponse(), began_s)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
-            raise Unreachable(f"{type(error).__name__}: {error}") from error
+            raise Unreachable(f"{type(error).__name__}: {_shown(error)}") from error
 
     def abort(self) -> None:
         """Cancel a request in flight, from another thread; later ones get a short timeout."""
@@ -223,6 +224,11 @@ class Transport:
         retry_after_s = _seconds(response.getheader("Retry-After"))
         took_s = self._used_s - began_s
         return Answer(response.status, retry_after_s, body, response.getheader("Date"), took_s)
+
+
+def _shown(text: object) -> str:
+    """Text that a server may have sent: on one line, without what moves a terminal's cursor."""
+    return "".join(char if char.isprintable() else "?" for char in str(text)[:MAX_SHOWN_CHARS])
 
 
 def job_path(job: str, tail: str = "") -> str:

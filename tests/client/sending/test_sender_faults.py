@@ -137,6 +137,15 @@ def test_endless_answer_is_abandoned(answer):
         transport.close()
 
 
+def test_what_a_server_sends_cannot_move_the_cursor_of_a_terminal():
+    assert Answer(400, 0.0, b'{"detail": "a\\u001b[2Jb\\nc"}').detail == "400: a?[2Jb?c"
+    with hostile_server((b"\x1b[2Jnonsense\r\n", b"x")) as server:
+        transport = Transport(server.url, TOKEN, timeout_s=5.0)
+        with pytest.raises(Unreachable, match=r"\?\[2Jnonsense"):
+            transport.request("GET", "/", b"", "text/plain")
+        transport.close()
+
+
 def test_close_does_not_wait_for_a_frozen_server(monkeypatch):
     patient = partial(Transport, timeout_s=600.0)
     monkeypatch.setattr("paceline_client.startup.Transport", patient)
