@@ -17,6 +17,7 @@ import structlog
 from app import formatting
 from app.alerts.readings.facts import MissingDataFacts
 from app.consumer.context import ConsumerContext
+from app.consumer.listening import ListeningClock
 from app.consumer.recent_results import RecentResults
 from app.diagnosis import job_history
 from app.diagnosis.job_history import History
@@ -183,10 +184,10 @@ class LoadedRun:
         return assembler.longest_span_s is None and assembler.closed_through == NO_STEP
 
     def add(
-        self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float
+        self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float, heard_s: float
     ) -> AddedBatch:
-        """Add a batch and count its operations."""
-        added = self.assembler.add(batch, now_s, batch_digest(body))
+        """Add a batch and count its operations; `heard_s` is by the `ListeningClock`."""
+        added = self.assembler.add(batch, heard_s, batch_digest(body))
         # A rank that does not exist must not count as silent later.
         if added.verdict != "stranger" and not batch.is_alone:
             self.rank_watch.note_batch(batch.rank, now_s, unix_s)
@@ -206,8 +207,8 @@ def batch_digest(body: bytes | bytearray) -> int:
     return ~(int.from_bytes(digest[:8]) >> (64 - _DIGEST_BITS))
 
 
-def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedRun:
-    """The run as the store has it.
+def load_run(conn: Connection, context: ConsumerContext, key: RunKey, heard_s: float) -> LoadedRun:
+    """The run as the store has it; `heard_s` is by the `ListeningClock`.
 
     Raises:
         JobNotFound: no such run registered.
@@ -228,7 +229,7 @@ def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedR
         ),
         hosts=hosts.load(conn, *key),
         placements=hosts.placements(conn, *key),
-        now_s=now_s,
+        now_s=heard_s,
     )
     known = (cursor.rank for cursor in assembler.tracker.cursors if not cursor.is_alone)
     activity = runs.activity(conn, *key)
@@ -332,6 +333,8 @@ class RunCache:
         self._context = context
         self._shard = shard
         self._since_s = context.monotonic()
+        self.clock = ListeningClock(context.monotonic)
+        self._newest_at_tick: str | None = None
         self._runs: dict[RunKey, LoadedRun] = {}
         self._to_reload: set[RunKey] = set()
         self._unreadable: set[RunKey] = set()
@@ -381,9 +384,27 @@ class RunCache:
             self._to_reload.discard(key)
         return self._runs[key]
 
-    def due(self, now_s: float) -> list[RunKey]:
+    def listen(self) -> None:
+        """Let time pass for the jobs, unless batches from before the last call still wait."""
+        queue, before = self._context.queue, self._newest_at_tick
+        if all(run.assembler.next_deadline_s() is None for run in self._runs.values()):
+            self._newest_at_tick = None  # nothing is waited for
+            self.clock.advance(is_caught_up=True)
+            return
+        oldest = queue.oldest(self._shard, besides=self.stuck_entries)
+        self._newest_at_tick = queue.newest(self._shard)
+        is_caught_up = oldest is None or (
+            before is not None and entry_order(oldest) > entry_order(before)
+        )
+        self.clock.advance(is_caught_up=is_caught_up)
+
+    def due(self) -> list[RunKey]:
         """Runs with a step past its deadline, or with an open window to announce."""
-        return [key for key, run in self._runs.items() if _is_due(run.assembler, now_s)]
+        return [
+            key
+            for key, run in self._runs.items()
+            if _is_due(run.assembler, self.clock.now_s(key[0]))
+        ]
 
     def evict(self, job_id: str) -> None:
         """Drop a job after an error: its memory may be wrong. The next tick loads it again."""
@@ -443,7 +464,7 @@ class RunCache:
         try:
             with self._context.store.read() as conn:
                 with_longer_limit(conn)
-                return load_run(conn, self._context, key)
+                return load_run(conn, self._context, key, self.clock.now_s(key[0]))
         except PacelineError:
             raise
         except Exception as error:

@@ -81,9 +81,13 @@ class ShardWork:
         if known := [each.entry_id for each in entries if each.entry_id in self._committed]:
             self._context.queue.done(self._shard, known)  # the acknowledgement was lost
         new = [each for each in entries if each.entry_id not in self._committed]
-        for part in split_by_memory([each for each in new if not self._poison.is_suspect(each)]):
+        suspects = [each for each in new if self._poison.is_suspect(each)]
+        parts = list(split_by_memory([each for each in new if not self._poison.is_suspect(each)]))
+        # What is missing while some is being taken may be in the rest.
+        self._runs.clock.advance(is_caught_up=not more_waits and len(parts) + len(suspects) < 2)
+        for part in parts:
             self._take_together(part)
-        for entry in filter(self._poison.is_suspect, new):
+        for entry in suspects:
             self._take_suspect(entry)
 
     def tick(self) -> None:
@@ -98,16 +102,16 @@ class ShardWork:
         self._committer.run_turns(
             {each: partial(self._apply_rules, each) for each in affected.jobs}
         )
-        now_s = self._context.monotonic()
+        self._runs.listen()
         due: dict[str, list[RunKey]] = defaultdict(list)
-        for key in self._runs.due(now_s):
+        for key in self._runs.due():
             due[key[0]].append(key)
         over: dict[str, list[stored_runs.EndedRun]] = defaultdict(list)
         for ended in self._ended_runs.ready():
             over[ended.job_id].append(ended)
         self._committer.run_turns(
             {
-                job_id: partial(self._tick, now_s, due[job_id], over[job_id])
+                job_id: partial(self._tick, due[job_id], over[job_id])
                 for job_id in [*due, *(over.keys() - due.keys())]
             }
         )
@@ -123,6 +127,7 @@ class ShardWork:
             )
         self._runs.evict_stalled(self._alerts.is_pending_by_clock)
         self._alerts.evict_all_but(self._runs.jobs)
+        self._runs.clock.forget_all_but(self._runs.jobs)
 
     def _load(self, keys: Iterable[RunKey]) -> None:
         for key in keys:
@@ -146,7 +151,8 @@ class ShardWork:
             turn.alerts += self._alerts.load(turn.job_id)
         for each in list(turn.runs.values()):
             settle = self._assembler(each).settle
-            changes = settle(self._context.monotonic(), tells_open=not self._more_waits)
+            heard_s = self._runs.clock.now_s(turn.job_id)
+            changes = settle(heard_s, tells_open=not self._more_waits)
             self._observe(turn, each, changes)
 
     def _add(self, turn: Turn, entry: Entry) -> None:
@@ -162,7 +168,8 @@ class ShardWork:
             turn.letters.append(dead_letter(entry, str(error), self._context.unix_time()))
             return
         each = turn.of(run)
-        added = run.add(batch, plain, self._context.monotonic(), self._context.unix_time())
+        now_s, heard_s = self._context.monotonic(), self._runs.clock.now_s(entry.job_id)
+        added = run.add(batch, plain, now_s, self._context.unix_time(), heard_s)
         if added.verdict != "new":
             return
         each.taken.append(SpooledBatch(entry.body, added.dropped))
@@ -192,9 +199,8 @@ class ShardWork:
         turn = Turn(entry.job_id, letters=[letter], entry_ids=[entry.entry_id])
         self._committer.run_isolated(entry.job_id, partial(self._committer.commit, [turn]))
 
-    def _tick(
-        self, now_s: float, due: list[RunKey], over: list[stored_runs.EndedRun], turn: Turn
-    ) -> None:
+    def _tick(self, due: list[RunKey], over: list[stored_runs.EndedRun], turn: Turn) -> None:
+        now_s = self._runs.clock.now_s(turn.job_id)
         for key in due:
             each = turn.of(self._runs.get(key))
             self._observe(turn, each, self._assembler(each).settle(now_s))

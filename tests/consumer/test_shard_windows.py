@@ -192,6 +192,24 @@ def test_step_without_one_rank_is_analysed_and_names_the_rank(twin):
     assert None not in result["per_step"]["worker_slowdown"][0][0]
 
 
+def test_nothing_is_missing_while_batches_wait(twin):
+    twin.register("job", SIZES)
+    shard = twin.shard_work()
+    twin.push("job", HEALTHY, 0)
+    late, *others = step_batches(HEALTHY, 1)
+    twin.append("job", *others, late)
+    *first, last = twin.entries()
+    shard.take(first, more_waits=True)
+    for _ in range(3):  # each turn of an overloaded consumer takes longer than a step is waited for
+        twin.pass_time(2 * DEADLINE_S)
+        shard.tick()
+        shard.take([], more_waits=True)
+    assert (saved(twin)["steps"], saved(twin)["imputed"]) == ([0], None)
+    shard.take([last])
+    shard.tick()
+    assert (saved(twin)["steps"], saved(twin)["imputed"]) == ([0, 1], None)
+
+
 def test_late_data_takes_the_place_of_what_was_imputed(twin):
     twin.register("job", SIZES)
     consumer = twin.consumer()
