@@ -137,3 +137,19 @@ def with_columns(base: Window, **columns: np.ndarray) -> Window:
 def rows_of(base: Window, rows: np.ndarray) -> Window:
     """The window with only these rows of its trace, in this order."""
     return dataclasses.replace(base, trace=base.trace.select(rows))
+
+
+def there_and_back() -> list[Row]:
+    """One micro-batch there and back again over two stages."""
+    return [
+        Row("forward-compute", 0, 1),
+        Row("forward-send", 1, 1),
+        Row("forward-recv", 0, 2, stage=1),
+        Row("forward-compute", 2, 1, stage=1),
+        Row("backward-compute", 3, 2, stage=1),
+        Row("backward-send", 5, 1, stage=1),
+        Row("backward-recv", 3, 3),
+        Row("backward-compute", 6, 2),
+        Row("optimizer", 8, 1),
+        Row("optimizer", 6, 1, stage=1),
+    ]

@@ -10,6 +10,7 @@ from app.alerts.wording import (
     finding_sentence,
     resolved_cost_sentence,
 )
+from tests.alerts import notices
 from tests.alerts.alert_factories import fresh, rule
 
 BLAME = Blame(
@@ -23,15 +24,8 @@ BLAME = Blame(
     fact="dp 3, stage 1 on host-017 is 1.6x slower than its peers",
 )
 FACT = "dp 3, stage 1 on host-017 is 1.6\u00d7 slower than its peers"
-DETAIL = Detail(
-    on="slowdown",
-    value=1.42,
-    slowdown=1.42,
-    gpu_time_wasted=0.29,
-    gpu_hours_lost_per_hour=18.6,
-    num_gpus=64,
-    since_step=1204,
-    blame=BLAME,
+DETAIL = replace(
+    notices.DETAIL, gpu_time_wasted=0.29, gpu_hours_lost_per_hour=18.6, window_id=None, blame=BLAME
 )
 
 

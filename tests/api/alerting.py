@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.alerts.alert import AlertState, Detail
+from app.alerts.alert import AlertState
 from app.alerts.notice import Message
 from app.store import shards
 from app.store.alerting import alerts, outbox, receivers
@@ -11,16 +11,7 @@ from tests.api.server import NOW_S, Api
 from tests.store import factories
 
 SECRET = "whsec_" + "c2VjcmV0" * 4
-SLOW = Detail(
-    on="slowdown",
-    value=1.42,
-    slowdown=1.42,
-    gpu_time_wasted=0.3,
-    gpu_hours_lost_per_hour=2.4,
-    num_gpus=8,
-    since_step=1204,
-    window_id="1-16",
-)
+SLOW = factories.SLOW
 
 
 def fire(

@@ -3,12 +3,13 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from app.alerts.alert import AlertState, Detail
+from app.alerts.alert import AlertState
 from app.store import runs, tokens
 from app.store.alerting import alerts, notifications
 from app.store.database import Store
@@ -18,16 +19,7 @@ from tests.browser.paceline import Paceline, running
 from tests.secret_keys import KEY, KEYS
 from tests.store import factories
 
-SLOW = Detail(
-    on="slowdown",
-    value=1.42,
-    slowdown=1.42,
-    gpu_time_wasted=0.3,
-    gpu_hours_lost_per_hour=19.2,
-    num_gpus=64,
-    since_step=1204,
-    window_id="1-16",
-)
+SLOW = replace(factories.SLOW, gpu_hours_lost_per_hour=19.2, num_gpus=64)
 _SCOPES = ("ingest", "read", "write", "admin")
 
 

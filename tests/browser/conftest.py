@@ -150,3 +150,16 @@ def keep():
         page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
 
     return keep_one
+
+
+@pytest.fixture
+def open_job(stocked, open_page):
+    """A function that opens the slow worker's page, drawn, with a query."""
+
+    def open_one(query="", **look):
+        watched = open_page(stocked.link(f"/jobs/slow-worker{query}"), **look)
+        watched.page.locator(".panels .main-svg").first.wait_for()
+        watched.settle()
+        return watched.page
+
+    return open_one

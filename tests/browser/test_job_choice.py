@@ -13,19 +13,6 @@ STEPS = "Step time and worst workers"
 _LEFT_PX, _RIGHT_PX = 148, 8
 
 
-@pytest.fixture
-def open_job(stocked, open_page):
-    """A function that opens the slow worker's page, drawn, with a query."""
-
-    def open_one(query="", **look):
-        watched = open_page(stocked.link(f"/jobs/{JOB}{query}"), **look)
-        watched.page.locator(".panels .main-svg").first.wait_for()
-        watched.settle()
-        return watched.page
-
-    return open_one
-
-
 def result(stocked, window, **query):
     return stocked.get(f"/jobs/{JOB}/windows/{window}", **query)
 

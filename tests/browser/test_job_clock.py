@@ -12,19 +12,6 @@ STEPS = "Step time and worst workers"
 _CLOCK = re.compile(r"\d\d:\d\d(:\d\d)?$")
 
 
-@pytest.fixture
-def open_job(stocked, open_page):
-    """A function that opens the slow worker's page, drawn, with a query."""
-
-    def open_one(query="", **look):
-        watched = open_page(stocked.link(f"/jobs/{JOB}{query}"), **look)
-        watched.page.locator(".panels .main-svg").first.wait_for()
-        watched.settle()
-        return watched.page
-
-    return open_one
-
-
 def leading(stocked):
     return stocked.get(f"/jobs/{JOB}/windows/latest")["findings"][0]
 

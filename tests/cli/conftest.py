@@ -1,9 +1,11 @@
-"""A migrated store for commands that work on one."""
+"""A migrated store, and a trace, for commands that work on one."""
 
 import shutil
 
 import pytest
+from typer.testing import CliRunner
 
+from app.cli import app
 from app.store.database import Store
 from app.store.migrations import migrate
 
@@ -29,3 +31,14 @@ def store(store_url):
     store = Store(store_url)
     yield store
     store.close()
+
+
+@pytest.fixture(scope="session")
+def trace(tmp_path_factory):
+    """Three steps of 2 x 2 workers; dp rank 1, stage 0 is slow."""
+    path = tmp_path_factory.mktemp("trace") / "trace-made.parquet"
+    sizes = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "3")
+    fault = ("--fault", "slow-worker:dp=1,stage=0,factor=2.5")
+    result = CliRunner().invoke(app, ["simulate", *sizes, *fault, "--out", str(path)])
+    assert result.exit_code == 0, result.stderr
+    return path

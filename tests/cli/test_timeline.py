@@ -14,17 +14,6 @@ def paceline(*arguments, **environment):
     return CliRunner().invoke(app, [str(each) for each in arguments], env=environment)
 
 
-@pytest.fixture(scope="module")
-def trace(tmp_path_factory):
-    """Three steps of 2 x 2 workers; dp rank 1, stage 0 is slow."""
-    path = tmp_path_factory.mktemp("trace") / "trace-made.parquet"
-    sizes = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "3")
-    fault = ("--fault", "slow-worker:dp=1,stage=0,factor=2.5")
-    result = paceline("simulate", *sizes, *fault, "--out", path)
-    assert result.exit_code == 0, result.stderr
-    return path
-
-
 def read_timeline(path):
     return read(iter([path.read_bytes()]))
 

@@ -41,11 +41,6 @@ def test_worker_with_time_to_spare_is_dropped_beside_one_that_all_wait_for():
     assert left.culprits == (Culprit(0, 0, "host-000"),)
     assert workers_of(left) == [(0, 0)]
     assert "dp 2" not in left.wording(CostFigures(None, None, None))
-
-
-def test_dropped_culprit_is_in_no_finding():
-    costs = OperationCosts(stage_factors=(4.0, 1.0, 1.0, 1.0))
-    faults = SlowWorkerFault(0, 0, 1.5), SlowWorkerFault(2, 3, 1.15)
     window = window_of(made(*faults, costs=costs, microbatches=16))
     [found] = [each for each in findings_of(diagnosed(window)) if each.cause == "slow-worker"]
     assert found.culprits == (Culprit(0, 0, "host-000"),)

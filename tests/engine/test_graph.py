@@ -7,7 +7,7 @@ from app.engine.grid import lay_out
 from app.engine.template import Template
 from app.errors import InvalidTrace
 from app.trace.window import Window
-from tests.window_factory import Row, in_row, replicas, window
+from tests.window_factory import Row, in_row, replicas, there_and_back, window
 
 
 class Named:
@@ -34,22 +34,6 @@ class Named:
             for unit in range(graph.meets.size)
         )
         return {frozenset(map(self.name, unit)) for unit in units if len(unit) > 1}
-
-
-def two_stages() -> list[Row]:
-    """One micro-batch there and back again over two stages."""
-    return [
-        Row("forward-compute", 0, 1),
-        Row("forward-send", 1, 1),
-        Row("forward-recv", 0, 2, stage=1),
-        Row("forward-compute", 2, 1, stage=1),
-        Row("backward-compute", 3, 2, stage=1),
-        Row("backward-send", 5, 1, stage=1),
-        Row("backward-recv", 3, 3),
-        Row("backward-compute", 6, 2),
-        Row("optimizer", 8, 1),
-        Row("optimizer", 6, 1, stage=1),
-    ]
 
 
 def end_of_step(*extra: str, stage: int = 0) -> list[Row]:
@@ -87,7 +71,7 @@ def test_sends_and_recvs_of_a_direction_are_a_stream_even_without_computes(optyp
 
 
 def test_a_micro_batch_is_received_computed_and_sent_on():
-    named = Named(window(two_stages(), pp_size=2))
+    named = Named(window(there_and_back(), pp_size=2))
     assert named.waits_for("forward-send 0@0") == {"forward-compute 0@0"}
     assert named.waits_for("forward-recv 0@1") == set()
     assert named.waits_for("forward-compute 0@1") == {"forward-recv 0@1"}
@@ -173,13 +157,13 @@ def test_interleaved_chunks_wrap_around_the_stages_but_not_beyond_the_model(with
 
 
 def test_a_stage_with_one_chunk_may_omit_the_chunk():
-    unnamed = [row.on(mc=-1) for row in two_stages()]
+    unnamed = [row.on(mc=-1) for row in there_and_back()]
     named = Named(window(unnamed, pp_size=2))
-    assert named.groups == Named(window(two_stages(), pp_size=2)).groups
+    assert named.groups == Named(window(there_and_back(), pp_size=2)).groups
 
 
 def test_with_several_chunks_a_compute_without_chunk_is_refused():
-    unnamed = [row.on(mc=-1) for row in two_stages()]
+    unnamed = [row.on(mc=-1) for row in there_and_back()]
     with pytest.raises(InvalidTrace, match="forward-compute 0 on stage 0 names no model chunk"):
         Named(window(unnamed, pp_size=2, vpp_size=2))
 
@@ -199,7 +183,7 @@ def test_the_first_backward_send_and_recv_wait_for_the_second_last_compute_befor
 
 
 def test_a_first_backward_after_one_compute_waits_for_no_compute():
-    assert Named(window(two_stages(), pp_size=2)).waits_for("backward-recv 0@0") == set()
+    assert Named(window(there_and_back(), pp_size=2)).waits_for("backward-recv 0@0") == set()
 
 
 def test_a_chunk_runs_after_its_last_gather():
@@ -319,7 +303,7 @@ def test_first_and_last_stage_share_the_embedding_and_all_stages_the_clip():
 
 
 def test_every_operation_comes_after_its_predecessors():
-    graph = Named(window(two_stages(), pp_size=2)).graph
+    graph = Named(window(there_and_back(), pp_size=2)).graph
     unit_of = {}
     for unit in range(graph.meets.size):
         for op in graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]]:
@@ -335,7 +319,7 @@ def test_a_cycle_of_operations_is_named():
     swapped = {"forward-compute": 6.0, "forward-send": 7.0, "backward-recv": 0.0}
     rows = [
         row.on(start_s=swapped.get(row.optype, 1.0)) if row.stage == 0 else row
-        for row in two_stages()
+        for row in there_and_back()
     ]
     with pytest.raises(InvalidTrace, match="in a circle") as refused:
         Named(window(rows, pp_size=2))
@@ -344,6 +328,6 @@ def test_a_cycle_of_operations_is_named():
 
 
 def test_a_send_without_its_recv_is_refused():
-    rows = [row for row in two_stages() if row.optype != "forward-recv"]
+    rows = [row for row in there_and_back() if row.optype != "forward-recv"]
     with pytest.raises(InvalidTrace, match="1 forward-send for stage 1, which has 0 forward-recv"):
         Named(window(rows, pp_size=2))

@@ -9,7 +9,7 @@ from app.trace.ops import parse_op_types
 from app.trace.window import Window
 from tests.reference import figures
 from tests.result_comparison import agree
-from tests.window_factory import Row, in_row, replicas, window
+from tests.window_factory import Row, in_row, replicas, there_and_back, window
 
 EXPERTS = parse_op_types(
     [{"name": "dispatch", "kind": "collective", "axis": "ep", "stream": "compute"}]
@@ -195,16 +195,7 @@ def test_a_step_with_different_replicas_is_refused():
 
 def test_a_step_with_an_invalid_order_is_refused_alone():
     # In step 0 the clock was set back: by its record, stage 0 went backward before it went forward.
-    good = [
-        Row("forward-compute", 0, 1),
-        Row("forward-send", 1, 1),
-        Row("forward-recv", 0, 2, stage=1),
-        Row("forward-compute", 2, 1, stage=1),
-        Row("backward-compute", 3, 2, stage=1),
-        Row("backward-send", 5, 1, stage=1),
-        Row("backward-recv", 3, 3),
-        Row("backward-compute", 6, 2),
-    ]
+    good = [row for row in there_and_back() if row.optype != "optimizer"]
     swapped = {"forward-compute": 6.0, "forward-send": 7.0, "backward-recv": 0.0}
     bad = [row.on(start_s=swapped.get(row.optype, 1.0)) if row.stage == 0 else row for row in good]
     rows = [*bad, *(row.on(step=step) for step in (1, 2) for row in good)]

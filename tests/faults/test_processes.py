@@ -58,12 +58,12 @@ def test_row_01_consumers_of_one_host_take_no_shard_from_each_other(stack, name)
 
 
 def shares_and_moves(stack):
-    store, now_s = Store(stack.store_url), time.time()
+    store = Store(stack.store_url)
     with store.read() as conn:
-        lines = service_watches.consumer_lines(conn, now_s=now_s)
-        moves, _ = shards.moves(conn, now_s=now_s)
+        lines = service_watches.consumer_lines(conn, now_s=time.time())
+        moves, _ = shards.moves(conn, now_s=0.0)
     store.close()
-    return [len(line.shards) for line in lines if line.is_alive], moves
+    return [len(each.shards) for each in lines if each.is_alive], moves
 
 
 def test_row_02_consumer_frozen_beyond_its_lease_commits_nothing(stack, name):

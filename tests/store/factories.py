@@ -17,6 +17,16 @@ from app.store.windows import WindowRecord
 from app.trace import ops
 from app.trace.job import Parallelism
 
+SLOW = Detail(
+    on="slowdown",
+    value=1.42,
+    slowdown=1.42,
+    gpu_time_wasted=0.3,
+    gpu_hours_lost_per_hour=2.4,
+    num_gpus=8,
+    since_step=1204,
+    window_id="1-16",
+)
 OWN = ops.parse_op_types(
     [
         {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"},

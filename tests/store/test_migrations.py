@@ -38,11 +38,9 @@ def test_migrated_tables_equal_the_tables_of_the_code(store):
 def test_sqlite_files_are_for_their_owner_alone(tmp_path):
     path = tmp_path / "paceline.db"
     path.touch(mode=0o644)  # as an earlier release made it
-    url = f"sqlite:///{path}"
-    migrate(url)
+    migrate(url := f"sqlite:///{path}")
     store = Store(url)
-    with store.read() as conn:
-        assert current_revision(conn) == newest_revision()
+    with store.read():
         found = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
     store.close()
     assert found == dict.fromkeys(("paceline.db", "paceline.db-wal", "paceline.db-shm"), 0o600)

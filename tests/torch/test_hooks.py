@@ -110,13 +110,18 @@ def events_of(recorder, module, script, **stage):
     return recorder.said
 
 
-def test_receive_begins_where_the_worker_waits_for_it(recorder, module):
-    def script(stage, module):
+def test_receive_begins_where_the_worker_waits_and_a_send_ends_at_the_next_work(recorder, module):
+    def receives(stage, module):
         works = module._batch_p2p(stage.get_fwd_recv_ops(3))
         stage.forward_one_chunk(2)
         module._wait_batch_p2p(works)
 
-    assert events_of(recorder, module, script) == [
+    def sends(stage, module):
+        works = module._batch_p2p(stage.get_bwd_send_ops(0))
+        stage.backward_one_chunk(1)
+        module._wait_batch_p2p(works)
+
+    assert events_of(recorder, module, receives) == [
         "posted forward-recv",
         "forward-compute 2/0 begins",
         "forward-compute 2/0 ends",
@@ -124,15 +129,8 @@ def test_receive_begins_where_the_worker_waits_for_it(recorder, module):
         "waited for forward-recv",
         "forward-recv 3/0 ends",
     ]
-
-
-def test_send_not_yet_waited_for_ends_at_the_next_computation(recorder, module):
-    def script(stage, module):
-        works = module._batch_p2p(stage.get_bwd_send_ops(0))
-        stage.backward_one_chunk(1)
-        module._wait_batch_p2p(works)
-
-    assert events_of(recorder, module, script) == [
+    recorder.said.clear()
+    assert events_of(recorder, module, sends) == [
         "backward-send 0/0 begins",
         "posted backward-send",
         "backward-send 0/0 ends",

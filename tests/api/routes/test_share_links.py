@@ -124,8 +124,7 @@ async def test_link_opens_only_for_who_is_signed_in_unless_the_operator_allows_m
         assert (await client.get(made["path"])).status_code == 404
     _, of_a_worker = job.token("ingest")
     async with job.client_with(of_a_worker) as client:
-        answer = await client.get(made["path"])
-        assert (answer.status_code, "Not with this token" in answer.text) == (403, True)
+        assert (await client.get(made["path"])).status_code == 403
     job.app.state.service = dataclasses.replace(service, share_audience="off")
     assert (await job.client.post(SHARES, json={})).status_code == 403
     assert (await job.client.get(made["path"])).status_code == 404

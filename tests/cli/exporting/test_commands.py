@@ -48,17 +48,6 @@ def export(*arguments, **environment):
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory):
-    """Three steps of 2 x 2 workers; dp rank 1, stage 0 is slow."""
-    path = tmp_path_factory.mktemp("trace") / "trace-made.parquet"
-    sizes = ("--dp", "2", "--pp", "2", "--microbatches", "4", "--steps", "3")
-    fault = ("--fault", "slow-worker:dp=1,stage=0,factor=2.5")
-    result = paceline("simulate", *sizes, *fault, "--out", path)
-    assert result.exit_code == 0, result.stderr
-    return path
-
-
-@pytest.fixture(scope="module")
 def result(trace):
     """The result of `paceline analyze` for the trace."""
     return json.loads(json.dumps(analysed(trace_files.read(trace), History())[1]))

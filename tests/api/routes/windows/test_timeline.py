@@ -3,20 +3,11 @@
 import pytest
 
 from app.api.routes.windows import timeline
-from tests.api import recorded
 from tests.engine.timeline.trace_reader import overlaps, read
 
 pytestmark = pytest.mark.anyio
 
 PATH = "/api/v1/jobs/llm-70b/windows"
-
-
-@pytest.fixture
-async def closed(api):
-    """An API with one closed window of steps 8 and 9 of 2 x 2 workers, and an open one."""
-    await api.register()
-    recorded.save(api, recorded.window(8), recorded.window(10, state="open"))
-    return api
 
 
 async def test_timeline_is_a_download(closed):

@@ -2,20 +2,10 @@
 
 import pytest
 
-from tests.api import recorded
-
 pytestmark = pytest.mark.anyio
 
 PATH = "/api/v1/jobs/llm-70b/windows"
 CHARTS = ("timeline", "path-parts", "waiting")
-
-
-@pytest.fixture
-async def closed(api):
-    """An API with one closed window of steps 8 and 9 of 2 x 2 workers, and an open one."""
-    await api.register()
-    recorded.save(api, recorded.window(8), recorded.window(10, state="open"))
-    return api
 
 
 async def test_step_has_its_time_and_key_operation(closed):
