@@ -17,7 +17,6 @@ import structlog
 from app import formatting
 from app.alerts.readings.facts import MissingDataFacts
 from app.consumer.context import ConsumerContext
-from app.consumer.listening import ListeningClock
 from app.consumer.recent_results import RecentResults
 from app.diagnosis import job_history
 from app.diagnosis.job_history import History
@@ -184,10 +183,10 @@ class LoadedRun:
         return assembler.longest_span_s is None and assembler.closed_through == NO_STEP
 
     def add(
-        self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float, heard_s: float
+        self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float
     ) -> AddedBatch:
-        """Add a batch and count its operations; `heard_s` is by the `ListeningClock`."""
-        added = self.assembler.add(batch, heard_s, batch_digest(body))
+        """Add a batch and count its operations."""
+        added = self.assembler.add(batch, now_s, batch_digest(body))
         # A rank that does not exist must not count as silent later.
         if added.verdict != "stranger" and not batch.is_alone:
             self.rank_watch.note_batch(batch.rank, now_s, unix_s)
@@ -207,8 +206,8 @@ def batch_digest(body: bytes | bytearray) -> int:
     return ~(int.from_bytes(digest[:8]) >> (64 - _DIGEST_BITS))
 
 
-def load_run(conn: Connection, context: ConsumerContext, key: RunKey, heard_s: float) -> LoadedRun:
-    """The run as the store has it; `heard_s` is by the `ListeningClock`.
+def load_run(conn: Connection, context: ConsumerContext, key: RunKey) -> LoadedRun:
+    """The run as the store has it.
 
     Raises:
         JobNotFound: no such run registered.
@@ -229,7 +228,7 @@ def load_run(conn: Connection, context: ConsumerContext, key: RunKey, heard_s: f
         ),
         hosts=hosts.load(conn, *key),
         placements=hosts.placements(conn, *key),
-        now_s=heard_s,
+        now_s=now_s,
     )
     known = (cursor.rank for cursor in assembler.tracker.cursors if not cursor.is_alone)
     activity = runs.activity(conn, *key)
@@ -333,8 +332,9 @@ class RunCache:
         self._context = context
         self._shard = shard
         self._since_s = context.monotonic()
-        self.clock = ListeningClock(context.monotonic)
-        self._newest_at_tick: str | None = None
+        # All batches that came before this time are taken: by then one that lacks is missing.
+        self.heard_s = context.monotonic()
+        self._looked_s, self._newest_then = self.heard_s, "0-0"
         self._runs: dict[RunKey, LoadedRun] = {}
         self._to_reload: set[RunKey] = set()
         self._unreadable: set[RunKey] = set()
@@ -385,26 +385,22 @@ class RunCache:
         return self._runs[key]
 
     def listen(self) -> None:
-        """Let time pass for the jobs, unless batches from before the last call still wait."""
-        queue, before = self._context.queue, self._newest_at_tick
+        """Note up to when all is taken: to now, or to the last look, or no further than before."""
         if all(run.assembler.next_deadline_s() is None for run in self._runs.values()):
-            self._newest_at_tick = None  # nothing is waited for
-            self.clock.advance(is_caught_up=True)
+            self.heard_s = self._context.monotonic()  # nothing is waited for
             return
+        queue, looked_s, newest_then = self._context.queue, self._looked_s, self._newest_then
+        self._looked_s = self._context.monotonic()
+        self._newest_then = queue.newest(self._shard)
         oldest = queue.oldest(self._shard, besides=self.stuck_entries)
-        self._newest_at_tick = queue.newest(self._shard)
-        is_caught_up = oldest is None or (
-            before is not None and entry_order(oldest) > entry_order(before)
-        )
-        self.clock.advance(is_caught_up=is_caught_up)
+        if oldest is None:
+            self.heard_s = self._looked_s
+        elif entry_order(oldest) > entry_order(newest_then):
+            self.heard_s = max(self.heard_s, looked_s)
 
     def due(self) -> list[RunKey]:
         """Runs with a step past its deadline, or with an open window to announce."""
-        return [
-            key
-            for key, run in self._runs.items()
-            if _is_due(run.assembler, self.clock.now_s(key[0]))
-        ]
+        return [key for key, run in self._runs.items() if _is_due(run.assembler, self.heard_s)]
 
     def evict(self, job_id: str) -> None:
         """Drop a job after an error: its memory may be wrong. The next tick loads it again."""
@@ -464,7 +460,7 @@ class RunCache:
         try:
             with self._context.store.read() as conn:
                 with_longer_limit(conn)
-                return load_run(conn, self._context, key, self.clock.now_s(key[0]))
+                return load_run(conn, self._context, key)
         except PacelineError:
             raise
         except Exception as error:

@@ -81,13 +81,9 @@ class ShardWork:
         if known := [each.entry_id for each in entries if each.entry_id in self._committed]:
             self._context.queue.done(self._shard, known)  # the acknowledgement was lost
         new = [each for each in entries if each.entry_id not in self._committed]
-        suspects = [each for each in new if self._poison.is_suspect(each)]
-        parts = list(split_by_memory([each for each in new if not self._poison.is_suspect(each)]))
-        # What is missing while some is being taken may be in the rest.
-        self._runs.clock.advance(is_caught_up=not more_waits and len(parts) + len(suspects) < 2)
-        for part in parts:
+        for part in split_by_memory([each for each in new if not self._poison.is_suspect(each)]):
             self._take_together(part)
-        for entry in suspects:
+        for entry in filter(self._poison.is_suspect, new):
             self._take_suspect(entry)
 
     def tick(self) -> None:
@@ -127,7 +123,6 @@ class ShardWork:
             )
         self._runs.evict_stalled(self._alerts.is_pending_by_clock)
         self._alerts.evict_all_but(self._runs.jobs)
-        self._runs.clock.forget_all_but(self._runs.jobs)
 
     def _load(self, keys: Iterable[RunKey]) -> None:
         for key in keys:
@@ -151,8 +146,7 @@ class ShardWork:
             turn.alerts += self._alerts.load(turn.job_id)
         for each in list(turn.runs.values()):
             settle = self._assembler(each).settle
-            heard_s = self._runs.clock.now_s(turn.job_id)
-            changes = settle(heard_s, tells_open=not self._more_waits)
+            changes = settle(self._runs.heard_s, tells_open=not self._more_waits)
             self._observe(turn, each, changes)
 
     def _add(self, turn: Turn, entry: Entry) -> None:
@@ -168,8 +162,7 @@ class ShardWork:
             turn.letters.append(dead_letter(entry, str(error), self._context.unix_time()))
             return
         each = turn.of(run)
-        now_s, heard_s = self._context.monotonic(), self._runs.clock.now_s(entry.job_id)
-        added = run.add(batch, plain, now_s, self._context.unix_time(), heard_s)
+        added = run.add(batch, plain, self._context.monotonic(), self._context.unix_time())
         if added.verdict != "new":
             return
         each.taken.append(SpooledBatch(entry.body, added.dropped))
@@ -200,7 +193,7 @@ class ShardWork:
         self._committer.run_isolated(entry.job_id, partial(self._committer.commit, [turn]))
 
     def _tick(self, due: list[RunKey], over: list[stored_runs.EndedRun], turn: Turn) -> None:
-        now_s = self._runs.clock.now_s(turn.job_id)
+        now_s = self._runs.heard_s
         for key in due:
             each = turn.of(self._runs.get(key))
             self._observe(turn, each, self._assembler(each).settle(now_s))
