@@ -224,7 +224,7 @@ def _compile_all() -> None:
 
 def _compile_diagnosis() -> None:
     """Compile what the diagnosis has; the engine runs as plain Python, but for shared medians."""
-    functions = {id(each): each.py_func for each in KERNELS}
+    functions = {id(compiled): compiled.py_func for compiled in KERNELS}
     engine = [module for name, module in sys.modules.items() if name.startswith("app.engine.")]
     for module in engine:
         for name, value in list(vars(module).items()):

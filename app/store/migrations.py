@@ -16,6 +16,7 @@ from app.store.database import (
     parse_url,
     without_time_limits,
 )
+from app.store.disk.usage import sqlite_directory
 
 # Any number will do, as long as every Paceline uses the same.
 _ADVISORY_LOCK = 7_263_554_618
@@ -82,17 +83,17 @@ def alembic_config(conn: Connection | None = None) -> Config:
 
 def _make_private_file(url: str) -> None:
     """SQLite's file is for its owner alone, as are those that SQLite makes beside it, with time."""
-    parsed = parse_url(url)
-    if parsed.get_backend_name() != "sqlite" or not parsed.database:
+    database = parse_url(url).database
+    if sqlite_directory(url) is None or database is None:  # of another server, or in memory
         return
-    path = Path(parsed.database)
+    path = Path(database)
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # opening it says what is wrong
         path.touch(mode=0o600)
-    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+    for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         # Of an earlier release, it may be anybody's to read; of another user, it stays as it is.
         with suppress(FileNotFoundError, PermissionError):
-            each.chmod(0o600)
+            file.chmod(0o600)
 
 
 def _wait_for_others(conn: Connection) -> None:

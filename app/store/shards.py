@@ -48,7 +48,7 @@ def acquire(
     ).one_or_none()
     if taken is None:
         return None
-    # One more than it may move: somebody took it first.
+    # One more than it may move: its first owner took it from nobody.
     times_s = [*(taken.taken_s or ())[-(MAX_MOVES + 1) :], now_s]
     conn.execute(update(shards).where(shards.c.shard == shard).values(taken_s=times_s))
     return int(taken.fence)

@@ -63,7 +63,7 @@ def shares_and_moves(stack):
         lines = service_watches.consumer_lines(conn, now_s=time.time())
         moves, _ = shards.moves(conn, now_s=0.0)
     store.close()
-    return [len(each.shards) for each in lines if each.is_alive], moves
+    return [len(line.shards) for line in lines if line.is_alive], moves
 
 
 def test_row_02_consumer_frozen_beyond_its_lease_commits_nothing(stack, name):

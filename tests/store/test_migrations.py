@@ -41,7 +41,7 @@ def test_sqlite_files_are_for_their_owner_alone(tmp_path):
     migrate(url := f"sqlite:///{path}")
     store = Store(url)
     with store.read():
-        found = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+        found = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
     store.close()
     assert found == dict.fromkeys(("paceline.db", "paceline.db-wal", "paceline.db-shm"), 0o600)
 
