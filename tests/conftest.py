@@ -34,16 +34,24 @@ def _configure_uncached(configure=structlog.configure, **options):
 mock.patch.object(structlog, "configure", _configure_uncached).start()
 
 
+_PLAIN, _HANDLERS, _LEVEL = structlog.get_config(), list(logging.root.handlers), logging.root.level
+
+
 @pytest.fixture(autouse=True)
-def _logging_as_before():
-    """Commands that run in the tests' process set up logging for the whole process."""
-    before, handlers = structlog.get_config(), list(logging.root.handlers)
-    level = logging.root.level
+def _plain_logging():
+    """Commands in the tests' process set up logging for all of it, and so do a module's fixtures.
+
+    Their handlers write to a stream that is closed with the command.
+    """
+    _undo_set_up_logging()
     yield
-    if structlog.get_config() == before:
-        return
-    structlog.configure(**before)
-    logging.root.setLevel(level)
+    _undo_set_up_logging()
+
+
+def _undo_set_up_logging():
+    if structlog.get_config() != _PLAIN:
+        structlog.configure(**_PLAIN)
+        logging.root.setLevel(_LEVEL)
     for handler in list(logging.root.handlers):
-        if type(handler) is logging.StreamHandler and handler not in handlers:
+        if type(handler) is logging.StreamHandler and handler not in _HANDLERS:
             logging.root.removeHandler(handler)
