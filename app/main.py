@@ -114,7 +114,7 @@ def create_app(
         ),
         replays=replays,
         step_views=StepViewCache(replays),
-        thresholds=StateThresholds(settings.alert_slowdown, settings.silent_after_s),
+        thresholds=StateThresholds(settings.alert_slowdown),
         metrics=ApiMetrics(),
         status=_status(settings, connections, now_s, monotonic),
         loss_warnings=LossWarnings(

@@ -15,6 +15,8 @@ from app.trace.job import job_of, project_of
 
 # Standard Webhooks' advice, and less than any receiver refuses; a routing key still has room.
 MAX_MESSAGE_BYTES = 19_800
+# Of the pages: its chapters are named by cause, and by what rules on missing data are on.
+RUNBOOK_PATH = "/docs/on-call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class NoticeGroup:
     """The alerts of one rule on one job.
 
     `base_url` is the public address of the pages, None if not configured; `pictures` makes links to
-    charts, None without any.
+    charts, None without any. All of the job is processed up to `as_of_s`; messages about it have
+    waited for that since `held_since_s` (Unix times), None where they did not.
     """
 
     job_id: str
@@ -49,6 +52,8 @@ class NoticeGroup:
     rule: str
     base_url: str | None = None
     pictures: SignedPictureLinks | None = None
+    as_of_s: float | None = None
+    held_since_s: float | None = None
 
     @property
     def project(self) -> str:
@@ -73,11 +78,23 @@ class NoticeGroup:
         page = f"{self.base_url.rstrip('/')}/jobs/{quote(job_of(self.job_id), safe='')}"
         return page if window_id is None else f"{page}?window={window_id}"
 
+    def runbook_url(self, detail: Detail) -> str | None:
+        """What to check and do, in the documentation that the pages come with."""
+        if self.base_url is None:
+            return None
+        return f"{self.base_url.rstrip('/')}{builtin_runbook(detail)}"
+
     def image_url(self, window_id: str | None, now_s: float) -> str | None:
         """A picture of the window's workers, readable without a token."""
         if self.pictures is None or window_id is None:
             return None
         return self.pictures.heatmap(self.job_id, window_id, now_s)
+
+
+def builtin_runbook(detail: Detail) -> str:
+    """Path of what to check and do, in the documentation that the pages come with."""
+    cause = detail.on if detail.blame is None else detail.blame.cause
+    return f"{RUNBOOK_PATH}#{quote(cause or '', safe='')}"
 
 
 NoticeKind = Literal[
@@ -129,7 +146,8 @@ class Notice:
     `sub` is the cost per hour, the confidence, the assignee and the last note. `about` are the
     fingerprints of its news, listed or not; other listed alerts were notified before. A firing
     notice that `is_partly_resolved` has only resolved alerts for news. `began_s` is when an outage
-    of the service began that is over.
+    of the service began that is over. All of the job is processed up to `as_of_s`, None where that
+    is not known; the news waited for that since `held_since_s`, None where they did not.
     """
 
     notice_id: str
@@ -154,3 +172,10 @@ class Notice:
     group_labels: Mapping[str, str] = field(default_factory=dict)
     about: Sequence[str] = ()
     began_s: float | None = None
+    as_of_s: float | None = None
+    held_since_s: float | None = None
+
+    @property
+    def behind_s(self) -> float | None:
+        """Seconds from `as_of_s` until the notice."""
+        return None if self.as_of_s is None else max(0.0, self.at_s - self.as_of_s)

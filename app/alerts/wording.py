@@ -254,13 +254,37 @@ def response_sentence(assigned_to: str | None, note: str | None) -> str:
     return " ".join(known)
 
 
-def resolved_cost_sentence(was: Detail) -> str:
-    """What a resolved alert had cost when it was last notified."""
+def resolved_cost_sentence(was: Detail, lasted_s: float) -> str:
+    """How long a resolved alert lasted, and what it cost in all, by its last notification."""
     if was.on == "crashed":
         return ""
+    lasted = f"It lasted {formatting.short_duration(lasted_s)}"
     if was.on == "silent-worker":
-        return "What it had cost is not measured."
-    return _cost(was, "It had cost").strip()
+        return f"{lasted}. What it cost is not measured."
+    lost, num_gpus = was.gpu_hours_lost_per_hour, was.num_gpus
+    if lost is None or not num_gpus:
+        return f"{lasted}."
+    share, gpus = formatting.percent(lost / num_gpus), formatting.plural(num_gpus, "GPU")
+    in_all = formatting.rough_gpu_hours(lost * lasted_s / 3600)
+    return f"{lasted} and cost {in_all} in all, {share} of the time of {gpus}."
+
+
+def lasted_s(was: Detail, now: Detail, starts_at_s: float, ends_at_s: float) -> float:
+    """Seconds from the first step over the threshold to the first one under it.
+
+    Where their times are not known, from the alert's beginning to its end: Unix times.
+    """
+    began_s = starts_at_s if was.since_at_s is None else was.since_at_s
+    ended_s = ends_at_s if now.since_at_s is None or now.since_at_s <= began_s else now.since_at_s
+    return max(0.0, ended_s - began_s)
+
+
+def late_sentence(held_since_s: float | None, now_s: float) -> str:
+    """That a message waited until all was processed, since a Unix time; "" where it did not."""
+    if held_since_s is None:
+        return ""
+    since = formatting.utc_time(held_since_s, now_s)
+    return f"Told late: Paceline was behind from {since} to {formatting.utc_time(now_s, now_s)}."
 
 
 def _cost(detail: Detail, begins: str) -> str:

@@ -183,7 +183,7 @@ def _middleware(service: Service, limits: RequestLimits, files: FrontendFiles) -
         Middleware(RequestPace),
         Middleware(HeaderMiddleware),
         Middleware(OldSpellings),
-        Middleware(RequestLog, measured=service.metrics, nouns=nouns),
+        Middleware(RequestLog, measured=service.metrics, nouns=nouns, refused=service.refused_jobs),
         Middleware(ErrorMiddleware),
         Middleware(HostMiddleware, allowed=allowed),
         Middleware(StaticFiles, files=files),

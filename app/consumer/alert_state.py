@@ -12,12 +12,11 @@ from app.alerts.rule import Rule
 from app.alerts.rules.evaluation import AlertChange, JobAlerts, WindowPosition
 from app.consumer.context import ConsumerContext
 from app.consumer.run_cache import RunKey
-from app.ingest.queue import shard_of
 from app.store import jobs, runs, windows
 from app.store.alerting import alert_rules, alerts
 from app.store.database import Connection
 from app.store.windows import WindowSummary
-from app.trace.job import project_of
+from app.trace.job import project_of, shard_of
 
 _PAGE_SIZE = 500
 # How many of the newest windows are searched for one that rules have evaluated.

@@ -178,7 +178,8 @@ class RunTurn:
     taken: list[SpooledBatch] = field(default_factory=list)
     spooled_through: int = -1  # the last step in `taken`
     newest_step: int | None = None
-    received_s: float = 0.0  # Unix time of the newest batch in `taken`
+    received_s: float = 0.0  # of the newest batch in `taken`, by the clock of the queue
+    came_s: float = 0.0  # Unix time at which it had come
     is_closed: bool = False
     has_state: bool = False  # whether the assembler's state is saved
     has_history: bool = False  # whether a window has closed
@@ -276,9 +277,8 @@ def _save_run(conn: Connection, context: ConsumerContext, each: RunTurn) -> None
     stored_runs.save(conn, *run.key, run.counts)
     if each.newest_step is not None:
         job_id, epoch = run.key
-        now_s = context.unix_time()
         stored_runs.note_data(
-            conn, job_id, epoch=epoch, last_data_s=now_s, last_step=each.newest_step
+            conn, job_id, epoch=epoch, last_data_s=each.came_s, last_step=each.newest_step
         )
     if each.is_closed:
         stored_runs.mark_closed(conn, *run.key)

@@ -64,7 +64,8 @@ class NotifyContext:
     `default_rules` are for projects without rules of their own. `base_url` is the address of the
     pages in the consumer's own settings, None if not set: `pages_url` finds it then. `has_pictures`
     says whether receivers can fetch charts from there; `hook` is None without cordons. All timers
-    (due, lease, silence) are in `database_time`, which all processes share.
+    (due, lease, silence) are in `database_time`, which all processes share. Messages wait while one
+    of `num_shards` is behind that has their job.
     """
 
     store: Store
@@ -74,6 +75,7 @@ class NotifyContext:
     base_url: str | None = None
     has_pictures: bool = False
     hook: CordonHook | None = None
+    num_shards: int = 0
     database_time: Callable[[Connection], float] = now_s
     # Spreads retries over time; need not be secret.
     rng: random.Random = field(default_factory=random.Random)

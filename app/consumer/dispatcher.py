@@ -35,7 +35,7 @@ from app.consumer.group_snapshot import (
 )
 from app.consumer.outcome_notices import hand_over, write_outcomes
 from app.errors import LeaseLost, SecretsLocked, Unavailable
-from app.store import jobs, service_state
+from app.store import as_of, jobs, service_state
 from app.store.alerting import notifications, outbox, silences
 from app.store.alerting.notifications import AlertGroup, LastNotification
 from app.store.database import Connection
@@ -51,6 +51,8 @@ _PAUSE_AFTER_ERROR_S = 5.0
 # each); then another dispatcher may claim them.
 _CLAIM_S = 15.0
 _MAX_GROUPS = 4
+# How soon a group is looked at again whose job's data is not processed yet.
+_HELD_FOR_S = 2.0
 
 
 class Dispatcher:
@@ -141,6 +143,8 @@ class Dispatcher:
     def _plan_and_write(
         self, conn: Connection, group: AlertGroup, now_s: float
     ) -> "_DispatchResult":
+        processed = as_of.read(conn, num_shards=self._context.num_shards, now_s=now_s)
+        progress = processed.of(group.job_id)
         snapshot = read_snapshot(conn, self._context.default_rules, group, now_s)
         if snapshot.rule is None or (snapshot.rule.on != "fix-outcome" and not snapshot.alerts):
             # Its name may have been that of the rule on outcomes.
@@ -169,9 +173,11 @@ class Dispatcher:
             now_s=now_s,
             timing=self._timing(snapshot),
             refreshed_at_s=group.refreshed_at_s,
+            is_held=progress.is_behind,
         )
-        written = write_messages(conn, self._context, group, snapshot.receivers, plan.drafts, now_s)
-        num_late = notify_new_receivers(conn, self._context, group, snapshot, plan, now_s)
+        sending = Sending(conn, self._context, group, now_s, progress.at_s)
+        written = sending.write(snapshot.receivers, plan.drafts)
+        num_late = 0 if progress.is_behind else notify_new_receivers(sending, snapshot, plan)
         fired = newly_firing(plan, snapshot.notified)
         request = self._request(snapshot, group, plan, fired)
         save_notified(conn, group, snapshot, plan, written, () if request is None else fired)
@@ -179,9 +185,12 @@ class Dispatcher:
         notifications.release(
             conn,
             group,
-            next_at_s=notifications.limit_wait(plan.next_at_s, now_s=now_s),
+            next_at_s=now_s + _HELD_FOR_S
+            if progress.is_behind
+            else notifications.limit_wait(plan.next_at_s, now_s=now_s),
             last_at_s=last_at_s,
             refreshed_at_s=plan.refreshed_at_s,
+            held_since_s=(group.held_since_s or now_s) if progress.is_behind else None,
         )
         if request is not None and self._cordoner is not None:
             self._cordoner.note(conn, request, now_s)
@@ -247,28 +256,39 @@ class WrittenMessages:
         self.fingerprints.update(fingerprints)
 
 
-def write_messages(
-    conn: Connection,
-    context: NotifyContext,
-    group: AlertGroup,
-    receivers: Sequence[Receiver],
-    drafts: Sequence[Draft],
-    now_s: float,
-) -> WrittenMessages:
-    """Write the messages of these drafts to these receivers."""
-    written = WrittenMessages()
-    if not drafts:
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A group whose messages are written, in this transaction at this Unix time.
+
+    All of its job is processed up to `as_of_s`.
+    """
+
+    conn: Connection
+    context: NotifyContext
+    group: AlertGroup
+    now_s: float
+    as_of_s: float | None = None
+
+    def write(self, receivers: Sequence[Receiver], drafts: Sequence[Draft]) -> WrittenMessages:
+        """Write the messages of these drafts to these receivers."""
+        written = WrittenMessages()
+        if not drafts:
+            return written
+        addressee = self._addressee()
+        for draft in drafts:
+            for receiver in receivers:
+                if format_takes(receiver.format, draft.kind):
+                    for notice in _write_draft(self.conn, addressee, draft, receiver, self.now_s):
+                        written.add(draft.kind, notice.about)
         return written
-    name, _ = jobs.name_and_labels(conn, group.job_id)
-    base_url = context.pages_url(conn)
-    links = _picture_links(conn, context, base_url)
-    addressee = NoticeGroup(group.job_id, name, group.rule, base_url, links)
-    for draft in drafts:
-        for receiver in receivers:
-            if format_takes(receiver.format, draft.kind):
-                for notice in _write_draft(conn, addressee, draft, receiver, now_s):
-                    written.add(draft.kind, notice.about)
-    return written
+
+    def _addressee(self) -> NoticeGroup:
+        conn, group = self.conn, self.group
+        name, _ = jobs.name_and_labels(conn, group.job_id)
+        base_url = self.context.pages_url(conn)
+        links = _picture_links(conn, self.context, base_url)
+        times_s = self.as_of_s, group.held_since_s
+        return NoticeGroup(group.job_id, name, group.rule, base_url, links, *times_s)
 
 
 def _picture_links(
@@ -323,25 +343,18 @@ def _render_message(notice: Notice, receiver: Receiver) -> Message | None:
         return None
 
 
-def notify_new_receivers(
-    conn: Connection,
-    context: NotifyContext,
-    group: AlertGroup,
-    snapshot: GroupSnapshot,
-    plan: NotificationPlan,
-    now_s: float,
-) -> int:
+def notify_new_receivers(sending: Sending, snapshot: GroupSnapshot, plan: NotificationPlan) -> int:
     """Notify receivers added after the group's first notification; returns how many messages."""
-    if not plan.repeatable:
+    if not plan.tellable:
         return 0
-    since_s = notifications.new_receivers(conn, group.job_id, group.rule, now_s=now_s)
+    conn, group = sending.conn, sending.group
+    since_s = notifications.new_receivers(conn, group.job_id, group.rule, now_s=sending.now_s)
     num_messages = 0
     for receiver in (each for each in snapshot.receivers if each.endpoint_id in since_s):
         draft = plan.for_new_receiver(
             last_notified(snapshot.notified), since_s[receiver.endpoint_id]
         )
-        drafts = [] if draft is None else [draft]
-        written = write_messages(conn, context, group, [receiver], drafts, now_s)
+        written = sending.write([receiver], [] if draft is None else [draft])
         num_messages += written.num_by_kind.total()
     return num_messages
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.alerts.alert import AlertEvent, AlertState, Detail
-from app.alerts.labels import inhibited_fingerprints, labels_by_current_rule
+from app.alerts.labels import inhibited_fingerprints, labels_by_current_rule, labels_of
 from app.alerts.notice import NoticeAlert
 from app.alerts.planning.plan import CurrentAlert, LastNotified
 from app.alerts.receiver import Receiver
@@ -47,8 +47,11 @@ def read_snapshot(
         _, labels = jobs.name_and_labels(conn, group.job_id)
         mine = _with_rule_fields(mine, rule, labels)
     receivers = [each for each in stored_receivers.of_alerts(conn, project) if each.is_enabled]
+    alerts = current_alerts(conn, mine, notified, now_s)
+    if rule is not None and group.held_since_s is not None:
+        alerts += _missed_alerts(conn, group, rule, alerts, now_s)
     return GroupSnapshot(
-        current_alerts(conn, mine, notified, now_s),
+        alerts,
         notified,
         inhibited_fingerprints(of_job, rules),
         rule,
@@ -93,9 +96,42 @@ def current_alerts(
     ]
 
 
+def _missed_alerts(
+    conn: Connection,
+    group: AlertGroup,
+    rule: Rule,
+    known: Sequence[CurrentAlert],
+    now_s: float,
+) -> list[CurrentAlert]:
+    """Alerts that began and ended while the group's messages waited: told once, as over."""
+    since_s = group.held_since_s or now_s
+    began = stored_alerts.firings_since(conn, group.job_id, group.rule, since_s=since_s)
+    missed = {each.fingerprint: each for each in began}
+    for alert in known:
+        missed.pop(alert.fingerprint, None)
+    ended = stored_alerts.newest_events(conn, sorted(missed), "resolved")
+    _, of_job = jobs.name_and_labels(conn, group.job_id)
+    found = []
+    for mark, event in missed.items():
+        if mark not in ended:
+            continue
+        labels = labels_of(rule, group.job_id, event.subject, culprit={}, of_job=of_job)
+        row = LastNotification(
+            "firing", event.at_s, event.event_id or 0, event.at_s, event.sentence, event.detail,
+            labels, event.threshold, rule.runbook_url,
+        )  # fmt: skip
+        over = _resolved_alert(mark, row, ended[mark], now_s).entry
+        over = replace(over, sentence=f"This is over: {event.sentence}")
+        found.append(CurrentAlert(over, was_missed=True))
+    return found
+
+
 def last_notified(notified: Mapping[str, LastNotification]) -> dict[str, LastNotified]:
     """The last notifications in the form that planning takes."""
-    return {fingerprint: LastNotified(row.kind, row.at_s) for fingerprint, row in notified.items()}
+    return {
+        fingerprint: LastNotified(row.kind, row.at_s, row.flaps)
+        for fingerprint, row in notified.items()
+    }
 
 
 def notification_rows(
@@ -109,7 +145,7 @@ def notification_rows(
     for fingerprint, last in after.items():
         row = notified.get(fingerprint)
         if row is not None and last.kind != "firing":
-            rows[fingerprint] = replace(row, kind=last.kind, at_s=last.at_s)
+            rows[fingerprint] = replace(row, kind=last.kind, at_s=last.at_s, flaps=last.flaps)
         else:
             rows[fingerprint] = _notification_row(by_fingerprint[fingerprint], last, row)
     return rows
@@ -199,4 +235,5 @@ def _notification_row(
         threshold=alert.threshold,
         runbook_url=alert.runbook_url,
         known_as=alert.known_as or alert.labels,
+        flaps=last.flaps,
     )

@@ -22,7 +22,7 @@ from app.consumer.shard import ShardWork
 from app.errors import DiskFull, LeaseLost, QueueUnavailable, Unavailable
 from app.ingest.queue import Entry
 from app.ingest.wire.body import EXTENSIONS
-from app.store import runs, shards
+from app.store import as_of, runs, shards
 from app.store.database import Connection
 
 log = structlog.get_logger()
@@ -34,6 +34,9 @@ _BLOCK_S = 0.5
 _TICK_S = 1.0
 # Reclaims entries that a frozen consumer took after it had lost its lease.
 _STALE_AFTER_S = 15.0
+# How often it is saved up to when all is taken: more often while that is long ago.
+_AS_OF_EVERY_S = 5.0
+_AS_OF_WHILE_BEHIND_S = 1.0
 # The queue may answer others, to whom a consumer leaves its shards after so long.
 CUT_OFF_AFTER_S = 30.0
 
@@ -46,7 +49,7 @@ class Consumer:
         self._name = name
         self.leases = Leases(context, name)
         self._shards: dict[int, ShardWork] = {}
-        self._next_lease_s = self._next_tick_s = self._next_claim_s = 0.0
+        self._next_lease_s = self._next_tick_s = self._next_claim_s = self._next_as_of_s = 0.0
         self._turned_s = context.monotonic()
         self._is_cut_off = False
 
@@ -96,8 +99,28 @@ class Consumer:
             self._next_tick_s = now_s + _TICK_S
             for shard in list(self._shards):
                 self._run_fenced(shard, ShardWork.tick)
+        self._note_taken()
         self.leases.has_turned = True
         self._turned_s = self._context.monotonic()
+
+    def _note_taken(self) -> None:
+        """Save for each shard up to when all of it is taken, for those who judge by absence."""
+        now_s = self._context.monotonic()
+        if now_s < self._next_as_of_s:
+            return
+        before_s = {
+            shard: taken_s
+            for shard, work in self._shards.items()
+            if (taken_s := work.taken_before_s()) is not None
+        }
+        with self._context.store.write() as conn:
+            at_s = self._context.database_time(conn)
+            as_of.note_taken(conn, self._name, before_s, now_s=at_s)
+        is_behind = (
+            len(before_s) < len(self._shards)
+            or max(before_s.values(), default=0.0) > _AS_OF_EVERY_S
+        )
+        self._next_as_of_s = now_s + (_AS_OF_WHILE_BEHIND_S if is_behind else _AS_OF_EVERY_S)
 
     def _leave_shards_if_cut_off(self) -> None:
         """Let others have the shards once no turn has been finished for CUT_OFF_AFTER_S.

@@ -29,6 +29,7 @@ def notify_context(settings: Settings, store: Store, rules: Sequence[Rule]) -> N
         base_url=settings.public_url,
         has_pictures=has_pictures(settings),
         hook=settings.cordon_hook(),
+        num_shards=settings.shards,
         rng=random.Random(),  # noqa: S311 - spreads retries; need not be secret
     )
 

@@ -17,6 +17,7 @@ import structlog
 from app import formatting
 from app.alerts.readings.facts import MissingDataFacts
 from app.consumer.context import ConsumerContext
+from app.consumer.queue_looks import QueueLooks
 from app.consumer.recent_results import RecentResults
 from app.diagnosis import job_history
 from app.diagnosis.job_history import History
@@ -31,12 +32,12 @@ from app.ingest.assembly.assembler import (
 from app.ingest.assembly.rank_tracker import NO_STEP
 from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.batch import OpBatch
-from app.ingest.queue import entry_order, shard_of
 from app.ingest.wire import codec
-from app.store import hosts, jobs, runs, shards, windows
+from app.store import as_of, hosts, jobs, runs, shards, windows
 from app.store.database import Connection, with_longer_limit
 from app.store.objects import moves
 from app.store.runs import IngestCounts
+from app.trace.job import shard_of
 from app.trace.ops import OpTypes
 
 log = structlog.get_logger()
@@ -86,6 +87,7 @@ class RankWatch:
         Ranks that were `saved` as silent stay silent until their next batch. A run without any
         batch has been waited for since `waited_s` before `now_s`.
         """
+        self.registered_unix_s = registered_unix_s
         self._began_s = now_s
         self._last_batch_s = dict.fromkeys(known, now_s) | dict.fromkeys(
             saved.silent_ranks, _LONG_AGO_S
@@ -97,21 +99,15 @@ class RankWatch:
         self._newest_unix_s = registered_unix_s if last_data_unix_s is None else last_data_unix_s
         self._silent_before_pause_s: float | None = None
 
-    def note_batch(self, rank: int, now_s: float, unix_s: float) -> None:
-        """Note that a batch of this rank came."""
+    def note_batch(self, rank: int, at_s: float, unix_s: float) -> None:
+        """Note that a batch of this rank came at these times."""
         if not self.has_begun:
-            # Other ranks are late from now on: until now, all were starting.
-            self._began_s = now_s
+            # Other ranks are late from then on: until then, all were starting.
+            self._began_s = at_s
             self.has_begun = True
-        self._last_batch_s[rank] = self._newest_s = now_s
-        self._newest_unix_s = unix_s
-
-    def reset(self, now_s: float) -> None:
-        """Restart the timeout of all ranks that ever sent a batch, after a gap in watching."""
-        self._began_s = now_s
-        self._last_batch_s = dict.fromkeys(self._last_batch_s, now_s)
-        if self.has_begun:
-            self._newest_s = now_s
+        self._last_batch_s[rank] = max(at_s, self._last_batch_s.get(rank, at_s))
+        if at_s >= self._newest_s:
+            self._newest_s, self._newest_unix_s = at_s, unix_s
 
     def silent_ranks(
         self, now_s: float, unix_s: float, timeout_s: float, never_seen: Iterable[int]
@@ -183,13 +179,18 @@ class LoadedRun:
         return assembler.longest_span_s is None and assembler.closed_through == NO_STEP
 
     def add(
-        self, batch: OpBatch, body: bytes | bytearray, now_s: float, unix_s: float
+        self,
+        batch: OpBatch,
+        body: bytes | bytearray,
+        now_s: float,
+        unix_s: float,
+        waited_s: float = 0.0,
     ) -> AddedBatch:
-        """Add a batch and count its operations."""
+        """Add a batch that waited in the queue for so long, and count its operations."""
         added = self.assembler.add(batch, now_s, batch_digest(body))
         # A rank that does not exist must not count as silent later.
         if added.verdict != "stranger" and not batch.is_alone:
-            self.rank_watch.note_batch(batch.rank, now_s, unix_s)
+            self.rank_watch.note_batch(batch.rank, now_s - waited_s, unix_s - waited_s)
         self.last_used_s = now_s
         if batch.newest_step is not None:
             self.last_step = max(self.last_step or 0, batch.newest_step)
@@ -332,16 +333,15 @@ class RunCache:
         self._context = context
         self._shard = shard
         self._since_s = context.monotonic()
-        # All batches that came before this time are taken: by then one that lacks is missing.
-        self.heard_s = context.monotonic()
-        self._looked_s, self._newest_then = self.heard_s, "0-0"
+        self.looks = QueueLooks(self._since_s)
         self._runs: dict[RunKey, LoadedRun] = {}
         self._to_reload: set[RunKey] = set()
         self._unreadable: set[RunKey] = set()
         self.stuck_entries: dict[str, str] = {}  # entries that stay in the queue, and their jobs
         self._next_listen_s = 0.0
-        self._newest: str | None = None  # of the queue, when we last looked
-        self._was_behind = False
+        self._listened_s = self._since_s
+        self._processed = as_of.Processed(0.0)
+        self._held_s: dict[str, float] = {}  # `heard_of_s` of jobs since they are excused
         self.has_listened = False  # just now, and the queue held nothing old
 
     def to_load(self) -> list[RunKey]:
@@ -384,23 +384,24 @@ class RunCache:
             self._to_reload.discard(key)
         return self._runs[key]
 
-    def listen(self) -> None:
-        """Note up to when all is taken: to now, or to the last look, or no further than before."""
-        if all(run.assembler.next_deadline_s() is None for run in self._runs.values()):
-            self.heard_s = self._context.monotonic()  # nothing is waited for
-            return
-        queue, looked_s, newest_then = self._context.queue, self._looked_s, self._newest_then
-        self._looked_s = self._context.monotonic()
-        self._newest_then = queue.newest(self._shard)
+    def look(self) -> None:
+        """See what waits in the queue."""
+        queue, now_s = self._context.queue, self._context.monotonic()
+        newest = queue.newest(self._shard)  # first: what comes in between is not yet known
         oldest = queue.oldest(self._shard, besides=self.stuck_entries)
-        if oldest is None:
-            self.heard_s = self._looked_s
-        elif entry_order(oldest) > entry_order(newest_then):
-            self.heard_s = max(self.heard_s, looked_s)
+        self.looks.look(oldest=oldest, newest=newest, now_s=now_s)
+
+    def heard_of_s(self, job_id: str) -> float:
+        """Up to when all that the job has sent is taken: what it could not send is not missing."""
+        return self._held_s.get(job_id, self.looks.taken_s)
 
     def due(self) -> list[RunKey]:
         """Runs with a step past its deadline, or with an open window to announce."""
-        return [key for key, run in self._runs.items() if _is_due(run.assembler, self.heard_s)]
+        return [
+            key
+            for key, run in self._runs.items()
+            if _is_due(run.assembler, self.heard_of_s(key[0]))
+        ]
 
     def evict(self, job_id: str) -> None:
         """Drop a job after an error: its memory may be wrong. The next tick loads it again."""
@@ -435,14 +436,31 @@ class RunCache:
         if now_s < self._next_listen_s:
             return {}
         self._next_listen_s = now_s + CHECK_SILENCE_EVERY_S
-        if self._runs and self._falls_behind():
-            return {}
+        listened_s, self._listened_s = self._listened_s, now_s
+        if self._runs and not (self.looks.has_caught_up and self.looks.taken_s >= listened_s):
+            return {}  # ranks may only seem silent: what they sent waits since before the last time
         self.has_listened = True
         found: dict[str, dict[RunKey, SilentRanks]] = defaultdict(dict)
         self._note_only_scored()
+        self._note_processed()
         for key, run in self._runs.items():
-            found[key[0]][key] = self._silence(run, now_s)
+            if not self.is_excused(key):
+                found[key[0]][key] = self._silence(run, now_s)
         return found
+
+    def is_excused(self, key: RunKey) -> bool:
+        """Whether workers of the run may have sent what could not be taken until now."""
+        run = self._runs.get(key)
+        registered_s = 0.0 if run is None else run.rank_watch.registered_unix_s
+        return self._processed.is_excused(key[0], registered_s)
+
+    def _note_processed(self) -> None:
+        context = self._context
+        with context.store.read() as conn:
+            now_s = context.database_time(conn)
+            self._processed = as_of.read(conn, num_shards=context.num_shards, now_s=now_s)
+        excused = {key[0] for key in self._runs if self.is_excused(key)}
+        self._held_s = {each: self.heard_of_s(each) for each in excused}
 
     def note_saved(self, news: Mapping[RunKey, SilentRanks]) -> None:
         """Note that these silent ranks have been saved."""
@@ -468,24 +486,6 @@ class RunCache:
                 self._unreadable.add(key)
                 log.exception("run cannot be loaded", job=key[0], epoch=key[1])
             raise JobStateUnreadable(f"run {key} cannot be loaded") from error
-
-    def _falls_behind(self) -> bool:
-        """Whether the queue still holds entries from before the last check.
-
-        If so, ranks may only seem silent.
-        """
-        queue, before = self._context.queue, self._newest
-        oldest = queue.oldest(self._shard, besides=self.stuck_entries)
-        self._newest = queue.newest(self._shard)
-        is_behind = before is None or (
-            oldest is not None and entry_order(oldest) <= entry_order(before)
-        )
-        if self._was_behind and not is_behind:
-            for run in self._runs.values():
-                if run.saved_silence == NONE_SILENT:  # saved silence ends with a batch only
-                    run.rank_watch.reset(self._context.monotonic())
-        self._was_behind = is_behind
-        return is_behind
 
     def _note_only_scored(self) -> None:
         """A run stays only-scored until a batch comes, even when its reports have expired."""

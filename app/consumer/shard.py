@@ -33,7 +33,7 @@ from app.consumer.run_cache import (
 )
 from app.errors import PacelineError, Unavailable
 from app.ingest.assembly.assembler import RunAssembler, SpooledBatch, WindowRevision
-from app.ingest.queue import Entry, entry_order, shard_of
+from app.ingest.queue import Entry, entry_order
 from app.ingest.wire import codec
 from app.ingest.wire.body import decompressed_size
 from app.monitor import observe
@@ -42,6 +42,7 @@ from app.store import runs as stored_runs
 from app.store.dead_letters import DeadLetter
 from app.store.ending import exits
 from app.trace.exits import end_sentence
+from app.trace.job import shard_of
 
 log = structlog.get_logger()
 
@@ -86,6 +87,11 @@ class ShardWork:
         for entry in filter(self._poison.is_suspect, new):
             self._take_suspect(entry)
 
+    def taken_before_s(self) -> float | None:
+        """Seconds since all that had come was taken; None where that is not known yet."""
+        looks = self._runs.looks
+        return self._context.monotonic() - looks.taken_s if looks.has_caught_up else None
+
     def tick(self) -> None:
         """Close windows that are due or whose run has ended; save which ranks are silent.
 
@@ -98,7 +104,7 @@ class ShardWork:
         self._committer.run_turns(
             {each: partial(self._apply_rules, each) for each in affected.jobs}
         )
-        self._runs.listen()
+        self._runs.look()
         due: dict[str, list[RunKey]] = defaultdict(list)
         for key in self._runs.due():
             due[key[0]].append(key)
@@ -146,7 +152,7 @@ class ShardWork:
             turn.alerts += self._alerts.load(turn.job_id)
         for each in list(turn.runs.values()):
             settle = self._assembler(each).settle
-            changes = settle(self._runs.heard_s, tells_open=not self._more_waits)
+            changes = settle(self._runs.heard_of_s(turn.job_id), tells_open=not self._more_waits)
             self._observe(turn, each, changes)
 
     def _add(self, turn: Turn, entry: Entry) -> None:
@@ -162,11 +168,14 @@ class ShardWork:
             turn.letters.append(dead_letter(entry, str(error), self._context.unix_time()))
             return
         each = turn.of(run)
-        added = run.add(batch, plain, self._context.monotonic(), self._context.unix_time())
+        now_s, unix_s = self._context.monotonic(), self._context.unix_time()
+        waited_s = now_s - self._runs.looks.came_s(entry.entry_id, now_s)
+        added = run.add(batch, plain, now_s, unix_s, waited_s)
         if added.verdict != "new":
             return
         each.taken.append(SpooledBatch(entry.body, added.dropped))
         each.received_s = max(each.received_s, entry.received_s)
+        each.came_s = max(each.came_s, unix_s - waited_s)
         each.spooled_through = max(each.spooled_through, added.last_step)
         if batch.newest_step is not None:
             each.newest_step = max(each.newest_step or 0, batch.newest_step)
@@ -193,7 +202,7 @@ class ShardWork:
         self._committer.run_isolated(entry.job_id, partial(self._committer.commit, [turn]))
 
     def _tick(self, due: list[RunKey], over: list[stored_runs.EndedRun], turn: Turn) -> None:
-        now_s = self._runs.heard_s
+        now_s = self._runs.heard_of_s(turn.job_id)
         for key in due:
             each = turn.of(self._runs.get(key))
             self._observe(turn, each, self._assembler(each).settle(now_s))
@@ -224,6 +233,8 @@ class ShardWork:
             quiet = exits.quiet_since_exits(conn, now_s=context.unix_time())
         for job_id, epoch in quiet:
             if shard_of(job_id, context.num_shards) != self._shard:
+                continue
+            if self._runs.is_excused((job_id, epoch)):
                 continue
             with context.store.write() as conn:
                 has_ended = exits.decide(conn, job_id, epoch, is_quiet=True)

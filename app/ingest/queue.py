@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
-from zlib import crc32
 
 LARGEST_ENTRY_BYTES = 8 << 20  # the largest request that is taken
 BUDGET_BYTES = 192 << 20
@@ -80,11 +79,6 @@ class Lag:
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
     log_bytes: int | None = None
-
-
-def shard_of(job_id: str, num_shards: int) -> int:
-    """The shard that holds all batches of a job."""
-    return crc32(job_id.encode()) % num_shards
 
 
 def entry_order(entry_id: str) -> tuple[int, int]:

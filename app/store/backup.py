@@ -53,6 +53,7 @@ from app.store.tables import (
     dead_letters,
     disk_samples,
     projects,
+    refusals,
     service_watches,
     sessions,
     shards,
@@ -62,7 +63,7 @@ from app.trace.job import CANARY_PROJECT
 
 _FORMAT = 1
 # Of these processes, their sessions and this disk only.
-_LEFT_OUT = (shards, consumers, sessions, disk_samples, service_watches)
+_LEFT_OUT = (shards, consumers, refusals, sessions, disk_samples, service_watches)
 _TABLES = [table for table in all_tables.sorted_tables if table not in _LEFT_OUT]
 _SERIALS = (
     (alert_events, "event_id"),

@@ -11,10 +11,11 @@ from typing import Literal
 from sqlalchemy import Connection, func, select, update
 
 from app.errors import SecretsLocked
-from app.store import dead_letters, runs
+from app.store import as_of, dead_letters, runs
 from app.store.alerting import service_watches
 from app.store.alerting.service_watches import ConsumerLine, Watch, WatchName
 from app.store.alerting.tables import outbox
+from app.store.as_of import Processed
 from app.store.credentials.sealing import is_sealed, keys_of
 from app.store.database import insert_new, insert_or_replace
 from app.store.runs import IngestCounts, NotificationCounts
@@ -30,7 +31,7 @@ class ServiceState:
     ago; `restless_shards` are taken again and again (`shards.moves`), all of them `shard_moves`
     times so far. `outbox_oldest_s` is the age in seconds of the oldest due message, None if
     there is none. `consumers` are those of the last hour; `watches` say what people were told of.
-    `at_s` is when this was read.
+    `at_s` is when this was read, `processed` up to when what workers send is processed.
     """
 
     counts: IngestCounts
@@ -46,6 +47,7 @@ class ServiceState:
     consumers: Sequence[ConsumerLine]
     watches: Mapping[WatchName, Watch]
     at_s: float
+    processed: Processed
 
 
 def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> ServiceState:
@@ -67,6 +69,7 @@ def read(conn: Connection, *, num_shards: int, lease_s: float, now_s: float) -> 
         consumers=service_watches.consumer_lines(conn, now_s=now_s),
         watches=service_watches.read(conn),
         at_s=now_s,
+        processed=as_of.read(conn, num_shards=num_shards, now_s=now_s),
     )
 
 

@@ -34,6 +34,7 @@ audit                            who did what
 saved_views                      named filters of the fleet page
 dead_letters                     queue entries that could not be processed
 shards, consumers                which background process works on what
+refusals                         whose batches were refused of late
 totals                           counts of the whole service
 service_keys                     secrets that its processes share
 service_addresses                where its pages are served
@@ -439,6 +440,16 @@ shards = Table(
     Column("lease_until_s", Real, nullable=False),
     Column("committed", JsonText),  # entries of the last commit, which may not be acknowledged
     Column("taken_s", JsonText),  # when it was taken, the last few times
+    Column("as_of_s", Real),  # up to when all batches are taken; null: no consumer has said so
+)
+
+# Whose batches were refused of late, for want of room: app/store/as_of.py.
+refusals = Table(
+    "refusals",
+    metadata,
+    Column("job_id", key_text(128), primary_key=True),  # "*": of any job
+    Column("since_s", Real, nullable=False),
+    Column("last_s", Real, nullable=False),
 )
 
 consumers = Table(
@@ -455,7 +466,7 @@ consumers = Table(
 service_watches = Table(
     "service_watches",
     metadata,
-    Column("name", key_text(32), primary_key=True),  # consumers, canary
+    Column("name", key_text(32), primary_key=True),  # consumers, canary, backlog
     Column("ok_s", Real),  # when it last worked; null: not since the first start
     Column("since_s", Real, nullable=False),  # since when an outage counts, if it is later
     Column("checked_s", Real),  # the last check, or the end of the last round

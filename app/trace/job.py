@@ -6,6 +6,7 @@ Inside the service a job is called "project/job", in requests and answers only "
 import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from zlib import crc32
 
 from app.errors import InvalidRequest
 from app.trace.ops import BUILT_IN, OpTypes
@@ -36,6 +37,11 @@ def project_of(key: str) -> str:
 def job_of(key: str) -> str:
     """A job's id as its own project knows it."""
     return key.partition("/")[2] or key
+
+
+def shard_of(key: str, num_shards: int) -> int:
+    """The shard of the event queue that holds all batches of a job."""
+    return crc32(key.encode()) % num_shards
 
 
 def is_job_name(text: str) -> bool:

@@ -23,14 +23,13 @@ from paceline_client.sending.transport import Transport, Unreachable, job_path
 
 from app import formatting
 from app.errors import Unavailable
-from app.ingest.queue import shard_of
 from app.store import projects, runs
 from app.store.alerting import service_watches
 from app.store.database import Connection, Store
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.record import RecordedSteps, WorkerStep
-from app.trace.job import CANARY_PROJECT, Parallelism, job_key
+from app.trace.job import CANARY_PROJECT, Parallelism, job_key, shard_of
 
 log = structlog.get_logger()
 

@@ -9,6 +9,7 @@ from app.alerts.notice import Notice, NoticeKind
 from app.alerts.receiver import Receiver
 from app.store.alerting import outbox, receivers
 from app.store.alerting.service_watches import WatchName
+from app.store.as_of import AsOf
 from app.store.database import Connection
 from app.trace.job import DEFAULT_PROJECT
 
@@ -84,6 +85,35 @@ def consumers_up(began_s: float, now_s: float) -> ServiceNews:
         "Consumers work again: jobs are analysed and alerts are sent.",
         f"The outage was noticed {formatting.duration(now_s - began_s)} ago. "
         "What waited in the queue is being worked off.",
+    )
+
+
+def backlog_behind(began_s: float, now_s: float, progress: AsOf, *, repeat: int = 0) -> ServiceNews:
+    """Consumers have been behind for long."""
+    at_s = now_s if progress.at_s is None else progress.at_s
+    return ServiceNews(
+        "backlog",
+        "service-down",
+        began_s,
+        now_s,
+        f"Paceline is {formatting.duration(progress.behind_s)} behind what workers send: states "
+        f"are as of {formatting.utc_time(at_s, now_s)}, and no alert fires of what came later.",
+        "Nothing is lost: batches wait in the queue, and what was missed is told once they are "
+        "processed. Add a consumer or CPUs, or send less; the status page has the parts.",
+        repeat,
+    )
+
+
+def backlog_gone(began_s: float, now_s: float) -> ServiceNews:
+    """Consumers have caught up."""
+    return ServiceNews(
+        "backlog",
+        "service-up",
+        began_s,
+        now_s,
+        "Paceline has caught up: states are those of now.",
+        f"People were told {formatting.duration(now_s - began_s)} ago that it was behind. "
+        "What was missed meanwhile is told now.",
     )
 
 

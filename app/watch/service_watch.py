@@ -16,11 +16,14 @@ import structlog
 from app.alerts.formats.alertmanager import REFRESH_EVERY_S
 from app.alerts.formats.registry import knows_each_alert
 from app.alerts.receiver import Receiver
+from app.api.http.refused_jobs import RefusedJobs
 from app.consumer.context import MAX_WITHOUT_PROGRESS_S, NotifyContext
 from app.consumer.sender import OutboxSender
 from app.errors import Unavailable
+from app.store import as_of
 from app.store.alerting import deliveries, outbox, receivers, service_watches
 from app.store.alerting.service_watches import Watch, WatchName
+from app.store.as_of import AsOf
 from app.store.database import Connection
 from app.watch import notices
 from app.watch.notices import SERVICE_KINDS, ServiceNews
@@ -30,6 +33,8 @@ log = structlog.get_logger()
 CHECK_EVERY_S = 5.0
 # A consumer that turns says so every few seconds.
 TURNED_WITHIN_S = 30.0
+# Behind for so long is a notice of its own: docs/operations.md.
+_BEHIND_TOLD_AFTER_S = 300.0
 # Heartbeats stop when none has for so long: one job's large window is no reason to wake people.
 _HEARTBEATS_GO_ON_S = MAX_WITHOUT_PROGRESS_S
 
@@ -46,9 +51,16 @@ class ServiceWatch:
     """Watches the service from one API process. Close it when done."""
 
     def __init__(
-        self, context: NotifyContext, limits: WatchLimits, *, is_migrated: Callable[[], bool]
+        self,
+        context: NotifyContext,
+        limits: WatchLimits,
+        *,
+        is_migrated: Callable[[], bool],
+        refused: RefusedJobs | None = None,
     ) -> None:
+        """`refused` are the jobs whose pushes this process refuses."""
         self._context = context
+        self._refused = refused
         self._limits = limits
         self._is_migrated = is_migrated
         self._sender = OutboxSender(context, SERVICE_KINDS)
@@ -79,11 +91,17 @@ class ServiceWatch:
         """
         with self._context.store.write() as conn:
             now_s = self._context.database_time(conn)
+            if self._refused is not None:
+                self._refused.save(conn, now_s)
+            processed = as_of.read(conn, num_shards=self._context.num_shards, now_s=now_s)
+            progress = processed.of_service
+            backlog = service_watches.note_backlog(conn, is_behind=progress.is_behind, now_s=now_s)
             works = service_watches.note_consumers(conn, now_s=now_s)
             canary = service_watches.read(conn).get("canary")
             if canary is not None and self._limits.canary_missing_after_s is None:
                 service_watches.forget(conn, "canary")
         self._tell_of_consumers(works, now_s)
+        self._tell_of_backlog(backlog, works, progress, now_s)
         is_found = self._tell_of_canary(canary, works, now_s)
         if is_found and self._turns_within(_HEARTBEATS_GO_ON_S, works, now_s):
             self._write_heartbeats()
@@ -103,6 +121,16 @@ class ServiceWatch:
             self._end(notices.consumers_up(works.told_s, now_s))
         elif repeat := self._due_repeat("consumers", works.told_s, now_s):
             self._repeat(notices.consumers_down(works.told_s, now_s, down_s, repeat=repeat))
+
+    def _tell_of_backlog(self, backlog: Watch, works: Watch, progress: AsOf, now_s: float) -> None:
+        """Tell that consumers work and are behind; where none works, that says it all."""
+        if backlog.told_s is None:
+            if backlog.down_s(now_s) >= _BEHIND_TOLD_AFTER_S and works.told_s is None:
+                self._begin(notices.backlog_behind(now_s, now_s, progress), None)
+        elif (backlog.ok_s or 0.0) > backlog.told_s:
+            self._end(notices.backlog_gone(backlog.told_s, now_s))
+        elif repeat := self._due_repeat("backlog", backlog.told_s, now_s):
+            self._repeat(notices.backlog_behind(backlog.told_s, now_s, progress, repeat=repeat))
 
     def _tell_of_canary(self, canary: Watch | None, works: Watch, now_s: float) -> bool:
         """Tell of the canary, and whether it is not known to be missing."""

@@ -23,6 +23,7 @@ def start_watching(service: Service, settings: Settings, stop: threading.Event) 
         settings.transport(),
         default_rules=(),  # the service itself has no rules
         base_url=settings.public_url,
+        num_shards=settings.shards,
         database_time=service.database_time,
     )
     has_canary = settings.canary_every_s > 0
@@ -30,7 +31,9 @@ def start_watching(service: Service, settings: Settings, stop: threading.Event) 
         settings.consumers_dead_after_s or None,
         settings.canary_missing_after_s if has_canary else None,
     )
-    watch = ServiceWatch(context, limits, is_migrated=service.is_migrated)
+    watch = ServiceWatch(
+        context, limits, is_migrated=service.is_migrated, refused=service.refused_jobs
+    )
     # Daemons: neither an attempt nor a round delays the end of the process.
     threading.Thread(target=watch.run, args=(stop,), name="watch", daemon=True).start()
     if has_canary:

@@ -113,16 +113,12 @@ def test_a_resolution_has_the_current_figure():
     )
 
 
-def test_a_resolved_cost_sentence_has_the_earlier_cost():
-    assert (
-        resolved_cost_sentence(DETAIL)
-        == "It had cost about 19 GPU-h an hour, 29 % of the time of 64 GPUs."
-    )
-    assert resolved_cost_sentence(replace(DETAIL, on="stalled")).startswith(
-        "It had cost about 19 GPU-h an hour"
-    )
-    assert resolved_cost_sentence(Detail(on="silent-worker")) == "What it had cost is not measured."
-    assert resolved_cost_sentence(Detail()) == ""
+def test_a_resolved_cost_sentence_has_the_time_and_the_cost_in_all():
+    cost = "cost about 37 GPU-h in all, 29 % of the time of 64 GPUs."
+    assert resolved_cost_sentence(DETAIL, 7200.0) == f"It lasted 2 h and {cost}"
+    silent = resolved_cost_sentence(Detail(on="silent-worker"), 40.0)
+    assert silent == "It lasted 40 s. What it cost is not measured."
+    assert resolved_cost_sentence(Detail(), 300.0) == "It lasted 5 min."
 
 
 def test_a_cause_that_costs_more_than_the_slowdown_shows_says_why():

@@ -7,11 +7,11 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.ingest.embedded.queue import EmbeddedQueue
-from app.ingest.queue import shard_of
 from app.ingest.redis.queue import RedisReader
 from app.ingest.wire import codec
 from app.store import dead_letters
 from app.store.dead_letters import DeadLetter
+from app.trace.job import shard_of
 from tests.ingest.factories import step_batches
 
 JOB = "default/llm"

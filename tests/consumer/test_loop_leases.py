@@ -6,7 +6,7 @@ import pytest
 
 from app.consumer.loop import CUT_OFF_AFTER_S, Consumer
 from app.errors import QueueUnavailable
-from app.ingest.queue import shard_of
+from app.trace.job import shard_of
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import LEASE_S, Script
 from tests.ingest.memory_queue import MemoryReader

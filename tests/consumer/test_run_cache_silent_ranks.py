@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from app.consumer.run_cache import NONE_SILENT, RankWatch, SilentRanks
+from app.store import as_of
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import step_batches
 
@@ -87,19 +88,6 @@ def test_run_without_any_batch_is_stalled_since_its_registration():
     assert watch.silent_ranks(TIMEOUT_S, 1300.0, TIMEOUT_S, (0, 1)) == stalled
     successor = RankWatch(0.0, 990.0, saved=stalled)
     assert successor.silent_ranks(1.0, 2000.0, TIMEOUT_S, (0, 1)) == stalled
-
-
-def test_reset_restarts_the_timeout_of_all_ranks(watch):
-    watch.reset(400.0)
-    assert watch.silent_ranks(400.0 + TIMEOUT_S - 1, 2000.0, TIMEOUT_S, (3,)) == NONE_SILENT
-
-
-def test_reset_does_not_restart_a_run_without_batches():
-    watch = RankWatch(100.0, 990.0, waited_s=50.0)
-    watch.reset(200.0)
-    assert watch.silent_ranks(49.0 + TIMEOUT_S, 2000.0, TIMEOUT_S, ()) == NONE_SILENT
-    stalled = SilentRanks(stalled_since_s=990.0)
-    assert watch.silent_ranks(50.0 + TIMEOUT_S, 2000.0, TIMEOUT_S, ()) == stalled
 
 
 def saved_silence(twin):
@@ -206,9 +194,48 @@ def test_queued_batches_make_no_rank_silent(busy, monkeypatch):
     run_for(twin, consumer, 500)
     assert saved_silence(twin) == (None, None, None)
     monkeypatch.undo()
-    run_for(twin, consumer, 200)
+    run_for(twin, consumer, 10)
+    assert saved_silence(twin)[2] is not None, "all that had come is taken: nothing did for long"
+
+
+def test_batches_count_from_when_they_came_not_from_when_they_are_taken(busy):
+    twin, consumer = busy
+    silent, *others = step_batches(HEALTHY, 1)
+    twin.append("job", replace(silent, batch_seq=1))
+    held = twin.context.queue.read
+    twin.context.queue.read = lambda *_args, **_options: []
+    for number in range(40):
+        twin.append("job", *(replace(batch, batch_seq=1 + number) for batch in others))
+        twin.turns(consumer, num_turns=1, each_s=10.0)
     assert saved_silence(twin) == (None, None, None)
-    run_for(twin, consumer, 200)
+    twin.context.queue.read = held
+    run_for(twin, consumer, 20)
+    assert saved_silence(twin)[0] == [silent.rank]
+
+
+def refuse(twin, *job_ids):
+    with twin.store.write() as conn:
+        as_of.note_refused(conn, job_ids, now_s=twin.context.database_time(conn))
+
+
+@pytest.mark.parametrize("refused", ["job", as_of.EVERY_JOB])
+def test_refused_pushes_make_no_rank_silent_until_they_are_tried_again(busy, refused):
+    twin, consumer = busy
+    for _ in range(60):
+        refuse(twin, refused, "other")
+        run_for(twin, consumer, 10)
+    assert saved_silence(twin) == (None, None, None)
+    run_for(twin, consumer, 0)
+    assert saved_silence(twin) == (None, None, None), "a worker tries again within 30 s"
+    run_for(twin, consumer, 40)
+    assert saved_silence(twin)[2] is not None
+
+
+def test_refused_pushes_of_another_job_excuse_no_rank(busy):
+    twin, consumer = busy
+    for _ in range(60):
+        refuse(twin, "other")
+        run_for(twin, consumer, 10)
     assert saved_silence(twin)[2] is not None
 
 

@@ -38,7 +38,7 @@ def test_silenced_resolution_has_the_figures_before_and_its_own_time(notifier, h
     notifier.dispatch()
     _, end = messages(hook)
     assert end["sentence"] == "job runs at 1.02\u00d7 of its ideal again."
-    assert end["sub"].startswith("It had cost about 19 GPU-h an hour")
+    assert end["sub"].startswith("It lasted 7 min and cost about 2.1 GPU-h in all")
     [alert] = end["alerts"]
     assert datetime.fromisoformat(alert["ends_at"]).timestamp() == ended_s
 

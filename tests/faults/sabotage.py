@@ -7,10 +7,11 @@ from typing import Any
 import redis.asyncio
 
 from app.ingest.assembly.rank_tracker import RankCursor
-from app.ingest.queue import shard_of, stream_key
+from app.ingest.queue import stream_key
 from app.ingest.redis.queue import RedisWriter
 from app.store import shards
 from app.store.alerting import outbox
+from app.trace.job import shard_of
 
 MAX_ENTRIES = 3
 NUM_SHARDS = 4

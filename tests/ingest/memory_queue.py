@@ -20,8 +20,8 @@ from app.ingest.queue import (
     Listener,
     QueueReader,
     QueueWriter,
-    shard_of,
 )
+from app.trace.job import shard_of
 
 
 @dataclass(slots=True)

@@ -9,9 +9,10 @@ import pytest
 import redis
 
 from app.errors import QueueFull, QueueUnavailable, StartUpFailed
-from app.ingest.queue import Announcer, Listener, QueueReader, QueueWriter, shard_of, stream_key
+from app.ingest.queue import Announcer, Listener, QueueReader, QueueWriter, stream_key
 from app.ingest.redis.events import RedisAnnouncer, RedisListener
 from app.ingest.redis.queue import RedisAppender, RedisReader, RedisWriter
+from app.trace.job import shard_of
 from tests.ingest.memory_queue import MemoryQueue
 
 NUM_SHARDS = 4

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 import redis
 
-from app.ingest.queue import shard_of
 from app.ingest.redis.admission import Admission, MemoryGauge, ServerMemory
 from app.ingest.redis.queue import RedisWriter
+from app.trace.job import shard_of
 
 NUM_SHARDS = 3
 SHARD = shard_of("job", NUM_SHARDS)

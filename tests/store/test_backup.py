@@ -13,6 +13,7 @@ from app.alerts.rule import Rule
 from app.errors import InvalidRequest
 from app.store import (
     annotations,
+    as_of,
     audit,
     dead_letters,
     fixes,
@@ -76,7 +77,10 @@ from tests.store.factories import (
 )
 from tests.store.test_dead_letters import LETTER
 
-TRANSIENT_TABLES = {"shards", "consumers", "sessions", "disk_samples", "service_watches"}
+TRANSIENT_TABLES = {
+    *("shards", "consumers", "refusals"),
+    *("sessions", "disk_samples", "service_watches"),
+}
 A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
@@ -153,6 +157,7 @@ def run_without_jobs(store):
         runs.add_to_total(conn, "fenced_commits", 1)
         sessions.begin(conn, signed_in())
         service_watches.note_consumers(conn, now_s=1.0)
+        as_of.note_refused(conn, ["job"], now_s=1.0)
         projects_of_users.create_canary(conn, now_s=1.0)
     register(store, f"{CANARY_PROJECT}/canary-1")
     forecast.add_sample(store, DiskUsage(1, 1))

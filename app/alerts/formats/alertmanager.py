@@ -15,7 +15,12 @@ from app.alerts.formats.figures import culprit_names, fix_text
 from app.alerts.formats.webhooks import json_text, rfc3339
 from app.alerts.notice import Message, Notice, NoticeAlert
 from app.alerts.receiver import Receiver
-from app.alerts.wording import cost_sentence, finding_sentence, resolved_cost_sentence
+from app.alerts.wording import (
+    cost_sentence,
+    finding_sentence,
+    lasted_s,
+    resolved_cost_sentence,
+)
 
 # Whom a diagnosis blames may change while an alert fires, and with other labels it would be
 # another alert: these are labels only where the alert is about them.
@@ -121,6 +126,9 @@ def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str 
         yield "fix", fix_text(detail.fix)
         yield "command", detail.fix.command
         yield "command_label", detail.fix.command_label
+    yield "as_of", formatting.utc_timestamp(notice.as_of_s)
+    yield "behind_s", None if notice.behind_s is None else f"{notice.behind_s:.0f}"
+    yield "held_since", formatting.utc_timestamp(notice.held_since_s)
     yield "assigned_to", alert.assigned_to
     yield "note", alert.note
     yield "runbook_url", alert.runbook_url or notice.runbook_url
@@ -129,7 +137,10 @@ def _annotations(notice: Notice, alert: NoticeAlert) -> Iterator[tuple[str, str 
 def _description(alert: NoticeAlert) -> str:
     """The finding without its own figures, which compare other steps, and what the alert costs."""
     if alert.status == "resolved":
-        return resolved_cost_sentence(alert.was or alert.detail)
+        was = alert.was or alert.detail
+        ends_at_s = alert.starts_at_s if alert.ends_at_s is None else alert.ends_at_s
+        lasted = lasted_s(was, alert.detail, alert.starts_at_s, ends_at_s)
+        return resolved_cost_sentence(was, lasted)
     blame = alert.detail.blame
     fact = "" if blame is None else f"{finding_sentence(blame)}. "
     return f"{fact}{cost_sentence(alert.detail)}".strip()

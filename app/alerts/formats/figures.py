@@ -43,12 +43,21 @@ def notice_facts(notice: Notice) -> list[tuple[str, str]]:
     if not notice.alerts:
         return []
     lead = notice.alerts[0]
-    known = (
+    known: Iterator[tuple[str, str | None]] = (
         _firing_facts(notice, lead.detail)
         if lead.status == "firing"
         else _resolved_facts(notice, lead)
     )
-    return [(name, value) for name, value in known if value is not None]
+    found = [(name, value) for name, value in known if value is not None]
+    return [*found, *_as_of(notice)]
+
+
+def _as_of(notice: Notice) -> Iterator[tuple[str, str]]:
+    """Up to when the job was processed, for people who read the message later."""
+    if notice.as_of_s is not None and notice.behind_s is not None:
+        behind = formatting.short_duration(notice.behind_s)
+        at = formatting.utc_time(notice.as_of_s, 0.0)
+        yield "As of", f"{at}, {behind} before this message"
 
 
 def culprit_names(blame: Blame) -> str | None:

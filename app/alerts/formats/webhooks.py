@@ -70,6 +70,10 @@ def rfc3339(unix_s: float) -> str:
     return f"{text.rstrip('0').removesuffix('.')}Z"
 
 
+def _rfc3339_or_none(unix_s: float | None) -> str | None:
+    return None if unix_s is None else rfc3339(unix_s)
+
+
 def _finite(content: Any) -> Any:
     if isinstance(content, float):
         return content if math.isfinite(content) else None
@@ -98,6 +102,9 @@ def notice_content(notice: Notice) -> dict[str, Any]:
         "runbook_url": notice.runbook_url,
         "alerts": [_alert(alert) for alert in notice.alerts],
         "num_more": notice.num_more,
+        "as_of": _rfc3339_or_none(notice.as_of_s),
+        "behind_s": notice.behind_s,
+        "held_since": _rfc3339_or_none(notice.held_since_s),
     }
 
 
@@ -110,7 +117,7 @@ def _alert(alert: NoticeAlert) -> dict[str, Any]:
         "labels": dict(alert.labels),
         "sentence": alert.sentence,
         "starts_at": rfc3339(alert.starts_at_s),
-        "ends_at": None if alert.ends_at_s is None else rfc3339(alert.ends_at_s),
+        "ends_at": _rfc3339_or_none(alert.ends_at_s),
         "threshold": alert.threshold,
         "runbook_url": alert.runbook_url,
         "assigned_to": alert.assigned_to,
@@ -126,7 +133,7 @@ def _earlier_figures(detail: Detail) -> dict[str, Any]:
         "slowdown": detail.slowdown,
         "gpu_hours_lost_per_hour": detail.gpu_hours_lost_per_hour,
         "since_step": detail.since_step,
-        "since_at": None if detail.since_at_s is None else rfc3339(detail.since_at_s),
+        "since_at": _rfc3339_or_none(detail.since_at_s),
     }
 
 
@@ -139,7 +146,7 @@ def _figures(detail: Detail) -> dict[str, Any]:
         "gpu_hours_lost_per_hour": detail.gpu_hours_lost_per_hour,
         "num_gpus": detail.num_gpus,
         "since_step": detail.since_step,
-        "since_at": None if detail.since_at_s is None else rfc3339(detail.since_at_s),
+        "since_at": _rfc3339_or_none(detail.since_at_s),
         "window": detail.window_id,
         "finding": None if detail.blame is None else _finding(detail.blame),
         "fix": None if detail.fix is None else _fix(detail.fix),

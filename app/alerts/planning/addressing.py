@@ -10,7 +10,13 @@ from app.alerts.notice import MAX_LISTED_ALERTS, Notice, NoticeAlert, NoticeGrou
 from app.alerts.planning.plan import Draft
 from app.alerts.receiver import FORMATS_WITH_ONE_INCIDENT, Receiver
 from app.alerts.rule import SEVERITIES, Severity
-from app.alerts.wording import cost_sentence, resolved_cost_sentence, response_sentence
+from app.alerts.wording import (
+    cost_sentence,
+    lasted_s,
+    late_sentence,
+    resolved_cost_sentence,
+    response_sentence,
+)
 from app.trace.job import job_of
 
 _KEY_BYTES = 16
@@ -165,17 +171,19 @@ def _notice(
         severity=highest_severity(alerts),
         at_s=now_s,
         sentence=_sentence(draft, alerts, num_others),
-        sub=_second_sentence(lead),
+        sub=f"{_second_sentence(lead)} {late_sentence(group.held_since_s, now_s)}".strip(),
         alerts=listed,
         num_more=num_others + 1 - len(listed),
         is_repeat=draft.is_repeat,
         is_partly_resolved=_is_partly_resolved(draft, alerts),
         page_url=group.page_url(lead.detail.window_id),
         image_url=group.image_url(shown, now_s),
-        runbook_url=lead.runbook_url,
+        runbook_url=lead.runbook_url or group.runbook_url(lead.was or lead.detail),
         base_url=group.base_url,
         group_labels=group.labels,
         about=_subject_fingerprints(draft, alerts),
+        as_of_s=group.as_of_s,
+        held_since_s=group.held_since_s,
     )
 
 
@@ -190,4 +198,6 @@ def _second_sentence(lead: NoticeAlert) -> str:
     if lead.status == "firing":
         response = response_sentence(lead.assigned_to, lead.note)
         return f"{cost_sentence(lead.detail)} {response}".strip()
-    return resolved_cost_sentence(lead.was or lead.detail)
+    was = lead.was or lead.detail
+    ends_at_s = lead.starts_at_s if lead.ends_at_s is None else lead.ends_at_s
+    return resolved_cost_sentence(was, lasted_s(was, lead.detail, lead.starts_at_s, ends_at_s))

@@ -26,7 +26,8 @@ DraftKind = Literal["firing", "resolved", "acknowledged", "refresh"]
 class NotificationTiming:
     """Seconds between a group's notices (`interval_s`), and until a firing alert is repeated.
 
-    An alert is not notified again within `damping_s`, so that one that flaps rings once. Receivers
+    An alert that was told to be over does not ring again within `damping_s`; one that does soon
+    after flaps, and its next end waits for as long. Receivers
     that resolve alerts by themselves get all that fire every `refresh_s`; None without such.
     """
 
@@ -40,13 +41,15 @@ class NotificationTiming:
 class CurrentAlert:
     """An alert as it stands now; `entry` is what notices say of it.
 
-    One that `is_waning` still fires, but its last windows were below the threshold.
+    One that `is_waning` still fires, but its last windows were below the threshold; one that
+    `was_missed` began and ended while messages waited, so that no receiver knows of it.
     """
 
     entry: NoticeAlert
     is_acked: bool = False
     is_no_data: bool = False
     is_waning: bool = False
+    was_missed: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -68,11 +71,13 @@ class CurrentAlert:
 class LastNotified:
     """The last notification of an alert, and when it was sent (Unix seconds).
 
-    An acknowledgement does not change `at_s`.
+    An acknowledgement does not change `at_s`. An alert `flaps` that was told to fire again soon
+    after it was told to be over.
     """
 
     kind: LastNotifiedKind
     at_s: float
+    flaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +100,8 @@ class NotificationPlan:
 
     `notified` has only alerts whose last notification changes; those of `forgotten` are removed.
     `next_at_s` None: plan again only when woken. `refreshed_at_s` is when a refresh was sent last.
-    `firing_known` are the alerts that receivers know to fire and that are not muted; `repeatable`
-    are those of them that are neither acknowledged nor without data.
+    `firing_known` are the alerts that receivers know to fire and that are not muted; `tellable`
+    are those of them that are neither acknowledged nor without data, nor about to be over.
     """
 
     drafts: Sequence[Draft] = ()
@@ -105,7 +110,7 @@ class NotificationPlan:
     next_at_s: float | None = None
     refreshed_at_s: float | None = None
     firing_known: Sequence[NoticeAlert] = ()
-    repeatable: Collection[str] = ()
+    tellable: Collection[str] = ()
 
     @property
     def is_notice(self) -> bool:
@@ -116,7 +121,7 @@ class NotificationPlan:
         self, notified: Mapping[str, LastNotified], since_s: float
     ) -> Draft | None:
         """The firing alerts, for a receiver that was added at `since_s`, after they were sent."""
-        missed = [each for each in self.repeatable if notified[each].at_s < since_s]
+        missed = [each for each in self.tellable if notified[each].at_s < since_s]
         news: dict[str, NewsKind] = dict.fromkeys(missed, "firing")
         return Draft("firing", self.firing_known, news) if news else None
 
@@ -183,13 +188,14 @@ class NewsRules:
     def view(self, alert: CurrentAlert, last: LastNotified | None) -> AlertNews:
         """The alert with its news, given its last notification."""
         view = AlertNews(alert, last)
-        if not alert.is_firing and not view.is_known:
+        if not alert.is_firing and not view.is_known and not alert.was_missed:
             return view
         if alert.fingerprint in self.silent_until:
             due_s = self.silent_until[alert.fingerprint]
             return replace(view, due_s=due_s, is_muted=True)
         if not alert.is_firing:
-            return self._due(view, "resolved", self.timing.damping_s)
+            flaps = last is not None and last.flaps
+            return self._due(view, "resolved", self.timing.damping_s if flaps else 0.0)
         if alert.fingerprint in self.inhibited:
             due_s = self.now_s + self.timing.interval_s
             return replace(view, due_s=due_s, is_muted=True)
@@ -235,17 +241,19 @@ def refresh_drafts(
     refreshed_at_s: float | None,
     now_s: float,
     timing: NotificationTiming,
+    *,
+    is_held: bool = False,
 ) -> Iterator[Draft]:
     """Refreshes: all that fires, if due; and at once what these receivers wrongly take to fire.
 
-    What ended while silenced is sent, too: a silence is for people.
+    What ended while silenced is sent, too: a silence is for people. While `is_held` no end is.
     """
     forgets = timing.refresh_s is not None
-    over = [
+    over = [] if is_held else [
         view.alert.entry
         for view in views
         if view.is_lapsed_and_over or (forgets and view.is_over_silenced)
-    ]
+    ]  # fmt: skip
     due_s = refresh_due_s(views, refreshed_at_s, timing)
     is_due = due_s is not None and due_s <= now_s
     alive = [view.alert.entry for view in views if view.is_refreshed] if is_due else []
@@ -263,6 +271,8 @@ def refresh_due_s(
     return 0.0 if refreshed_at_s is None else refreshed_at_s + timing.refresh_s
 
 
+# Times `damping_s` from the end that was told to the next beginning: the shortest is 1.
+_FLAPS_WITHIN = 2.0
 # Longer than a message may be under way: the sender reads the labels of its alerts.
 _FORGET_AFTER_S = 86_400.0
 
@@ -277,6 +287,7 @@ def plan_notifications(
     now_s: float,
     timing: NotificationTiming,
     refreshed_at_s: float | None = None,
+    is_held: bool = False,
 ) -> NotificationPlan:
     """The notifications of these alerts that are due now.
 
@@ -289,18 +300,20 @@ def plan_notifications(
         now_s: Unix time.
         timing: intervals between notices.
         refreshed_at_s: when a refresh was sent last; None: never.
+        is_held: what the alerts are now is not known: nothing begins, ends or is repeated, and
+            receivers that forget are kept from taking it for over.
     """
     labels = {alert.fingerprint: alert.entry.labels for alert in alerts}
     rules = NewsRules(silenced_until(labels, silences, now_s), inhibited, now_s, timing)
     views = [rules.view(alert, last_notified.get(alert.fingerprint)) for alert in alerts]
-    notices, free_at_s = _notices(views, last_at_s, now_s, timing)
+    notices, free_at_s = ([], now_s) if is_held else _notices(views, last_at_s, now_s, timing)
     if refreshed_at_s is not None:
         refreshed_at_s = min(refreshed_at_s, now_s)  # by a clock that was set back
-    again = list(refresh_drafts(views, refreshed_at_s, now_s, timing))
+    again = list(refresh_drafts(views, refreshed_at_s, now_s, timing, is_held=is_held))
     if again or not any(view.is_refreshed for view in views):
         refreshed_at_s = now_s
     drafts = [*_acknowledgement(views), *notices, *again]
-    after = _notified_after(drafts, views, last_notified, now_s)
+    after = _notified_after(drafts, views, last_notified, now_s, timing.damping_s)
     left = [rules.view(each.alert, after.get(each.alert.fingerprint, each.last)) for each in views]
     due_s = (_earliest_due_s(left, free_at_s), refresh_due_s(left, refreshed_at_s, timing))
     return NotificationPlan(
@@ -310,7 +323,11 @@ def plan_notifications(
         min((each for each in due_s if each is not None), default=None),
         refreshed_at_s,
         firing_known=[view.alert.entry for view in views if view.is_listed],
-        repeatable=[view.alert.fingerprint for view in views if view.is_repeatable],
+        tellable=[
+            view.alert.fingerprint
+            for view in views
+            if view.is_repeatable and not view.alert.is_waning
+        ],
     )
 
 
@@ -369,6 +386,7 @@ def _notified_after(
     views: Iterable[AlertNews],
     last_notified: Mapping[str, LastNotified],
     now_s: float,
+    damping_s: float,
 ) -> dict[str, LastNotified]:
     after: dict[str, LastNotified] = {}
     for draft in drafts:
@@ -376,12 +394,15 @@ def _notified_after(
             after |= _notified_by_refresh(draft, last_notified)
             continue
         for fingerprint, news in draft.news.items():
-            if news == "acknowledged":
-                after[fingerprint] = LastNotified("acknowledged", last_notified[fingerprint].at_s)
+            last = last_notified.get(fingerprint)
+            if news == "acknowledged" and last is not None:
+                after[fingerprint] = replace(last, kind="acknowledged")
+            elif news == "resolved" or last is None:
+                kind: LastNotifiedKind = "resolved" if news == "resolved" else "firing"
+                after[fingerprint] = LastNotified(kind, now_s)
             else:
-                after[fingerprint] = LastNotified(
-                    "resolved" if news == "resolved" else "firing", now_s
-                )
+                was_over = last.kind == "resolved" and now_s - last.at_s < _FLAPS_WITHIN * damping_s
+                after[fingerprint] = LastNotified("firing", now_s, last.flaps or was_over)
         if draft.kind == "resolved":
             # Receivers take the whole group for resolved. A muted alert that still fires is news
             # once it is no longer muted.

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 from app.alerts.labels import Matcher
 from app.store.alerting.alerts import MAX_MATCHERS
+from app.store.as_of import BEHIND_AFTER_S
 from app.trace.job import JOB_PATTERN
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
@@ -121,6 +122,22 @@ def timestamp(unix_s: float) -> datetime:
 def timestamp_or_none(unix_s: float | None) -> datetime | None:
     """Unix time as a datetime in UTC; None if unknown."""
     return None if unix_s is None else timestamp(unix_s)
+
+
+AsOfField = Annotated[
+    datetime | None,
+    Field(
+        description="What its workers sent up to then is processed, later data is not; null before "
+        "a consumer has worked."
+    ),
+]
+BehindField = Annotated[
+    float,
+    Field(
+        description=f"Seconds since `as_of`. From {BEHIND_AFTER_S:g} on, or while pushes are "
+        "refused, the state is `unknown`."
+    ),
+]
 
 
 class MatcherOut(RequestModel):

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.alerts.picture_links import PICTURES_PATH
 from app.api.http.principal import SHARE_PATH, TRACES_PATH
+from app.api.http.refused_jobs import RefusedJobs
 
 # The median of an acknowledgement is 2 to 10 ms; after 2 s the queue counts as unavailable.
 _ACK_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -111,11 +112,13 @@ class RequestLog:
         *,
         measured: ApiMetrics,
         nouns: Iterable[str],
+        refused: RefusedJobs,
         monotonic: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._app = app
         self._measured = measured
         self._nouns = frozenset(nouns)
+        self._refused = refused
         self._monotonic = monotonic
         self._lines = LogRateLimit(monotonic)
 
@@ -139,6 +142,7 @@ class RequestLog:
             if status >= 400:
                 took_ms = 1e3 * (self._monotonic() - begun_s)
                 self._log(scope, route, status, took_ms)
+                self._refused.note(scope, status)
         return None
 
     def _log(self, scope: Scope, route: str, status: int, took_ms: float) -> None:

@@ -19,13 +19,13 @@ from app.api.routes.dependencies import ServiceDep, only_refusals
 from app.api.service.status import ServiceStatus
 from app.errors import PacelineError, Unavailable
 from app.ingest.queue import Lag
+from app.store.as_of import BEHIND_AFTER_S, AsOf
 from app.store.disk.usage import DiskWatch
 from app.store.service_state import ServiceState
 from app.store.shards import MAX_MOVES
 
 log = structlog.get_logger()
 
-MAX_BACKLOG_S = 60.0
 _NO_STORE = "not known while the database does not answer"
 _STORE_OK = "it answers, with this version's tables"
 _LOSSY = "a crash may lose batches, as --allow-lossy or PACELINE_ALLOW_LOSSY allows"
@@ -61,7 +61,7 @@ async def check_readiness(watch: ServiceStatus) -> list[ReadinessCheck]:
         _dependency_check("store", state, _ok_text(_STORE_OK, "keeps commits", watch.allow_lossy)),
         _consumers_check(known_state),
         _shards_check(known_state, watch.num_shards),
-        _backlog_check(known_lag),
+        _backlog_check(known_lag, known_state),
         disk_check(watch.disk),
         _durability_check(watch.allow_lossy),
     ]
@@ -128,7 +128,9 @@ def _shards_check(state: ServiceState | None, num_shards: int) -> ReadinessCheck
     return ReadinessCheck("shards", True, "consumers work on all parts of the queue")
 
 
-def _backlog_check(lag: Lag | None) -> ReadinessCheck:
+def _backlog_check(lag: Lag | None, state: ServiceState | None) -> ReadinessCheck:
+    if state is not None and (progress := state.processed.of_service).is_behind:
+        return ReadinessCheck("backlog", False, behind_sentence(progress, state.at_s))
     if lag is None:
         return ReadinessCheck("backlog", False, _NO_QUEUE)
     waiting = sum(lag.entries)
@@ -137,7 +139,14 @@ def _backlog_check(lag: Lag | None) -> ReadinessCheck:
     oldest_s = max(age_s for age_s in lag.oldest_s if age_s is not None)
     batches = "1 batch waits" if waiting == 1 else f"{formatting.count(waiting)} batches wait"
     text = f"{batches}, the oldest for {formatting.duration(oldest_s)}"
-    return ReadinessCheck("backlog", oldest_s <= MAX_BACKLOG_S, text)
+    return ReadinessCheck("backlog", oldest_s < BEHIND_AFTER_S, text)
+
+
+def behind_sentence(progress: AsOf, now_s: float) -> str:
+    """How far consumers are behind, and what that means."""
+    behind = formatting.duration(progress.behind_s)
+    at = "" if progress.at_s is None else f" as of {formatting.utc_time(progress.at_s, now_s)}"
+    return f"Paceline is {behind} behind: states are{at}, and what jobs do now is not known"
 
 
 def disk_check(disk: DiskWatch) -> ReadinessCheck:

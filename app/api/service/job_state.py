@@ -1,10 +1,11 @@
-"""State of a job in one word, and its silent ranks, from the stored job and the time."""
+"""State of a job in one word, and its silent ranks, from the stored job and what is processed."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from app import formatting
-from app.store import hosts, shards
+from app.store import hosts
+from app.store.as_of import Processed
 from app.store.database import Connection
 from app.store.fleet import FleetLine
 from app.store.jobs import JobRecord
@@ -14,7 +15,7 @@ JobState = Literal[
     "straggling",
     "stalled",
     "silent",
-    "stale",
+    "unknown",
     "low-fidelity",
     "not-analysed",
     "finished",
@@ -30,7 +31,6 @@ class StateThresholds:
     """Limits between the states of a job."""
 
     alert_slowdown: float = 1.1
-    silent_after_s: float = 300.0
 
 
 def silent_for_s(job: JobRecord | FleetLine, now_s: float) -> float | None:
@@ -43,23 +43,21 @@ def silent_for_s(job: JobRecord | FleetLine, now_s: float) -> float | None:
 
 
 def job_state(
-    job: JobRecord | FleetLine, *, now_s: float, thresholds: StateThresholds, is_watched: bool
+    job: JobRecord | FleetLine, processed: Processed, thresholds: StateThresholds
 ) -> JobState:
     """The first of these states that applies.
 
     crashed, preempted: its ranks have reported that they failed, or were asked to end.
     finished: the job reported its end, or all its ranks did.
-    stale: no data stored for `silent_after_s`, and no consumer is alive (`is_watched`), so that
-        the job may be sending.
+    unknown: what its workers have sent of late is not processed yet, or is refused.
     stalled: no worker sends.
     silent: some workers send, others do not.
     not-analysed, low-fidelity, straggling, healthy: by the steps that the job is judged by.
     """
     if job.ended_s is not None:
         return job.ended_as or "finished"
-    silent_s = silent_for_s(job, now_s)
-    if not is_watched and silent_s is not None and silent_s > thresholds.silent_after_s:
-        return "stale"
+    if processed.of(job.job_id, job.last_data_s).is_behind:
+        return "unknown"
     if job.stalled_since_s is not None:
         return "stalled"
     if job.silent_ranks:
@@ -70,15 +68,17 @@ def job_state(
     return state_of_window(recent.slowdown, recent.verdict, thresholds)
 
 
-def state_since_s(job: JobRecord | FleetLine, state: JobState) -> float | None:
-    """Unix time since which a job is stalled, silent or stale; None if unknown."""
+def state_since_s(
+    job: JobRecord | FleetLine, state: JobState, processed: Processed
+) -> float | None:
+    """Unix time since which a job is stalled, silent, unknown or ended; None if unknown."""
     match state:
         case "stalled":
             return job.stalled_since_s
         case "silent":
             return job.silent_since_s
-        case "stale":
-            return job.last_data_s
+        case "unknown":
+            return processed.of(job.job_id, job.last_data_s).at_s
         case "crashed" | "preempted":
             return job.ended_s
     return None
@@ -95,23 +95,15 @@ def state_of_window(
     return "straggling" if slowdown >= thresholds.alert_slowdown else "healthy"
 
 
-def current_state(
-    conn: Connection, job: JobRecord, *, now_s: float, thresholds: StateThresholds
-) -> JobState:
-    """The job's state; whether consumers are alive is read from the database."""
-    is_watched = shards.count_live(conn, now_s=now_s) > 0
-    return job_state(job, now_s=now_s, thresholds=thresholds, is_watched=is_watched)
-
-
-def missing_data_text(
-    conn: Connection, job: JobRecord, *, now_s: float, thresholds: StateThresholds
-) -> str | None:
+def missing_data_text(job: JobRecord, state: JobState, now_s: float) -> str | None:
     """Label of the band after the last step; None while data arrives."""
-    match current_state(conn, job, now_s=now_s, thresholds=thresholds):
+    match state:
         case "silent":
             return f"{formatting.plural(len(job.silent_ranks or ()), 'rank')} silent"
-        case "stalled" | "stale":
+        case "stalled":
             return f"no data for {formatting.duration(silent_for_s(job, now_s) or 0.0)}"
+        case "unknown":
+            return "not processed yet"
     return None
 
 

@@ -18,6 +18,7 @@ from app.api.http.auth import Authenticator
 from app.api.http.caching import ComputeCache
 from app.api.http.limits import ConcurrencyLimit, FailureLimit
 from app.api.http.picture_links import PictureLinkAuth
+from app.api.http.refused_jobs import RefusedJobs
 from app.api.http.request_log import ApiMetrics
 from app.api.service.demo_switch import DemoSwitch
 from app.api.service.hub import EventHub
@@ -28,6 +29,8 @@ from app.api.service.replays import ReplayCache, StepViewCache
 from app.api.service.results import ResultCache
 from app.api.service.status import LossWarnings, ServiceStatus
 from app.ingest.queue import Announcer, QueueWriter
+from app.store import as_of
+from app.store.as_of import Processed
 from app.store.database import Connection, Store
 from app.store.retention import RetentionLimits
 
@@ -143,3 +146,9 @@ class Service:
     span_buffer: SpanBuffer = field(default_factory=SpanBuffer)
     span_bodies: OtlpBodyReader = field(default_factory=OtlpBodyReader)
     span_refusals: SpanRefusalLog = field(default_factory=SpanRefusalLog)
+    refused_jobs: RefusedJobs = field(default_factory=RefusedJobs)
+
+    def processed(self, conn: Connection) -> Processed:
+        """Up to when what workers send is processed."""
+        now_s = self.database_time(conn)
+        return as_of.read(conn, num_shards=self.status.num_shards, now_s=now_s)

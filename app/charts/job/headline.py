@@ -18,7 +18,7 @@ JobState = Literal[
     "straggling",
     "stalled",
     "silent",
-    "stale",
+    "unknown",
     "low-fidelity",
     "not-analysed",
     "finished",
@@ -45,8 +45,8 @@ class Headline:
 class JobFacts:
     """State of a job besides its last result.
 
-    `since_s` and `now_s` are Unix times: since when it is stalled, silent or stale, where that is
-    known, and now. Of the ranks in `silent_ranks` nothing comes, of the `num_others` it does;
+    `since_s` and `now_s` are Unix times: since when it is stalled, silent or unknown, where that
+    is known, and now. Of the ranks in `silent_ranks` nothing comes, of the `num_others` it does;
     `silent_who` names the worker or host that they are, where it is one.
     """
 
@@ -74,8 +74,8 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
             text = _stalled(known, seen)
         case "silent":
             text = _silent(known, seen)
-        case "stale":
-            text = _stale(seen)
+        case "unknown":
+            text = _unknown(known, seen)
         case "low-fidelity":
             text = _low_fidelity(result)
             if result and result.get("findings"):
@@ -119,7 +119,7 @@ def _first_figures(state: JobState, result: Mapping[str, Any] | None, seen: JobF
 # Smallest launch slowdown worth a remark.
 _MIN_LAUNCH_SLOWDOWN = 1.03
 # Their first sentence is about the whole job.
-_SAID_AFTER = ("stalled", "stale", *ENDED)
+_SAID_AFTER = ("stalled", "unknown", *ENDED)
 
 
 def _with_missing_ranks(
@@ -277,9 +277,13 @@ def _who_is_silent(seen: JobFacts) -> str:
     return sentence_case(seen.silent_who or formatting.ranks(seen.silent_ranks))
 
 
-def _stale(seen: JobFacts) -> tuple[str, str]:
-    sentence = f"No consumer is running: no figures of this job{_since(seen)}."
-    return sentence, "What its workers send is kept, and analysed once a consumer runs."
+def _unknown(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+    """That nothing is seen is Paceline's own trouble here: it says nothing of the job."""
+    sentence = f"Paceline is behind: what this job does{_since(seen)} is not known."
+    sub = "What its workers send is kept, and analysed once Paceline has caught up."
+    if result is None or _is_low(result):
+        return sentence, sub
+    return sentence, f"Before, it ran at {formatting.ratio(result['slowdown'])} of its ideal. {sub}"
 
 
 def _since(seen: JobFacts) -> str:

@@ -15,10 +15,10 @@ from redis.asyncio import Redis
 from typing_extensions import override
 
 from app.errors import QueueFull, QueueUnavailable, StartUpFailed
-from app.ingest.queue import Lag, QueueWriter, shard_of, stream_key
+from app.ingest.queue import Lag, QueueWriter, stream_key
 from app.ingest.redis.nodes import open_async_nodes, translated
 from app.ingest.redis.queue import RedisWriter
-from app.trace.job import project_of
+from app.trace.job import project_of, shard_of
 
 REFUSE_AT = 0.8  # of the server's memory
 ADMIT_AGAIN_AT = 0.7

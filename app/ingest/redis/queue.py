@@ -29,7 +29,6 @@ from app.ingest.queue import (
     QueueReader,
     QueueWriter,
     ReadBudget,
-    shard_of,
     stream_key,
 )
 from app.ingest.redis import server_checks
@@ -41,6 +40,7 @@ from app.ingest.redis.nodes import (
     translated,
 )
 from app.ingest.redis.server_checks import ServerWatch
+from app.trace.job import shard_of
 
 # KEYS: stream. ARGV: group, entry ids.
 DONE_SCRIPT = """

@@ -280,6 +280,14 @@ def newest_events(
     return found
 
 
+def firings_since(conn: Connection, job_id: str, rule: str, *, since_s: float) -> list[AlertEvent]:
+    """Transitions to firing of a rule's alerts on a job since a Unix time, the oldest first."""
+    same = alert_events.c.job_id == job_id, alert_events.c.rule == rule
+    query = select(*_EVENT_COLUMNS).where(*same, alert_events.c.kind == "firing")
+    query = query.where(alert_events.c.at_s >= since_s).order_by(alert_events.c.event_id)
+    return _read_events(conn, query)
+
+
 def firings_of_job(conn: Connection, job_id: str, *, limit: int) -> list[AlertEvent]:
     """The last transitions of a job's alerts to firing or resolved, newest first."""
     query = _newest_events(limit).where(alert_events.c.job_id == job_id)

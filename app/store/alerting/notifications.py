@@ -43,7 +43,8 @@ class AlertGroup:
     """One rule on one job, claimed; times are Unix seconds.
 
     `last_at_s` is when the last notification was written, `refreshed_at_s` when the last refresh
-    was. `num_claims` identifies the claim; `num_wakes` tells whether the group was woken since.
+    was. Since `held_since_s` its messages wait for what is not processed yet. `num_claims`
+    identifies the claim; `num_wakes` tells whether the group was woken since.
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class AlertGroup:
     num_claims: int = 0
     num_wakes: int = 0
     refreshed_at_s: float | None = None
+    held_since_s: float | None = None
 
 
 def wake_group(conn: Connection, job_id: str, rule: str, *, at_s: float) -> None:
@@ -108,10 +110,12 @@ def release(
     next_at_s: float | None,
     last_at_s: float | None,
     refreshed_at_s: float | None = None,
+    held_since_s: float | None = None,
 ) -> None:
     """Release a claimed group; it is due again at `next_at_s`, or when it is woken.
 
-    `last_at_s` is when a notification was written, None if none was.
+    `last_at_s` is when a notification was written, None if none was. Since `held_since_s` its
+    messages wait.
 
     Raises:
         LeaseLost: another dispatcher has claimed it since: commit nothing.
@@ -124,6 +128,7 @@ def release(
         lease_until_s=0.0,
         last_at_s=_GROUPS.c.last_at_s if last_at_s is None else last_at_s,
         refreshed_at_s=refreshed_at_s,
+        held_since_s=held_since_s,
     )
     if not conn.execute(settled).rowcount:
         raise LeaseLost(f"another dispatcher has the alerts of job {job_of(group.job_id)!r} now")
@@ -185,7 +190,8 @@ NotifiedKind = Literal["firing", "resolved", "acknowledged", "lapsed", "ended"]
 class LastNotification:
     """The last notification of an alert, and the alert's state then; times are Unix seconds.
 
-    `known_as` are the labels of its first notification, written at `first_at_s`.
+    `known_as` are the labels of its first notification, written at `first_at_s`. It `flaps` if that
+    came soon after its end was notified.
     """
 
     kind: NotifiedKind
@@ -199,6 +205,7 @@ class LastNotification:
     runbook_url: str | None = None
     known_as: Mapping[str, str] = field(default_factory=dict)
     first_at_s: float = 0.0
+    flaps: bool = False
 
 
 _TOLD = alert_told

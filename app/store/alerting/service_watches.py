@@ -13,7 +13,7 @@ from app.store.columns import clipped_or_none
 from app.store.database import insert_new
 from app.store.tables import consumers, service_watches, shards
 
-WatchName = Literal["consumers", "canary"]
+WatchName = Literal["consumers", "canary", "backlog"]
 _MAX_DETAIL = 500
 # Nobody watched for so long: what happened meanwhile is not known, and counts as no outage.
 _GAP_S = 60.0
@@ -67,6 +67,15 @@ def note_consumers(conn: Connection, *, now_s: float) -> Watch:
     values = {"ok_s": max(known, default=None), "checked_s": now_s}
     conn.execute(update(service_watches).where(mine).values(values))
     return read(conn)["consumers"]
+
+
+def note_backlog(conn: Connection, *, is_behind: bool, now_s: float) -> Watch:
+    """Note whether consumers are behind now."""
+    _create(conn, "backlog", now_s)
+    mine = service_watches.c.name == "backlog"
+    values = {"checked_s": now_s} if is_behind else {"checked_s": now_s, "ok_s": now_s}
+    conn.execute(update(service_watches).where(mine).values(values))
+    return read(conn)["backlog"]
 
 
 def begin_outage(conn: Connection, name: WatchName, *, now_s: float, detail: str | None) -> bool:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 from app.store.columns import JsonText, Real, key_text, serial
@@ -102,6 +103,7 @@ alert_groups = Table(
     Column("lease_until_s", Real, nullable=False),
     Column("num_claims", BigInteger, nullable=False),
     Column("num_wakes", BigInteger, nullable=False),
+    Column("held_since_s", Real),  # since when its messages wait for what is not processed yet
     Index(None, "next_at_s"),
 )
 
@@ -122,6 +124,7 @@ alert_told = Table(
     Column("labels", JsonText, nullable=False),
     Column("known_as", JsonText, nullable=False),  # labels of its first notification
     Column("first_at_s", Real, nullable=False),  # when that was
+    Column("flaps", Boolean, nullable=False, server_default=false()),
     Column("threshold", Real),
     Column("runbook_url", Text),
     Index(None, "job_id", "rule"),

@@ -1,6 +1,6 @@
 """Who is told what, worked out anew each second from all that was ever told: slow, and plain."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.alerts.planning.plan import NotificationTiming
 
@@ -74,7 +74,7 @@ class SlowPlanner:
         if now.is_muted:
             return None
         if not now.fires:
-            return "resolved" if known and not is_damped else None
+            return "resolved" if known and not (is_damped and self._flaps(name)) else None
         if self._is_quiet(now):
             return None
         if self._ack_is_known(name) and known:
@@ -102,6 +102,17 @@ class SlowPlanner:
             if name in sent.left_out:
                 return sent.at_s, False
         return None, False
+
+    def _flaps(self, name):
+        """Whether it was told to fire soon after it was told to be over."""
+        told = [sent for sent in self.log if sent.kind != "acknowledged" and name in sent.news]
+        told += [replace(each, news={name: ""}) for each in self.log if name in each.left_out]
+        told.sort(key=lambda sent: sent.at_s)
+        over = [at for at, sent in enumerate(told) if sent.news[name] in ("resolved", "")]
+        if not over or told[over[-1]].news[name] == "" or over[-1] + 1 == len(told):
+            return False
+        again_s = told[over[-1] + 1].at_s - told[over[-1]].at_s
+        return again_s < 2 * self.timing.damping_s
 
     def _believed(self, name):
         return self._last(name)[1]

@@ -7,6 +7,7 @@ import structlog
 
 from app.api.http.download import Download
 from app.api.http.middleware import ErrorMiddleware
+from app.api.http.refused_jobs import RefusedJobs
 from app.api.http.request_log import (
     MAX_LINES_PER_S,
     ApiMetrics,
@@ -102,7 +103,9 @@ async def test_disconnected_caller_is_counted_and_not_logged(lines):
 
     measured = ApiMetrics()
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-    await RequestLog(disconnected, measured=measured, nouns=NOUNS)(scope, nothing, ignore)
+    await RequestLog(disconnected, measured=measured, nouns=NOUNS, refused=RefusedJobs())(
+        scope, nothing, ignore
+    )
     labels = {"route": "page", "status": "0"}
     assert measured.registry.get_sample_value("paceline_requests_total", labels) == 1
     assert lines == []
@@ -127,7 +130,9 @@ async def test_link_is_in_no_line_about_an_error(link_scope, lines):
     async def broken(scope, receive, send):
         raise RuntimeError("broken")
 
-    logged = RequestLog(ErrorMiddleware(broken), measured=ApiMetrics(), nouns=NOUNS)
+    logged = RequestLog(
+        ErrorMiddleware(broken), measured=ApiMetrics(), nouns=NOUNS, refused=RefusedJobs()
+    )
     await logged(link_scope, nothing, ignore)
     assert [line["event"] for line in lines] == ["request failed", "request refused"]
     assert {line["path"] for line in lines} == {link_scope["path"].replace("the-link", "...")}

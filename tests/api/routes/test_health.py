@@ -4,11 +4,12 @@ import threading
 
 import pytest
 
-from app.api.routes.health import MAX_BACKLOG_S, ReadinessCheck, check_readiness, room_check
+from app.api.routes.health import ReadinessCheck, check_readiness, room_check
 from app.api.service.status import ServiceStatus, SharedQuery
 from app.errors import StoreUnavailable
 from app.ingest.queue import Lag
-from app.store import shards
+from app.store import as_of, shards
+from app.store.as_of import BEHIND_AFTER_S
 from app.store.database import Store, is_migrated
 from app.store.disk.usage import DiskWatch
 from tests.api.server import NOW_S, json_batch, running
@@ -95,10 +96,14 @@ async def test_old_backlog_is_reported(api):
     epoch, began_s = await api.register(), api.queue.clock_s()
     api.queue.clock_s = lambda: began_s
     assert (await api.push(json_batch(epoch=epoch))).status_code == 202
-    api.queue.clock_s = lambda: began_s + MAX_BACKLOG_S + 1
+    api.queue.clock_s = lambda: began_s + BEHIND_AFTER_S + 1
     status, shown = await readiness(api)
     assert (status, shown["degraded"]) == (200, ["backlog"])
-    assert shown["checks"]["backlog"]["sentence"] == "1 batch waits, the oldest for 1 minute"
+    assert shown["checks"]["backlog"]["sentence"] == "1 batch waits, the oldest for 16 seconds"
+    with api.store.write() as conn:
+        as_of.note_taken(conn, "consumer-0", {0: 240.0}, now_s=NOW_S)
+    _, shown = await readiness(api)
+    assert shown["checks"]["backlog"]["sentence"].startswith("Paceline is 4 minutes behind")
 
 
 async def test_full_queue_is_not_ready(api):

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from app.api.service.job_state import StateThresholds, job_state, silent_for_s, state_since_s
+from app.store.as_of import BEHIND_AFTER_S, EVERY_JOB, Processed, Refusal
 from app.store.jobs import JobRecord
 from app.store.windows import RecentSummary, WindowSummary
 from app.trace.job import Parallelism
@@ -28,9 +29,12 @@ JOB = JobRecord(
 )
 
 
-def state(job, now_s=NOW_S, *, is_watched=True):
-    thresholds = StateThresholds(1.1, silent_after_s=300)
-    return job_state(job, now_s=now_s, thresholds=thresholds, is_watched=is_watched)
+def processed(behind_s=0.0, refused=None):
+    return Processed(NOW_S, [NOW_S - behind_s], refused or {})
+
+
+def state(job, *known):
+    return job_state(job, processed(*known), StateThresholds(1.1))
 
 
 @pytest.mark.parametrize(
@@ -60,30 +64,42 @@ def test_job_stalled_before_its_first_data_is_silent_since_registration():
     assert silent_for_s(job, NOW_S) == 60
 
 
-def test_old_data_is_not_stale_while_a_consumer_is_alive():
-    assert state(JOB, NOW_S + 9e9) == "straggling"
+def test_what_is_not_processed_is_not_known():
+    running = [
+        JOB,
+        replace(JOB, silent_ranks=[3]),
+        replace(JOB, stalled_since_s=NOW_S),
+        replace(JOB, last_data_s=None, latest=None, recent=None),
+    ]
+    for job in running:
+        assert state(job, BEHIND_AFTER_S - 0.1) != "unknown"
+        assert state(job, BEHIND_AFTER_S) == "unknown"
+    assert state(replace(JOB, ended_s=NOW_S), 9e9) == "finished"
 
 
-def test_old_data_is_stale_without_a_consumer():
-    for job in (JOB, replace(JOB, silent_ranks=[3]), replace(JOB, stalled_since_s=NOW_S)):
-        assert state(job, NOW_S + 300, is_watched=False) != "stale"
-        assert state(job, NOW_S + 300.1, is_watched=False) == "stale"
-
-
-@pytest.mark.parametrize("is_watched", [True, False])
-def test_job_without_data_is_not_analysed(is_watched):
-    job = replace(JOB, last_data_s=None, latest=None, recent=None)
-    assert state(job, NOW_S + 9e9, is_watched=is_watched) == "not-analysed"
+@pytest.mark.parametrize(
+    ("last_s", "last_data_s", "is_unknown"),
+    [
+        (NOW_S - 1, NOW_S, True),  # others are refused just now
+        (NOW_S - 30, NOW_S - 40, True),
+        (NOW_S - 30, NOW_S - 20, False),  # taken since
+    ],
+)
+def test_a_job_whose_pushes_are_refused_is_not_known(last_s, last_data_s, is_unknown):
+    refused = {"a": Refusal(NOW_S - 90, last_s)}
+    job = replace(JOB, last_data_s=last_data_s)
+    assert (state(job, 0.0, refused) == "unknown") == is_unknown
+    assert state(replace(job, job_id="b"), 0.0, refused) == "straggling"
+    assert state(replace(job, job_id="b"), 0.0, {EVERY_JOB: refused["a"]}) == state(
+        job, 0.0, refused
+    )
 
 
 def test_state_has_its_start_if_known():
-    job = replace(JOB, silent_since_s=1.0, stalled_since_s=2.0, last_data_s=3.0)
-    assert [state_since_s(job, state) for state in ("silent", "stalled", "stale")] == [
-        1.0,
-        2.0,
-        3.0,
-    ]
-    assert state_since_s(job, "healthy") is None
+    job = replace(JOB, silent_since_s=1.0, stalled_since_s=2.0)
+    states = ("silent", "stalled", "unknown", "healthy")
+    found = [state_since_s(job, state, processed(60.0)) for state in states]
+    assert found == [1.0, 2.0, NOW_S - 60.0, None]
 
 
 def test_a_window_without_figures_is_not_analysed():
@@ -93,4 +109,4 @@ def test_a_window_without_figures_is_not_analysed():
 
 def test_a_finished_job_stays_finished():
     job = replace(JOB, ended_s=NOW_S, stalled_since_s=NOW_S, silent_ranks=[3])
-    assert state(job, NOW_S + 9e9, is_watched=False) == "finished"
+    assert state(job, 9e9) == "finished"

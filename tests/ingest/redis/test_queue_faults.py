@@ -6,8 +6,9 @@ import pytest
 import redis
 
 from app.errors import QueueUnavailable, StartUpFailed
-from app.ingest.queue import shard_of, stream_key
+from app.ingest.queue import stream_key
 from app.ingest.redis.queue import RedisReader, RedisWriter
+from app.trace.job import shard_of
 from tests import redis_servers
 
 NUM_SHARDS = 4

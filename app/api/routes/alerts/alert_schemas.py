@@ -15,10 +15,19 @@ from app.alerts.alert import (
     Phase,
     SuggestedFix,
 )
+from app.alerts.notice import builtin_runbook
 from app.alerts.rule import On, Severity
 from app.alerts.wording import alert_sentence, cost_sentence
-from app.api.http.fields import RequestModel, ResponseModel, timestamp, timestamp_or_none
+from app.api.http.fields import (
+    AsOfField,
+    BehindField,
+    RequestModel,
+    ResponseModel,
+    timestamp,
+    timestamp_or_none,
+)
 from app.store.alerting.alerts import MAX_REASON
+from app.store.as_of import AsOf
 from app.trace.job import job_of
 
 FINGERPRINT_PATTERN = "^[0-9a-f]{16}$"
@@ -217,7 +226,15 @@ class ActiveAlertOut(AlertFiguresOut):
     labels: dict[str, str] = Field(
         description="Labels of the alert, for matchers of silences and receivers."
     )
-    runbook_url: str | None
+    runbook_url: str | None = Field(
+        description="What to check and do: the rule's, or the path of the documentation's chapter."
+    )
+    as_of: AsOfField
+    behind_s: BehindField
+    is_state_unknown: bool = Field(
+        description="Whether it still fires is not known: later data is not processed yet. It is "
+        "neither resolved nor repeated until then."
+    )
     is_no_data: bool = Field(description="No recent data: the figures are the last known ones.")
     acknowledged_at: datetime | None
     acknowledged_by: str | None
@@ -233,6 +250,7 @@ class ActiveAlertOut(AlertFiguresOut):
 
 def active_alert_out(
     state: AlertState,
+    progress: AsOf,
     *,
     silenced_by: list[str],
     inhibited_by: list[str],
@@ -249,6 +267,10 @@ def active_alert_out(
         "acknowledged_by": state.acked_by,
         "assigned_at": timestamp_or_none(state.assigned_at_s),
         "noted_at": timestamp_or_none(state.noted_at_s),
+        "as_of": timestamp_or_none(progress.at_s),
+        "behind_s": progress.behind_s,
+        "is_state_unknown": progress.is_behind,
+        "runbook_url": state.runbook_url or builtin_runbook(state.detail),
         "silenced_by": silenced_by,
         "inhibited_by": inhibited_by,
         **alert_figures(state.detail),

@@ -53,6 +53,7 @@ def active_alerts(
     silences = stored_silences.active(conn, project, now_s=now_s)
     rules = {rule.name: rule for rule in rules_of_project(conn, service, project)}
     of_jobs = {job_id: alerts.of_job(conn, job_id) for job_id in {state.job_id for state in states}}
+    processed = service.processed(conn)
     kept_back = {
         fingerprint
         for of_job in of_jobs.values()
@@ -61,6 +62,7 @@ def active_alerts(
     return [
         active_alert_out(
             state,
+            processed.of(state.job_id),
             silenced_by=_silenced_by(state, silences, now_s),
             inhibited_by=_inhibited_by(state, of_jobs[state.job_id], rules)
             if state.fingerprint in kept_back

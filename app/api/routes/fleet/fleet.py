@@ -10,7 +10,14 @@ from pydantic import Field
 from starlette.responses import Response
 
 from app import formatting
-from app.api.http.fields import Cursor, ResponseModel, ThemeName, timestamp_or_none
+from app.api.http.fields import (
+    AsOfField,
+    BehindField,
+    Cursor,
+    ResponseModel,
+    ThemeName,
+    timestamp_or_none,
+)
 from app.api.routes.dependencies import FIGURE_RESPONSE, CallerDep, ServiceDep, refusals
 from app.api.routes.fleet.fleet_jobs import (
     DAY_S,
@@ -35,7 +42,7 @@ from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fl
 from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, measured_jobs
 from app.diagnosis.combine_causes import leading
 from app.diagnosis.finding import CAUSES, Persistence
-from app.store import fleet, hosts, jobs, shards
+from app.store import fleet, hosts, jobs
 from app.store.database import Connection
 from app.store.fleet import RecentWindow
 from app.store.jobs import Lifecycle
@@ -82,6 +89,8 @@ class FleetJobOut(ResponseModel):
     job_id: str
     name: str
     state: JobState
+    as_of: AsOfField
+    behind_s: BehindField
     lifecycle: Lifecycle
     parallelism: ParallelismOut
     gpus: int
@@ -115,7 +124,7 @@ class FleetJobOut(ResponseModel):
     since_step: int | None
     since_at: datetime | None = Field(
         description="When the costliest cause began, or since when the job is stalled, silent or "
-        "stale; null where not known."
+        "unknown; null where not known."
     )
     lasted_s: float | None = Field(
         description="Seconds since `since_at`, up to the newest step with figures or to now."
@@ -129,7 +138,7 @@ class FleetJobOut(ResponseModel):
     num_silent_ranks: int
     num_silent_workers: int
     silence: str | None = Field(
-        description="Sentence on missing data, for silent, stalled and stale jobs; otherwise null."
+        description="Sentence on missing data, of silent, stalled and unknown jobs; otherwise null."
     )
     not_analysed: str | None = Field(
         description="Reason why the job has no window yet; null if it has one."
@@ -261,7 +270,7 @@ def _all_jobs(
         fleet.lines(conn, project, lifecycle),
         now_s=now_s,
         thresholds=service.thresholds,
-        is_watched=shards.count_live(conn, now_s=now_s) > 0,
+        processed=service.processed(conn),
     )
 
 
@@ -305,6 +314,8 @@ def _fields_of_line(each: FleetJob, recent: Sequence[RecentWindow], now_s: float
         job_id=job_of(line.job_id),
         name=line.name,
         state=each.state,
+        as_of=timestamp_or_none(each.as_of.at_s),
+        behind_s=each.as_of.behind_s,
         parallelism=_parallelism(each),
         gpus=line.num_gpus,
         framework=line.framework,

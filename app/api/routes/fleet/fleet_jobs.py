@@ -19,6 +19,7 @@ from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
 from app.diagnosis.combine_causes import leading
 from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
+from app.store.as_of import AsOf, Processed
 from app.store.database import JobId, from_cursor, to_cursor
 from app.store.fleet import FleetLine, LossSum
 from app.trace.exits import end_sentence
@@ -36,8 +37,8 @@ class FleetJob(NamedTuple):
     """A job's stored line and its current state.
 
     `lost_per_hour`: GPU-hours lost per hour now, None if not measured. `since_s`: Unix time of the
-    onset, or since when it is stalled, silent or stale; `lasted_s`: seconds from then on, up to the
-    newest step with figures or to now.
+    onset, or since when it is stalled, silent or unknown; `lasted_s`: seconds from then on, up to
+    the newest step with figures or to now. All of it is processed up to `as_of`.
     """
 
     line: FleetLine
@@ -46,6 +47,7 @@ class FleetJob(NamedTuple):
     since_s: float | None
     since_step: int | None
     lasted_s: float | None = None
+    as_of: AsOf = AsOf(None)
 
     @property
     def findings(self) -> Sequence[dict[str, Any]] | None:
@@ -74,14 +76,16 @@ class FleetJob(NamedTuple):
 
 
 def fleet_jobs(
-    lines: Iterable[FleetLine], *, now_s: float, thresholds: StateThresholds, is_watched: bool
+    lines: Iterable[FleetLine],
+    *,
+    now_s: float,
+    thresholds: StateThresholds,
+    processed: Processed,
 ) -> list[FleetJob]:
-    """Jobs of these lines with their states; `is_watched` while any consumer is alive."""
-    found = []
-    for line in lines:
-        state = job_state(line, now_s=now_s, thresholds=thresholds, is_watched=is_watched)
-        found.append(_fleet_job(line, state, now_s))
-    return found
+    """Jobs of these lines with their states."""
+    return [
+        _fleet_job(line, job_state(line, processed, thresholds), processed, now_s) for line in lines
+    ]
 
 
 def job_missing_data_text(job: FleetJob, now_s: float) -> str | None:
@@ -90,21 +94,25 @@ def job_missing_data_text(job: FleetJob, now_s: float) -> str | None:
     match job.state:
         case "silent":
             return f"{formatting.plural(len(line.silent_ranks or ()), 'rank')} silent"
-        case "stalled" | "stale":
+        case "stalled":
             return f"no data for {formatting.duration(silent_for_s(line, now_s) or 0.0)}"
+        case "unknown":
+            return f"not processed for {formatting.duration(job.as_of.behind_s)}"
         case "crashed" | "preempted" if line.end_cause:
             return f"{job.state}: {end_sentence(line.end_cause)}"
     return None
 
 
-def _fleet_job(line: FleetLine, state: JobState, now_s: float) -> FleetJob:
+def _fleet_job(line: FleetLine, state: JobState, processed: Processed, now_s: float) -> FleetJob:
     if state in _DIAGNOSED_STATES:
         began_s, step = _onset(line)
     else:
-        began_s, step = state_since_s(line, state), line.last_step
+        began_s, step = state_since_s(line, state, processed), line.last_step
     until_s = (line.brief or {}).get("ended_s") if state in _DIAGNOSED_STATES else now_s
     lasted_s = None if began_s is None or until_s is None else max(0.0, until_s - began_s)
-    return FleetJob(line, state, _lost_per_hour(line, state), began_s, step, lasted_s)
+    lost = _lost_per_hour(line, state)
+    progress = processed.of(line.job_id, line.last_data_s)
+    return FleetJob(line, state, lost, began_s, step, lasted_s, progress)
 
 
 def _onset(line: FleetLine) -> tuple[float | None, int | None]:
@@ -132,7 +140,7 @@ _STATES_BY_SEVERITY: tuple[JobState, ...] = (
     "stalled",
     "straggling",
     "silent",
-    "stale",
+    "unknown",
     "low-fidelity",
     "not-analysed",
     "healthy",

@@ -29,6 +29,7 @@ from app.api.service.job_state import ENDED_STATES
 from app.api.service.service import Service
 from app.errors import PacelineError
 from app.ingest.queue import Lag
+from app.store.as_of import BEHIND_AFTER_S, Processed
 from app.store.fleet import FleetLine
 from app.store.runs import NotificationCounts, is_delivery_outcome
 from app.store.service_state import ServiceState
@@ -90,12 +91,19 @@ def _store_samples(state: ServiceState) -> Iterator[Metric]:
     yield _gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
     moves = "How often a consumer took a part of the queue: at its start, or of one that died."
     yield _counter("shard_moves", moves, state.shard_moves)
+    behind_s = [each.behind_s for each in state.processed.of_shards]
+    yield _by_shard(
+        "behind_seconds",
+        f"How far consumers are behind; from {BEHIND_AFTER_S:g} on, states are unknown.",
+        behind_s,
+    )
     yield from _watch_samples(state)
 
 
 def _watch_samples(state: ServiceState) -> Iterator[Metric]:
     """Ages since the service is known to have worked; none of what never has."""
     consumers, canary = state.watches.get("consumers"), state.watches.get("canary")
+    backlog = state.watches.get("backlog")
     turned_s = [each.last_turn_s for each in state.consumers if each.last_turn_s is not None]
     if turned_s:
         age_s = max(0.0, state.at_s - max(turned_s))
@@ -108,7 +116,7 @@ def _watch_samples(state: ServiceState) -> Iterator[Metric]:
             yield _gauge("canary_took_seconds", took, canary.took_s)
     told = "1 for each part of the service that receivers were told is down."
     family = GaugeMetricFamily("paceline_service_down", told, labels=["part"])
-    for watch in (consumers, canary):
+    for watch in (consumers, canary, backlog):
         if watch is not None:
             family.add_metric([watch.name], watch.told_s is not None)
     yield family
@@ -201,8 +209,7 @@ async def get_metrics(request: Request, service: ServiceDep) -> Response:
     text += generate_latest(ServiceSamples(state, lag, watch.num_shards, watch.allow_lossy))
     text += generate_latest(DiskSamples(sizes, forecast, watch.disk.level))
     if state is not None and lines is not None:
-        is_watched = state.live_consumers > 0
-        work = partial(_shared_job_text, service, caller, lines, is_watched)
+        work = partial(_shared_job_text, service, caller, lines, state.processed)
         making = to_thread.run_sync(work, limiter=service.metrics_threads)
         text += await _or_none(service, "jobs", making) or b""
     return Response(text, media_type=CONTENT_TYPE_PLAIN_0_0_4)
@@ -218,19 +225,19 @@ async def _optional_caller(request: Request, service: Service) -> Principal | No
 
 
 def _shared_job_text(
-    service: Service, caller: Principal | None, lines: list[FleetLine], is_watched: bool
+    service: Service, caller: Principal | None, lines: list[FleetLine], processed: Processed
 ) -> bytes:
     """The same for all scrapers of a project, however often they ask."""
     sees = None if caller is None else (caller == ROOT, caller.project)
-    work = partial(_job_text, service, caller, lines, is_watched)
-    return service.metrics_texts.get((sees, is_watched, int(service.now_s())), work)
+    work = partial(_job_text, service, caller, lines, processed)
+    return service.metrics_texts.get((sees, int(service.now_s())), work)
 
 
 def _job_text(
-    service: Service, caller: Principal | None, lines: list[FleetLine], is_watched: bool
+    service: Service, caller: Principal | None, lines: list[FleetLine], processed: Processed
 ) -> bytes:
     known = fleet_jobs(
-        lines, now_s=service.now_s(), thresholds=service.thresholds, is_watched=is_watched
+        lines, now_s=service.now_s(), thresholds=service.thresholds, processed=processed
     )
     text = generate_latest(FleetSamples(known))
     if caller is not None:

@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 from app.api.http.fields import RequestModel, ResponseModel
 from app.api.routes.alerts.silences import end_silences_with_run
 from app.api.routes.dependencies import BODY_REFUSALS, JobKey, ServiceDep, refusals
-from app.api.service.job_state import JobState, current_state
+from app.api.service.job_state import JobState, job_state
 from app.store import jobs
 from app.store.ending import exits
 from app.trace.exits import Outcome, RankExit
@@ -83,7 +83,7 @@ def report_exit(job_id: JobKey, told: ExitIn, service: ServiceDep) -> ExitOut:
         job = jobs.get(conn, job_id)
         if job.ended_s is not None:
             end_silences_with_run(conn, service, job_id)
-        state = current_state(conn, job, now_s=now_s, thresholds=service.thresholds)
+        state = job_state(job, service.processed(conn), service.thresholds)
     service.registrations.forget(job_id)
     service.announcer.announce({"event": "job", "job_id": job_id})
     return ExitOut(job_id=job_of(job_id), epoch=told.epoch, job_state=state)

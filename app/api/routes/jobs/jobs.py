@@ -8,6 +8,8 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from app.api.http.fields import (
+    AsOfField,
+    BehindField,
     Cursor,
     Label,
     Limit,
@@ -29,7 +31,7 @@ from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
 from app.ingest.wire.body import EXTENSIONS
 from app.store import jobs, recordings, runs, shards
-from app.store.database import Connection
+from app.store.as_of import Processed
 from app.store.ending import exits
 from app.store.jobs import JobRecord, Lifecycle
 from app.store.runs import IngestCounts, RecorderDrops, Registration
@@ -317,6 +319,8 @@ class JobOut(ResponseModel):
     op_types: list[OpTypeOut]
     epoch: int
     state: JobState
+    as_of: AsOfField
+    behind_s: BehindField
     registered_at: datetime
     ended_at: datetime | None
     end: JobEndOut | None = Field(
@@ -365,11 +369,11 @@ class JobsOut(ResponseModel):
     next_cursor: str | None
 
 
-def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
-    """The job for an answer; `is_watched` while any consumer is alive."""
+def job_out(job: JobRecord, service: Service, processed: Processed) -> JobOut:
+    """The job for an answer."""
     window, recent = job.latest, job.recent
     silent_ranks = job.silent_ranks or ()
-    now_s, thresholds = service.now_s(), service.thresholds
+    progress = processed.of(job.job_id, job.last_data_s)
     slowdown = recent.slowdown if recent else None
     sizes = job.parallelism
     return JobOut(
@@ -388,7 +392,9 @@ def job_out(job: JobRecord, service: Service, *, is_watched: bool) -> JobOut:
         removal_at=timestamp_or_none(job.removal_s),
         op_types=op_types_out(job.op_types),
         epoch=job.epoch,
-        state=job_state(job, now_s=now_s, thresholds=thresholds, is_watched=is_watched),
+        state=job_state(job, processed, service.thresholds),
+        as_of=timestamp_or_none(progress.at_s),
+        behind_s=progress.behind_s,
         registered_at=timestamp(job.registered_s),
         ended_at=timestamp_or_none(job.ended_s),
         end=None if job.end_cause is None else JobEndOut.of(job.end_cause),
@@ -423,8 +429,8 @@ def jobs_out(
         records, next_cursor = jobs.page(
             conn, project=project, lifecycle=lifecycle, cursor=cursor, limit=limit
         )
-        is_watched = has_live_consumer(conn, service)
-    items = [job_out(job, service, is_watched=is_watched) for job in records]
+        processed = service.processed(conn)
+    items = [job_out(job, service, processed) for job in records]
     return JobsOut(items=items, next_cursor=next_cursor)
 
 
@@ -487,9 +493,9 @@ def end_job(job_id: JobKey, service: ServiceDep) -> JobOut:
         runs.end(conn, job_id, now_s=service.now_s())
         end_silences_with_run(conn, service, job_id)
         job = jobs.get(conn, job_id)
-        is_watched = has_live_consumer(conn, service)
+        processed = service.processed(conn)
     _changed(service, job_id)
-    return job_out(job, service, is_watched=is_watched)
+    return job_out(job, service, processed)
 
 
 @router.get(
@@ -518,13 +524,7 @@ def list_jobs(
 def get_job(job_id: JobKey, service: ServiceDep) -> JobOut:
     """The job's registration, state, and slowdown in its newest window."""
     with service.store.read() as conn:
-        is_watched = has_live_consumer(conn, service)
-        return job_out(jobs.get(conn, job_id), service, is_watched=is_watched)
-
-
-def has_live_consumer(conn: Connection, service: Service) -> bool:
-    """Whether any consumer is alive, so that missing data is noticed."""
-    return shards.count_live(conn, now_s=service.now_s()) > 0
+        return job_out(jobs.get(conn, job_id), service, service.processed(conn))
 
 
 def _changed(service: Service, job_id: str) -> None:

@@ -13,8 +13,8 @@ from app.api.http.fields import Label, NonEmptyText, RequestModel
 from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
-from app.api.routes.jobs.jobs import JobOut, has_live_consumer, job_out
-from app.api.service.job_state import current_state
+from app.api.routes.jobs.jobs import JobOut, job_out
+from app.api.service.job_state import job_state
 from app.api.service.service import Service
 from app.errors import JobRunning
 from app.store import jobs, runs
@@ -24,7 +24,7 @@ from app.trace.job import job_of
 router = APIRouter(tags=["jobs"])
 
 # States of jobs without an end whose workers have all stopped sending.
-_SENDING_NOTHING = ("stalled", "stale")
+_SENDING_NOTHING = ("stalled", "unknown")
 
 EndQuery = Annotated[
     bool,
@@ -150,7 +150,7 @@ def _end_if_wanted(conn: Connection, service: Service, job_id: str, *, end: bool
     if job.ended_s is not None:
         return
     now_s = service.now_s()
-    state = current_state(conn, job, now_s=now_s, thresholds=service.thresholds)
+    state = job_state(job, service.processed(conn), service.thresholds)
     can_end = state in _SENDING_NOTHING
     if not (end and can_end):
         raise JobRunning(job_id, can_end=can_end)
@@ -165,8 +165,7 @@ def _audit(
 
 
 def _job_out(conn: Connection, service: Service, job_id: str) -> JobOut:
-    is_watched = has_live_consumer(conn, service)
-    return job_out(jobs.get(conn, job_id), service, is_watched=is_watched)
+    return job_out(jobs.get(conn, job_id), service, service.processed(conn))
 
 
 def _announce(service: Service, job_id: str) -> None:

@@ -28,7 +28,7 @@ from app.api.routes.windows.windows import (
     last_window,
     shown_result,
 )
-from app.api.service.job_state import missing_data_text, silent_workers
+from app.api.service.job_state import job_state, missing_data_text, silent_workers
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.step_axis import StepAxis, thinned_axis
@@ -291,7 +291,8 @@ def get_steps_chart(
     """The same steps as GET /jobs/{job_id}/steps with the same query, or the steps of a window."""
     with service.store.read() as conn:
         job = jobs.get(conn, job_id)
-        silence = missing_data_text(conn, job, now_s=service.now_s(), thresholds=service.thresholds)
+        state = job_state(job, service.processed(conn), service.thresholds)
+    silence = missing_data_text(job, state, service.now_s())
     if window is not None:
         shown, is_to_the_end = _of_window(service, job, window)
     else:

@@ -6,13 +6,20 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
-from app.api.http.fields import ResponseModel, ShownWindow, SinceStep
+from app.api.http.fields import (
+    AsOfField,
+    BehindField,
+    ResponseModel,
+    ShownWindow,
+    SinceStep,
+    timestamp_or_none,
+)
 from app.api.routes.dependencies import JobKey, ServiceDep, refusals
 from app.api.routes.windows.charts import recent_step_s
 from app.api.routes.windows.windows import RECENT, shown_result
 from app.api.service.job_state import (
     JobState,
-    current_state,
+    job_state,
     silent_workers,
     silent_workers_text,
     state_of_window,
@@ -23,6 +30,7 @@ from app.charts.job.headline import JobFacts, headline, won_back_gpu_hours
 from app.diagnosis.combine_causes import leading
 from app.errors import WindowNotFound
 from app.store import jobs
+from app.store.as_of import Processed
 from app.store.database import Connection
 from app.store.jobs import JobRecord
 from app.trace.exits import end_sentence
@@ -34,6 +42,8 @@ class HeadlineOut(ResponseModel):
     """State and main sentences of a job's page."""
 
     state: JobState
+    as_of: AsOfField
+    behind_s: BehindField
     sentence: str
     sub: str
     won_back_gpu_hours_per_day: float | None = Field(
@@ -56,19 +66,22 @@ def get_headline(
     """The job's cost and main finding: now, or in a past window."""
     result = _result_or_none(service, job_id, window, since_step)
     with service.store.read() as conn:
-        job = jobs.get(conn, job_id)
+        job, processed = jobs.get(conn, job_id), service.processed(conn)
         is_now = window == RECENT
         if is_now:
-            state = current_state(conn, job, now_s=service.now_s(), thresholds=service.thresholds)
+            state = job_state(job, processed, service.thresholds)
         else:
             state = _state_then(result, service)
-        facts = _job_facts(conn, job, state, service)
+        facts = _job_facts(conn, job, state, service, processed)
     shown = headline(state, result, facts)
     first = leading((result or {}).get("findings"))
     slowdown = (result or {}).get("slowdown")
     won_back = None if first is None else won_back_gpu_hours(first, facts.num_gpus, slowdown)
+    progress = processed.of(job_id, job.last_data_s)
     return HeadlineOut(
         state=shown.state,
+        as_of=timestamp_or_none(progress.at_s),
+        behind_s=progress.behind_s,
         sentence=shown.sentence,
         sub=shown.sub,
         won_back_gpu_hours_per_day=won_back,
@@ -84,14 +97,16 @@ def _result_or_none(
         return None
 
 
-def _job_facts(conn: Connection, job: JobRecord, state: JobState, service: Service) -> JobFacts:
+def _job_facts(
+    conn: Connection, job: JobRecord, state: JobState, service: Service, processed: Processed
+) -> JobFacts:
     is_running = job.ended_s is None and job.stalled_since_s is None
     return JobFacts(
         num_steps=job.recent.num_steps if job.recent else 0,
         window_steps=service.window_steps,
         last_step=job.last_step,
         now_s=service.now_s(),
-        since_s=state_since_s(job, state),
+        since_s=state_since_s(job, state, processed),
         silent_ranks=job.silent_ranks or (),
         silent_who=silent_workers_text(conn, job),
         num_others=job.parallelism.num_workers - len({*silent_workers(job)}),

@@ -73,6 +73,7 @@ async def test_straggling_job_has_slowdown_loss_and_cause(api):
     [line] = (await ask(api))["items"]
     assert line == {
         **{"job_id": "slow", "name": "slow", "state": "straggling", "lifecycle": "active"},
+        **{"as_of": "2026-09-21T14:13:20Z", "behind_s": 0.0},
         "parallelism": PARALLELISM
         | {"tp_size": 1, "vpp_size": 1, "dsp_size": 1, "ep_size": 1, "world_size": 4},
         "gpus": 8,

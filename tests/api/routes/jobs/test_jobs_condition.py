@@ -3,8 +3,9 @@
 import pytest
 
 from app.api.routes.jobs.jobs import MAX_SILENT_RANKS
-from app.store import runs, shards
+from app.store import as_of, runs, shards
 from app.store.runs import IngestCounts
+from app.trace.job import shard_of
 from tests.api.server import NOW_S, window_record
 
 pytestmark = pytest.mark.anyio
@@ -89,17 +90,24 @@ async def test_missing_data_is_drawn_after_the_last_step(api, save_silence):
     assert await drawn() == []
 
 
-async def test_old_data_is_stale_only_while_no_consumer_is_alive(api, save_silence):
+async def test_state_is_unknown_while_data_is_not_processed(api, save_silence):
     await save_silence()
+    shard = shard_of(KEY, 4)
     with api.store.write() as conn:
-        runs.note_data(conn, KEY, epoch=1, last_data_s=NOW_S, last_step=1)
-    api.clock.now_s = NOW_S + 3600
+        shards.acquire(conn, shard, "me", now_s=NOW_S, lease_s=15.0)
+        as_of.note_taken(conn, "me", {shard: 0.0}, now_s=NOW_S)
+    api.clock.now_s = NOW_S + 240
     listed = (await api.client.get("/api/v1/jobs")).json()["items"][0]
-    assert listed["state"] == "stale"
-    assert (await headline(api))["state"] == "stale"
-    beat(api, api.clock.now_s)
-    listed = (await api.client.get("/api/v1/jobs")).json()["items"][0]
-    assert listed["state"] == "straggling"
+    for shown in (listed, await headline(api)):
+        assert (shown["state"], shown["behind_s"]) == ("unknown", 240.0)
+        assert shown["as_of"] == "2026-09-21T14:13:20Z"
+    assert shown["sentence"].startswith("Paceline is behind: what this job does since 14:13 UTC")
+    with api.store.write() as conn:
+        as_of.note_taken(conn, "another", {shard: 0.0}, now_s=api.clock.now_s)
+    assert (await headline(api))["state"] == "unknown", "it does not hold the shard"
+    with api.store.write() as conn:
+        as_of.note_taken(conn, "me", {shard: 0.0}, now_s=api.clock.now_s)
+    assert (await headline(api))["state"] == "straggling"
 
 
 async def test_job_has_the_counts_of_its_operations(api, save_silence):

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from app.ingest.queue import shard_of
 from app.ingest.wire.codec import read_entry
 from app.store import recordings, runs, shards, windows
 from app.store.windows import StepRow
+from app.trace.job import shard_of
 from tests.api.server import KEY, NOW_S, binary_batch, json_batch
 
 pytestmark = pytest.mark.anyio

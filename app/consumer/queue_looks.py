@@ -1,0 +1,52 @@
+"""When the entries of one shard came, by what its consumer sees in the queue every second.
+
+Entries have times in their ids, but by another machine's clock, which may jump: here it is only
+their order that counts.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from app.ingest.queue import entry_order
+
+
+class _Look(NamedTuple):
+    newest: tuple[int, int]
+    at_s: float
+
+
+class QueueLooks:
+    """The looks at one shard's queue that still matter; times are monotonic.
+
+    All that came up to `taken_s` is taken. Until `has_caught_up`, what an earlier consumer left
+    waits, and nobody here knows for how long.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.taken_s = now_s
+        self.has_caught_up = False
+        self._looks: deque[_Look] = deque()
+
+    def look(self, *, oldest: str | None, newest: str, now_s: float) -> None:
+        """The queue's oldest entry that is not taken, None where all are, and its newest ever."""
+        newest_order = entry_order(newest)
+        if oldest is None:
+            self._looks.clear()
+            self._take(now_s)
+        else:
+            first = entry_order(oldest)
+            while self._looks and self._looks[0].newest < first:
+                self._take(self._looks.popleft().at_s)
+        if self._looks and newest_order < self._looks[-1].newest:
+            self._looks.clear()  # the server was wiped: its ids begin again
+        if not self._looks or newest_order > self._looks[-1].newest:
+            self._looks.append(_Look(newest_order, now_s))
+
+    def came_s(self, entry_id: str, now_s: float) -> float:
+        """When this entry had come at the latest."""
+        order = entry_order(entry_id)
+        return next((look.at_s for look in self._looks if look.newest >= order), now_s)
+
+    def _take(self, at_s: float) -> None:
+        self.taken_s = max(self.taken_s, at_s)
+        self.has_caught_up = True
