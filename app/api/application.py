@@ -45,6 +45,7 @@ from app.api.routes import (
     tokens,
 )
 from app.api.routes.alerts import alerts, deliveries, receivers, rules, silences
+from app.api.routes.events import tell_when_behind
 from app.api.routes.fleet import fleet, hosts, metrics, saved_views
 from app.api.routes.jobs import (
     annotations,
@@ -218,14 +219,18 @@ def _lifespan(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        listening = asyncio.create_task(service.hub.run())
+        tasks = [
+            asyncio.create_task(service.hub.run()),
+            asyncio.create_task(tell_when_behind(service)),
+        ]
         try:
             yield
         finally:
             service.hub.close()
-            listening.cancel()
-            with suppress(asyncio.CancelledError):
-                await listening
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
             await service.hub.close_listener()
             await service.auth.close()
             await service.writer.close()

@@ -86,8 +86,13 @@ class Processed:
 
     @property
     def of_service(self) -> AsOf:
-        """Of the shard that is furthest behind."""
-        return self._as_of(self.by_shard)
+        """Of the shard that is furthest behind, or since the service takes no pushes."""
+        of_shards = self._as_of(self.by_shard)
+        refusal = self.refused.get(EVERY_JOB)
+        if refusal is None or not self._goes_on(refusal, self.now_s):
+            return of_shards
+        at_s = min(refusal.since_s, of_shards.at_s or refusal.since_s)
+        return AsOf(at_s, max(0.0, self.now_s - at_s), is_refused=True)
 
     @property
     def of_shards(self) -> list[AsOf]:

@@ -32,7 +32,7 @@ from app.diagnosis.combine_causes import leading
 from app.engine import step_counts
 from app.engine.metrics import loss_shares
 from app.engine.step_counts import total_s
-from app.store.alerting.tables import alert_events, alerts
+from app.store.alerting.tables import alert_events
 from app.store.columns import JsonText
 from app.store.database import insert_or_replace
 from app.store.jobs import Lifecycle, is_in
@@ -196,12 +196,6 @@ def last_skip_reason(conn: Connection, job_id: str, epoch: int) -> str | None:
     )
     found: str | None = conn.execute(query).scalar_one_or_none()
     return found
-
-
-def num_firing(conn: Connection, project: str) -> int:
-    """Number of firing alerts of a project."""
-    query = select(func.count()).where(owns(project, alerts.c.job_id), alerts.c.phase == "firing")
-    return int(conn.execute(query).scalar_one())
 
 
 def num_fired_since(conn: Connection, project: str, since_s: float) -> int:

@@ -607,7 +607,7 @@ annotations = Table(
     Index(None, "job_id", "at_s"),
 )
 
-# Reports, frozen as they were when a link was made: app/store/share_links.py.
+# Reports, frozen as they were when a link was made: app/store/credentials/share_links.py.
 share_links = Table(
     "share_links",
     metadata,

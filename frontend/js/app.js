@@ -2,7 +2,7 @@
 
 import { isPaletteKey, openPalette } from "./components/command-palette.js"
 import { beginDefinitions } from "./components/definition.js"
-import { connectionBar, diskBar, lossyBar, panelFailed } from "./components/notices.js"
+import { behindBar, connectionBar, diskBar, lossyBar, panelFailed } from "./components/notices.js"
 import { isOver, STATE_WORDS } from "./components/state-icon.js"
 import { topBar } from "./components/top-bar.js"
 import { getSession, isSignedIn, signIn } from "./lib/api.js"
@@ -80,12 +80,13 @@ function drawBar() {
   drawConnection()
 }
 
-/** Say on every page that nothing comes from the server any more, so that old figures are not taken for new ones. */
+/** Say on every page that nothing new comes, from the server or to it: old figures are not to be taken for new ones. */
 function drawConnection() {
-  const { lostAt, everConnected } = connection()
+  const { lostAt, everConnected, lag } = connection()
   const isCutOff = lostAt !== null && Date.now() - lostAt >= CUT_OFF_AFTER_MS
   const wasCutOff = cutOff.hasChildNodes()
-  patch(cutOff, isCutOff && connectionBar(lostAt, everConnected))
+  const isBehind = Boolean(signedIn && lag && !isCutOff)
+  patch(cutOff, isCutOff ? connectionBar(lostAt, everConnected) : isBehind && behindBar(lag))
   document.documentElement.classList.toggle("is-cut-off", isCutOff)
   if (isCutOff !== wasCutOff) announce(isCutOff ? "No connection to Paceline." : "Connected to Paceline again.")
 }
@@ -96,9 +97,10 @@ async function drawLossy() {
 }
 
 function liveMark() {
-  const { connected, lostAt, updatedAt } = connection()
+  const { connected, lostAt, updatedAt, lag } = connection()
   if (lostAt) return stale(`Stale since ${clock(lostAt)}`)
   if (!connected) return { mark: "silent", text: "Connecting" }
+  if (lag && subject?.kind !== "job") return stale(`Behind, as of ${clock(new Date(lag.as_of))}`)
   if (subject?.kind === "job") return jobMark(subject)
   if (subject?.kind === "empty") return { mark: "silent", text: "Waiting for the first data" }
   return { mark: "live", text: updatedAt ? `Live, updated ${ago(updatedAt)}` : "Live" }
@@ -113,7 +115,8 @@ function jobMark({ job, step_s, steps }) {
   if (!last_data_at) return { mark: "silent", text: "Waiting for the first data" }
   const at = new Date(last_data_at)
   const past = ago(at)
-  if (state === "stalled" || state === "stale") return stale(`Stale, last data ${past}`)
+  if (state === "unknown") return stale(`Unknown, as of ${job.as_of ? clock(new Date(job.as_of)) : past}`)
+  if (state === "stalled") return stale(`Stale, last data ${past}`)
   if (state === "silent") return stale(`${counted(num_silent_ranks, "rank")} silent, last data ${past}`)
   const old_ms = step_s ? Math.max(OLD_MS, OLD_STEPS * 1000 * step_s) : OLD_UNKNOWN_MS
   if (Date.now() - at > old_ms) return { mark: "silent", text: `Last data ${past}` }

@@ -28,7 +28,8 @@ class Paceline:
     `link` is what it prints to a terminal.
     """
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, pid: int) -> None:
+        self.pid = pid
         self.url, self.token = url, token
         self.link = f"{url}/#token={token}"
         self.http = httpx.Client(
@@ -105,7 +106,7 @@ def running(command: str, directory: Path, **settings: str) -> Iterator[Paceline
         assert found, log.read_text()
         token = settings.get("token") or Path(found[2]).read_text().strip()
         assert token not in log.read_text()
-        paceline = Paceline(found[1], token)
+        paceline = Paceline(found[1], token, process.pid)
         yield paceline
         paceline.http.close()
     finally:

@@ -1,18 +1,24 @@
 """Pages of jobs whose workers no longer send: who is silent, who goes on, and what was lost."""
 
+import os
+import signal
 import time
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from app.ingest.wire import codec
 from app.store import shards
 from app.store.database import Store
+from app.store.tables import shards as table_of_shards
+from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.browser.paceline import running
 from tests.browser.waiting import wait_until
 from tests.e2e.producers import batch_of
+from tests.harness.processes import children
 
 SIZES = Parallelism(2, 2)
 
@@ -127,22 +133,48 @@ def test_excluded_operations_are_listed_in_one_line(server, open_page, keep):
     keep(page, "conflict-light")
 
 
-@pytest.mark.nightly  # a server of its own, without a consumer
-def test_without_a_consumer_figures_are_stale(tmp_path, open_page, keep):
+@pytest.fixture
+def frozen(tmp_path):
+    """A server with a slow job whose alert fires, and whose consumer is frozen; and its pid."""
+    made = SimulatedJob(Parallelism(4, 2), 4, faults=(SlowWorker(2, 1, slowdown=1.6),))
+    rules = "rules: [{name: slow, on: slowdown, above: 1.1, for: {windows: 1, seconds: 0}}]"
+    (tmp_path / "rules.yaml").write_text(rules)
+    settings = {"silent_after_s": "1", "alert_rules": str(tmp_path / "rules.yaml")}
+    with running("serve", tmp_path, **settings) as server:
+        server.push("job", made, server.register("job", made), 8)
+        wait_until(lambda: server.get("/alerts", phase="firing")["items"], "its alert fires")
+        [pid] = [pid for pid, line in children(server.pid) if " consumer" in line]
+        os.kill(pid, signal.SIGSTOP)
+        yield server, pid
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_what_is_not_processed_is_unknown_on_every_page(tmp_path, frozen, open_page, keep):
     from playwright.sync_api import expect
 
-    made = SimulatedJob(SIZES, 4)
-    with running("serve", tmp_path, silent_after_s="1", lease_s="3600") as server:
-        server.push("alone", made, server.register("alone", made), 3)
-        store = Store(f"sqlite:///{tmp_path / 'data' / 'paceline.db'}")
-        with store.write() as conn:
-            shards.forget_consumer(conn, "embedded")
-        store.close()
-        wait_until(lambda: server.get("/jobs/alone")["state"] == "stale", "the job is stale")
-        page = open_page(link(server, "alone"), theme="dark").page
-        expect(page.locator("h1")).to_contain_text("No consumer is running")
-        expect(page.get_by_role("note")).to_contain_text("analysed once a consumer runs")
-        keep(page, "stale-dark")
-        page.get_by_role("link", name="Fleet").first.click()
-        expect(page.locator("a.row", has_text="alone")).to_contain_text("no consumer is running")
-        page.goto("about:blank")
+    server, pid = frozen
+    page = open_page(link(server, "job"), theme="dark").page
+    expect(page.locator(".headline .state")).not_to_have_text("Unknown")
+    bar = page.locator("#cut-off")
+    expect(bar).to_be_empty()
+    store = Store(f"sqlite:///{tmp_path / 'data' / 'paceline.db'}")
+    with store.write() as conn:
+        conn.execute(update(table_of_shards).values(as_of_s=time.time() - 240))
+    store.close()
+    expect(bar).to_contain_text("Paceline is 4 min behind; states as of", timeout=5000)
+    expect(page.locator(".headline .state")).to_have_text("Unknown")
+    expect(page.locator("h1")).to_contain_text("Paceline is behind: what this job does since")
+    expect(page.locator(".live")).to_contain_text("Unknown, as of")
+    keep(page, "unknown-dark")
+    page.get_by_role("link", name="Alerts").first.click()
+    expect(page.get_by_text("State unknown").first).to_be_visible()
+    expect(bar).to_contain_text("4 min behind")
+    keep(page, "unknown-alerts-dark")
+    page.get_by_role("link", name="Fleet").first.click()
+    expect(page.locator("a.row", has_text="job")).to_contain_text("Paceline is behind")
+    expect(page.locator(".live")).to_contain_text("Behind, as of")
+    keep(page, "unknown-fleet-dark")
+    assert server.get("/fleet")["summary"]["lost_per_hour"] == 0
+    os.kill(pid, signal.SIGCONT)
+    expect(bar).to_be_empty(timeout=10_000)
+    expect(page.locator("a.row", has_text="job")).not_to_contain_text("Paceline is behind")

@@ -11,8 +11,8 @@ from app.alerts.receiver import Receiver
 from app.store import audit, fixes, runs
 from app.store.alerting import outbox
 from app.store.annotations import Annotation
+from app.store.credentials.share_links import NewShareLink
 from app.store.runs import Registration
-from app.store.share_links import NewShareLink
 from app.store.windows import WindowRecord
 from app.trace import ops
 from app.trace.job import Parallelism

@@ -6,8 +6,9 @@ import pytest
 
 from app.alerts.labels import Matcher
 from app.errors import AnnotationNotFound, JobNotFound, ShareLinkNotFound
-from app.store import annotations, hosts, retention, share_links
+from app.store import annotations, hosts, retention
 from app.store.annotations import AnnotationFilter
+from app.store.credentials import share_links
 from app.store.retention import RetentionLimits
 from tests.store.factories import annotation, register, share_link
 

@@ -27,7 +27,6 @@ from app.store import (
     scores,
     service_state,
     shards,
-    share_links,
     windows,
 )
 from app.store import projects as projects_of_users
@@ -43,7 +42,7 @@ from app.store.alerting import (
 )
 from app.store.alerting.notifications import LastNotification
 from app.store.backup import backup, restore
-from app.store.credentials import sessions
+from app.store.credentials import sessions, share_links
 from app.store.credentials.sessions import SessionRecord
 from app.store.database import Store, newest_revision
 from app.store.disk import forecast

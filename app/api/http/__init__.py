@@ -2,5 +2,5 @@
 
 Read `middleware.py` first, then `auth.py` and `limits.py`. `fields.py` and `errors.py` have the
 field types and problem documents of all routes.
-Imported by: api, main.
+Imported by: api, main, watch.
 """

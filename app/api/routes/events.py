@@ -10,9 +10,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
+from app.api.http.fields import timestamp_or_none
 from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
 from app.api.routes.jobs.jobs import JobOut, jobs_out
 from app.api.service.hub import EventHub, EventSubscription, StreamEvent
+from app.api.service.service import Service
 from app.errors import PacelineError
 
 HEARTBEAT_EVERY_S = 15.0
@@ -116,14 +118,42 @@ async def _close_on_disconnect(receive: Receive, subscription: EventSubscription
     subscription.close()
 
 
+LAG_EVERY_S = 2.0
+
+
+async def tell_when_behind(service: Service, every_s: float = LAG_EVERY_S) -> None:
+    """Tell open streams every few seconds how far the service is behind, and once that it is not.
+
+    Runs until it is cancelled.
+    """
+    was_told = False
+    while True:
+        await asyncio.sleep(every_s)
+        if not service.hub.num_streams:
+            continue
+        try:
+            progress = (await service.status.processed.get()).of_service
+        except PacelineError:
+            continue  # readiness says so; pages keep what they have been told for a while
+        if progress.is_behind or was_told:
+            at = timestamp_or_none(progress.at_s)
+            lag = {
+                "as_of": None if at is None else at.isoformat(),
+                "behind_s": progress.behind_s if progress.is_behind else None,
+            }
+            service.hub.tell(StreamEvent("lag", lag))
+        was_told = progress.is_behind
+
+
 router = APIRouter(tags=["events"])
 
 SNAPSHOT_JOBS = 200  # in the snapshot of every page; the jobs' route has all
-_KINDS = ["snapshot", "window", "job", "alert", "resync", "heartbeat"]
+_KINDS = ["snapshot", "window", "job", "alert", "lag", "resync", "heartbeat"]
 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Events `snapshot`, `window`, `job`, `alert`, `resync` and `heartbeat`.",
+        "description": "Events `snapshot`, `window`, `job`, `alert`, `lag`, `resync` and "
+        "`heartbeat`.",
         "content": {
             "text/event-stream": {
                 "schema": {
@@ -180,10 +210,11 @@ async def stream_events(
 ) -> EventStream:
     """Server-sent events, first a `snapshot` of the jobs. On `resync`, load everything again.
 
-    A `heartbeat` is sent every 15 s. A client that reconnects with the id of the last event gets
-    the missed events instead of the snapshot, if this process still has them: it keeps the last
-    1,024 events. The stream ends within 5 s after the caller's token is revoked, or when the token
-    or the session expires.
+    A `heartbeat` is sent every 15 s, and `lag` every 2 s while the service has not processed what
+    workers sent: `as_of`, and `behind_s`, null once it has caught up. A client that reconnects with
+    the id of the last event gets the missed events instead of the snapshot, if this process still
+    has them: it keeps the last 1,024 events. The stream ends within 5 s after the caller's token is
+    revoked, or when the token or the session expires.
     """
 
     def snapshot() -> dict[str, Any]:

@@ -30,8 +30,9 @@ from app.api.service.annotation_places import placed_annotations, with_annotatio
 from app.api.service.service import Service
 from app.api.service.snapshots import SNAPSHOT_HEADERS, Snapshot, make_snapshot
 from app.errors import Forbidden, PacelineError, ShareLinkNotFound, Unauthorised
-from app.store import hosts, share_links
-from app.store.share_links import NewShareLink, ShareLink
+from app.store import hosts
+from app.store.credentials import share_links
+from app.store.credentials.share_links import NewShareLink, ShareLink
 from app.trace.job import JOB_PATTERN, job_key, job_of
 
 router = APIRouter(tags=["share links"])

@@ -220,6 +220,11 @@ class EventHub:
             for subscription in self._subscriptions:
                 subscription.offer(kept)
 
+    def tell(self, event: StreamEvent) -> None:
+        """Send an event to every stream that is open now; one that resumes is not told."""
+        for subscription in self._subscriptions:
+            subscription.offer(event)
+
     def close(self) -> None:
         """End all streams, so that the server can stop."""
         self._is_closed = True

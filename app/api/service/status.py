@@ -16,7 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from app.api.http.caching import LookupCache
 from app.errors import PacelineError, QueueUnavailable, StartUpFailed, StoreUnavailable, Unavailable
 from app.ingest.queue import QueueWriter
-from app.store import fleet, projects, service_state
+from app.store import as_of, fleet, projects, service_state
+from app.store.as_of import Processed
 from app.store.database import Store, check_durable, durability_weaknesses
 from app.store.disk.forecast import read_forecast
 from app.store.disk.table_sizes import read_table_sizes
@@ -101,6 +102,7 @@ class ServiceStatus:
             return SharedQuery(query, fresh_s=fresh_s, late=no_store, monotonic=monotonic)
 
         self.state = of_store(self._read, STATE_TTL_S)
+        self.processed = of_store(self._read_processed, STATE_TTL_S)
         self.jobs = of_store(self._read_jobs, JOBS_TTL_S)
         self.table_sizes = of_store(lambda: read_table_sizes(store), SIZES_TTL_S)
         self.disk_forecast = of_store(lambda: read_forecast(store, disk), FORECAST_TTL_S)
@@ -122,6 +124,10 @@ class ServiceStatus:
             return service_state.read(
                 conn, num_shards=self.num_shards, lease_s=self.lease_s, now_s=self._now_s()
             )
+
+    def _read_processed(self) -> Processed:
+        with self._store.read() as conn:
+            return as_of.read(conn, num_shards=self.num_shards, now_s=self._now_s())
 
     def _read_jobs(self) -> list[FleetLine]:
         with self._store.read() as conn:

@@ -7,7 +7,7 @@ import { workerHref, workerName } from "./culprits.js"
 const NAMED = 3
 
 /** States of jobs whose figures are out of date. */
-const OLD = new Set(["stalled", "silent", "stale"])
+const OLD = new Set(["stalled", "silent", "unknown"])
 
 /** Whether the job's figures are out of date. */
 export const hasStaleFigures = (job) => OLD.has(job.state)
@@ -17,7 +17,7 @@ export function missingDataInShort(job) {
   if (job.state === "stalled") return ["no worker sends", "hangs or cut off"]
   if (job.state === "silent") return [`${silentRanks(job)} silent`, othersGoOn(job)]
   if (job.state === "crashed" || job.state === "preempted") return [contained(job.silence ?? job.state), "has ended"]
-  if (job.state === "stale") return ["no consumer is running", "sent data is queued"]
+  if (job.state === "unknown") return ["Paceline is behind", contained(job.silence ?? "sent data is queued")]
   return null
 }
 
@@ -33,7 +33,7 @@ export function missingDataNote(job, result) {
 const CONSEQUENCES = {
   stalled: "They do not describe the job now. New data is analysed as soon as it arrives.",
   silent: "Later steps lack the silent ranks. Analysis resumes once they send again.",
-  stale: "They do not describe the job now. Queued data is analysed once a consumer runs.",
+  unknown: "What the job does now is not known: later data waits, and is analysed once Paceline has caught up.",
 }
 
 /** Operations that no figure includes, in one line; null where there are none. */

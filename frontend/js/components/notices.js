@@ -1,7 +1,7 @@
 /** Bars and cards that say what is wrong with the page itself: old figures, failed requests, possible loss of data. */
 
 import { h } from "../lib/dom.js"
-import { capitalized, clock, tidy } from "../lib/formatting.js"
+import { about, capitalized, clock, tidy } from "../lib/formatting.js"
 import { stateIcon } from "./state-icon.js"
 
 /** The bar; `act` is `{text, onclick}` or nothing. */
@@ -36,6 +36,14 @@ export function connectionBar(lostAt, hasFigures) {
     consequence: hasFigures
       ? "Figures are of then; the page tries again by itself."
       : "The page tries again by itself.",
+  })
+}
+
+/** The bar of every page while Paceline has not processed what workers have sent: `lag` is that of the events. */
+export function behindBar({ as_of, behind_s }) {
+  return noteBar({
+    fact: `Paceline is ${about(behind_s)} behind; states as of ${clock(new Date(as_of))}.`,
+    consequence: "What jobs do now is not known. Nothing is lost: later data waits, and alerts wait with it.",
   })
 }
 

@@ -24,7 +24,7 @@ const SHAPES = {
   crashed: () => [h("path", { d: "M2 2 10 10M10 2 2 10", stroke: "currentColor", "stroke-width": 2.25 })],
   preempted: () => [h("rect", { x: 1.75, y: 1.75, width: 8.5, height: 8.5, fill: "none", stroke: "currentColor" })],
   silent: RING,
-  stale: RING,
+  unknown: RING,
   "low-fidelity": () => [
     h("circle", { cx: 6, cy: 6, r: 5, fill: "none", stroke: "currentColor", "stroke-width": 1.5 }),
     h("path", { d: "M6 1a5 5 0 0 0 0 10z", fill: "currentColor" }),
@@ -44,7 +44,7 @@ const TONES = {
   straggling: "is-lost",
   stalled: "is-bad",
   crashed: "is-bad",
-  stale: "is-stale",
+  unknown: "is-stale",
   "low-fidelity": "is-doubt",
   live: "is-ok",
 }
@@ -55,7 +55,7 @@ export const STATE_WORDS = {
   straggling: "Straggling",
   stalled: "Stalled",
   silent: "Silent",
-  stale: "Stale",
+  unknown: "Unknown",
   "low-fidelity": "Low fidelity",
   "not-analysed": "Not analysed",
   finished: "Finished",

@@ -7,10 +7,11 @@ const MIN_INTERVAL_MS = 1000
 
 const listeners = new Set()
 const connectionListeners = new Set()
-let state = { connected: false, everConnected: false, isReached: true, lostAt: null, updatedAt: null }
+let state = { connected: false, everConnected: false, isReached: true, lostAt: null, updatedAt: null, lag: null }
 
 /**
  * The connection: `connected` (the event stream), `everConnected`, `isReached` (the newest request), `updatedAt`.
+ * `lag` is `{as_of, behind_s}` while the server says that it is behind, else null.
  *
  * `lostAt` is when the first of both failed that has not worked since; null while both work.
  */
@@ -60,11 +61,26 @@ export function start(onRefused) {
       becomes({ connected, everConnected: state.everConnected || connected }, since)
     },
     onEvent: (kind, body) => {
+      if (kind === "lag") return hearLag(body)
       change({ updatedAt: new Date() })
       const jobId = kind === "snapshot" || kind === "resync" ? null : (body.job_id ?? null)
       for (const take of listeners) take(jobId, kind)
     },
   })
+}
+
+// The server says every 2 s that it is behind.
+const LAG_LASTS_MS = 8000
+let lagEnds = null
+
+function hearLag(lag) {
+  clearTimeout(lagEnds)
+  const isBehind = lag.behind_s !== null
+  if (isBehind) lagEnds = setTimeout(() => hearLag({ behind_s: null }), LAG_LASTS_MS)
+  const hasChanged = isBehind !== (state.lag !== null)
+  change({ lag: isBehind ? lag : null })
+  // States become unknown, or known, without a change of any job.
+  if (hasChanged) for (const take of listeners) take(null, "resync")
 }
 
 // How often the server is asked again after a request that it did not answer.
@@ -96,7 +112,7 @@ function change(parts) {
   for (const listener of connectionListeners) listener()
 }
 
-const KINDS = ["snapshot", "resync", "window", "job", "alert", "heartbeat"]
+const KINDS = ["snapshot", "resync", "window", "job", "alert", "lag", "heartbeat"]
 // After the browser gives up on the stream; it retries mere interruptions by itself.
 const RETRY_DELAYS_S = [1, 2, 5, 10]
 // The server sends a heartbeat every 15 s; two missing ones mean a dead connection.
@@ -106,7 +122,7 @@ const LOOK_EVERY_MS = 5000
 /**
  * Listen to the server's events for as long as the page lives.
  *
- * `onEvent(kind, body)` gets "snapshot", "resync", "window", "job" and "alert";
+ * `onEvent(kind, body)` gets "snapshot", "resync", "window", "job", "alert" and "lag";
  * `onConnection(isConnected, since)` each change, since when it is so; `onRefused()` when the
  * session has ended.
  */

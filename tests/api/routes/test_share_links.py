@@ -8,7 +8,8 @@ import re
 import pytest
 
 from app.charts.report.html import SERVED_DRAW_SCRIPT
-from app.store import audit, share_links
+from app.store import audit
+from app.store.credentials import share_links
 from app.store.tables import share_links as table
 from app.store.tables import windows
 from tests.api import recorded

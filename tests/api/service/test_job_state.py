@@ -2,7 +2,13 @@ from dataclasses import replace
 
 import pytest
 
-from app.api.service.job_state import StateThresholds, job_state, silent_for_s, state_since_s
+from app.api.service.job_state import (
+    JobState,
+    StateThresholds,
+    job_state,
+    silent_for_s,
+    state_since_s,
+)
 from app.store.as_of import BEHIND_AFTER_S, EVERY_JOB, Processed, Refusal
 from app.store.jobs import JobRecord
 from app.store.windows import RecentSummary, WindowSummary
@@ -97,7 +103,7 @@ def test_a_job_whose_pushes_are_refused_is_not_known(last_s, last_data_s, is_unk
 
 def test_state_has_its_start_if_known():
     job = replace(JOB, silent_since_s=1.0, stalled_since_s=2.0)
-    states = ("silent", "stalled", "unknown", "healthy")
+    states: tuple[JobState, ...] = ("silent", "stalled", "unknown", "healthy")
     found = [state_since_s(job, state, processed(60.0)) for state in states]
     assert found == [1.0, 2.0, NOW_S - 60.0, None]
 

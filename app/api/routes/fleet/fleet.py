@@ -18,6 +18,7 @@ from app.api.http.fields import (
     ThemeName,
     timestamp_or_none,
 )
+from app.api.routes.alerts.alerts import num_notifying
 from app.api.routes.dependencies import FIGURE_RESPONSE, CallerDep, ServiceDep, refusals
 from app.api.routes.fleet.fleet_jobs import (
     DAY_S,
@@ -174,7 +175,9 @@ class FleetSummaryOut(ResponseModel):
     )
     by_state: dict[str, int]
     by_cause: dict[str, int]
-    alerts_firing: int
+    alerts_firing: int = Field(
+        description="Firing alerts that notify somebody: neither silenced nor inhibited."
+    )
     alerts_new_last_hour: int
     archived: int = Field(
         description="Number of archived jobs. Of the other figures, only the hours lost today "
@@ -284,7 +287,7 @@ def _summary_out(
     summary = fleet_summary(all_jobs, lost_today, now_s=now_s, thresholds=service.thresholds)
     return FleetSummaryOut(
         **asdict(summary),
-        alerts_firing=fleet.num_firing(conn, project),
+        alerts_firing=num_notifying(conn, service, project),
         **jobs.count_by_lifecycle(conn, project),
         alerts_new_last_hour=fleet.num_fired_since(conn, project, now_s - NEW_ALERT_S),
     )

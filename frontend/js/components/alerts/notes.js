@@ -10,6 +10,7 @@ const MAX_REASONS = 2
 export function alertNotes(alert, { silences, alerts }, notified = null) {
   const { acknowledged_at, assigned_to, note, silenced_by, inhibited_by } = alert
   return [
+    alert.is_state_unknown && remark("unknown", unknownWords(alert)),
     acknowledged_at && remark("finished", acknowledgedWords(alert)),
     assigned_to && remark("not-analysed", assignedWords(alert)),
     note && remark("not-analysed", noteWords(alert)),
@@ -37,6 +38,11 @@ export function mutedReasons(alerts, { silences, alerts: known }) {
 }
 
 const remark = (markName, text) => h("span", { class: "note" }, stateIcon(markName), h("span", {}, text))
+
+function unknownWords({ as_of }) {
+  const at = as_of ? clock(new Date(as_of)) : "an earlier time"
+  return `Paceline is behind: this is as of ${at}. It is neither resolved nor repeated until it has caught up.`
+}
 
 const acknowledgedWords = ({ acknowledged_at, acknowledged_by }) =>
   `Acknowledged by ${contained(acknowledged_by ?? "unknown")}, ${ago(new Date(acknowledged_at))}; no repeats.`

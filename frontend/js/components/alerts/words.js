@@ -38,7 +38,8 @@ export const KINDS = {
 }
 
 /** The icon and name of an alert's present state. */
-export function stateOf({ phase, severity }) {
+export function stateOf({ phase, severity, is_state_unknown }) {
+  if (is_state_unknown) return ["unknown", "State unknown"]
   return phase === "pending" ? ["silent", "Pending"] : SEVERITIES[severity]
 }
 

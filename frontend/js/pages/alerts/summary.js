@@ -21,6 +21,13 @@ const HOUR_MS = 3_600_000
 export function alertsSentence({ items, next_cursor }, rules) {
   const firing = items.filter(isFiring)
   const sub = mutedSummary(items, rules)
+  const unknown = items.filter(({ is_state_unknown }) => is_state_unknown).length
+  if (unknown && !firing.length)
+    return {
+      marked: ["unknown", "State unknown"],
+      sentence: `Whether ${counted(unknown, "alert")} still ${unknown === 1 ? "fires" : "fire"} is not known.`,
+      sub,
+    }
   if (!firing.length) return { marked: ["healthy", "Quiet"], sentence: "No alert is firing.", sub }
   const worst = Object.keys(SEVERITIES).find((each) => firing.some(({ severity }) => severity === each))
   const marked = SEVERITIES[worst]
@@ -41,7 +48,8 @@ export function alertStats({ items, next_cursor }, endpoints) {
   const firing = items.filter(isFiring)
   const recent = firing.filter(({ firing_at }) => Date.now() - new Date(firing_at) < HOUR_MS).length
   const acknowledged = firing.filter(isAcknowledged).length
-  const quiet = firing.filter(isMuted).length
+  const quiet = items.filter((alert) => alert.phase === "firing" && isMuted(alert)).length
+  const pending = items.filter(({ phase }) => phase === "pending").length
   const more = next_cursor ? "+" : ""
   return statStrip([
     {
@@ -60,7 +68,7 @@ export function alertStats({ items, next_cursor }, endpoints) {
     { label: "Muted", figure: whole(quiet), note: "silenced, or covered by another alert" },
     {
       label: "Pending",
-      figure: `${whole(items.length - firing.length)}${more}`,
+      figure: `${whole(pending)}${more}`,
       note: "condition holds, but not yet for long enough",
     },
     receivers(endpoints),
@@ -76,13 +84,14 @@ function receivers(endpoints) {
 }
 
 function mutedSummary(items, rules) {
-  const kept = items.filter((alert) => isFiring(alert) && isMuted(alert)).length
+  const kept = items.filter((alert) => alert.phase === "firing" && isMuted(alert)).length
   const watch = rules.length === 1 ? "watches" : "watch"
   const watched = `${counted(rules.length, "rule")} ${watch} the jobs of this project.`
   return kept ? `${watched} ${counted(kept, "alert")} ${kept === 1 ? "notifies" : "notify"} nobody.` : watched
 }
 
-const isFiring = ({ phase }) => phase === "firing"
+/** What notifies somebody: neither silenced nor covered by another alert, nor as of long ago. */
+const isFiring = (alert) => alert.phase === "firing" && !isMuted(alert) && !alert.is_state_unknown
 const isAcknowledged = ({ acknowledged_at }) => acknowledged_at !== null
 const isMuted = ({ silenced_by, inhibited_by }) => silenced_by.length > 0 || inhibited_by.length > 0
 

@@ -21,7 +21,7 @@ const SEGMENTS = [
   { value: "not-analysed", text: "Not analysed", isSeldom: true },
   { value: "preempted", text: "Preempted", isSeldom: true },
   { value: "finished", text: "Finished", isSeldom: true },
-  { value: "stale", text: "Stale", isSeldom: true },
+  { value: "unknown", text: "Unknown", isSeldom: true },
 ]
 
 // Jobs that are in no other list; shown only while there are any.

@@ -17,7 +17,8 @@ function jobs({ jobs, by_state }) {
     [sum("silent"), "silent"],
     [sum("straggling"), "straggling"],
     [sum("healthy"), "healthy"],
-    [sum("stale", "low-fidelity", "not-analysed"), "without current figures"],
+    [sum("unknown"), "unknown"],
+    [sum("low-fidelity", "not-analysed"), "without current figures"],
     [sum("preempted"), "preempted"],
     [sum("finished"), "finished"],
   ]

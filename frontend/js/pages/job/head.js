@@ -15,7 +15,7 @@ const STILL = new Set([
   "not-analysed",
   "stalled",
   "silent",
-  "stale",
+  "unknown",
   "low-fidelity",
 ])
 

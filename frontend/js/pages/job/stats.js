@@ -125,6 +125,7 @@ function lost(known, isWithheld, isSinceOnset, money) {
 /** Of a stalled job all GPUs are lost; of one with silent ranks the loss is not known. */
 function lostNow(job) {
   const label = "Lost now"
+  if (job.state === "unknown") return { label, note: "not known: Paceline is behind" }
   if (job.state !== "stalled") return { label, note: "no complete steps to measure" }
   return { label, figure: whole(job.gpus), unit: "GPU-h per hour", note: "all GPUs of the job wait" }
 }
@@ -132,7 +133,7 @@ function lostNow(job) {
 function workersSending({ parallelism, state, num_silent_workers }) {
   const label = "Workers sending"
   const all = parallelism.dp_size * parallelism.pp_size
-  if (state === "stale") return { label, note: "no consumer is running" }
+  if (state === "unknown") return { label, note: "not known: Paceline is behind" }
   const number = state === "stalled" ? 0 : all - num_silent_workers
   return {
     label,
