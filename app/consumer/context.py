@@ -19,8 +19,8 @@ from app.store.database import Connection, Store, now_s
 from app.store.disk.usage import DiskWatch
 from app.store.objects.bucket import Bucket
 
-# The longest legitimate work without progress, closing a window of 16 million operations, takes a
-# third of this. A whole turn may take longer: on a starved machine, 40 jobs have taken 2 minutes.
+# Of the processor, or of nothing at all (`watchdog.py`). The longest legitimate work without
+# progress, closing a window of 16 million operations, takes a third of this.
 MAX_WITHOUT_PROGRESS_S = 120.0
 
 

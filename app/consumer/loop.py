@@ -1,14 +1,11 @@
 """The consumer's loop: renew leases, read the queue, pass each shard its entries, tick.
 
-Another thread renews the leases, so that they outlast long work; a watchdog ends a process that
-hangs in one job's work. While the queue or the database is unavailable, the loop waits, with
-backoff.
+Another thread renews the leases, so that they outlast long work; a watchdog (`watchdog.py`) ends a
+process that hangs in one job's work. While the queue or the database is unavailable, the loop
+waits, with backoff.
 """
 
-import faulthandler
-import math
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,7 +14,7 @@ from itertools import chain, repeat
 
 import structlog
 
-from app.consumer.context import MAX_WITHOUT_PROGRESS_S, ConsumerContext
+from app.consumer.context import ConsumerContext
 from app.consumer.shard import ShardWork
 from app.errors import DiskFull, LeaseLost, QueueUnavailable, Unavailable
 from app.ingest.queue import Entry
@@ -293,28 +290,6 @@ def keep_renewing(leases: Leases, every_s: float, stop: threading.Event) -> None
             leases.renew()
         except Unavailable as error:
             log.warning("leases not renewed", reason=str(error))
-
-
-class Watchdog:
-    """Ends this process unless it is restarted again within MAX_WITHOUT_PROGRESS_S: it hangs.
-
-    The log then has every thread's traceback, the supervisor restarts the process, and the entry
-    that caused it is found by its number of deliveries.
-    """
-
-    def __init__(self) -> None:
-        self._restarted_s = -math.inf
-
-    def restart(self) -> None:
-        """There is progress."""
-        now_s = time.monotonic()
-        if now_s - self._restarted_s >= 1.0:  # each one starts a thread
-            self._restarted_s = now_s
-            faulthandler.dump_traceback_later(MAX_WITHOUT_PROGRESS_S, exit=True)
-
-    def stop(self) -> None:
-        """The process ends by itself."""
-        faulthandler.cancel_dump_traceback_later()
 
 
 _RETRY_DELAYS_S = (0.2, 0.5, 1.0, 2.0)

@@ -25,11 +25,13 @@ class QueueLooks:
     def __init__(self, now_s: float) -> None:
         self.taken_s = now_s
         self.has_caught_up = False
+        self.is_empty = False  # just now
         self._looks: deque[_Look] = deque()
 
     def look(self, *, oldest: str | None, newest: str, now_s: float) -> None:
         """The queue's oldest entry that is not taken, None where all are, and its newest ever."""
         newest_order = entry_order(newest)
+        self.is_empty = oldest is None
         if oldest is None:
             self._looks.clear()
             self._take(now_s)

@@ -4,13 +4,13 @@ Order: assemble and analyse in memory, commit everything in one transaction that
 acknowledge to the queue, announce to the pages. A crash at any point repeats work and loses none.
 An error in one job stops no other job.
 
-Entries are taken in chunks that fit into memory. An entry that is delivered again and again is
-tried alone, and saved as a dead letter if that fails too. A run that has ended is closed once the
-queue holds no entry of it.
+Entries are taken in chunks that fit into memory. Those that are delivered again and again are tried
+apart (`poison.py`), and the one that fails then, too, is saved as a dead letter. A run that has
+ended is closed once the queue holds no entry of it.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +23,7 @@ from app.alerts.readings.facts import MissingDataFacts
 from app.consumer.alert_state import ShardAlerts
 from app.consumer.commit import RunTurn, ShardLease, Turn, TurnCommitter, WindowOutcome
 from app.consumer.context import ConsumerContext
+from app.consumer.poison import PoisonTracker, split_by_memory
 from app.consumer.run_cache import (
     JobStateUnreadable,
     LoadedRun,
@@ -31,13 +32,12 @@ from app.consumer.run_cache import (
     SilentRanks,
     silence_facts,
 )
-from app.errors import PacelineError, Unavailable
+from app.errors import LeaseLost, PacelineError, Unavailable
 from app.ingest.assembly.assembler import RunAssembler, SpooledBatch, WindowRevision
 from app.ingest.queue import Entry, entry_order
 from app.ingest.wire import codec
-from app.ingest.wire.body import decompressed_size
 from app.monitor import observe
-from app.store import dead_letters, jobs, shards
+from app.store import jobs, shards
 from app.store import runs as stored_runs
 from app.store.dead_letters import DeadLetter
 from app.store.ending import exits
@@ -82,10 +82,11 @@ class ShardWork:
         if known := [each.entry_id for each in entries if each.entry_id in self._committed]:
             self._context.queue.done(self._shard, known)  # the acknowledgement was lost
         new = [each for each in entries if each.entry_id not in self._committed]
-        for part in split_by_memory([each for each in new if not self._poison.is_suspect(each)]):
+        suspects = [each for each in new if self._poison.is_suspect(each)]
+        for part in split_by_memory([each for each in new if each not in suspects]):
             self._take_together(part)
-        for entry in filter(self._poison.is_suspect, new):
-            self._take_suspect(entry)
+        for part in self._poison.parts(suspects):
+            self._try(part)
 
     def taken_before_s(self) -> float | None:
         """Seconds since all that had come was taken; None where that is not known yet."""
@@ -105,6 +106,8 @@ class ShardWork:
             {each: partial(self._apply_rules, each) for each in affected.jobs}
         )
         self._runs.look()
+        if self._runs.looks.is_empty:
+            self._poison.forget()
         due: dict[str, list[RunKey]] = defaultdict(list)
         for key in self._runs.due():
             due[key[0]].append(key)
@@ -181,19 +184,24 @@ class ShardWork:
             each.newest_step = max(each.newest_step or 0, batch.newest_step)
 
     def _take_alone(self, entry: Entry) -> None:
-        """Take an entry that failed among others; after MAX_ATTEMPTS it is a dead letter."""
-        for _ in range(MAX_ATTEMPTS):
+        """Take an entry that failed among others; after _MAX_ATTEMPTS it is a dead letter."""
+        for _ in range(_MAX_ATTEMPTS):
             if not self._committer.run_turns({entry.job_id: partial(self._take, [entry])}):
                 return
         self._save_as_dead_letter(entry, "an error of Paceline's own: its log has the traceback")
 
-    def _take_suspect(self, entry: Entry) -> None:
-        """Take an entry that may have killed its earlier consumers."""
-        if self._poison.begin(entry):
-            self._take_alone(entry)
+    def _try(self, entries: list[Entry]) -> None:
+        """Take entries of one job of which one may have killed its earlier consumers."""
+        if len(entries) == 1 and self._poison.is_poison(entries[0]):
+            self._save_as_dead_letter(entries[0], "several consumers ended while they worked on it")
         else:
-            self._save_as_dead_letter(entry, "several consumers ended while they worked on it")
-        self._poison.end(entry)
+            self._poison.begin(entries)
+            try:
+                self._take_together(entries)
+            except LeaseLost:
+                self._poison.end(entries)  # another consumer's turn, not a death
+                raise
+        self._poison.end(entries)
 
     def _save_as_dead_letter(self, entry: Entry, reason: str) -> None:
         log.error("entry given up", entry=entry.entry_id, job=entry.job_id)
@@ -287,59 +295,7 @@ class ShardWork:
             turn.alerts += self._alerts.window(job_id, replace(observation.facts, recent=recent))
 
 
-TURN_BYTES = 64 << 20  # of decoded columns
-# A packed row takes 14 bytes (one per column), and 106 decoded. Whether an entry is packed is known
-# only once it is decoded, so every entry is assumed to be.
-MAX_UNPACKED_RATIO = 8
-
-
-def split_by_memory(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """Split queue entries, in order, into chunks that fit TURN_BYTES decoded."""
-    part: list[Entry] = []
-    room = TURN_BYTES
-    for entry in entries:
-        size = decompressed_size(entry.body) * MAX_UNPACKED_RATIO
-        if part and size > room:
-            yield part
-            part, room = [], TURN_BYTES
-        part.append(entry)
-        room -= size
-    if part:
-        yield part
-
-
-SUSPECT_AFTER_DELIVERIES = 3  # its earlier consumers may have died of it
-MAX_TRIALS = 3  # processes
-MAX_ATTEMPTS = 2  # of one process, at an entry that fails without killing it
-
-
-class PoisonTracker:
-    """Finds entries of one shard that kill the process which works on them.
-
-    An entry that has been delivered several times is tried alone, and the trial is saved before
-    it. An entry that kills several processes in such trials is poison. A store that is
-    unavailable kills no process.
-    """
-
-    def __init__(self, context: ConsumerContext, shard: int) -> None:
-        self._store = context.store
-        self._shard = shard
-        self._process = context.process
-
-    def is_suspect(self, entry: Entry) -> bool:
-        """Whether the entry is to be tried alone."""
-        return entry.deliveries >= SUSPECT_AFTER_DELIVERIES
-
-    def begin(self, entry: Entry) -> bool:
-        """Count a trial by this process; False if too many processes have tried the entry."""
-        with self._store.write() as conn:
-            tried_by = dead_letters.begin_trial(conn, self._shard, entry.entry_id, self._process)
-        return tried_by <= MAX_TRIALS
-
-    def end(self, entry: Entry) -> None:
-        """Remove the entry's trials: it was taken, or became a dead letter."""
-        with self._store.write() as conn:
-            dead_letters.end_trials(conn, self._shard, entry.entry_id)
+_MAX_ATTEMPTS = 2  # of one process, at an entry that fails without killing it
 
 
 def dead_letter(entry: Entry, reason: str, now_s: float) -> DeadLetter:

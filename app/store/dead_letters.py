@@ -4,14 +4,15 @@ Before that, an entry that is delivered again and again is tried alone. Trials a
 the attempt, as it may kill the process: one per process, in the table `totals`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, delete, func, select, update
 
 from app.errors import NotFound
-from app.store.database import Int64, from_cursor, insert, insert_new, split_page, to_cursor
+from app.store.database import Int64, chunks, from_cursor, insert, insert_new, split_page, to_cursor
 from app.store.tables import dead_letters, totals
 
 LetterState = Literal["dead", "replayed", "dropped"]
@@ -139,19 +140,27 @@ def _not_found(letter_id: int) -> NotFound:
     return NotFound(f"no dead letter {letter_id}: see 'paceline dead-letters list'")
 
 
-def begin_trial(conn: Connection, shard: int, entry_id: str, process: str) -> int:
-    """Count a trial; returns the number of processes with an unfinished trial of the entry."""
-    prefix = _trial_prefix(shard, entry_id)
-    insert_new(conn, totals, [{"name": prefix + process, "value": 1}])
-    mine = totals.c.name.startswith(prefix, autoescape=True)
-    return int(conn.execute(select(func.count()).where(mine)).scalar_one())
+def trials(conn: Connection, shard: int, process: str) -> dict[str, int]:
+    """Number of other processes with an unfinished trial, by entry."""
+    mine = totals.c.name.startswith(f"tried:{shard}:", autoescape=True)
+    names = conn.execute(select(totals.c.name).where(mine)).scalars()
+    found = (name.split(":") for name in names)
+    return dict(Counter(entry for _, _, entry, tried_by in found if tried_by != process))
 
 
-def end_trials(conn: Connection, shard: int, entry_id: str) -> None:
-    """Remove the entry's trials."""
-    mine = totals.c.name.startswith(_trial_prefix(shard, entry_id), autoescape=True)
-    conn.execute(delete(totals).where(mine))
+def begin_trials(conn: Connection, shard: int, entry_ids: Sequence[str], process: str) -> None:
+    """Note that this process begins to work on these entries."""
+    rows = [{"name": f"tried:{shard}:{each}:{process}", "value": 1} for each in entry_ids]
+    insert_new(conn, totals, rows)
 
 
-def _trial_prefix(shard: int, entry_id: str) -> str:
-    return f"tried:{shard}:{entry_id}:"
+def end_trials(conn: Connection, shard: int, entry_ids: Collection[str] | None = None) -> None:
+    """Remove the trials of these entries; None: of all in the shard, whose queue is empty."""
+    mine = totals.c.name.startswith(f"tried:{shard}:", autoescape=True)
+    if entry_ids is None:
+        conn.execute(delete(totals).where(mine))
+        return
+    names = conn.execute(select(totals.c.name).where(mine)).scalars().all()
+    ended = [name for name in names if name.split(":")[2] in entry_ids]
+    for some in chunks(ended):
+        conn.execute(delete(totals).where(totals.c.name.in_(some)))

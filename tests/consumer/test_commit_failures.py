@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text, update
 
-from app.consumer.shard import MAX_TRIALS, SUSPECT_AFTER_DELIVERIES
+from app.consumer.poison import MAX_TRIALS, SUSPECT_AFTER_DELIVERIES
 from app.ingest.assembly.assembler import RunAssembler
 from app.store import runs
 from app.store.tables import cursors

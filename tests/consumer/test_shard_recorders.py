@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 import msgspec
 
-from app.consumer.shard import TURN_BYTES, split_by_memory
+from app.consumer.poison import TURN_BYTES, split_by_memory
 from app.ingest.assembly.window_codec import unpack_window
 from app.ingest.queue import Entry
 from app.ingest.wire import codec

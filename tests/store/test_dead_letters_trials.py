@@ -1,22 +1,18 @@
 from app.store import dead_letters, runs
 
 
-def test_trials_count_each_process_once_and_restart_after_their_end(store):
+def test_trials_count_each_other_process_once_until_their_end(store):
     with store.write() as conn:
-        begun = [
-            dead_letters.begin_trial(conn, 0, "5-0", process)
-            for process in ("a", "a", "b", "b", "c")
-        ]
-        assert begun == [1, 1, 2, 2, 3]
-        dead_letters.end_trials(conn, 0, "5-0")
-        assert dead_letters.begin_trial(conn, 0, "5-0", "d") == 1
-
-
-def test_trials_are_counted_by_entry_and_shard(store):
-    with store.write() as conn:
-        dead_letters.begin_trial(conn, 0, "5-0", "a")
-        assert dead_letters.begin_trial(conn, 0, "5-00", "a") == 1
-        assert dead_letters.begin_trial(conn, 1, "5-0", "b") == 1
-        dead_letters.end_trials(conn, 0, "5-0")
-        assert dead_letters.begin_trial(conn, 1, "5-0", "c") == 2
+        for process in ("a", "a", "b"):
+            dead_letters.begin_trials(conn, 0, ["5-0", "6-0"], process)
+        dead_letters.begin_trials(conn, 1, ["5-0"], "c")
+        assert dead_letters.trials(conn, 0, "c") == {"5-0": 2, "6-0": 2}
+        assert dead_letters.trials(conn, 0, "b") == {"5-0": 1, "6-0": 1}
+        dead_letters.end_trials(conn, 0, {"5-0"})
+        assert dead_letters.trials(conn, 0, "c") == {"6-0": 2}
+        dead_letters.end_trials(conn, 0)
+        assert (dead_letters.trials(conn, 0, "d"), dead_letters.trials(conn, 1, "d")) == (
+            {},
+            {"5-0": 1},
+        )
         assert runs.service_totals(conn) == {}

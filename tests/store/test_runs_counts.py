@@ -63,6 +63,6 @@ def test_service_and_project_totals_are_summed_separately(store):
         runs.add_to_total(conn, "fenced_commits", 2**40)
         runs.add_to_total(conn, "entries_lost", 3)
         runs.add_to_project(conn, "default", IngestCounts(dead=4))
-        dead_letters.begin_trial(conn, 0, "1700000000000-0", "p")  # a trial is no service total
+        dead_letters.begin_trials(conn, 0, ["1700000000000-0"], "p")  # a trial is no service total
         assert runs.service_totals(conn) == {"entries_lost": 3, "fenced_commits": 2**40 + 1}
         assert runs.summed_project_totals(conn) == {"dead": 4}
