@@ -74,6 +74,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
             "diagnosis.command:diagnosis", "cause and culprit on simulated jobs"
         ),
         "strangers": Benchmark("strangers.command", "the same on jobs of an independent generator"),
+        "behind": Benchmark(
+            "service.behind:behind", "does it blame jobs while it is overloaded and broken?"
+        ),
         "alerts": Benchmark("alerts.command:alerts", "do alerts fire where they should?"),
         "advice": Benchmark("advice", "predicted against achieved gain of each fix"),
         "advised": Benchmark("advised_trainings", "the same in real trainings, fixes pasted"),

@@ -279,6 +279,33 @@ def lasted_s(was: Detail, now: Detail, starts_at_s: float, ends_at_s: float) -> 
     return max(0.0, ended_s - began_s)
 
 
+_OF_FIGURES = frozenset(
+    ("slowdown", "waste", "gpu-hours-lost", "cause", "worker", "host", "optype", "step-time")
+)
+
+
+def recovery_sentence(was: Detail, now: Detail, lasted_s: float) -> str:
+    """What has happened to a job that is well again: from, to, what it was, and what it lost.
+
+    `was` is the alert as it began to fire, `now` as it was resolved; "" of other kinds of alerts.
+    """
+    cost = resolved_cost_sentence(was, lasted_s)
+    if was.on == "stalled":
+        return f"Recovered: its workers send again. Before, none sent anything. {cost}"
+    if was.on not in _OF_FIGURES or (was.blame is None and was.slowdown is None):
+        return ""
+    end = "" if now.since_step is None else f" since step {formatting.count(now.since_step)}"
+    since = "Before"
+    if was.since_step is not None:
+        since = f"From step {formatting.count(was.since_step)} until then"
+    what = (
+        f"the job at {formatting.ratio(was.slowdown or 1.0)} of its ideal"
+        if was.blame is None
+        else formatting.lower_first(finding_sentence(was.blame))
+    )
+    return f"Recovered{end}. {since}: {what}. {cost}"
+
+
 def late_sentence(held_since_s: float | None, now_s: float) -> str:
     """That a message waited until all was processed, since a Unix time; "" where it did not."""
     if held_since_s is None:

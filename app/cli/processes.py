@@ -4,12 +4,14 @@ import gc
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -82,6 +84,9 @@ def demo(
     data_dir: Annotated[
         Path | None, typer.Option(help="Keep the demo's data here. Default: a temporary directory.")
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Run in the background until stopped by `kill`.")
+    ] = False,
 ) -> None:
     """Run everything, with six simulated jobs: one healthy, five faulty for different reasons.
 
@@ -94,8 +99,10 @@ def demo(
         from app.cli.supervisor import StopSignal, Supervisor, end_with_parent, page_url
         from app.telemetry import set_up_logging
 
-    stop = StopSignal()
+    if detach:
+        return _detach_demo(host, port, data_dir)
     end_with_parent()  # so that stopping make or a script stops the demo
+    stop = StopSignal()
     with ExitStack() as stack:
         directory = data_dir or Path(stack.enter_context(TemporaryDirectory(prefix="paceline-")))
         settings, notes = _demo_settings(host, port, directory)
@@ -109,9 +116,45 @@ def demo(
         heading = "What to look at; first figures come after about 3 s, the first fault after 30 s:"
         _print_address(settings, *notes, heading, *to_see)
         everything.keep_running()
+    return None
+
+
+_DETACHED_WITHIN_S = 120.0
+
+
+def _detach_demo(host: str | None, port: int | None, data_dir: Path | None) -> None:
+    """Start the demo in a session of its own, and say where it is and how it is stopped.
+
+    Raises:
+        StartUpFailed: it ended at its start; its log says why.
+    """
+    from app.cli.supervisor import paceline_command
+
+    directory = data_dir or Path(mkdtemp(prefix="paceline-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    output = directory / "demo.log"
+    given = (("--host", host), ("--port", port), ("--data-dir", directory))
+    options = [part for name, value in given if value is not None for part in (name, str(value))]
+    with output.open("wb") as log:
+        demo = subprocess.Popen(  # noqa: S603
+            paceline_command("demo", *options),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    until_s = time.monotonic() + _DETACHED_WITHIN_S
+    while _END_OF_ADDRESS not in output.read_text(errors="replace"):
+        if demo.poll() is not None or time.monotonic() > until_s:
+            demo.terminate()
+            raise StartUpFailed(f"the demo did not start: {output} says why")
+        time.sleep(0.1)
+    shown = output.read_text(errors="replace").partition(_END_OF_ADDRESS)[0].rstrip()
+    typer.echo(f"{shown}\n\nIt runs in the background: kill {demo.pid} stops it; log: {output}")
 
 
 _CANARY_EVERY_S = 120.0
+_END_OF_ADDRESS = "Ctrl-C stops everything."
 
 
 def _canary_change(settings: "Settings") -> dict[str, object]:
@@ -238,7 +281,7 @@ def _print_address(settings: "Settings", *more: str) -> None:
 
     # Plain lines: an address with a frame or a line break cannot be clicked or copied.
     lines = address_lines(settings, _token(settings), is_terminal=sys.stdout.isatty())
-    text = "\n".join(["", *lines, "", *more, "", "Ctrl-C stops everything.", ""])
+    text = "\n".join(["", *lines, "", *more, "", _END_OF_ADDRESS, ""])
     try:
         typer.echo(text)
     except OSError as error:  # the disk that standard output is on is full: what runs goes on

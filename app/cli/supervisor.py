@@ -37,8 +37,12 @@ _STABLE_AFTER_S = 30.0
 
 
 def end_with_parent() -> None:
-    """Have the kernel send this process SIGTERM when its parent ends (Linux)."""
-    if sys.platform == "linux":
+    """Have the kernel send this process SIGTERM when its parent ends (Linux).
+
+    Not one that is to outlive its shell: under nohup, or in a session of its own.
+    """
+    outlives = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN or os.getsid(0) == os.getpid()
+    if sys.platform == "linux" and not outlives:
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
 
 
@@ -171,10 +175,13 @@ class StopSignal:
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self.reason = ""  # the name of the signal
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, self._on_signal)
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.reason = self.reason or signal.Signals(number).name
         self._event.set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -236,6 +243,7 @@ class Supervisor:
             for child in self._children:
                 self._check(child.name, child.keep_alive)
             self._check("demo", self._run_demo_while_on)
+        log.info("stopping everything", because=self._stop.reason)
 
     def _check(self, part: str, check: Callable[[], None]) -> None:
         """What a full disk or a machine without processes refuses to one part is tried again."""

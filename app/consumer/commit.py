@@ -177,7 +177,7 @@ class RunTurn:
     run: LoadedRun
     taken: list[SpooledBatch] = field(default_factory=list)
     spooled_through: int = -1  # the last step in `taken`
-    newest_step: int | None = None
+    newest_step: int | None = None  # of the run
     received_s: float = 0.0  # of the newest batch in `taken`, by the clock of the queue
     came_s: float = 0.0  # Unix time at which it had come
     is_closed: bool = False

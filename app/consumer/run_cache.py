@@ -155,9 +155,10 @@ class LoadedRun:
     """The assembler of a run, with its counts, silent ranks and history.
 
     `turn` is the number of the last commit with batches of it; `history` covers its closed
-    windows; `last_step` is the last step that a worker has reported. A run that `is_only_scored`
-    has sent scores and never an operation, so none is waited for. `recent` are the results that
-    the job is judged by.
+    windows; `last_step` is the last step that a worker has reported, but for one that is far ahead
+    of all others: `far_step` is the rank that reported such a one last, and the step. A run that
+    `is_only_scored` has sent scores and never an operation, so none is waited for. `recent` are the
+    results that the job is judged by.
     """
 
     key: RunKey
@@ -170,6 +171,7 @@ class LoadedRun:
     saved_silence: SilentRanks = NONE_SILENT
     last_used_s: float = 0.0
     last_step: int | None = None
+    far_step: tuple[int, int] | None = None
     is_only_scored: bool = False
 
     @property
@@ -192,10 +194,21 @@ class LoadedRun:
         if added.verdict != "stranger" and not batch.is_alone:
             self.rank_watch.note_batch(batch.rank, now_s - waited_s, unix_s - waited_s)
         self.last_used_s = now_s
-        if batch.newest_step is not None:
-            self.last_step = max(self.last_step or 0, batch.newest_step)
+        if batch.newest_step is not None and added.verdict == "new":
+            self._note_step(batch.rank, batch.newest_step)
         self.counts = _count_batch(self.counts, batch, added)
         return added
+
+    def _note_step(self, rank: int, step: int) -> None:
+        """Of two ranks, where there are two: one from the far future moves nothing."""
+        before, far = self.last_step, self.far_step
+        if before is not None and step > before + FAR_STEPS:
+            self.far_step = rank, step
+            is_alone = self.assembler.job.parallelism.num_workers == 1
+            if far is None or (far[0] == rank and not is_alone) or step > far[1] + FAR_STEPS:
+                return
+            step = min(step, far[1])
+        self.last_step = step if before is None else max(before, step)
 
 
 def batch_digest(body: bytes | bytearray) -> int:
@@ -320,6 +333,10 @@ CHECK_SILENCE_EVERY_S = 5.0
 EVICT_AFTER_S = 60.0
 TIMEOUT_STEP_SPANS = 3  # a job with long steps may pause for long
 MAX_TIMEOUT_RATIO = 12  # an hour, where it is five minutes
+
+
+# Steps between two reports of a worker that records few of them; MAX_STEP_JUMP of the API is more.
+FAR_STEPS = 10_000
 
 
 class JobStateUnreadable(Exception):

@@ -180,8 +180,7 @@ class ShardWork:
         each.received_s = max(each.received_s, entry.received_s)
         each.came_s = max(each.came_s, unix_s - waited_s)
         each.spooled_through = max(each.spooled_through, added.last_step)
-        if batch.newest_step is not None:
-            each.newest_step = max(each.newest_step or 0, batch.newest_step)
+        each.newest_step = run.last_step
 
     def _take_alone(self, entry: Entry) -> None:
         """Take an entry that failed among others; after _MAX_ATTEMPTS it is a dead letter."""

@@ -74,6 +74,20 @@ def test_unrecorded_step_advances_the_last_step_of_the_run(twin):
     assert twin.windows("state", "num_steps") == [("open", 1)]
 
 
+def test_one_batch_from_the_far_future_moves_no_last_step(twin):
+    twin.register("job", SIZES)
+    twin.push("job", HEALTHY, 0)
+    first, other, *_ = step_batches(HEALTHY, 1)
+    nothing = first.columns.select(slice(0))
+    consumer = twin.consumer()
+    for batch, step, seen in ((first, 900_000, 0), (other, 3, 3), (other, 900_100, 900_000)):
+        beat = replace(batch, batch_seq=step, steps_done=(), columns=nothing, at_step=step)
+        twin.append("job", beat)
+        twin.turns(consumer)
+        with twin.store.read() as conn:
+            assert stored_jobs.get(conn, "job").last_step == seen
+
+
 def test_new_consumer_continues_the_drop_counts(twin):
     twin.register("job", SIZES)
     for step in range(4):

@@ -68,6 +68,10 @@ def suspected_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | 
     """The suspicion of transfers that are slow all the time (`steady`), or in bursts."""
     if case.num_workers == 1:
         return RuledOut(cause, "the only worker exchanges nothing with others")
+    hosts = case.replay.window.hosts
+    if len(hosts) == case.num_workers and len(set(hosts.values())) == 1:
+        only = next(iter(hosts.values()))
+        return RuledOut(cause, f"all workers are on {only}: what they exchange crosses no network")
     net = case.cached(network_transfers)
     found = [each for each in case.cached(_suspects) if each.is_steady == steady]
     if not found:

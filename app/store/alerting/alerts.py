@@ -280,6 +280,33 @@ def newest_events(
     return found
 
 
+def last_recovery(
+    conn: Connection, job_id: str, *, since_s: float
+) -> tuple[AlertEvent, AlertEvent] | None:
+    """The beginning and the end of the alert that was resolved last, by a good window.
+
+    None if none was since this Unix time, or one fires.
+    """
+    same = alerts.c.job_id == job_id, alerts.c.phase == "firing"
+    if conn.scalar(select(select(alerts).where(*same).exists())):
+        return None
+    query = _newest_events(1).where(
+        alert_events.c.job_id == job_id,
+        alert_events.c.kind == "resolved",
+        alert_events.c.reason.is_(None),
+        alert_events.c.at_s >= since_s,
+    )
+    for ended in _read_events(conn, query):
+        began = _newest_events(1).where(
+            alert_events.c.fingerprint == ended.fingerprint,
+            alert_events.c.kind == "firing",
+            alert_events.c.event_id < ended.event_id,
+        )
+        for event in _read_events(conn, began):
+            return event, ended
+    return None
+
+
 def firings_since(conn: Connection, job_id: str, rule: str, *, since_s: float) -> list[AlertEvent]:
     """Transitions to firing of a rule's alerts on a job since a Unix time, the oldest first."""
     same = alert_events.c.job_id == job_id, alert_events.c.rule == rule

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import ConfigDict, Field, StringConstraints, computed_field
+from pydantic import AliasChoices, ConfigDict, Field, StringConstraints, computed_field
 
 from app.alerts.guard.guard import SsrfGuard
 from app.alerts.receiver import (
@@ -292,6 +292,10 @@ HeartbeatInterval = Annotated[float, Field(ge=10, le=86_400, allow_inf_nan=False
 Secret = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]*$")]
 
 
+# The second is what PagerDuty calls it.
+_SECRET_NAMES = AliasChoices("secret", "routing_key")
+
+
 class ReceiverIn(RequestModel):
     """A new receiver of the project's alerts."""
 
@@ -308,8 +312,10 @@ class ReceiverIn(RequestModel):
     )
     secret: Secret | None = Field(
         None,
-        description="PagerDuty's routing key, or a bearer token for `alertmanager-push`. Not "
-        "for other formats: their signing secrets are generated and shown once.",
+        validation_alias=_SECRET_NAMES,
+        description="PagerDuty's routing key (also taken as `routing_key`), or a bearer token for "
+        "`alertmanager-push`. Not for other formats: their signing secrets are generated and shown "
+        "once.",
     )
     headers: Headers = Field({})
     matchers: Matchers = Field(
@@ -365,6 +371,7 @@ class ReceiverChange(RequestModel):
     url: Url | None = None
     secret: Secret | None = Field(
         None,
+        validation_alias=_SECRET_NAMES,
         description="New secret, for formats `pagerduty` and `alertmanager-push`. Signing "
         "secrets are changed with `rotate`.",
     )

@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import Field
 
+from app.alerts.wording import lasted_s, recovery_sentence
 from app.api.http.fields import (
     AsOfField,
     BehindField,
@@ -26,10 +27,11 @@ from app.api.service.job_state import (
     state_since_s,
 )
 from app.api.service.service import Service
-from app.charts.job.headline import JobFacts, headline, won_back_gpu_hours
+from app.charts.job.headline import Headline, JobFacts, headline, won_back_gpu_hours
 from app.diagnosis.combine_causes import leading
 from app.errors import WindowNotFound
 from app.store import jobs
+from app.store.alerting import alerts
 from app.store.as_of import Processed
 from app.store.database import Connection
 from app.store.jobs import JobRecord
@@ -73,7 +75,10 @@ def get_headline(
         else:
             state = _state_then(result, service)
         facts = _job_facts(conn, job, state, service, processed)
+        recovery = _recovery(conn, job, service) if is_now and state == "healthy" else None
     shown = headline(state, result, facts)
+    if recovery is not None:
+        shown = Headline(shown.state, recovery, f"Now: {shown.sentence} {shown.sub}".strip())
     first = leading((result or {}).get("findings"))
     slowdown = (result or {}).get("slowdown")
     won_back = None if first is None else won_back_gpu_hours(first, facts.num_gpus, slowdown)
@@ -86,6 +91,21 @@ def get_headline(
         sub=shown.sub,
         won_back_gpu_hours_per_day=won_back,
     )
+
+
+# Who looks at the page of a job that is well asks what woke them.
+_RECOVERED_FOR_S = 6 * 3600.0
+
+
+def _recovery(conn: Connection, job: JobRecord, service: Service) -> str | None:
+    """What happened to the job before it was well again, if that is not long ago."""
+    since_s = service.now_s() - _RECOVERED_FOR_S
+    found = alerts.last_recovery(conn, job.job_id, since_s=since_s)
+    if found is None:
+        return None
+    began, ended = found
+    seconds = lasted_s(began.detail, ended.detail, began.at_s, ended.at_s)
+    return recovery_sentence(began.detail, ended.detail, seconds) or None
 
 
 def _result_or_none(

@@ -1,0 +1,462 @@
+"""Does a Paceline with too little CPU, and broken parts, blame jobs for its own trouble?
+
+`paceline serve` gets half a core, and eight healthy jobs push twice what it can take. Whatever is
+frozen, killed or cold meanwhile: no job may be called stalled or silent, no alert say so, and no
+GPU-hour count as lost. One job really hangs in each round: that is to be told once all of it is
+processed, within a minute, and not before.
+"""
+
+import json
+import os
+import random
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from app.store.as_of import BEHIND_AFTER_S, RETRIED_WITHIN_S
+from benchmarks.measuring import BenchmarkFailed
+from benchmarks.service.pushing import WorkerBatches, batches_of_workers
+from tests.harness.processes import children, free_port
+
+NUM_JOBS = 8
+_DP, _PP, _MICROBATCHES = 4, 2, 8
+_OPS_TYPE = "application/vnd.paceline.ops+msgpack"
+SILENT_AFTER_S = 30.0
+_LOAD = 2.0  # times what is bearable
+_CALIBRATED_FOR_S = 30.0
+_POLL_S = 1.0
+_SLICE_S = 0.1
+_TOLD_WITHIN_S = 60.0
+_CAUGHT_UP_WITHIN_S = 300.0
+_ABSENT = ("stalled", "silent")
+_ABSENCE_RULES = ("stalled", "silent-worker")
+
+
+def tree_of(pid: int) -> list[int]:
+    """The process and all of its descendants that are there now."""
+    try:
+        return [pid, *(below for child, _ in children(pid) for below in tree_of(child))]
+    except OSError:
+        return []
+
+
+class HalfACore:
+    """Stops a tree of processes for a share of each tenth of a second; `frozen` stay stopped."""
+
+    def __init__(self, pid: int, share: float = 0.5) -> None:
+        self._pid = pid
+        self._share = share
+        self._over = threading.Event()
+        self.frozen: set[int] = set()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Let everything run."""
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._over.wait(_SLICE_S * self._share):
+            pids = tree_of(self._pid)
+            _signal(pids, signal.SIGSTOP)
+            self._over.wait(_SLICE_S * (1 - self._share))
+            _signal([pid for pid in pids if pid not in self.frozen], signal.SIGCONT)
+        _signal(tree_of(self._pid), signal.SIGCONT)
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+@dataclass
+class Served:
+    """A `paceline serve` with half a core, its address, and the token of all."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    token: str
+    kernels: Path
+    half: HalfACore
+
+    def client(self) -> httpx.Client:
+        """A client with the token."""
+        headers = {"authorization": f"Bearer {self.token}"}
+        return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=30.0)
+
+    def part(self, words: str) -> int:
+        """The process of this part: "consumer", or the queue's program."""
+        for pid in tree_of(self.process.pid):
+            if re.search(words, Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")):
+                return pid
+        raise BenchmarkFailed(f"no process {words}")
+
+
+@contextmanager
+def served(directory: Path) -> Iterator[Served]:
+    """Everything by the documented command, with kernels of its own."""
+    port, token = free_port(), "pl_" + secrets.token_hex(20)
+    kernels = directory / "kernels"
+    settings = {
+        "TOKEN": token,
+        "SILENT_AFTER_S": f"{SILENT_AFTER_S:g}",
+        "REDIS_MAXMEMORY_MB": "64",
+    }
+    environment = {name: text for name, text in os.environ.items() if "PACELINE_" not in name}
+    environment |= {f"PACELINE_{name}": text for name, text in settings.items()}
+    environment["NUMBA_CACHE_DIR"] = str(kernels)
+    with (directory / "serve.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app.cli", "serve", "--port", str(port)]
+            + ["--data-dir", str(directory / "data")],
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
+    with ExitStack() as stack:
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
+        found = Served(process, f"http://127.0.0.1:{port}", token, kernels, HalfACore(process.pid))
+        stack.callback(found.half.close)
+        _wait(lambda: _answers(found), 180.0, "the API answers")
+        yield found
+
+
+def _answers(found: Served) -> bool:
+    try:
+        return httpx.get(f"{found.url}/healthz", timeout=5.0).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _wait(holds: Callable[[], bool], within_s: float, what: str) -> float:
+    began_s = time.monotonic()
+    while not holds():
+        if time.monotonic() - began_s > within_s:
+            raise BenchmarkFailed(f"not within {within_s:g} s: {what}")
+        time.sleep(_POLL_S)
+    return time.monotonic() - began_s
+
+
+@dataclass
+class Training:
+    """One healthy job: pushes a step every `step_s`, and what was refused again, as workers do."""
+
+    name: str
+    workers: list[WorkerBatches]
+    client: httpx.Client
+    step_s: float = 0.0
+    hangs: threading.Event = field(default_factory=threading.Event)
+    over: threading.Event = field(default_factory=threading.Event)
+    num_steps: int = 0
+    num_refused: int = 0
+    hung_s: float | None = None
+
+    def run(self) -> None:
+        """Train until it is over."""
+        sizes = {"dp_size": _DP, "pp_size": _PP}
+        body = {"parallelism": sizes, "run_key": secrets.token_hex(8)}
+        self._until_taken(partial(self.client.put, f"/jobs/{self.name}", json=body))
+        next_s = time.monotonic()
+        while not self.over.is_set():
+            if self.hangs.is_set():
+                self.hung_s = self.hung_s or time.monotonic()
+                self.over.wait(_POLL_S)
+                continue
+            for worker in self.workers:
+                push = partial(
+                    self.client.post,
+                    f"/jobs/{self.name}/ops",
+                    content=worker.body(self.num_steps),
+                    headers={"content-type": _OPS_TYPE},
+                )
+                self._until_taken(push)
+            self.num_steps += 1
+            next_s += self.step_s
+            self.over.wait(max(0.0, next_s - time.monotonic()))
+
+    def _until_taken(self, send: Callable[[], httpx.Response]) -> None:
+        wait_s = 0.5
+        while not self.over.is_set():
+            try:
+                answer = send()
+                if answer.status_code < 300:
+                    return
+                if answer.status_code not in (429, 503):
+                    raise BenchmarkFailed(f"{self.name}: {answer.status_code} {answer.text[:200]}")
+                after_s = float(answer.headers.get("retry-after", 0))
+            except httpx.HTTPError:
+                after_s = 0.0
+            self.num_refused += 1
+            self.over.wait(max(after_s, random.uniform(0.0, wait_s)))  # noqa: S311
+            wait_s = min(30.0, 2 * wait_s)
+
+
+@dataclass
+class Watch:
+    """Looks at all that Paceline says every second, and keeps what is wrong."""
+
+    client: httpx.Client
+    trainings: Mapping[str, Training]
+    over: threading.Event = field(default_factory=threading.Event)
+    wrong: list[str] = field(default_factory=list)
+    behind_s: dict[str, float] = field(default_factory=dict)
+    current_since_s: dict[str, float] = field(default_factory=dict)
+    told_s: dict[str, float] = field(default_factory=dict)
+    num_looks: int = 0
+    longest_behind_s: float = 0.0
+
+    def run(self) -> None:
+        """Look until it is over."""
+        while not self.over.wait(_POLL_S):
+            try:
+                self.look()
+            except httpx.HTTPError:
+                continue  # the API starts again
+
+    def look(self) -> None:
+        """Look once."""
+        now_s = time.monotonic()
+        for job in self._get("/jobs")["items"]:
+            self._see_job(job, now_s)
+        hung = {name for name, each in self.trainings.items() if each.hung_s is not None}
+        for alert in self._get("/alerts")["items"]:
+            if alert["rule"] in _ABSENCE_RULES and not alert["is_state_unknown"]:
+                self._blame(alert["job_id"], f"alert {alert['rule']} is {alert['phase']}", hung)
+        if not hung and (lost := self._get("/fleet")["summary"]["gpu_hours_stalled_today"]):
+            self.wrong.append(f"{lost:g} GPU-hours count as lost by stalled jobs")
+        self.num_looks += 1
+
+    def _see_job(self, job: Mapping[str, Any], now_s: float) -> None:
+        name, behind_s = job["job_id"], float(job["behind_s"])
+        training = self.trainings.get(name)
+        if training is None:
+            return
+        self.longest_behind_s = max(self.longest_behind_s, behind_s)
+        if job["state"] == "unknown" or behind_s >= BEHIND_AFTER_S:
+            self.current_since_s.pop(name, None)
+        else:
+            self.current_since_s.setdefault(name, now_s)
+        self.behind_s[name] = behind_s
+        if job["state"] not in _ABSENT:
+            return
+        if training.hung_s is None or behind_s >= BEHIND_AFTER_S:
+            self.wrong.append(f"{name} is {job['state']}, {behind_s:.0f} s behind")
+        else:
+            self.told_s.setdefault(name, now_s)
+
+    def _blame(self, name: str, what: str, hung: set[str]) -> None:
+        if name not in hung:
+            self.wrong.append(f"{name}: {what}")
+
+    def _get(self, path: str) -> Any:
+        answer = self.client.get(path)
+        answer.raise_for_status()
+        return answer.json()
+
+
+def _freeze(found: Served, seconds: float) -> None:
+    pid = found.part(r"app\.cli consumer")
+    found.half.frozen.add(pid)
+    time.sleep(seconds)
+    found.half.frozen.discard(pid)
+
+
+def _kill_queue(found: Served, seconds: float) -> None:
+    os.kill(found.part(r"(valkey|redis)-server"), signal.SIGKILL)
+    time.sleep(seconds)
+
+
+def _kill_consumer(found: Served, seconds: float) -> None:
+    os.kill(found.part(r"app\.cli consumer"), signal.SIGKILL)
+    time.sleep(seconds)
+
+
+def _cold_kernels(found: Served, seconds: float) -> None:
+    shutil.rmtree(found.kernels, ignore_errors=True)
+    _kill_consumer(found, seconds)
+
+
+def _nothing(_found: Served, seconds: float) -> None:
+    time.sleep(seconds)
+
+
+# The queue is small and the load twice what is taken: pushes are refused in every round.
+FAULTS: Mapping[str, Callable[[Served, float], None]] = {
+    "overload": _nothing,
+    "frozen consumer": _freeze,
+    "killed queue": _kill_queue,
+    "killed consumer": _kill_consumer,
+    "cold kernels": _cold_kernels,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """One round; `told_after_s` counts from when all that the hung job sent was processed."""
+
+    number: int
+    fault: str
+    lasted_s: float
+    num_looks: int
+    num_refused: int
+    longest_behind_s: float
+    told_after_s: float | None
+    wrong: list[str]
+
+
+def play_round(
+    found: Served, number: int, fault: str, lasts_s: float, step_s: float
+) -> RoundResult:
+    """Eight jobs at this pace, one fault, and one job that hangs; then the load ends."""
+    workers = batches_of_workers(_DP, _PP, _MICROBATCHES, 1)
+    names = [f"round-{number}-{job}" for job in range(NUM_JOBS)]
+    with ExitStack() as stack:
+        trainings = {
+            name: Training(name, workers, stack.enter_context(found.client()), step_s)
+            for name in names
+        }
+        watch = Watch(stack.enter_context(found.client()), trainings)
+        loops = [watch.run, *(each.run for each in trainings.values())]
+        threads = [threading.Thread(target=loop) for loop in loops]
+        for thread in threads:
+            thread.start()
+        began_s = time.monotonic()
+        hung = trainings[names[0]]
+        time.sleep(lasts_s / 4)
+        hung.hangs.set()
+        FAULTS[fault](found, lasts_s / 2)
+        time.sleep(max(0.0, lasts_s - (time.monotonic() - began_s)))
+        # The others go on at a pace that is bearable, so that the hang can be seen for itself.
+        for each in trainings.values():
+            each.step_s = 4 * step_s
+        told_after_s = _told_after_s(watch, hung)
+        for each in trainings.values():
+            each.over.set()
+        watch.over.set()
+        for thread in threads:
+            thread.join()
+        for name in names:
+            found_end = trainings[name].client.post(f"/jobs/{name}/end")
+            found_end.raise_for_status()
+    return RoundResult(
+        number,
+        fault,
+        time.monotonic() - began_s,
+        watch.num_looks,
+        sum(each.num_refused for each in trainings.values()),
+        watch.longest_behind_s,
+        told_after_s,
+        sorted(set(watch.wrong)),
+    )
+
+
+def _told_after_s(watch: Watch, hung: Training) -> float | None:
+    """Seconds from when the hang could be known until it was told; None: it never was."""
+    deadline_s = time.monotonic() + _CAUGHT_UP_WITHIN_S
+    while hung.name not in watch.told_s and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+    if hung.name not in watch.told_s or hung.hung_s is None:
+        return None
+    known_s = max(watch.current_since_s.get(hung.name, 0.0), hung.hung_s + SILENT_AFTER_S)
+    return max(0.0, watch.told_s[hung.name] - known_s)
+
+
+def bearable_step_s(found: Served) -> float:
+    """Seconds a step of each job that this machine can take, pushed flat out for a while."""
+    workers = batches_of_workers(_DP, _PP, _MICROBATCHES, 1)
+    with ExitStack() as stack:
+        trainings = [
+            Training(f"calibration-{job}", workers, stack.enter_context(found.client()))
+            for job in range(NUM_JOBS)
+        ]
+        threads = [threading.Thread(target=each.run) for each in trainings]
+        for thread in threads:
+            thread.start()
+        client = trainings[0].client
+        _wait(lambda: _analysed(client) > 0, 300.0, "a first window is analysed")
+        before, began_s = _analysed(client), time.monotonic()
+        time.sleep(_CALIBRATED_FOR_S)
+        steps, took_s = _analysed(client) - before, time.monotonic() - began_s
+        for each in trainings:
+            each.over.set()
+        for thread in threads:
+            thread.join()
+        for each in trainings:
+            client.post(f"/jobs/{each.name}/end").raise_for_status()
+    if steps <= 0:
+        raise BenchmarkFailed(f"no step was analysed within {_CALIBRATED_FOR_S:g} s")
+    return took_s * NUM_JOBS / steps
+
+
+def _analysed(client: httpx.Client) -> int:
+    """Steps of all jobs in closed windows; fewer than were sent."""
+    try:
+        items = client.get("/jobs").json()["items"]
+    except httpx.HTTPError:
+        return 0
+    return sum((each["latest_window"] or {}).get("last_step", 0) for each in items)
+
+
+def behind(
+    rounds: Annotated[int, typer.Option(help="Rounds of 60 s, after one of `first` seconds.")] = 20,
+    first: Annotated[float, typer.Option(help="Seconds of the first round, an overload.")] = 600.0,
+    out: Annotated[Path, typer.Option(help="Each round is appended as a line.")] = Path(
+        "behind.jsonl"
+    ),
+    resume: Annotated[bool, typer.Option(help="Go on after the rounds in the file.")] = False,
+) -> None:
+    """Overload `paceline serve` on half a core, with faults; exit status 1 where it blames a job."""
+    lines = out.read_text().splitlines() if resume and out.exists() else []
+    done = [json.loads(line) for line in lines]
+    if not resume:
+        out.unlink(missing_ok=True)
+    names = list(FAULTS)
+    for number in range(len(done), rounds + 1):
+        with ExitStack() as stack:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-behind-"))
+            found = stack.enter_context(served(Path(directory)))
+            step_s = bearable_step_s(found) / _LOAD
+            fault = "overload" if number == 0 else names[number % len(names)]
+            result = play_round(found, number, fault, first if number == 0 else 60.0, step_s)
+        done.append(asdict(result))
+        with out.open("a") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+        typer.echo(_line(asdict(result)))
+    bad = [each for each in done if each["wrong"] or _is_late(each)]
+    typer.echo(f"{len(done)} rounds, {len(bad)} in which a job was blamed or a hang was not told")
+    raise typer.Exit(1 if bad else 0)
+
+
+def _is_late(result: Mapping[str, Any]) -> bool:
+    after_s = result["told_after_s"]
+    return after_s is None or after_s > _TOLD_WITHIN_S + RETRIED_WITHIN_S
+
+
+def _line(result: Mapping[str, Any]) -> str:
+    told = "hang never told" if result["told_after_s"] is None else (
+        f"hang told after {result['told_after_s']:.0f} s"
+    )  # fmt: skip
+    wrong = "; ".join(result["wrong"][:3]) or "nothing wrong said"
+    seen = f"{result['num_looks']} looks, up to {result['longest_behind_s']:.0f} s behind"
+    refused = f"{result['num_refused']} refused"
+    return f"{result['number']:3} {result['fault']:16} {seen}, {refused}, {told}: {wrong}"
