@@ -4,7 +4,7 @@ After an error the state of a job is evicted and read again: it may hold uncommi
 alert rules of a project are read again when they have changed.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from app.alerts.readings.facts import MissingDataFacts, WindowFacts, window_position
@@ -14,7 +14,7 @@ from app.consumer.context import ConsumerContext
 from app.consumer.run_cache import RunKey
 from app.store import jobs, runs, windows
 from app.store.alerting import alert_rules, alerts
-from app.store.database import Connection
+from app.store.database import Connection, Store
 from app.store.windows import WindowSummary
 from app.trace.job import project_of, shard_of
 
@@ -77,8 +77,12 @@ class ShardAlerts:
 
     def jobs_put_away(self) -> list[str]:
         """The shard's archived and deleted jobs that have alerts."""
+        hidden = self._context.shared.get("hidden jobs", self._hidden_jobs)
+        return sorted(filter(self._is_own_shard, hidden))
+
+    def _hidden_jobs(self) -> list[str]:
         with self._context.store.read() as conn:
-            return sorted(filter(self._is_own_shard, alerts.of_hidden_jobs(conn)))
+            return alerts.of_hidden_jobs(conn)
 
     def apply_rules(self, job_id: str) -> list[AlertChange]:
         """Apply the current rules of the job's project."""
@@ -89,12 +93,15 @@ class ShardAlerts:
 
     def jobs_with_changed_rules(self) -> AffectedJobs:
         """Jobs affected by rules that have changed since the last call."""
-        with self._context.store.read() as conn:
-            changed = set(self._rules.changed(conn))
+        shared, store = self._context.shared, self._context.store
+        changed = set(self._rules.changed(shared.get("rules", lambda: _rule_versions(store))))
+        if not changed:
+            return AffectedJobs([], [])
+        with store.read() as conn:
             found = {each for each in self._alerts if project_of(each) in changed}
             for project in changed:
                 found.update(self._with_alerts(conn, project))
-            stalled = runs.stalled(conn, now_s=self._context.unix_time()) if changed else []
+            stalled = runs.stalled(conn, now_s=self._context.unix_time())
         of_projects = [key for key in stalled if project_of(key[0]) in changed]
         return AffectedJobs(
             sorted(found), [key for key in of_projects if self._is_own_shard(key[0])]
@@ -177,6 +184,11 @@ def _is_counted(conn: Connection, job_id: str, window: WindowSummary) -> bool:
     return is_complete or bool(windows.get(conn, job_id, window.window_id).get("imputed"))
 
 
+def _rule_versions(store: Store) -> Mapping[str, int]:
+    with store.read() as conn:
+        return alert_rules.versions(conn)
+
+
 class ProjectRules:
     """Cached rules by project; a project without rules of its own has the `default` ones."""
 
@@ -191,11 +203,10 @@ class ProjectRules:
             self._known[project] = alert_rules.load_or_default(conn, project, self._default)
         return self._known[project]
 
-    def changed(self, conn: Connection) -> list[str]:
+    def changed(self, versions: Mapping[str, int]) -> list[str]:
         """Projects whose rules have changed since the last call; at first, all with their own."""
-        versions = alert_rules.versions(conn)
         changed = [each for each in versions if versions[each] != self._versions.get(each)]
         for project in changed:
             self._known.pop(project, None)
-        self._versions = versions
+        self._versions = dict(versions)
         return sorted(changed)

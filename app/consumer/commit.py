@@ -235,9 +235,8 @@ def save_turns(
         if turn.letters:
             for letter in dead_letters.add(conn, turn.letters):
                 stored_runs.count_dead_letter(conn, letter)
-    wake_alert_groups(
-        conn, context, ((turn.job_id, each) for turn in turns for each in turn.alerts), outcomes
-    )
+    changes = ((turn.job_id, each) for turn in turns for each in turn.alerts)
+    wake_alert_groups(conn, context, changes, outcomes)
     return messages
 
 
@@ -413,6 +412,8 @@ class TurnCommitter:
             messages = save_turns(conn, context, turns)
             if entry_ids:
                 shards.note_committed(conn, self._lease.shard, entry_ids)
+        if any(turn.alerts or turn.outcomes for turn in turns):
+            context.wake_dispatcher()
         if entry_ids:
             context.queue.done(self._lease.shard, entry_ids)
             for entry_id in entry_ids:

@@ -4,8 +4,10 @@ They are passed in whole, so that tests can pass twins and clocks.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from app.alerts.cordon import CordonHook
@@ -36,6 +38,8 @@ class ConsumerContext:
     `silent_after_s` is silent; before a run's first complete step, `start_within_s` if longer.
     `bucket` has the operations that left the database; None where none do. `note_progress` is
     called before each job's part of a turn: that takes seconds, a turn of many jobs minutes.
+    `wake_dispatcher` is called when an alert group was woken, and `shared` has what all shards
+    read alike.
     """
 
     store: Store
@@ -55,6 +59,36 @@ class ConsumerContext:
     bucket: Bucket | None = None
     process: str = field(default_factory=lambda: uuid4().hex)
     note_progress: Callable[[], None] = lambda: None
+    wake_dispatcher: Callable[[], None] = lambda: None
+    shared: "SharedReads" = field(default_factory=lambda: SharedReads())
+
+
+AnswerT = TypeVar("AnswerT")
+
+
+class SharedReads:
+    """What the shards of one consumer read alike: once a round of their ticks, for all of them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Any] | None = None
+
+    @contextmanager
+    def round(self) -> Iterator[None]:
+        """Keep answers for the length of the block."""
+        self._found = {}
+        try:
+            yield
+        finally:
+            self._found = None
+
+    def get(self, name: str, read: Callable[[], AnswerT]) -> AnswerT:
+        """What `read` returned first in this round; outside of one it is called each time."""
+        if self._found is None:
+            return read()
+        if name not in self._found:
+            self._found[name] = read()
+        found: AnswerT = self._found[name]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,10 @@ from app.trace.job import project_of
 
 log = structlog.get_logger()
 
-# Part of the two seconds allowed between a slow window and its first message.
-CHECK_EVERY_S = 0.25
+# Part of the two seconds allowed between a slow window and its first message: for what this process
+# is woken for, and for what other processes have changed.
+POLL_S = 0.25
+CHECK_EVERY_S = 1.0
 _MIN_PAUSE_S = 0.02
 _PAUSE_AFTER_ERROR_S = 5.0
 # Longer than planning _MAX_GROUPS groups with the maximum of alerts, silences and receivers (3 s
@@ -70,11 +72,20 @@ class Dispatcher:
         self._context = context
         self._cordoner = cordoner
         self._nudge = nudge
+        self._woken = threading.Event()
+
+    def wake(self) -> None:
+        """Look soon: this process has woken a group."""
+        self._woken.set()
 
     def run(self, stop: threading.Event) -> None:
         """Plan due groups until `stop` is set."""
-        pause_s = CHECK_EVERY_S
-        while not stop.wait(pause_s):
+        pause_s = 0.0
+        while not stop.wait(max(min(pause_s, POLL_S), _MIN_PAUSE_S)):
+            pause_s -= POLL_S
+            if pause_s > 0 and not self._woken.is_set():
+                continue
+            self._woken.clear()
             pause_s = CHECK_EVERY_S
             try:
                 while self.dispatch_due() and not stop.is_set():

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 # A consumer that dies just after a refresh is replaced a lease and one refresh later: 18 s.
 REFRESHES_A_LEASE = 5
 _READ_BATCHES = 2048
-_BLOCK_S = 0.5
+_BLOCK_S = 1.0
 _TICK_S = 1.0
 # Reclaims entries that a frozen consumer took after it had lost its lease.
 _STALE_AFTER_S = 15.0
@@ -94,8 +94,9 @@ class Consumer:
             self._claim_stale(_STALE_AFTER_S)
         if now_s >= self._next_tick_s:
             self._next_tick_s = now_s + _TICK_S
-            for shard in list(self._shards):
-                self._run_fenced(shard, ShardWork.tick)
+            with self._context.shared.round():
+                for shard in list(self._shards):
+                    self._run_fenced(shard, ShardWork.tick)
         self._note_taken()
         self.leases.has_turned = True
         self._turned_s = self._context.monotonic()

@@ -65,8 +65,9 @@ def run(
             return
         watchdog = Watchdog()
         owner = f"{name[:_MAX_LABEL]}/{identity or context.process}"
-        consumer = Consumer(replace(context, note_progress=watchdog.restart), owner)
-        _start_notifying(stack, settings, context, stop)
+        dispatcher = _start_notifying(stack, settings, context, stop)
+        context = replace(context, note_progress=watchdog.restart, wake_dispatcher=dispatcher.wake)
+        consumer = Consumer(context, owner)
         keep = settings.retention
         thinning = ThinningDays(
             settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days
@@ -137,13 +138,15 @@ def _put_settings_receiver(settings: Settings, context: ConsumerContext) -> None
 
 def _start_notifying(
     stack: ExitStack, settings: Settings, context: ConsumerContext, stop: threading.Event
-) -> None:
+) -> Dispatcher:
     """Start dispatcher and sender in threads: no receiver delays an analysis."""
     notify_context = notify_settings.notify_context(settings, context.store, context.default_rules)
     sender = OutboxSender(notify_context)
     cordoner = _start_cordoner(stack, notify_context, context, stop)
     _start_thread(stack, "sender", sender.run, stop)
-    _start_thread(stack, "dispatcher", Dispatcher(notify_context, cordoner, sender.nudge).run, stop)
+    dispatcher = Dispatcher(notify_context, cordoner, sender.nudge)
+    _start_thread(stack, "dispatcher", dispatcher.run, stop)
+    return dispatcher
 
 
 def _start_cordoner(

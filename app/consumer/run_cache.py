@@ -379,10 +379,12 @@ class RunCache:
         """
         if self._context.monotonic() < self._next_listen_s:
             return []
+        return self._of_shard(self._context.shared.get("starting runs", self._starting))
+
+    def _starting(self) -> set[RunKey]:
         with self._context.store.read() as conn:
             starting = runs.starting(conn, now_s=self._context.unix_time())
-            wrongly_stalled = runs.only_scored(conn, stalled=True)
-        return self._of_shard({*starting, *wrongly_stalled})
+            return {*starting, *runs.only_scored(conn, stalled=True)}
 
     @property
     def to_reload(self) -> list[RunKey]:
@@ -472,12 +474,15 @@ class RunCache:
         return self._processed.is_excused(key[0], registered_s)
 
     def _note_processed(self) -> None:
+        self._processed = self._context.shared.get("processed", self._read_processed)
+        excused = {key[0] for key in self._runs if self.is_excused(key)}
+        self._held_s = {each: self.heard_of_s(each) for each in excused}
+
+    def _read_processed(self) -> as_of.Processed:
         context = self._context
         with context.store.read() as conn:
             now_s = context.database_time(conn)
-            self._processed = as_of.read(conn, num_shards=context.num_shards, now_s=now_s)
-        excused = {key[0] for key in self._runs if self.is_excused(key)}
-        self._held_s = {each: self.heard_of_s(each) for each in excused}
+            return as_of.read(conn, num_shards=context.num_shards, now_s=now_s)
 
     def note_saved(self, news: Mapping[RunKey, SilentRanks]) -> None:
         """Note that these silent ranks have been saved."""
@@ -506,11 +511,14 @@ class RunCache:
 
     def _note_only_scored(self) -> None:
         """A run stays only-scored until a batch comes, even when its reports have expired."""
-        with self._context.store.read() as conn:
-            now = set(runs.only_scored(conn))
+        now = self._context.shared.get("scored runs", self._only_scored)
         for key, run in self._runs.items():
             was = run.is_only_scored and not run.rank_watch.has_begun
             run.is_only_scored = was or key in now
+
+    def _only_scored(self) -> set[RunKey]:
+        with self._context.store.read() as conn:
+            return set(runs.only_scored(conn))
 
     def _silence(self, run: LoadedRun, now_s: float) -> SilentRanks:
         if run.is_only_scored:

@@ -236,9 +236,7 @@ class ShardWork:
     def _end_quiet_runs(self) -> None:
         """End runs of which some ranks have reported their end, and nothing more comes."""
         context = self._context
-        with context.store.read() as conn:
-            quiet = exits.quiet_since_exits(conn, now_s=context.unix_time())
-        for job_id, epoch in quiet:
+        for job_id, epoch in context.shared.get("quiet runs", self._quiet_runs):
             if shard_of(job_id, context.num_shards) != self._shard:
                 continue
             if self._runs.is_excused((job_id, epoch)):
@@ -247,6 +245,10 @@ class ShardWork:
                 has_ended = exits.decide(conn, job_id, epoch, is_quiet=True)
             if has_ended:
                 context.announcer.announce({"event": "job", "job_id": job_id})
+
+    def _quiet_runs(self) -> list[RunKey]:
+        with self._context.store.read() as conn:
+            return exits.quiet_since_exits(conn, now_s=self._context.unix_time())
 
     def _assembler(self, each: RunTurn) -> RunAssembler:
         """The run's assembler, told whether there is room for the operations of its windows."""
@@ -352,9 +354,12 @@ class EndedRunTracker:
 
     def _over(self) -> list[stored_runs.EndedRun]:
         context = self._context
-        with context.store.read() as conn:
-            over = stored_runs.ended_not_closed(conn)
+        over = context.shared.get("ended runs", self._of_all_shards)
         return [run for run in over if shard_of(run.job_id, context.num_shards) == self._shard]
+
+    def _of_all_shards(self) -> list[stored_runs.EndedRun]:
+        with self._context.store.read() as conn:
+            return stored_runs.ended_not_closed(conn)
 
 
 def final_state_of(run: stored_runs.EndedRun) -> Literal["complete", "superseded"]:

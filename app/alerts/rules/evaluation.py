@@ -151,6 +151,10 @@ class RuleWindow:
         )
 
     def _is_sure(self, subject: str) -> bool:
+        """Whether it may raise an alert: what was over by the window's end does not."""
+        finding = self.figure.blame(self.facts, subject)
+        if finding is not None and finding.get("end_step") is not None:
+            return False
         return self.figure.is_sure(self.rule, self.facts, subject)
 
     def _detail(self, subject: str, value: float | None, found: Finding | None) -> Detail:
@@ -218,8 +222,9 @@ def _fact_of(finding: Mapping[str, Any]) -> str:
 
 
 def _fix_of(finding: Finding, advice: Mapping[str, Any] | None) -> SuggestedFix | None:
-    """The advised fix, if it removes this finding's cause."""
-    if advice is None or advice["cause"] != finding["cause"]:
+    """The advised fix, if it removes this finding's cause, and that goes on."""
+    is_over = finding.get("end_step") is not None
+    if is_over or advice is None or advice["cause"] != finding["cause"]:
         return None
     texts = advice["paste"][:1] if advice["fix"] in _FIXES_BY_COMMAND else []
     lines = [
