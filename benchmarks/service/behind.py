@@ -126,8 +126,10 @@ def served(directory: Path) -> Iterator[Served]:
     environment["NUMBA_CACHE_DIR"] = str(kernels)
     with (directory / "serve.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", "serve", "--port", str(port)]
-            + ["--data-dir", str(directory / "data")],
+            [
+                *(sys.executable, "-m", "app.cli", "serve", "--port", str(port)),
+                *("--data-dir", str(directory / "data")),
+            ],
             env=environment,
             stdout=log,
             stderr=log,
@@ -425,7 +427,7 @@ def behind(
     ),
     resume: Annotated[bool, typer.Option(help="Go on after the rounds in the file.")] = False,
 ) -> None:
-    """Overload `paceline serve` on half a core, with faults; exit status 1 where it blames a job."""
+    """Overload `paceline serve` on half a core, with faults; exit status 1 if it blames a job."""
     lines = out.read_text().splitlines() if resume and out.exists() else []
     done = [json.loads(line) for line in lines]
     if not resume:
