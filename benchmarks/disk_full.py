@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from tests.harness.full_disk import disk_trial, on_small_disk, run_rounds
+from benchmarks.full_disk import disk_trial, on_small_disk, run_rounds
 
 
 def disk_full(

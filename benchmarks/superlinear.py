@@ -23,14 +23,14 @@ from app.store.migrations import migrate
 from app.trace.readers.importing import ImportOptions
 from app.trace.readers.published import meta
 from app.trace.readers.registry import FORMATS, SCORE_FORMATS, format_named
-from tests.api import recorded
-from tests.api.server import TOKEN, Api, running
-from tests.harness.fuzz.hostile_requests import (
+from benchmarks.hostile_requests import (
     MAX_QUERY_BYTES,
     HostileRequest,
     InProcessApi,
     requests_of,
 )
+from tests.api import recorded
+from tests.api.server import TOKEN, Api, running
 from tests.harness.fuzz.input_families import (
     JSON,
     TEXTS,

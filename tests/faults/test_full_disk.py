@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks.full_disk import disk_trial, on_small_disk, run_rounds
 from tests.harness.backends import find_programs
-from tests.harness.full_disk import disk_trial, on_small_disk, run_rounds
 from tests.harness.small_disk import small_disk
 
 pytestmark = pytest.mark.nightly

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI
 
-from tests.harness.fuzz.hostile_bodies import AnyFamily, bodies_of
+from benchmarks.hostile_bodies import AnyFamily, bodies_of
 from tests.harness.fuzz.input_families import MIN_COST_S, TEXTS, Growth
 
 # Request lines and headers have at most 16 KiB.
