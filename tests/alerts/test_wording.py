@@ -8,6 +8,7 @@ from app.alerts.wording import (
     alert_sentence,
     cost_sentence,
     finding_sentence,
+    recovery_sentence,
     resolved_cost_sentence,
 )
 from tests.alerts import notices
@@ -111,6 +112,19 @@ def test_a_resolution_has_the_current_figure():
     assert told("resolved", JOB_ENDED) == (
         "llm-70b has ended. It last ran at 1.42\u00d7 of its ideal."
     )
+
+
+def test_a_recovery_says_what_happened_from_when_to_when_and_what_it_lost():
+    now = Detail(on="slowdown", value=1.0, slowdown=1.0, since_step=1300)
+    cost = resolved_cost_sentence(DETAIL, 7200.0)
+    assert recovery_sentence(DETAIL, now, 7200.0) == (
+        f"Recovered since step 1,300. From step 1,204 until then: {FACT}. {cost}"
+    )
+    no_cause = recovery_sentence(replace(DETAIL, blame=None), now, 7200.0)
+    assert "until then: the job at 1.42\u00d7 of its ideal. It lasted 2 h" in no_cause
+    stalled = recovery_sentence(Detail(on="stalled"), Detail(), 60.0)
+    assert stalled.startswith("Recovered: its workers send again.")
+    assert recovery_sentence(Detail(on="low-fidelity", slowdown=1.2), now, 60.0) == ""
 
 
 def test_a_resolved_cost_sentence_has_the_time_and_the_cost_in_all():

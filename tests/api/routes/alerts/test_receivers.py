@@ -300,14 +300,15 @@ async def test_after_a_rotation_both_secrets_sign_for_a_day(api):
     assert stored(api, made["receiver_id"]).secrets == (last["secret"], newest["secret"])
 
 
-async def test_password_of_a_format_is_never_shown(api):
+@pytest.mark.parametrize("name", ["secret", "routing_key"])
+async def test_password_of_a_format_is_never_shown(api, name):
     key = "routingkey" * 3
-    made = await make(api, format="pagerduty", url=None, secret=key)
+    made = await make(api, format="pagerduty", url=None, **{name: key})
     assert (made["secret"], made["has_secret"]) == (None, True)
     assert made["address"] == "https://events.pagerduty.com"
     path = f"{PATH}/{made['receiver_id']}"
     assert (await api.client.post(f"{path}/rotate")).status_code == 409
-    answer = await api.client.patch(path, json={"secret": key[::-1]})
+    answer = await api.client.patch(path, json={name: key[::-1]})
     assert answer.status_code == 200, answer.text
     assert stored(api, made["receiver_id"]).secrets == (key[::-1],)
     assert key not in (await api.client.get(path)).text

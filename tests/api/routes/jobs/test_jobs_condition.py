@@ -2,11 +2,14 @@
 
 import pytest
 
+from app.alerts.alert import Detail
 from app.api.routes.jobs.jobs import MAX_SILENT_RANKS
 from app.store import as_of, runs, shards
+from app.store.alerting import alerts
 from app.store.runs import IngestCounts
 from app.trace.job import shard_of
 from tests.api.server import NOW_S, window_record
+from tests.store.factories import alert, event
 
 pytestmark = pytest.mark.anyio
 
@@ -108,6 +111,29 @@ async def test_state_is_unknown_while_data_is_not_processed(api, save_silence):
     with api.store.write() as conn:
         as_of.note_taken(conn, "me", {shard: 0.0}, now_s=api.clock.now_s)
     assert (await headline(api))["state"] == "straggling"
+
+
+async def test_a_recovered_job_leads_with_what_happened(api, save_silence):
+    await save_silence()
+    api.save_window(window_record(first_step=8, slowdown=1.01))
+    slow = Detail(on="slowdown", slowdown=1.42, since_step=0, since_at_s=NOW_S - 900)
+    well = Detail(on="slowdown", slowdown=1.01, since_step=8, since_at_s=NOW_S - 300)
+    mark = {"fingerprint": "ab", "job_id": KEY, "rule": "slowdown", "subject": ""}
+    with api.store.write() as conn:
+        for kind, detail, at_s in (("firing", slow, -800.0), ("resolved", well, -200.0)):
+            alerts.add_event(
+                conn, event(**mark, kind=kind, detail=detail, at_s=NOW_S + at_s, threshold=1.1)
+            )
+    shown = await headline(api)
+    assert shown["state"] == "healthy"
+    assert shown["sentence"] == (
+        "Recovered since step 8. From step 0 until then: the job at 1.42\u00d7 of its ideal. "
+        "It lasted 10 min."
+    )
+    assert shown["sub"].startswith("Now: This job runs at")
+    with api.store.write() as conn:
+        alerts.save(conn, [alert(KEY, "cause")])
+    assert not (await headline(api))["sentence"].startswith("Recovered"), "another fires"
 
 
 async def test_job_has_the_counts_of_its_operations(api, save_silence):

@@ -1,0 +1,55 @@
+import pytest
+
+from app.api.http.principal import ROOT, attach_principal
+from app.api.http.refused_jobs import RefusedJobs
+from app.store import as_of
+from app.store.as_of import EVERY_JOB
+
+OPS = "/api/v1/jobs/llm-70b/ops"
+
+
+def saved(store, refused, now_s=100.0):
+    with store.write() as conn:
+        refused.save(conn, now_s)
+    with store.read() as conn:
+        return as_of.read(conn, num_shards=1, now_s=now_s).refused
+
+
+def scope(path=OPS, method="POST", caller=ROOT):
+    found = {"type": "http", "method": method, "path": path, "headers": []}
+    if caller is not None:
+        attach_principal(found, caller)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("of", "status", "jobs"),
+    [
+        (scope(), 503, ["default/llm-70b"]),
+        (scope(), 429, ["default/llm-70b"]),
+        (scope(), 202, []),
+        (scope(), 413, []),
+        (scope("/api/v1/jobs/llm-70b", "GET"), 503, []),
+        (scope(OPS.replace("llm-70b", "%20")), 503, []),
+        (scope(caller=None), 503, [EVERY_JOB]),
+        # Else anybody without a token could keep it from judging jobs.
+        (scope(caller=None), 429, []),
+    ],
+)
+def test_refused_pushes_are_of_their_jobs(api, of, status, jobs):
+    refused = RefusedJobs()
+    refused.note(of, status)
+    assert sorted(saved(api.store, refused)) == jobs
+
+
+def test_a_bout_of_refusals_has_its_beginning_and_is_told_once(api):
+    refused = RefusedJobs()
+    for now_s in (100.0, 130.0, 160.0):
+        refused.note(scope(), 503)
+        [bout] = saved(api.store, refused, now_s).values()
+    assert (bout.since_s, bout.last_s) == (100.0, 160.0)
+    assert len(saved(api.store, refused, 200.0)) == 1
+    assert saved(api.store, refused, 210.0) == {}, "its workers have tried again since"
+    refused.note(scope(), 503)
+    [bout] = saved(api.store, refused, 500.0).values()
+    assert bout.since_s == 500.0
