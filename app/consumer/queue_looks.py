@@ -4,7 +4,7 @@ Entries have times in their ids, but by another machine's clock, which may jump:
 their order that counts.
 """
 
-from collections import deque
+from bisect import bisect_left
 from typing import NamedTuple
 
 from app.ingest.queue import entry_order
@@ -26,7 +26,7 @@ class QueueLooks:
         self.taken_s = now_s
         self.has_caught_up = False
         self.is_empty = False  # just now
-        self._looks: deque[_Look] = deque()
+        self._looks: list[_Look] = []
 
     def look(self, *, oldest: str | None, newest: str, now_s: float) -> None:
         """The queue's oldest entry that is not taken, None where all are, and its newest ever."""
@@ -36,9 +36,10 @@ class QueueLooks:
             self._looks.clear()
             self._take(now_s)
         else:
-            first = entry_order(oldest)
-            while self._looks and self._looks[0].newest < first:
-                self._take(self._looks.popleft().at_s)
+            num_taken = self._num_before(oldest)
+            if num_taken:
+                self._take(self._looks[num_taken - 1].at_s)
+                del self._looks[:num_taken]
         if self._looks and newest_order < self._looks[-1].newest:
             self._looks.clear()  # the server was wiped: its ids begin again
         if not self._looks or newest_order > self._looks[-1].newest:
@@ -46,8 +47,12 @@ class QueueLooks:
 
     def came_s(self, entry_id: str, now_s: float) -> float:
         """When this entry had come at the latest."""
-        order = entry_order(entry_id)
-        return next((look.at_s for look in self._looks if look.newest >= order), now_s)
+        at = self._num_before(entry_id)
+        return self._looks[at].at_s if at < len(self._looks) else now_s
+
+    def _num_before(self, entry_id: str) -> int:
+        """Looks that saw nothing as new as this entry."""
+        return bisect_left(self._looks, entry_order(entry_id), key=lambda look: look.newest)
 
     def _take(self, at_s: float) -> None:
         self.taken_s = max(self.taken_s, at_s)
