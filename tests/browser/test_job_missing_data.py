@@ -2,7 +2,9 @@
 
 import os
 import signal
+import sqlite3
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -133,6 +135,19 @@ def test_excluded_operations_are_listed_in_one_line(server, open_page, keep):
     keep(page, "conflict-light")
 
 
+def is_frozen_beside_writers(directory, pid):
+    """Whether the process is frozen now; not within a transaction, which would keep all out."""
+    os.kill(pid, signal.SIGSTOP)
+    path = directory / "data" / "paceline.db"
+    with closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as conn:
+        try:
+            conn.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            os.kill(pid, signal.SIGCONT)
+            return False
+    return True
+
+
 @pytest.fixture
 def frozen(tmp_path):
     """A server with a slow job whose alert fires, and whose consumer is frozen; and its pid."""
@@ -144,7 +159,7 @@ def frozen(tmp_path):
         server.push("job", made, server.register("job", made), 8)
         wait_until(lambda: server.get("/alerts", phase="firing")["items"], "its alert fires")
         [pid] = [pid for pid, line in children(server.pid) if " consumer" in line]
-        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: is_frozen_beside_writers(tmp_path, pid), "it is frozen")
         yield server, pid
         os.kill(pid, signal.SIGCONT)
 

@@ -20,7 +20,7 @@ from app.ingest.batch import OpBatch
 from app.ingest.wire import codec
 from app.monitor import observe
 from app.store import hosts, jobs, runs, windows
-from app.store.database import Connection, Store
+from app.store.database import Connection, Store, without_time_limits
 from app.store.windows import WindowSummary
 from app.trace.job import DEFAULT_PROJECT, job_key
 from app.trace.window import TABLE_DTYPES, SkippedStep, Window
@@ -115,6 +115,7 @@ def judge(store: Store, owed: Obligations, names: Iterable[str]) -> Judgement:
     judgement = Judgement()
     for name in names:
         with store.read() as conn:
+            without_time_limits(conn)  # it computes in between, on a machine that may be starved
             _judge_job(judgement, conn, name, owed)
     if judgement.missing or judgement.spurious:
         counts = f"{judgement.missing} rows missing, {judgement.spurious} spurious"

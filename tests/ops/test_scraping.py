@@ -36,7 +36,7 @@ def prometheus(paceline, tmp_path_factory):
         process = subprocess.Popen([*command, *places], stdout=log, stderr=log)
     with httpx.Client(base_url=f"http://{address}/api/v1", trust_env=False) as client:
         try:
-            wait_until(lambda: has_scraped(client), "Prometheus has scraped Paceline")
+            wait_until(lambda: has_scraped(client), "Prometheus has scraped Paceline", 180.0)
             yield client
         finally:
             process.terminate()

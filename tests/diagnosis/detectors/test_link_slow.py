@@ -56,6 +56,12 @@ def test_a_slow_pair_has_both_ends_as_culprits():
     )
 
 
+def test_workers_of_one_host_have_no_network_to_blame():
+    made = job(LinkFault(dp_rank=1, stage=1, slowdown=6.0))
+    on_one = dataclasses.replace(made, cluster=Cluster(gpus_per_host=64))
+    assert "all workers are on host-000" in ruled_out(LINK, on_one).reason
+
+
 @pytest.mark.parametrize("stage", range(4))
 def test_a_worker_with_all_transfers_slow_is_the_culprit(stage):
     made = job(SlowNic(dp_rank=1, stage=stage, slowdown=6.0))
