@@ -40,16 +40,3 @@ def test_refused_pushes_are_of_their_jobs(api, of, status, jobs):
     refused = RefusedJobs()
     refused.note(of, status)
     assert sorted(saved(api.store, refused)) == jobs
-
-
-def test_a_bout_of_refusals_has_its_beginning_and_is_told_once(api):
-    refused = RefusedJobs()
-    for now_s in (100.0, 130.0, 160.0):
-        refused.note(scope(), 503)
-        [bout] = saved(api.store, refused, now_s).values()
-    assert (bout.since_s, bout.last_s) == (100.0, 160.0)
-    assert len(saved(api.store, refused, 200.0)) == 1
-    assert saved(api.store, refused, 210.0) == {}, "its workers have tried again since"
-    refused.note(scope(), 503)
-    [bout] = saved(api.store, refused, 500.0).values()
-    assert bout.since_s == 500.0
