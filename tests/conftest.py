@@ -39,10 +39,7 @@ _PLAIN, _HANDLERS, _LEVEL = structlog.get_config(), list(logging.root.handlers),
 
 @pytest.fixture(autouse=True)
 def _plain_logging():
-    """Commands in the tests' process set up logging for all of it, and so do a module's fixtures.
-
-    Their handlers write to a stream that is closed with the command.
-    """
+    """Commands in the tests' process set up logging for all of it, to a stream that they close."""
     _undo_set_up_logging()
     yield
     _undo_set_up_logging()

@@ -17,6 +17,7 @@ class Stop:
 
     def __init__(self, turns):
         self._left = turns
+        self.reason = "SIGTERM"
 
     def wait(self, timeout_s):
         self._left -= 1
@@ -51,9 +52,11 @@ def test_serve_goes_on_when_the_machine_refuses_a_part(tmp_path):
         supervisor.keep_running()
     assert [child.turns for child in children] == [6, 6]
     # Each reason is logged once, not four times a second.
-    assert [(each["event"], each["name"]) for each in logged] == [
+    *errors, end = logged
+    assert [(each["event"], each["name"]) for each in errors] == [
         ("process not checked", "api")
     ] * 2
+    assert (end["event"], end["because"]) == ("stopping everything", "SIGTERM")
 
 
 def test_address_that_cannot_be_printed_stops_nothing(tmp_path, monkeypatch):

@@ -5,10 +5,8 @@ def test_entries_came_before_the_first_look_that_saw_them():
     looks = QueueLooks(100.0)
     looks.look(oldest="5-0", newest="7-0", now_s=101.0)
     looks.look(oldest="5-0", newest="9-0", now_s=102.0)
-    assert [looks.came_s(entry, 110.0) for entry in ("5-0", "7-0", "8-3", "9-1")] == [
-        *(101.0, 101.0),
-        *(102.0, 110.0),
-    ]
+    came_s = [looks.came_s(entry, 110.0) for entry in ("5-0", "7-0", "8-3", "9-1")]
+    assert came_s == [101.0, 101.0, 102.0, 110.0]
     assert (looks.taken_s, looks.has_caught_up) == (100.0, False)
 
 

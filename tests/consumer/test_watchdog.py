@@ -31,17 +31,9 @@ def test_a_wait_without_end_ends_the_process_with_its_traceback():
 
 
 def test_work_that_progresses_goes_on_and_a_stopped_watchdog_ends_nothing():
-    progresses = """
-import time
-mine._restarted_s = 0
-until = time.process_time() + 0.5
-while time.process_time() < until:
-    mine._restarted_s = 0  # or it is told of once a second
-    mine.restart()
-mine.stop()
-while time.process_time() < until + 0.5: pass
-"""
-    assert run(progresses)[0] == 0
+    works = "while time.process_time() < until: mine._restarted_s = 0; mine.restart()"
+    code = f"import time; until = time.process_time() + 0.5\n{works}\nmine.stop(); until += 0.5\n"
+    assert run(code + "while time.process_time() < until: pass")[0] == 0
 
 
 def test_a_starved_thread_has_not_stood_still(monkeypatch):
@@ -50,12 +42,10 @@ def test_a_starved_thread_has_not_stood_still(monkeypatch):
     used_s = [0.0]
     monkeypatch.setattr(time, "clock_gettime", lambda _clock: used_s[0])
     watchdog = Watchdog(end=lambda: None)
+    watchdog.stop()
     now_s = time.monotonic()
-    try:
-        for _ in range(10):
-            now_s += MAX_WITHOUT_PROGRESS_S / 2
-            used_s[0] += 0.5  # a hundredth of a core
-            assert not watchdog.has_stood_still(now_s)
-        assert watchdog.has_stood_still(now_s + MAX_WITHOUT_PROGRESS_S)
-    finally:
-        watchdog.stop()
+    for _ in range(10):
+        now_s += MAX_WITHOUT_PROGRESS_S / 2
+        used_s[0] += 0.5  # a hundredth of a core
+        assert not watchdog.has_stood_still(now_s)
+    assert watchdog.has_stood_still(now_s + MAX_WITHOUT_PROGRESS_S)

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from app.ingest.embedded.queue import EmbeddedQueue
+from app.store import as_of, shards
 from app.store.database import Store
 from app.store.migrations import migrate
 from tests.api.server import TOKEN, json_batch
@@ -16,6 +17,7 @@ from tests.e2e.stack import free_port, wait_until
 from tests.ops.stocked import stock
 from tests.secret_keys import KEY, KEYS
 
+NUM_SHARDS = 4  # by default
 COMMAND = "from app.main import run; from app.settings import load_settings; run(load_settings())"
 
 
@@ -27,6 +29,12 @@ def paceline(tmp_path_factory):
     migrate(url)
     store = Store(url, keys=KEYS)
     stock(store, now_s=time.time())
+    with store.write() as conn:  # else states are unknown once it takes long: no consumer is here
+        for shard in range(NUM_SHARDS):
+            shards.acquire(conn, shard, "nobody", now_s=time.time(), lease_s=3600.0)
+        as_of.note_taken(
+            conn, "nobody", dict.fromkeys(range(NUM_SHARDS), -3600.0), now_s=time.time()
+        )
     store.close()
     queue = EmbeddedQueue(directory)
     settings = {"REDIS_URL": queue.start(), "DATABASE_URL": url, "TOKEN": TOKEN, "PORT": str(port)}

@@ -71,13 +71,8 @@ def test_job_stalled_before_its_first_data_is_silent_since_registration():
 
 
 def test_what_is_not_processed_is_not_known():
-    running = [
-        JOB,
-        replace(JOB, silent_ranks=[3]),
-        replace(JOB, stalled_since_s=NOW_S),
-        replace(JOB, last_data_s=None, latest=None, recent=None),
-    ]
-    for job in running:
+    stalled, silent = replace(JOB, stalled_since_s=NOW_S), replace(JOB, silent_ranks=[3])
+    for job in (JOB, stalled, silent, replace(JOB, last_data_s=None, latest=None, recent=None)):
         assert state(job, BEHIND_AFTER_S - 0.1) != "unknown"
         assert state(job, BEHIND_AFTER_S) == "unknown"
     assert state(replace(JOB, ended_s=NOW_S), 9e9) == "finished"
@@ -96,9 +91,8 @@ def test_a_job_whose_pushes_are_refused_is_not_known(last_s, last_data_s, is_unk
     job = replace(JOB, last_data_s=last_data_s)
     assert (state(job, 0.0, refused) == "unknown") == is_unknown
     assert state(replace(job, job_id="b"), 0.0, refused) == "straggling"
-    assert state(replace(job, job_id="b"), 0.0, {EVERY_JOB: refused["a"]}) == state(
-        job, 0.0, refused
-    )
+    of_all = {EVERY_JOB: refused["a"]}
+    assert state(replace(job, job_id="b"), 0.0, of_all) == state(job, 0.0, refused)
 
 
 def test_state_has_its_start_if_known():

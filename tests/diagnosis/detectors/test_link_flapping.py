@@ -8,6 +8,7 @@ from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.link import FlappingLink
 from app.diagnosis.evidence.network import network_transfers
 from app.diagnosis.finding import Culprit, RuledOut
+from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import GcPauses
@@ -131,9 +132,10 @@ def test_steady_or_healthy_links_are_no_flapping_link(made):
 def test_bursts_from_the_first_step_on_are_no_warm_up():
     bursts = [SlowLink(0, 0, 30.0, when=FaultSteps(first, 3)) for first in (0, 8, 14)]
     plain = SlowLink(0, 0, 30.0, when=FaultSteps(0, 3))
-    found = suspicion(FLAP, job(*bursts, dp=1, pp=2), 24)
+    apart = Cluster(gpus_per_host=1)
+    found = suspicion(FLAP, job(*bursts, dp=1, pp=2, cluster=apart), 24)
     assert found.evidence["steps"] == [*range(3), *range(8, 11), *range(14, 17)]
-    assert ruled_out(FLAP, job(plain, dp=1, pp=2), 24)
+    assert ruled_out(FLAP, job(plain, dp=1, pp=2, cluster=apart), 24)
 
 
 def test_one_burst_in_one_step_is_not_enough():
