@@ -55,6 +55,8 @@ _CLAIM_S = 15.0
 _MAX_GROUPS = 4
 # How soon a group is looked at again whose job's data is not processed yet.
 _HELD_FOR_S = 2.0
+# Then it is planned all the same: receivers that forget are refreshed every 5 minutes.
+_REFRESHED_WITHIN_S = 240.0
 
 
 class Dispatcher:
@@ -154,8 +156,21 @@ class Dispatcher:
     def _plan_and_write(
         self, conn: Connection, group: AlertGroup, now_s: float
     ) -> "_DispatchResult":
+        was_held = group.held_since_s is not None
         processed = as_of.read(conn, num_shards=self._context.num_shards, now_s=now_s)
         progress = processed.of(group.job_id)
+        refreshed_before_s = now_s - (group.refreshed_at_s or 0.0)
+        if was_held and progress.is_behind and 0 <= refreshed_before_s < _REFRESHED_WITHIN_S:
+            # Planning it would cost the database that consumers need to catch up.
+            notifications.release(
+                conn,
+                group,
+                next_at_s=now_s + _HELD_FOR_S,
+                last_at_s=None,
+                refreshed_at_s=group.refreshed_at_s,
+                held_since_s=group.held_since_s,
+            )
+            return _DispatchResult(0, None)
         snapshot = read_snapshot(conn, self._context.default_rules, group, now_s)
         if snapshot.rule is None or (snapshot.rule.on != "fix-outcome" and not snapshot.alerts):
             # Its name may have been that of the rule on outcomes.
@@ -168,6 +183,7 @@ class Dispatcher:
                 next_at_s=now_s + self._context.timing.interval_s,
                 last_at_s=None,
                 refreshed_at_s=group.refreshed_at_s,
+                held_since_s=group.held_since_s,
             )
             return _DispatchResult(0, None)
         if snapshot.rule is not None and snapshot.rule.on == "fix-outcome":
@@ -180,7 +196,8 @@ class Dispatcher:
             last_notified(snapshot.notified),
             silences=silences.active(conn, project_of(group.job_id), now_s=now_s),
             inhibited=snapshot.inhibited,
-            last_at_s=group.last_at_s,
+            # What has waited does not wait for the group's next turn, too.
+            last_at_s=None if was_held else group.last_at_s,
             now_s=now_s,
             timing=self._timing(snapshot),
             refreshed_at_s=group.refreshed_at_s,

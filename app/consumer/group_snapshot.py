@@ -18,6 +18,10 @@ from app.store.alerting.notifications import AlertGroup, LastNotification
 from app.store.database import Connection
 from app.trace.job import project_of
 
+# A group is held when it is first planned: so long after its alert began to fire at the latest,
+# with the longest group wait and a claim that has lapsed.
+_WOKEN_WITHIN_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSnapshot:
@@ -49,7 +53,7 @@ def read_snapshot(
     receivers = [each for each in stored_receivers.of_alerts(conn, project) if each.is_enabled]
     alerts = current_alerts(conn, mine, notified, now_s)
     if rule is not None and group.held_since_s is not None:
-        alerts += _missed_alerts(conn, group, rule, alerts, now_s)
+        alerts += _missed_alerts(conn, group, rule, alerts, notified)
     return GroupSnapshot(
         alerts,
         notified,
@@ -101,26 +105,31 @@ def _missed_alerts(
     group: AlertGroup,
     rule: Rule,
     known: Sequence[CurrentAlert],
-    now_s: float,
+    notified: Mapping[str, LastNotification],
 ) -> list[CurrentAlert]:
     """Alerts that began and ended while the group's messages waited: told once, as over."""
-    since_s = group.held_since_s or now_s
+    since_s = (group.held_since_s or 0.0) - _WOKEN_WITHIN_S
     began = stored_alerts.firings_since(conn, group.job_id, group.rule, since_s=since_s)
-    missed = {each.fingerprint: each for each in began}
+    told = {mark: row.event_id for mark, row in notified.items()}
+    missed = {
+        each.fingerprint: each
+        for each in began
+        if (each.event_id or 0) > told.get(each.fingerprint, -1)
+    }
     for alert in known:
         missed.pop(alert.fingerprint, None)
     ended = stored_alerts.newest_events(conn, sorted(missed), "resolved")
     _, of_job = jobs.name_and_labels(conn, group.job_id)
     found = []
     for mark, event in missed.items():
-        if mark not in ended:
+        if mark not in ended or (ended[mark].event_id or 0) < (event.event_id or 0):
             continue
         labels = labels_of(rule, group.job_id, event.subject, culprit={}, of_job=of_job)
         row = LastNotification(
             "firing", event.at_s, event.event_id or 0, event.at_s, event.sentence, event.detail,
             labels, event.threshold, rule.runbook_url,
         )  # fmt: skip
-        over = _resolved_alert(mark, row, ended[mark], now_s).entry
+        over = _resolved_alert(mark, row, ended[mark], ended[mark].at_s).entry
         over = replace(over, sentence=f"This is over: {event.sentence}")
         found.append(CurrentAlert(over, was_missed=True))
     return found

@@ -63,11 +63,8 @@ def run(
         context = _wait_for_context(settings, stack, stop)
         if context is None:
             return
-        watchdog = Watchdog()
         owner = f"{name[:_MAX_LABEL]}/{identity or context.process}"
         dispatcher = _start_notifying(stack, settings, context, stop)
-        context = replace(context, note_progress=watchdog.restart, wake_dispatcher=dispatcher.wake)
-        consumer = Consumer(context, owner)
         keep = settings.retention
         thinning = ThinningDays(
             settings.thin_steps_days, settings.thin_windows_days, settings.thin_hours_days
@@ -82,6 +79,9 @@ def run(
         # Its first turn would compile what other processes compile now. Before the first heartbeat,
         # as others leave shards to a consumer that has one.
         warming_up.wait(_COMPILED_WITHIN_S)
+        watchdog = Watchdog()
+        context = replace(context, note_progress=watchdog.restart, wake_dispatcher=dispatcher.wake)
+        consumer = Consumer(context, owner)
         _start_thread(
             stack,
             "heartbeat",

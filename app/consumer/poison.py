@@ -6,8 +6,10 @@ deaths of consumers that have another reason make any of them a dead letter.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from app.consumer.context import ConsumerContext
+from app.errors import Unavailable
 from app.ingest.queue import Entry
 from app.ingest.wire.body import decompressed_size
 from app.store import dead_letters
@@ -92,6 +94,12 @@ class PoisonTracker:
             dead_letters.end_trials(conn, self._shard, ids)
         for each in ids:
             self._trials.pop(each, None)
+
+    def leave(self, entries: Sequence[Entry]) -> None:
+        """Remove this process's own trials of these entries, if the store can be written to."""
+        ids = {entry.entry_id for entry in entries}
+        with suppress(Unavailable), self._store.write() as conn:
+            dead_letters.end_trials(conn, self._shard, ids, of_process=self._process)
 
     def forget(self) -> None:
         """Remove all trials of the shard: no entry of it is left."""

@@ -197,8 +197,8 @@ class ShardWork:
             self._poison.begin(entries)
             try:
                 self._take_together(entries)
-            except LeaseLost:
-                self._poison.end(entries)  # another consumer's turn, not a death
+            except (LeaseLost, Unavailable):
+                self._poison.leave(entries)  # another's turn, or a later one: not a death
                 raise
         self._poison.end(entries)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from app.consumer.context import MAX_WITHOUT_PROGRESS_S
 
 _LOOK_EVERY_S = 5.0
+_MAX_THREADS = 8  # as `app.engine.kernels` has at most
 # A thread that waits for no answer uses none of the processor; one that is starved uses a little.
 _IDLE_CPU_S = 0.05
 
@@ -22,7 +23,7 @@ _IDLE_CPU_S = 0.05
 class Watchdog:
     """Ends this process unless it is restarted again, by the thread that made it.
 
-    So it does once the process has used the processor for MAX_WITHOUT_PROGRESS_S, whatever holds
+    So it does once the process has used all its cores for MAX_WITHOUT_PROGRESS_S, whatever holds
     the interpreter; or once that thread has not used it at all for as long.
     """
 
@@ -36,7 +37,9 @@ class Watchdog:
         self._stopped = threading.Event()
         # The traceback first, then the default of the signal: the end of the process.
         faulthandler.register(signal.SIGPROF, all_threads=True, chain=True)
-        signal.setitimer(signal.ITIMER_PROF, MAX_WITHOUT_PROGRESS_S)
+        # All threads count, those of the engine among them.
+        self._most_s = MAX_WITHOUT_PROGRESS_S * min(_MAX_THREADS, os.cpu_count() or 1)
+        signal.setitimer(signal.ITIMER_PROF, self._most_s)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def restart(self) -> None:
@@ -45,7 +48,7 @@ class Watchdog:
         if now_s - self._restarted_s >= 1.0:  # thousands of jobs' turns a second say so
             with self._lock:
                 self._restarted_s = self._moved_s = now_s
-            signal.setitimer(signal.ITIMER_PROF, MAX_WITHOUT_PROGRESS_S)
+            signal.setitimer(signal.ITIMER_PROF, self._most_s)
 
     def stop(self) -> None:
         """The process ends by itself."""

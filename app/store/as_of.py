@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, case, delete, func, select, update
 
 from app.store.database import insert
 from app.store.tables import refusals, service_watches, shards
-from app.trace.job import shard_of
+from app.trace.job import job_key, project_of, shard_of
 
 # A turn with a window of 16 million operations takes half of it. It is the lease of a consumer,
 # too: where one has died, the next is about to begin.
@@ -24,7 +24,7 @@ RETRIED_WITHIN_S = 45.0
 # Refusals of a job that go on say so every few seconds (`app.watch.service_watch.CHECK_EVERY_S`).
 _GOES_ON_S = 10.0
 # API processes say so as often; one that is starved says so later.
-_NO_API_AFTER_S = 20.0
+NO_API_AFTER_S = 20.0
 _FORGET_AFTER_S = 86_400.0
 
 
@@ -75,7 +75,7 @@ class Processed:
         of_shard = self._as_of([last_data_s if saved_s is None else saved_s])
         found = [
             each
-            for name in (job_id, EVERY_JOB)
+            for name in _names_of(job_id)
             if (each := self.refused.get(name)) and self._goes_on(each, last_data_s)
         ]
         if not found:
@@ -103,7 +103,7 @@ class Processed:
         """Whether workers of this job may have sent what could not be taken until now."""
         if self.unheard_until_s is not None and registered_s < self.unheard_until_s:
             return True
-        return any(name in self.refused for name in (job_id, EVERY_JOB))
+        return any(name in self.refused for name in _names_of(job_id))
 
     def _as_of(self, times_s: Sequence[float | None]) -> AsOf:
         known_s = [at_s for at_s in times_s if at_s is not None]
@@ -116,6 +116,11 @@ class Processed:
         if self.now_s - refusal.last_s < _GOES_ON_S:
             return True
         return last_data_s is None or last_data_s <= refusal.last_s
+
+
+def _names_of(job_id: str) -> tuple[str, str, str]:
+    """By which its refusals are saved: its own, all of its project's, and all."""
+    return job_id, job_key(project_of(job_id), EVERY_JOB), EVERY_JOB
 
 
 def read(conn: Connection, *, num_shards: int, now_s: float) -> Processed:
@@ -139,14 +144,16 @@ def _unheard_until_s(conn: Connection, now_s: float) -> float | None:
 
     Each of them says every few seconds that it watches the consumers.
     """
-    query = select(service_watches.c.checked_s, service_watches.c.since_s)
-    row = conn.execute(query.where(service_watches.c.name == "consumers")).one_or_none()
-    if row is None or row.checked_s is None:
+    names = ("consumers", "api")
+    rows = conn.execute(select(service_watches).where(service_watches.c.name.in_(names)))
+    known = {row.name: row for row in rows}
+    if "consumers" not in known or known["consumers"].checked_s is None:
         return None
-    if now_s - row.checked_s > _NO_API_AFTER_S:
+    if now_s - known["consumers"].checked_s > NO_API_AFTER_S:
         return now_s
-    # Watching begins anew after a gap.
-    return float(row.since_s) if now_s - row.since_s < RETRIED_WITHIN_S else None
+    # There is one again since then: `note_consumers`.
+    back_s = known["api"].since_s if "api" in known else None
+    return back_s if back_s is not None and 0 <= now_s - back_s < RETRIED_WITHIN_S else None
 
 
 def note_taken(

@@ -154,13 +154,26 @@ def begin_trials(conn: Connection, shard: int, entry_ids: Sequence[str], process
     insert_new(conn, totals, rows)
 
 
-def end_trials(conn: Connection, shard: int, entry_ids: Collection[str] | None = None) -> None:
-    """Remove the trials of these entries; None: of all in the shard, whose queue is empty."""
+def end_trials(
+    conn: Connection,
+    shard: int,
+    entry_ids: Collection[str] | None = None,
+    *,
+    of_process: str | None = None,
+) -> None:
+    """Remove the trials of these entries; None: of all in the shard, whose queue is empty.
+
+    Only those `of_process`, if it is given.
+    """
     mine = totals.c.name.startswith(f"tried:{shard}:", autoescape=True)
     if entry_ids is None:
         conn.execute(delete(totals).where(mine))
         return
     names = conn.execute(select(totals.c.name).where(mine)).scalars().all()
-    ended = [name for name in names if name.split(":")[2] in entry_ids]
+    ended = [
+        name
+        for name in names
+        if name.split(":")[2] in entry_ids and of_process in (None, name.split(":")[3])
+    ]
     for some in chunks(ended):
         conn.execute(delete(totals).where(totals.c.name.in_(some)))

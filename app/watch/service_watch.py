@@ -95,8 +95,8 @@ class ServiceWatch:
                 self._refused.save(conn, now_s)
             processed = as_of.read(conn, num_shards=self._context.num_shards, now_s=now_s)
             progress = processed.of_service
-            backlog = service_watches.note_backlog(conn, is_behind=progress.is_behind, now_s=now_s)
             works = service_watches.note_consumers(conn, now_s=now_s)
+            backlog = service_watches.note_backlog(conn, is_behind=progress.is_behind, now_s=now_s)
             canary = service_watches.read(conn).get("canary")
             if canary is not None and self._limits.canary_missing_after_s is None:
                 service_watches.forget(conn, "canary")

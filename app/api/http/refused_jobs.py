@@ -9,15 +9,16 @@ import threading
 
 from starlette.types import Scope
 
-from app.api.http.principal import principal_of, project_of_request
-from app.api.http.request_kinds import kind_of
+from app.api.http.principal import TRACES_PATH, principal_of, project_of_request
 from app.errors import JobNotFound
 from app.store import as_of
 from app.store.as_of import EVERY_JOB
 from app.store.database import Connection
+from app.trace.job import job_key
 
-_OF_JOB = re.compile(r"/api/v1/jobs/([^/]+)(?:/.*)?")
-# More are as good as all.
+# What a job is judged by; not annotations, of which anybody with a token may send too many.
+_DATA = re.compile(r"/api/v1/jobs/([^/]+)/(?:ops|exits|scores)")
+# More of a project are as good as all of it.
 _MAX_JOBS = 2000
 _FOR_WANT_OF_ROOM = (429, 503)
 
@@ -35,14 +36,20 @@ class RefusedJobs:
         Who has no valid token names no job, and counts only where the service itself has no room:
         else anybody could keep it from judging a job.
         """
-        if status not in _FOR_WANT_OF_ROOM or not kind_of(scope).is_push:
+        path = scope["path"]
+        is_data = scope["method"] == "POST" and (path == TRACES_PATH or _DATA.fullmatch(path))
+        if status not in _FOR_WANT_OF_ROOM or not is_data:
             return
-        job_id: str | None = EVERY_JOB if status == 503 else None
-        if project_of_request(scope) is not None:
+        project = project_of_request(scope)
+        if project is None:
+            job_id = EVERY_JOB if status == 503 else None
+        elif len(self._jobs) >= _MAX_JOBS:
+            job_id = job_key(project, EVERY_JOB)
+        else:
             job_id = _job_of(scope)
         if job_id is not None:
             with self._lock:
-                self._jobs.add(EVERY_JOB if len(self._jobs) >= _MAX_JOBS else job_id)
+                self._jobs.add(job_id)
 
     def save(self, conn: Connection, now_s: float) -> None:
         """Save what was noted since the last time."""
@@ -57,11 +64,14 @@ class RefusedJobs:
 
 
 def _job_of(scope: Scope) -> str | None:
-    """The job whose token this is, or that its path names; None where that is none of its own."""
+    """The job whose token this is, or that its path names; None where that is none of its own.
+
+    Spans name their jobs inside: those refused with a project's token may be of any of its jobs.
+    """
     caller = principal_of(scope)
-    named = _OF_JOB.fullmatch(scope["path"])
+    named = _DATA.fullmatch(scope["path"])
     name = caller.job if named is None else named[1]
     try:
-        return None if name is None else caller.key(name)
+        return job_key(caller.project, EVERY_JOB) if name is None else caller.key(name)
     except JobNotFound:
         return None

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
+import structlog
 from fastapi import APIRouter, Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
@@ -16,6 +17,8 @@ from app.api.routes.jobs.jobs import JobOut, jobs_out
 from app.api.service.hub import EventHub, EventSubscription, StreamEvent
 from app.api.service.service import Service
 from app.errors import PacelineError
+
+log = structlog.get_logger()
 
 HEARTBEAT_EVERY_S = 15.0
 MAX_SEND_S = 10.0
@@ -135,6 +138,9 @@ async def tell_when_behind(service: Service, every_s: float = LAG_EVERY_S) -> No
             progress = (await service.status.processed.get()).of_service
         except PacelineError:
             continue  # readiness says so; pages keep what they have been told for a while
+        except Exception:
+            log.exception("how far it is behind is not known")
+            continue
         if progress.is_behind or was_told:
             at = timestamp_or_none(progress.at_s)
             lag = {

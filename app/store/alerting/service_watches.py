@@ -9,11 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, delete, func, or_, select, update
 
+from app.store.as_of import NO_API_AFTER_S
 from app.store.columns import clipped_or_none
 from app.store.database import insert_new
 from app.store.tables import consumers, service_watches, shards
 
-WatchName = Literal["consumers", "canary", "backlog"]
+# "api": since when there is an API process again, after there was none.
+WatchName = Literal["consumers", "canary", "backlog", "api"]
 _MAX_DETAIL = 500
 # Nobody watched for so long: what happened meanwhile is not known, and counts as no outage.
 _GAP_S = 60.0
@@ -59,6 +61,10 @@ def note_consumers(conn: Connection, *, now_s: float) -> Watch:
     _create(conn, "consumers", now_s)
     mine = service_watches.c.name == "consumers"
     before = conn.execute(select(*_COLUMNS).where(mine).with_for_update()).one()
+    if before.checked_s is not None and now_s - before.checked_s > NO_API_AFTER_S:
+        _create(conn, "api", now_s)
+        since = update(service_watches).where(service_watches.c.name == "api")
+        conn.execute(since.values(since_s=now_s))
     if before.checked_s is not None and now_s - before.checked_s > _GAP_S:
         conn.execute(update(service_watches).values(since_s=now_s))
     last_turn_s = conn.execute(select(func.max(consumers.c.last_turn_s))).scalar_one()

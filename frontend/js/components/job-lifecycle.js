@@ -6,7 +6,7 @@ import { isOver } from "./state-icon.js"
 import { toast } from "./toast.js"
 
 // A job in these states has no end, and none of its workers sends: it is ended first.
-const SENDS_NOTHING = new Set(["stalled", "unknown"])
+const SENDS_NOTHING = new Set(["stalled"])
 
 /** Whether a job can be archived or deleted: it has ended, or sends nothing and is ended first. */
 export const hasEnded = ({ state }) => isOver({ state }) || SENDS_NOTHING.has(state)

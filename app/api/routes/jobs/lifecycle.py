@@ -14,7 +14,7 @@ from app.api.http.principal import Principal
 from app.api.routes.audit import changed_fields, write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
 from app.api.routes.jobs.jobs import JobOut, job_out
-from app.api.service.job_state import job_state
+from app.api.service.job_state import job_state, silent_for_s
 from app.api.service.service import Service
 from app.errors import JobRunning
 from app.store import jobs, runs
@@ -24,7 +24,8 @@ from app.trace.job import job_of
 router = APIRouter(tags=["jobs"])
 
 # States of jobs without an end whose workers have all stopped sending.
-_SENDING_NOTHING = ("stalled", "unknown")
+# Of a job whose state is not known, nothing has come for so long.
+_GONE_AFTER_S = 3600.0
 
 EndQuery = Annotated[
     bool,
@@ -151,7 +152,8 @@ def _end_if_wanted(conn: Connection, service: Service, job_id: str, *, end: bool
         return
     now_s = service.now_s()
     state = job_state(job, service.processed(conn), service.thresholds)
-    can_end = state in _SENDING_NOTHING
+    is_gone = (silent_for_s(job, now_s) or 0.0) > _GONE_AFTER_S
+    can_end = state == "stalled" or (state == "unknown" and is_gone)
     if not (end and can_end):
         raise JobRunning(job_id, can_end=can_end)
     runs.end(conn, job_id, now_s=now_s)
