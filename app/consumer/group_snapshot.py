@@ -112,9 +112,9 @@ def _missed_alerts(
     began = stored_alerts.firings_since(conn, group.job_id, group.rule, since_s=since_s)
     told = {mark: row.event_id for mark, row in notified.items()}
     missed = {
-        each.fingerprint: each
-        for each in began
-        if (each.event_id or 0) > told.get(each.fingerprint, -1)
+        event.fingerprint: event
+        for event in began
+        if (event.event_id or 0) > told.get(event.fingerprint, -1)
     }
     for alert in known:
         missed.pop(alert.fingerprint, None)

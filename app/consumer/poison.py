@@ -92,8 +92,8 @@ class PoisonTracker:
         ids = {entry.entry_id for entry in entries}
         with self._store.write() as conn:
             dead_letters.end_trials(conn, self._shard, ids)
-        for each in ids:
-            self._trials.pop(each, None)
+        for entry_id in ids:
+            self._trials.pop(entry_id, None)
 
     def leave(self, entries: Sequence[Entry]) -> None:
         """Remove this process's own trials of these entries, if the store can be written to."""

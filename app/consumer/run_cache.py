@@ -476,7 +476,7 @@ class RunCache:
     def _note_processed(self) -> None:
         self._processed = self._context.shared.get("processed", self._read_processed)
         excused = {key[0] for key in self._runs if self.is_excused(key)}
-        self._held_s = {each: self.heard_of_s(each) for each in excused}
+        self._held_s = {job_id: self.heard_of_s(job_id) for job_id in excused}
 
     def _read_processed(self) -> as_of.Processed:
         context = self._context

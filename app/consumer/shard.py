@@ -82,8 +82,9 @@ class ShardWork:
         if known := [each.entry_id for each in entries if each.entry_id in self._committed]:
             self._context.queue.done(self._shard, known)  # the acknowledgement was lost
         new = [each for each in entries if each.entry_id not in self._committed]
-        suspects = [each for each in new if self._poison.is_suspect(each)]
-        for part in split_by_memory([each for each in new if each not in suspects]):
+        suspects = [entry for entry in new if self._poison.is_suspect(entry)]
+        others = [entry for entry in new if not self._poison.is_suspect(entry)]
+        for part in split_by_memory(others):
             self._take_together(part)
         for part in self._poison.parts(suspects):
             self._try(part)

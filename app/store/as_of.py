@@ -80,7 +80,7 @@ class Processed:
         ]
         if not found:
             return of_shard
-        first_s = min(each.since_s for each in found)
+        first_s = min(refusal.since_s for refusal in found)
         at_s = first_s if of_shard.at_s is None else min(first_s, of_shard.at_s)
         return AsOf(at_s, max(0.0, self.now_s - at_s), is_refused=True)
 
@@ -181,6 +181,6 @@ def note_refused(conn: Connection, job_ids: Collection[str], *, now_s: float) ->
     statement = statement.on_conflict_do_update(
         index_elements=["job_id"], set_={"since_s": since_s, "last_s": now_s}
     )
-    rows = [{"job_id": each, "since_s": now_s, "last_s": now_s} for each in sorted(job_ids)]
+    rows = [{"job_id": name, "since_s": now_s, "last_s": now_s} for name in sorted(job_ids)]
     conn.execute(statement, rows)
     conn.execute(delete(refusals).where(refusals.c.last_s < now_s - _FORGET_AFTER_S))

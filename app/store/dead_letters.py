@@ -150,7 +150,7 @@ def trials(conn: Connection, shard: int, process: str) -> dict[str, int]:
 
 def begin_trials(conn: Connection, shard: int, entry_ids: Sequence[str], process: str) -> None:
     """Note that this process begins to work on these entries."""
-    rows = [{"name": f"tried:{shard}:{each}:{process}", "value": 1} for each in entry_ids]
+    rows = [{"name": f"tried:{shard}:{name}:{process}", "value": 1} for name in entry_ids]
     insert_new(conn, totals, rows)
 
 

@@ -121,7 +121,7 @@ class NotificationPlan:
         self, notified: Mapping[str, LastNotified], since_s: float
     ) -> Draft | None:
         """The firing alerts, for a receiver that was added at `since_s`, after they were sent."""
-        missed = [each for each in self.tellable if notified[each].at_s < since_s]
+        missed = [mark for mark in self.tellable if notified[mark].at_s < since_s]
         news: dict[str, NewsKind] = dict.fromkeys(missed, "firing")
         return Draft("firing", self.firing_known, news) if news else None
 

@@ -79,7 +79,7 @@ def num_notifying(conn: Connection, service: Service, project: str) -> int:
     """Firing alerts of a project that are neither silenced nor inhibited; of the newest 500."""
     firing, _ = alerts.page(conn, project, phase="firing", limit=_MOST_COUNTED)
     shown = active_alerts(conn, service, project, firing)
-    return sum(not (each.silenced_by or each.inhibited_by) for each in shown)
+    return sum(not (alert.silenced_by or alert.inhibited_by) for alert in shown)
 
 
 def active_alert(

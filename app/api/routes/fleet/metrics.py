@@ -91,7 +91,7 @@ def _store_samples(state: ServiceState) -> Iterator[Metric]:
     yield _gauge("shards_unheld", "Parts of the queue that no consumer works on.", unheld)
     moves = "How often a consumer took a part of the queue: at its start, or of one that died."
     yield _counter("shard_moves", moves, state.shard_moves)
-    behind_s = [each.behind_s for each in state.processed.of_shards]
+    behind_s = [shard.behind_s for shard in state.processed.of_shards]
     yield _by_shard(
         "behind_seconds",
         f"How far consumers are behind; from {BEHIND_AFTER_S:g} on, states are unknown.",
