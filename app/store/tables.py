@@ -466,7 +466,7 @@ consumers = Table(
 service_watches = Table(
     "service_watches",
     metadata,
-    Column("name", key_text(32), primary_key=True),  # consumers, canary, backlog
+    Column("name", key_text(32), primary_key=True),  # consumers, canary, backlog, api
     Column("ok_s", Real),  # when it last worked; null: not since the first start
     Column("since_s", Real, nullable=False),  # since when an outage counts, if it is later
     Column("checked_s", Real),  # the last check, or the end of the last round
