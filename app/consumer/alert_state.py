@@ -50,7 +50,11 @@ class ShardAlerts:
         Late batches may still complete windows of such a run; it is then closed again.
         """
         epoch = facts.place[0]
-        job_alerts, changes = self._loaded(job_id, epoch)
+        # What is loaded has the labels of this turn, or of the last one that took batches.
+        is_loaded = epoch <= self._epochs.get(job_id, -1)
+        job_alerts, changes = (
+            (self._alerts[job_id], []) if is_loaded else self._loaded(job_id, epoch)
+        )
         if epoch <= self._newest_closed[job_id]:
             return changes
         return changes + job_alerts.add_window(facts, self._context.unix_time())

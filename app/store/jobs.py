@@ -8,7 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Select,
+    and_,
+    bindparam,
+    func,
+    select,
+    update,
+)
 
 from app.errors import Conflict, InvalidRequest, JobBeingRemoved, JobNotFound
 from app.store.database import JobId, from_cursor, split_page, to_cursor
@@ -158,10 +168,17 @@ def registration(conn: Connection, job_id: str, epoch: int) -> Registration:
     return registration_of(row._mapping)
 
 
+# Built once: a consumer asks it in every turn.
+_LABELS_OF_RUN = (
+    select(runs.c.labels, jobs.c.edited_labels)
+    .select_from(jobs.join(runs))
+    .where(jobs.c.job_id == bindparam("of_job"), runs.c.epoch == bindparam("of_epoch"))
+)
+
+
 def labels_of_run(conn: Connection, job_id: str, epoch: int) -> dict[str, str] | None:
     """Labels that one run registered, with the job's edited ones over them; None without it."""
-    query = select(runs.c.labels, jobs.c.edited_labels).select_from(jobs.join(runs))
-    row = conn.execute(query.where(jobs.c.job_id == job_id, runs.c.epoch == epoch)).one_or_none()
+    row = conn.execute(_LABELS_OF_RUN, {"of_job": job_id, "of_epoch": epoch}).one_or_none()
     return None if row is None else dict(row.labels | row.edited_labels)
 
 

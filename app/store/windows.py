@@ -26,10 +26,18 @@ from sqlalchemy import (
     tuple_,
     type_coerce,
 )
+from sqlalchemy.sql.dml import ReturningInsert
 
 from app.errors import InvalidRequest, WindowNotFound
 from app.store.columns import PackedBytes
-from app.store.database import Int64, from_cursor, insert, insert_or_replace, split_page, to_cursor
+from app.store.database import (
+    Int64,
+    from_cursor,
+    insert_or_replace,
+    insert_statement,
+    split_page,
+    to_cursor,
+)
 from app.store.runs import current_epoch
 from app.store.tables import jobs, runs, steps, window_remainders, windows
 from app.trace.window import WindowState
@@ -167,23 +175,29 @@ def join_by_step(result: Mapping[str, Any], by_step: Mapping[str, Any] | None) -
 
 def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
     """Save a revision over older ones; False if the same or a newer one is stored."""
-    names = (name for name in record.__slots__ if name != "remainders")
-    values = {"job_id": job_id} | {name: getattr(record, name) for name in names}
-    statement = insert(conn, windows).values(values)
-    new = statement.excluded
-    key = {column.name for column in _WINDOW_KEY}
-    statement = statement.on_conflict_do_update(
-        index_elements=_WINDOW_KEY,
-        set_={name: new[name] for name in values if name not in key},
-        where=new.revision > windows.c.revision,
-    )
-    saved = conn.execute(statement.returning(windows.c.revision))
+    values = {"job_id": job_id} | {name: getattr(record, name) for name in _SAVED}
+    saved = conn.execute(_save_statement(conn.dialect.name), values)
     is_new = saved.one_or_none() is not None
     if is_new and record.remainders is not None:
         row = {name: values[name] for name in ("job_id", "epoch", "first_step")}
         row |= {"remainders": record.remainders, "stored_s": record.updated_s}
         insert_or_replace(conn, window_remainders, [row])
     return is_new
+
+
+_SAVED = tuple(name for name in WindowRecord.__slots__ if name != "remainders")
+
+
+@cache
+def _save_statement(dialect: str) -> ReturningInsert[tuple[int]]:
+    # Cached: building it takes longer than executing it.
+    statement = insert_statement(dialect, windows)
+    new, key = statement.excluded, {column.name for column in _WINDOW_KEY}
+    return statement.on_conflict_do_update(
+        index_elements=_WINDOW_KEY,
+        set_={name: new[name] for name in _SAVED if name not in key},
+        where=new.revision > windows.c.revision,
+    ).returning(windows.c.revision)
 
 
 def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Does a Paceline with too little CPU, and broken parts, blame jobs for its own trouble?
 
 `paceline serve` gets half a core, and eight healthy jobs push twice what it can take. Whatever is
-frozen, killed or cold meanwhile: no job may be called stalled or silent, no alert say so, and no
-GPU-hour count as lost. One job really hangs in each round: that is to be told once all of it is
-processed, within a minute, and not before.
+frozen, killed or cold meanwhile, also where its clock jumps: no job may be called stalled or
+silent, no alert say so, and no GPU-hour count as lost. One job really hangs in each round: that is
+to be told once all of it is processed, within a minute, and not before. A stream of events is held
+as a page holds it: its banner has to come and go with what the API says.
 """
 
 import json
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +39,15 @@ _DP, _PP, _MICROBATCHES = 4, 2, 8
 _OPS_TYPE = "application/vnd.paceline.ops+msgpack"
 SILENT_AFTER_S = 30.0
 _LOAD = 2.0  # times what is bearable
+_UNDISTURBED_LOAD = 0.8
+_BANNER_WITHIN_S = 5.0
+_JUMP_S = 7200.0
+# libfaketime 0.9.10 refuses an absolute sleep on a clock that it leaves alone.
+_SLEEP = """
+import select, time
+time.sleep = lambda seconds: select.select([], [], [], seconds)
+"""
+_FAKE_CLOCK = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 _CALIBRATED_FOR_S = 30.0
 _POLL_S = 1.0
 _SLICE_S = 0.1
@@ -96,6 +106,7 @@ class Served:
     url: str
     token: str
     kernels: Path
+    clock: Path
     half: HalfACore
 
     def client(self) -> httpx.Client:
@@ -112,10 +123,10 @@ class Served:
 
 
 @contextmanager
-def served(directory: Path) -> Iterator[Served]:
+def served(directory: Path, *, has_fake_clock: bool = False) -> Iterator[Served]:
     """Everything by the documented command, with kernels of its own."""
     port, token = free_port(), "pl_" + secrets.token_hex(20)
-    kernels = directory / "kernels"
+    kernels, clock = directory / "kernels", directory / "clock"
     settings = {
         "TOKEN": token,
         "SILENT_AFTER_S": f"{SILENT_AFTER_S:g}",
@@ -124,6 +135,18 @@ def served(directory: Path) -> Iterator[Served]:
     environment = {name: text for name, text in os.environ.items() if "PACELINE_" not in name}
     environment |= {f"PACELINE_{name}": text for name, text in settings.items()}
     environment["NUMBA_CACHE_DIR"] = str(kernels)
+    if has_fake_clock:
+        if _FAKE_CLOCK is None:
+            raise BenchmarkFailed("clock jumps need Debian's libfaketime: .ci/system-packages")
+        clock.write_text("+0")
+        (directory / "sitecustomize.py").write_text(_SLEEP)
+        environment |= {
+            "LD_PRELOAD": str(_FAKE_CLOCK),
+            "FAKETIME_TIMESTAMP_FILE": str(clock),
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_CACHE_DURATION": "1",
+            "PYTHONPATH": str(directory),
+        }
     with (directory / "serve.log").open("wb") as log:
         process = subprocess.Popen(
             [
@@ -137,8 +160,9 @@ def served(directory: Path) -> Iterator[Served]:
     with ExitStack() as stack:
         stack.callback(process.wait)
         stack.callback(process.terminate)
-        found = Served(process, f"http://127.0.0.1:{port}", token, kernels, HalfACore(process.pid))
-        stack.callback(found.half.close)
+        half = HalfACore(process.pid)
+        stack.callback(half.close)
+        found = Served(process, f"http://127.0.0.1:{port}", token, kernels, clock, half)
         _wait(lambda: _answers(found), 180.0, "the API answers")
         yield found
 
@@ -172,6 +196,7 @@ class Training:
     num_steps: int = 0
     num_refused: int = 0
     hung_s: float | None = None
+    loses_rank: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Train until it is over."""
@@ -184,7 +209,10 @@ class Training:
                 self.hung_s = self.hung_s or time.monotonic()
                 self.over.wait(_POLL_S)
                 continue
-            for worker in self.workers:
+            lost = self.loses_rank.is_set()
+            if lost:
+                self.hung_s = self.hung_s or time.monotonic()
+            for worker in self.workers[lost:]:
                 push = partial(
                     self.client.post,
                     f"/jobs/{self.name}/ops",
@@ -214,6 +242,48 @@ class Training:
 
 
 @dataclass
+class Banner:
+    """What a page hears of being behind, beside what the API says of it at its looks."""
+
+    is_up: bool = False
+    num_ups: int = 0
+    changed_s: float = 0.0
+    longest_wait_s: float = 0.0
+    _said: bool = False
+    _said_since_s: float = 0.0
+
+    def listen(self, client: httpx.Client, over: threading.Event) -> None:
+        """Hold a stream of events until it is over, and again where it breaks off."""
+        while not over.wait(_POLL_S):
+            try:
+                with client.stream("GET", "/events", timeout=60.0) as answer:
+                    self._hear(answer.iter_lines(), over)
+            except httpx.HTTPError:
+                continue  # the API starts again
+
+    def _hear(self, lines: Iterator[str], over: threading.Event) -> None:
+        kind = ""
+        for line in lines:
+            if over.is_set():
+                return
+            name, _, text = line.partition(": ")
+            if name == "event":
+                kind = text
+            if name == "data" and kind == "lag":
+                is_up = json.loads(text)["behind_s"] is not None
+                self.num_ups += is_up and not self.is_up
+                if is_up != self.is_up:
+                    self.is_up, self.changed_s = is_up, time.monotonic()
+
+    def said_behind(self, is_behind: bool, now_s: float) -> None:
+        """What a look at the API said: the banner has to say the same, from then or before."""
+        if is_behind != self._said:
+            self._said, self._said_since_s = is_behind, now_s
+        if self.is_up != self._said:
+            self.longest_wait_s = max(self.longest_wait_s, now_s - self._said_since_s)
+
+
+@dataclass
 class Watch:
     """Looks at all that Paceline says every second, and keeps what is wrong."""
 
@@ -226,6 +296,7 @@ class Watch:
     told_s: dict[str, float] = field(default_factory=dict)
     num_looks: int = 0
     longest_behind_s: float = 0.0
+    banner: Banner = field(default_factory=Banner)
 
     def run(self) -> None:
         """Look until it is over."""
@@ -238,9 +309,11 @@ class Watch:
     def look(self) -> None:
         """Look once."""
         now_s = time.monotonic()
-        for job in self._get("/jobs")["items"]:
+        jobs = self._get("/jobs")["items"]
+        for job in jobs:
             self._see_job(job, now_s)
-        hung = {name for name, each in self.trainings.items() if each.hung_s is not None}
+        self.banner.said_behind(any(job["behind_s"] >= BEHIND_AFTER_S for job in jobs), now_s)
+        hung = {name for name, training in self.trainings.items() if training.hung_s is not None}
         for alert in self._get("/alerts")["items"]:
             if alert["rule"] in _ABSENCE_RULES and not alert["is_state_unknown"]:
                 self._blame(alert["job_id"], f"alert {alert['rule']} is {alert['phase']}", hung)
@@ -302,6 +375,12 @@ def _nothing(_found: Served, seconds: float) -> None:
     time.sleep(seconds)
 
 
+def _clock_jumps(found: Served, seconds: float) -> None:
+    for offset_s in (_JUMP_S, -_JUMP_S, 0.0):
+        found.clock.write_text(f"{offset_s:+.0f}")
+        time.sleep(seconds / 3)
+
+
 # The queue is small and the load twice what is taken: pushes are refused in every round.
 FAULTS: Mapping[str, Callable[[Served, float], None]] = {
     "overload": _nothing,
@@ -309,12 +388,16 @@ FAULTS: Mapping[str, Callable[[Served, float], None]] = {
     "killed queue": _kill_queue,
     "killed consumer": _kill_consumer,
     "cold kernels": _cold_kernels,
+    "clock jumps": _clock_jumps,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """One round; `told_after_s` counts from when all that the hung job sent was processed."""
+    """One round; `told_after_s` counts from when all that the hung job sent was processed.
+
+    `banner_after_s` is the longest that the banner said something else than the API.
+    """
 
     number: int
     fault: str
@@ -323,6 +406,8 @@ class RoundResult:
     num_refused: int
     longest_behind_s: float
     told_after_s: float | None
+    num_banners: int
+    banner_after_s: float
     wrong: list[str]
 
 
@@ -330,46 +415,94 @@ def play_round(
     found: Served, number: int, fault: str, lasts_s: float, step_s: float
 ) -> RoundResult:
     """Eight jobs at this pace, one fault, and one job that hangs; then the load ends."""
-    workers = batches_of_workers(_DP, _PP, _MICROBATCHES, 1)
-    names = [f"round-{number}-{job}" for job in range(NUM_JOBS)]
     with ExitStack() as stack:
-        trainings = {
-            name: Training(name, workers, stack.enter_context(found.client()), step_s)
-            for name in names
-        }
-        watch = Watch(stack.enter_context(found.client()), trainings)
-        loops = [watch.run, *(each.run for each in trainings.values())]
-        threads = [threading.Thread(target=loop) for loop in loops]
-        for thread in threads:
-            thread.start()
+        watch, trainings, end = _started(found, stack, f"round-{number}", step_s)
         began_s = time.monotonic()
-        hung = trainings[names[0]]
+        hung = next(iter(trainings.values()))
         time.sleep(lasts_s / 4)
         hung.hangs.set()
         FAULTS[fault](found, lasts_s / 2)
         time.sleep(max(0.0, lasts_s - (time.monotonic() - began_s)))
         # The others go on at a pace that is bearable, so that the hang can be seen for itself.
-        for each in trainings.values():
-            each.step_s = 4 * step_s
+        for training in trainings.values():
+            training.step_s = 4 * step_s
         told_after_s = _told_after_s(watch, hung)
-        for each in trainings.values():
-            each.over.set()
+        end()
+    result = _result(number, fault, began_s, watch, trainings)
+    return replace(result, told_after_s=told_after_s)
+
+
+def _started(
+    found: Served, stack: ExitStack, prefix: str, step_s: float
+) -> tuple[Watch, dict[str, Training], Callable[[], None]]:
+    """Jobs that train, whoever looks at them, and what ends both."""
+    workers = batches_of_workers(_DP, _PP, _MICROBATCHES, 1)
+    names = [f"{prefix}-{job}" for job in range(NUM_JOBS)]
+    trainings = {
+        name: Training(name, workers, stack.enter_context(found.client()), step_s) for name in names
+    }
+    watch = Watch(stack.enter_context(found.client()), trainings)
+    listen = partial(watch.banner.listen, stack.enter_context(found.client()), watch.over)
+    loops: list[Callable[[], None]] = [
+        watch.run,
+        listen,
+        *(training.run for training in trainings.values()),
+    ]
+    threads = [threading.Thread(target=loop) for loop in loops]
+    for thread in threads:
+        thread.start()
+
+    def end() -> None:
+        for training in trainings.values():
+            training.over.set()
         watch.over.set()
         for thread in threads:
             thread.join()
-        for name in names:
-            found_end = trainings[name].client.post(f"/jobs/{name}/end")
-            found_end.raise_for_status()
+        for training in trainings.values():
+            training.client.post(f"/jobs/{training.name}/end").raise_for_status()
+
+    return watch, trainings, end
+
+
+def _result(
+    number: int, name: str, began_s: float, watch: Watch, trainings: Mapping[str, Training]
+) -> RoundResult:
     return RoundResult(
         number,
-        fault,
+        name,
         time.monotonic() - began_s,
         watch.num_looks,
-        sum(each.num_refused for each in trainings.values()),
+        sum(training.num_refused for training in trainings.values()),
         watch.longest_behind_s,
-        told_after_s,
+        None,
+        watch.banner.num_ups,
+        watch.banner.longest_wait_s,
         sorted(set(watch.wrong)),
     )
+
+
+def play_undisturbed(found: Served, lasts_s: float, step_s: float) -> RoundResult:
+    """Eight jobs at a bearable pace and no fault; in the end one hangs, and one loses a rank.
+
+    Whatever reads as behind before is wrong.
+    """
+    with ExitStack() as stack:
+        watch, trainings, end = _started(found, stack, "undisturbed", step_s)
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < lasts_s:
+            time.sleep(_POLL_S)
+        if watch.banner.num_ups or watch.longest_behind_s >= BEHIND_AFTER_S:
+            watch.wrong.append(
+                f"{watch.banner.num_ups} banners, up to {watch.longest_behind_s:.0f} s behind"
+            )
+        hung, thinned, *_ = trainings.values()
+        hung.hangs.set()
+        thinned.loses_rank.set()
+        told_after_s = [_told_after_s(watch, training) for training in (hung, thinned)]
+        end()
+    result = _result(0, "undisturbed", began_s, watch, trainings)
+    known = [after_s for after_s in told_after_s if after_s is not None]
+    return replace(result, told_after_s=max(known) if len(known) == len(told_after_s) else None)
 
 
 def _told_after_s(watch: Watch, hung: Training) -> float | None:
@@ -391,7 +524,7 @@ def bearable_step_s(found: Served) -> float:
             Training(f"calibration-{job}", workers, stack.enter_context(found.client()))
             for job in range(NUM_JOBS)
         ]
-        threads = [threading.Thread(target=each.run) for each in trainings]
+        threads = [threading.Thread(target=training.run) for training in trainings]
         for thread in threads:
             thread.start()
         client = trainings[0].client
@@ -399,12 +532,12 @@ def bearable_step_s(found: Served) -> float:
         before, began_s = _analysed(client), time.monotonic()
         time.sleep(_CALIBRATED_FOR_S)
         steps, took_s = _analysed(client) - before, time.monotonic() - began_s
-        for each in trainings:
-            each.over.set()
+        for training in trainings:
+            training.over.set()
         for thread in threads:
             thread.join()
-        for each in trainings:
-            client.post(f"/jobs/{each.name}/end").raise_for_status()
+        for training in trainings:
+            client.post(f"/jobs/{training.name}/end").raise_for_status()
     if steps <= 0:
         raise BenchmarkFailed(f"no step was analysed within {_CALIBRATED_FOR_S:g} s")
     return took_s * NUM_JOBS / steps
@@ -416,7 +549,7 @@ def _analysed(client: httpx.Client) -> int:
         items = client.get("/jobs").json()["items"]
     except httpx.HTTPError:
         return 0
-    return sum((each["latest_window"] or {}).get("last_step", 0) for each in items)
+    return sum((job["latest_window"] or {}).get("last_step", 0) for job in items)
 
 
 def behind(
@@ -426,6 +559,9 @@ def behind(
         "behind.jsonl"
     ),
     resume: Annotated[bool, typer.Option(help="Go on after the rounds in the file.")] = False,
+    undisturbed: Annotated[
+        float, typer.Option(help="Seconds at 0.8 of the bearable load instead, without a fault.")
+    ] = 0.0,
 ) -> None:
     """Overload `paceline serve` on half a core, with faults; exit status 1 if it blames a job."""
     lines = out.read_text().splitlines() if resume and out.exists() else []
@@ -433,18 +569,26 @@ def behind(
     if not resume:
         out.unlink(missing_ok=True)
     names = list(FAULTS)
-    for number in range(len(done), rounds + 1):
+    for number in range(len(done), 1 if undisturbed else rounds + 1):
         with ExitStack() as stack:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-behind-"))
-            found = stack.enter_context(served(Path(directory)))
-            step_s = bearable_step_s(found) / _LOAD
-            fault = "overload" if number == 0 else names[number % len(names)]
-            result = play_round(found, number, fault, first if number == 0 else 60.0, step_s)
+            fault = "overload" if number == 0 or undisturbed else names[number % len(names)]
+            found = stack.enter_context(
+                served(Path(directory), has_fake_clock=fault == "clock jumps")
+            )
+            step_s = bearable_step_s(found)
+            if undisturbed:
+                result = play_undisturbed(found, undisturbed, step_s / _UNDISTURBED_LOAD)
+            else:
+                lasts_s = first if number == 0 else 60.0
+                result = play_round(found, number, fault, lasts_s, step_s / _LOAD)
         done.append(asdict(result))
         with out.open("a") as file:
             file.write(json.dumps(asdict(result)) + "\n")
         typer.echo(_line(asdict(result)))
-    bad = [each for each in done if each["wrong"] or _is_late(each)]
+    bad = [result for result in done if result["wrong"] or _is_late(result)]
+    waits = sum(result["banner_after_s"] > _BANNER_WITHIN_S for result in done)
+    typer.echo(f"{waits} rounds in which the banner was more than {_BANNER_WITHIN_S:g} s late")
     typer.echo(f"{len(done)} rounds, {len(bad)} in which a job was blamed or a hang was not told")
     raise typer.Exit(1 if bad else 0)
 
@@ -461,4 +605,5 @@ def _line(result: Mapping[str, Any]) -> str:
     wrong = "; ".join(result["wrong"][:3]) or "nothing wrong said"
     seen = f"{result['num_looks']} looks, up to {result['longest_behind_s']:.0f} s behind"
     refused = f"{result['num_refused']} refused"
-    return f"{result['number']:3} {result['fault']:16} {seen}, {refused}, {told}: {wrong}"
+    banner = f"{result['num_banners']} banners, {result['banner_after_s']:.1f} s late"
+    return f"{result['number']:3} {result['fault']:16} {seen}, {banner}, {refused}, {told}: {wrong}"
