@@ -19,6 +19,8 @@ from app.trace.job import job_key, project_of, shard_of
 # too: where one has died, the next is about to begin.
 BEHIND_AFTER_S = 15.0
 EVERY_JOB = "*"
+# Pushes of any job, since a part of the service does not answer: no job is judged by it.
+ANY_JOB = "?"
 # A worker that is refused tries again within 30 s (`Backoff` of the client), and a push takes time.
 RETRIED_WITHIN_S = 45.0
 # Refusals of a job that go on say so every few seconds (`app.watch.service_watch.CHECK_EVERY_S`).
@@ -88,10 +90,15 @@ class Processed:
     def of_service(self) -> AsOf:
         """Of the shard that is furthest behind, or since the service takes no pushes."""
         of_shards = self._as_of(self.by_shard)
-        refusal = self.refused.get(EVERY_JOB)
-        if refusal is None or not self._goes_on(refusal, self.now_s):
+        refused = [
+            refusal
+            for name in (EVERY_JOB, ANY_JOB)
+            if (refusal := self.refused.get(name)) and self._goes_on(refusal, self.now_s)
+        ]
+        if not refused:
             return of_shards
-        at_s = min(refusal.since_s, of_shards.at_s or refusal.since_s)
+        first_s = min(refusal.since_s for refusal in refused)
+        at_s = min(first_s, of_shards.at_s or first_s)
         return AsOf(at_s, max(0.0, self.now_s - at_s), is_refused=True)
 
     @property
@@ -172,7 +179,7 @@ def note_taken(
 
 
 def note_refused(conn: Connection, job_ids: Collection[str], *, now_s: float) -> None:
-    """Save that pushes of these jobs have been refused just now, or of `EVERY_JOB`."""
+    """Save that pushes of these jobs have been refused just now, of `EVERY_JOB` or `ANY_JOB`."""
     if not job_ids:
         return
     statement = insert(conn, refusals)

@@ -32,7 +32,9 @@ def acquire(
 
     `owner` is the token of one process: two with one would take the shard from each other.
     """
-    insert_new(conn, shards, [{"shard": shard, "owner": None, "fence": 0, "lease_until_s": 0.0}])
+    # Before its first owner nothing came that could wait.
+    new = {"shard": shard, "owner": None, "fence": 0, "lease_until_s": 0.0, "as_of_s": now_s}
+    insert_new(conn, shards, [new])
     free = or_(
         shards.c.owner.is_(None),
         shards.c.owner == owner,

@@ -20,7 +20,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -66,20 +67,39 @@ def tree_of(pid: int) -> list[int]:
 
 
 class HalfACore:
-    """Stops a tree of processes for a share of each tenth of a second; `frozen` stay stopped."""
+    """A share of one core for a tree of processes; `frozen` get nothing.
+
+    By a control group where one can be made; else the tree is stopped for the rest of each tenth
+    of a second, which leaves each of its processes that share of a core.
+    """
 
     def __init__(self, pid: int, share: float = 0.5) -> None:
         self._pid = pid
         self._share = share
         self._over = threading.Event()
         self.frozen: set[int] = set()
+        self._group = _control_group(pid, share)
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        if self._group is None:
+            self._thread.start()
+
+    def freeze(self, pid: int, seconds: float) -> None:
+        """Stop one process for so long."""
+        self.frozen.add(pid)
+        _signal([pid], signal.SIGSTOP)
+        time.sleep(seconds)
+        self.frozen.discard(pid)
+        _signal([pid], signal.SIGCONT)
 
     def close(self) -> None:
         """Let everything run."""
         self._over.set()
-        self._thread.join()
+        if self._group is None:
+            self._thread.join()
+            return
+        for pid in tree_of(self._pid):
+            (self._group.parent / "cgroup.procs").write_text(str(pid))
+        self._group.rmdir()
 
     def _run(self) -> None:
         while not self._over.wait(_SLICE_S * self._share):
@@ -88,6 +108,27 @@ class HalfACore:
             self._over.wait(_SLICE_S * (1 - self._share))
             _signal([pid for pid in pids if pid not in self.frozen], signal.SIGCONT)
         _signal(tree_of(self._pid), signal.SIGCONT)
+
+
+def _control_group(pid: int, share: float) -> Path | None:
+    """A control group with this process, in either version of the kernel's; None: not allowed."""
+    period_us = int(_SLICE_S * 1e6)
+    quota_us = int(share * period_us)
+    is_old = Path("/sys/fs/cgroup/cpu").is_dir()
+    group = Path("/sys/fs/cgroup") / ("cpu" if is_old else "") / f"paceline-{pid}"
+    try:
+        group.mkdir()
+        if is_old:
+            (group / "cpu.cfs_period_us").write_text(str(period_us))
+            (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        else:
+            (group / "cpu.max").write_text(f"{quota_us} {period_us}")
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError:
+        with suppress(OSError):
+            group.rmdir()
+        return None
+    return group
 
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
@@ -203,6 +244,10 @@ class Training:
         sizes = {"dp_size": _DP, "pp_size": _PP}
         body = {"parallelism": sizes, "run_key": secrets.token_hex(8)}
         self._until_taken(partial(self.client.put, f"/jobs/{self.name}", json=body))
+        with ThreadPoolExecutor(len(self.workers)) as pool:
+            self._train(pool)
+
+    def _train(self, pool: Executor) -> None:
         next_s = time.monotonic()
         while not self.over.is_set():
             if self.hangs.is_set():
@@ -212,17 +257,21 @@ class Training:
             lost = self.loses_rank.is_set()
             if lost:
                 self.hung_s = self.hung_s or time.monotonic()
-            for worker in self.workers[lost:]:
-                push = partial(
-                    self.client.post,
-                    f"/jobs/{self.name}/ops",
-                    content=worker.body(self.num_steps),
-                    headers={"content-type": _OPS_TYPE},
-                )
-                self._until_taken(push)
+            # At once, as the processes of a job do.
+            for pushed in [pool.submit(self._push, worker) for worker in self.workers[lost:]]:
+                pushed.result()
             self.num_steps += 1
             next_s += self.step_s
             self.over.wait(max(0.0, next_s - time.monotonic()))
+
+    def _push(self, worker: WorkerBatches) -> None:
+        push = partial(
+            self.client.post,
+            f"/jobs/{self.name}/ops",
+            content=worker.body(self.num_steps),
+            headers={"content-type": _OPS_TYPE},
+        )
+        self._until_taken(push)
 
     def _until_taken(self, send: Callable[[], httpx.Response]) -> None:
         wait_s = 0.5
@@ -350,10 +399,7 @@ class Watch:
 
 
 def _freeze(found: Served, seconds: float) -> None:
-    pid = found.part(r"app\.cli consumer")
-    found.half.frozen.add(pid)
-    time.sleep(seconds)
-    found.half.frozen.discard(pid)
+    found.half.freeze(found.part(r"app\.cli consumer"), seconds)
 
 
 def _kill_queue(found: Served, seconds: float) -> None:

@@ -25,5 +25,8 @@ def test_only_who_holds_a_shard_says_up_to_when_it_is_taken(store):
         as_of.note_taken(conn, "me", {0: 0.0, 1: 40.0}, now_s=100.0)
         as_of.note_taken(conn, "another", {1: 0.0}, now_s=100.0)
         found = as_of.read(conn, num_shards=2, now_s=100.0)
+        shards.acquire(conn, 0, "me", now_s=70.0, lease_s=15.0)
+        new = as_of.read(conn, num_shards=2, now_s=100.0)
     assert list(found.by_shard) == [None, 60.0]
+    assert list(new.by_shard) == [70.0, 60.0], "before its first owner nothing came"
     assert found.of_service == as_of.AsOf(60.0, 40.0)

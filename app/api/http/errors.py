@@ -21,6 +21,7 @@ from typing_extensions import override
 
 from app.api.http.json_bodies import MAX_FIELDS, unreadable_json, unreadable_json_at
 from app.api.http.parameters import misfit_words
+from app.api.http.refused_jobs import note_failure
 from app.api.http.request_log import loggable_path
 from app.errors import InvalidRequest, InvalidRules, PacelineError, UnsupportedMedia
 from app.ingest.wire.body import UnknownFormat
@@ -96,6 +97,7 @@ def refusal(scope: Scope, error: PacelineError) -> Problem:
         return internal_error(scope, error)
     headers = {}
     if error.status in (429, 503):
+        note_failure(scope, error)
         headers["retry-after"] = str(
             _jittered_wait_s(getattr(error, "retry_after_s", 1), error.status)
         )

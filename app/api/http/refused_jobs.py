@@ -10,9 +10,9 @@ import threading
 from starlette.types import Scope
 
 from app.api.http.principal import TRACES_PATH, principal_of, project_of_request
-from app.errors import JobNotFound
+from app.errors import JobNotFound, PacelineError, QueueUnavailable, StoreUnavailable
 from app.store import as_of
-from app.store.as_of import EVERY_JOB
+from app.store.as_of import ANY_JOB, EVERY_JOB
 from app.store.database import Connection
 from app.trace.job import job_key
 
@@ -21,6 +21,14 @@ _DATA = re.compile(r"/api/v1/jobs/([^/]+)/(?:ops|exits|scores)")
 # More of a project are as good as all of it.
 _MAX_JOBS = 2000
 _FOR_WANT_OF_ROOM = (429, 503)
+
+
+_PART_IS_AWAY = "paceline.part_is_away"
+
+
+def note_failure(scope: Scope, error: PacelineError) -> None:
+    """Note in the request whether it fails since a part of the service does not answer."""
+    scope[_PART_IS_AWAY] = isinstance(error, (QueueUnavailable, StoreUnavailable))
 
 
 class RefusedJobs:
@@ -47,9 +55,9 @@ class RefusedJobs:
             job_id = job_key(project, EVERY_JOB)
         else:
             job_id = _job_of(scope)
-        if job_id is not None:
-            with self._lock:
-                self._jobs.add(job_id)
+        names = (job_id, ANY_JOB if scope.get(_PART_IS_AWAY) else None)
+        with self._lock:
+            self._jobs.update(name for name in names if name is not None)
 
     def save(self, conn: Connection, now_s: float) -> None:
         """Save what was noted since the last time."""

@@ -1,9 +1,11 @@
 import pytest
 
+from app.api.http.errors import refusal
 from app.api.http.principal import ROOT, attach_principal
 from app.api.http.refused_jobs import RefusedJobs
+from app.errors import QueueUnavailable
 from app.store import as_of
-from app.store.as_of import EVERY_JOB
+from app.store.as_of import ANY_JOB, EVERY_JOB
 
 OPS = "/api/v1/jobs/llm-70b/ops"
 
@@ -41,3 +43,14 @@ def test_refused_pushes_are_of_their_jobs(api, of, status, jobs):
     refused = RefusedJobs()
     refused.note(of, status)
     assert sorted(saved(api.store, refused)) == jobs
+
+
+def test_refusals_for_a_part_that_is_away_are_told_of_the_service_and_judge_no_other_job(api):
+    found, refused = scope(), RefusedJobs()
+    refusal(found, QueueUnavailable("the event queue does not answer"))
+    refused.note(found, 503)
+    assert sorted(saved(api.store, refused)) == [ANY_JOB, "default/llm-70b"]
+    with api.store.read() as conn:
+        processed = as_of.read(conn, num_shards=1, now_s=101.0)
+    assert processed.of_service.is_refused
+    assert not processed.of("default/another").is_behind

@@ -86,9 +86,9 @@ async def test_service_without_a_consumer_is_ready_and_degraded(api):
 async def test_consumer_with_an_expired_lease_is_not_counted(api):
     consume(api)
     api.clock.now_s = NOW_S + 16
-    assert (await readiness(api))[1]["degraded"] == ["consumers"]
+    assert (await readiness(api))[1]["degraded"] == ["consumers", "backlog"]
     api.clock.now_s = NOW_S + 31
-    assert (await readiness(api))[1]["degraded"] == ["consumers", "shards"]
+    assert (await readiness(api))[1]["degraded"] == ["consumers", "shards", "backlog"]
 
 
 async def test_old_backlog_is_reported(api):
