@@ -41,6 +41,7 @@ class ShardAlerts:
         self._shard = shard
         self._alerts: dict[str, JobAlerts] = {}
         self._epochs: dict[str, int] = {}  # of the run whose labels are used
+        self._heard: dict[str, tuple[RunKey, MissingDataFacts]] = {}  # at the last check of silence
         self._newest_closed: dict[str, int] = {}  # epoch of the newest closed run; 0: none
         self._rules = ProjectRules(context.default_rules)
 
@@ -60,8 +61,12 @@ class ShardAlerts:
         return changes + job_alerts.add_window(facts, self._context.unix_time())
 
     def silence(self, run: RunKey, facts: MissingDataFacts) -> list[AlertChange]:
-        """Evaluate the silent ranks of the job's newest run."""
-        job_alerts, changes = self._loaded(*run)
+        """Evaluate the silent ranks of the job's newest run, every few seconds."""
+        job_id = run[0]
+        # Nothing begins, so the labels it would have need not be read.
+        is_steady = self._heard.get(job_id) == (run, facts) and not self.is_pending_by_clock(job_id)
+        job_alerts, changes = (self._alerts[job_id], []) if is_steady else self._loaded(*run)
+        self._heard[job_id] = run, facts
         return changes + job_alerts.missing_data(facts, self._context.unix_time())
 
     def load(self, job_id: str) -> list[AlertChange]:
@@ -126,6 +131,7 @@ class ShardAlerts:
         """Drop the state of a job from memory."""
         self._alerts.pop(job_id, None)
         self._epochs.pop(job_id, None)
+        self._heard.pop(job_id, None)
         self._newest_closed.pop(job_id, None)
 
     def evict_all_but(self, job_ids: Collection[str]) -> None:
