@@ -67,15 +67,16 @@ def slowdown_of_common_end(
     known = took_s[np.isfinite(took_s)]
     if len({link for link, _ in compared}) < 2 or known.max() > MAX_DIFFERENCE * known.min():
         return None
+    always, has_hosts = slowdown_of_all(replayer, ALWAYS), len(set(hosts.values())) > 1
+    if always is None or always < MIN_SLOWDOWN:
+        return None
 
     def end_of(dp_rank: int, stage: int) -> str:
-        if len(set(hosts.values())) < 2:
-            return str(stage)
-        return hosts.get((dp_rank, stage), f"{dp_rank}/{stage}")
+        return hosts.get((dp_rank, stage), f"{dp_rank}/{stage}") if has_hosts else str(stage)
 
     ends = [{end_of(dp, stage) for stage in pairs[link].tolist()} for link, dp in compared]
-    common, always = set.intersection(*ends), slowdown_of_all(replayer, ALWAYS)
-    if len(common) != 1 or always is None or always < MIN_SLOWDOWN:
+    common = set.intersection(*ends)
+    if len(common) != 1:
         return None
     slowdown = slowdown_of_all(replayer)
     rows, template = collectives_of(replayer, Axis.STAGES), replayer.template
