@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Computations, Features
 from app.diagnosis.evidence.sequence_lengths import column_r
+from app.diagnosis.statistics.robust import quantiles
 from app.trace.window import Floats, Ints
 
 Flags = NDArray[np.bool_]
@@ -237,10 +238,11 @@ def _centred(side: Computations, usual: Ints) -> Floats:
     limit = np.log(_MAX_LOAD)
     for each in np.unique(chunk):
         mine = logs[:, :, chunk == each]
-        mine -= np.median(mine, axis=2, keepdims=True)
+        mine -= quantiles(mine.transpose(0, 1, 3, 2), 0.5)[:, :, None]
         mine = np.clip(mine, -limit, limit)
         # Not the mean, which would hold a part of what one block's micro-batches take longer.
-        mine -= np.median(mine, axis=(0, 3), keepdims=True)
+        of_items = mine.transpose(1, 2, 0, 3).reshape(*mine.shape[1:3], -1)
+        mine -= quantiles(of_items, 0.5)[..., None]
         logs[:, :, chunk == each] = mine - mine.mean(axis=2, keepdims=True)
     return logs
 
