@@ -191,24 +191,28 @@ def _covered_s(replayer: Replayer) -> float:
     sizes = template.parallelism
     num = sizes.dp_size * sizes.pp_size
     workers = np.unique(np.linspace(0, num - 1, min(_MAX_WORKERS, num)).astype(np.int64))
-    covered_s = np.zeros(workers.size)
+    covered_s = 0.0
     for stage in np.unique(workers % sizes.pp_size):
         rows = np.flatnonzero(template.stage == stage)
         # Nearly the order of every step.
         rows = rows[np.argsort(grid.start_s[rows, 0], kind="stable")]
-        mine = np.flatnonzero(workers % sizes.pp_size == stage)
-        for at, dp_rank in zip(mine, (workers[mine] // sizes.pp_size).tolist(), strict=True):
-            lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
-            start_s = grid.start_s[rows, lanes]
-            covered_s[at] = _union_s(start_s, start_s + grid.duration_s[rows, lanes], grid.began_s)
-    return float(covered_s.mean())
+        dp_ranks = workers[workers % sizes.pp_size == stage] // sizes.pp_size
+        lanes = (dp_ranks[:, None] * grid.num_steps + np.arange(grid.num_steps)).ravel()
+        start_s, duration_s = (
+            each[rows, lanes[:, None]] for each in (grid.start_s, grid.duration_s)
+        )
+        covered_s += _union_s(start_s, start_s + duration_s, np.tile(grid.began_s, dp_ranks.size))
+    return covered_s / workers.size
 
 
 def _union_s(start_s: Floats, end_s: Floats, began_s: Floats) -> float:
-    """Seconds with some of the operations [rows, steps], over all steps that began then [steps]."""
-    order = np.argsort(start_s, axis=0, kind="stable")
-    start_s, end_s = (np.take_along_axis(each, order, axis=0) for each in (start_s, end_s))
+    """Seconds with some of the operations [lanes, rows], over all lanes; steps begin at `began_s`."""
+    if (start_s[:, 1:] < start_s[:, :-1]).any():
+        order = np.argsort(start_s, axis=1, kind="stable")
+        start_s, end_s = (np.take_along_axis(each, order, axis=1) for each in (start_s, end_s))
     # An operation that began in the step before counts there.
-    reach_s = np.maximum(np.maximum.accumulate(end_s, axis=0), began_s)
-    reach_s[1:], reach_s[0] = reach_s[:-1].copy(), began_s
-    return float(np.maximum(0.0, end_s - np.maximum(start_s, reach_s)).sum())
+    end_s = np.maximum(end_s, began_s[:, None])
+    start_s[:, 0] = np.maximum(start_s[:, 0], began_s)
+    reach_s = np.maximum.accumulate(end_s, axis=1)
+    np.maximum(start_s[:, 1:], reach_s[:, :-1], out=start_s[:, 1:])
+    return float(np.maximum(0.0, end_s - start_s).sum())
