@@ -165,14 +165,8 @@ def _waited_share(case: Case) -> float:
     if found.occurrences.sampled:  # in some steps only
         return 1.0
     places = np.argsort(-found.waited_s.mean(axis=1), kind="stable")[:4]
-    unions_s = []
-    for place in places.tolist():
-        waiting = found.waits.of(place)
-        if waiting.start_s.size:
-            unions_s.append(float((waiting.end_s - waiting.start_s).sum()))
-    if not unions_s:
-        return 1.0
-    return max(unions_s) / float(found.step_s.sum())
+    total_s = found.waits.of_places(places).total_s
+    return float(total_s.max()) / float(found.step_s.sum()) if total_s.any() else 1.0
 
 
 def coverage(case: Case) -> float | None:
@@ -194,25 +188,18 @@ def _covered_s(replayer: Replayer) -> float:
     covered_s = 0.0
     for stage in np.unique(workers % sizes.pp_size):
         rows = np.flatnonzero(template.stage == stage)
-        # Nearly the order of every step.
-        rows = rows[np.argsort(grid.start_s[rows, 0], kind="stable")]
         dp_ranks = workers[workers % sizes.pp_size == stage] // sizes.pp_size
         lanes = (dp_ranks[:, None] * grid.num_steps + np.arange(grid.num_steps)).ravel()
-        start_s, duration_s = (
-            each[rows, lanes[:, None]] for each in (grid.start_s, grid.duration_s)
-        )
+        start_s, duration_s = (each[rows][:, lanes].T for each in (grid.start_s, grid.duration_s))
         covered_s += _union_s(start_s, start_s + duration_s, np.tile(grid.began_s, dp_ranks.size))
     return covered_s / workers.size
 
 
 def _union_s(start_s: Floats, end_s: Floats, began_s: Floats) -> float:
-    """Seconds with some of the operations [lanes, rows], over all lanes; steps begin at `began_s`."""
-    if (start_s[:, 1:] < start_s[:, :-1]).any():
-        order = np.argsort(start_s, axis=1, kind="stable")
-        start_s, end_s = (np.take_along_axis(each, order, axis=1) for each in (start_s, end_s))
-    # An operation that began in the step before counts there.
-    end_s = np.maximum(end_s, began_s[:, None])
-    start_s[:, 0] = np.maximum(start_s[:, 0], began_s)
-    reach_s = np.maximum.accumulate(end_s, axis=1)
-    np.maximum(start_s[:, 1:], reach_s[:, :-1], out=start_s[:, 1:])
-    return float(np.maximum(0.0, end_s - start_s).sum())
+    """Seconds with some of the operations [lanes, rows] since its step began [lanes], all lanes."""
+    start_s, end_s = (
+        np.sort(np.maximum(each, began_s[:, None]), axis=1) for each in (start_s, end_s)
+    )
+    # Nothing runs from the n-th end on until the start after the n-th, if that is later.
+    idle_s = np.maximum(0.0, start_s[:, 1:] - end_s[:, :-1])
+    return float((end_s[:, -1] - start_s[:, 0]).sum() - idle_s.sum())
