@@ -51,7 +51,7 @@ MIN_LESS_SLOW = 0.25
 MIN_OTHER_DIRECTION = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NetworkSuspect:
     """One suspect of slow transfers, with its workers.
 
