@@ -17,6 +17,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import ENOUGH_STEPS, MIN_CLEAR_RATIO
 from app.diagnosis.evidence.features import Computations, Features, Pace, once_codes, type_s
 from app.diagnosis.evidence.slowness import Slowness, slowness_of
+from app.diagnosis.statistics.robust import quantile_of
 from app.engine.medians import medians_of_known
 from app.trace.window import Floats
 
@@ -116,7 +117,7 @@ def _lasts(found: Slowness) -> NDArray[np.bool_]:
     for at in np.flatnonzero((found.significance >= 1) & is_long):
         mine = series[stretches.first[at] : stretches.end[at], at]
         least = 1 + _MIN_SHARE_OF_EXCESS * (stretches.mean[at] - 1)
-        lasts[at] = np.quantile(mine, _LOW_QUANTILE) >= least
+        lasts[at] = quantile_of(mine, _LOW_QUANTILE) >= least
     return lasts
 
 

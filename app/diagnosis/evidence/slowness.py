@@ -581,7 +581,7 @@ def _peer_spread(level: Floats, measure: NDArray[np.bool_]) -> float:
     # Where one worker alone is the reference, it shows no variation.
     is_fast = is_healthy & (measure | (measure.sum(axis=0) < 2))
     among_fast, slower = _spread_within(level, is_fast), level[is_healthy & ~is_fast]
-    if slower.size and median_of(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
+    if not slower.size or median_of(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
         return among_fast
     return _spread_within(level, is_healthy)
 
