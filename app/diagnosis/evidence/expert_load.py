@@ -132,8 +132,8 @@ def expert_load(case: Case) -> ExpertLoad | None:
     parts = [part for part in (_deviations(case, group) for group in case.groups) if part]
     if not parts:
         return None
-    forward, backward = (np.concatenate([part[k] for part in parts], axis=2) for k in (0, 1))
-    later = np.concatenate([part[2] for part in parts], axis=2)
+    forward = _cells([one for one, _, _ in parts])
+    backward = _cells([other for _, other, _ in parts])
     if forward.shape[2] < MIN_CELLS:
         return None
     size = block_size(case)
@@ -143,14 +143,14 @@ def expert_load(case: Case) -> ExpertLoad | None:
     of_workers = np.repeat(chosen, size, axis=0)
     both = (forward + backward) / 2
     common = max(0.0, float(own[chosen].mean()))
+    # Searched only for what varies.
+    later = _cells([_with_next(*part) for part in parts]) if varying.any() else np.empty(0)
     return ExpertLoad(
         varying=varying | lasting,
         has_lasting=bool(lasting.any()),
         spread=max(float(np.sqrt(common)), lasting_spread),
         pearson_r=_pearson(forward[of_workers].ravel(), backward[of_workers].ravel()),
-        neighbours=_share(float(later[of_workers].mean()), common)
-        if later.size and varying.any()
-        else 0.0,
+        neighbours=_share(float(later[of_workers].mean()), common) if later.size else 0.0,
         together=_share(float(_shared_in_blocks(forward, backward, size)[chosen].mean()), common)
         if varying.any()
         else 0.0,
@@ -194,8 +194,8 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else 0.0
 
 
-def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Floats] | None:
-    """[dp, pp, cells] of forward, backward, and of the product with the next micro-batch's.
+def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Flags] | None:
+    """[dp, pp, items, steps] of forward and backward, and [items - 1] whether the next one follows.
 
     Deviations of logarithms from the worker's mean of the step and chunk, and from that of all dp
     ranks and steps for the micro-batch's position. None where directions do not correspond.
@@ -208,12 +208,20 @@ def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Floats] | 
     sides = [_centred(each, usual) for each in (forward, backward)]
     if not sides[0].size or sides[0].shape != sides[1].shape:
         return None
-    one, other = sides
     items = forward.chunk[forward.shared], forward.microbatch[forward.shared]
     follows = (np.diff(items[0]) == 0) & (np.diff(items[1]) == 1)
-    product = (other[:, :, :-1] * one[:, :, 1:] + one[:, :, :-1] * other[:, :, 1:])[:, :, follows]
-    flat = [each.reshape(*each.shape[:2], -1) for each in (one, other, product / 2)]
-    return flat[0], flat[1], flat[2]
+    return sides[0], sides[1], follows
+
+
+def _with_next(one: Floats, other: Floats, follows: Flags) -> Floats:
+    """[dp, pp, pairs, steps], mean product of directions of a micro-batch and the next one."""
+    products = other[:, :, :-1] * one[:, :, 1:] + one[:, :, :-1] * other[:, :, 1:]
+    return products[:, :, follows] / 2
+
+
+def _cells(parts: list[Floats]) -> Floats:
+    """[dp, pp, cells], items and steps [dp, pp, items, steps] of all parts."""
+    return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=2)
 
 
 def _max_steps(case: Case, side: Computations) -> int:
@@ -232,14 +240,13 @@ _MAX_LOAD = 4.0
 def _centred(side: Computations, usual: Ints) -> Floats:
     """[dp, pp, items, steps], deviations of logarithms; 0 for computations of 0 s."""
     duration_s = side.duration_s[..., usual]
-    logs = np.zeros(duration_s.shape)
-    np.log(duration_s, out=logs, where=duration_s > 0)
+    logs = np.log(np.where(duration_s > 0, duration_s, 1.0))
     chunk = side.chunk[side.shared]
     limit = np.log(_MAX_LOAD)
     for each in np.unique(chunk):
         mine = logs[:, :, chunk == each]
         mine -= quantiles(mine.transpose(0, 1, 3, 2), 0.5)[:, :, None]
-        mine = np.clip(mine, -limit, limit)
+        np.clip(mine, -limit, limit, out=mine)
         # Not the mean, which would hold a part of what one block's micro-batches take longer.
         of_items = mine.transpose(1, 2, 0, 3).reshape(*mine.shape[1:3], -1)
         mine -= quantiles(of_items, 0.5)[..., None]
@@ -306,8 +313,8 @@ def _conserved(both: Floats, ep_size: int) -> float:
 
 def _pearson(one: Floats, other: Floats) -> float:
     one, other = one - one.mean(), other - other.mean()
-    size = float(np.sqrt((one * one).sum() * (other * other).sum()))
-    return float((one * other).sum() / size) if size > 0 else 0.0
+    size = math.sqrt(float(one @ one) * float(other @ other))
+    return float(one @ other) / size if size > 0 else 0.0
 
 
 def _column_r(case: Case, name: str) -> float | None:
