@@ -34,7 +34,6 @@ from app.diagnosis.detector import (
 )
 from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
 from app.diagnosis.detectors.slow_optimizer import slow_optimizer
-from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
     LateWorker,
@@ -319,10 +318,9 @@ def _is_paused(case: Case, found: Slowness) -> NDArray[np.bool_]:
     pauses_s = annotated_s(case, "gc-pause")
     if not pauses_s.any() or found.has_no_peers:
         return np.zeros(found.stretches.mean.size, np.bool_)
-    computed_s = case.joined(work_s)
     pauses_s, computed_s = (
         (each - np.median(each, axis=1, keepdims=True)).mean(axis=0).ravel()
-        for each in (pauses_s, computed_s)
+        for each in (pauses_s, case.work_s)
     )
     return np.asarray((pauses_s > _MIN_GC_OF_EXCESS * computed_s) & (computed_s > 0))
 

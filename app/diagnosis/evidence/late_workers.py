@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_pauses, annotated_s
 from app.diagnosis.finding import Culprit
 from app.engine.arrivals.arrivals import Arrivals
@@ -138,7 +137,7 @@ def _hides_waits(case: Case, late: LateRank) -> bool:
 def _excess_s(case: Case, culprits: list[tuple[int, int]]) -> dict[str, Floats]:
     """{figure: [dp, pp]}, mean seconds a step above the median of the stage's other workers."""
     figures = {
-        "work": case.joined(work_s),
+        "work": case.work_s,
         "gc": annotated_s(case, "gc-pause"),
         "gc_inside": annotated_pauses(case).seconds(case),
         "data": annotated_s(case, "data-wait"),
