@@ -243,21 +243,21 @@ def _centred(side: Computations, usual: Ints) -> Floats:
     logs = np.log(np.where(duration_s > 0, duration_s, 1.0))
     chunk = side.chunk[side.shared]
     limit = np.log(_MAX_LOAD)
-    for each in np.unique(chunk):
-        mine = logs[:, :, chunk == each]
+    begins = 1 + np.flatnonzero(np.diff(chunk))
+    for mine in np.split(logs, begins, axis=2) if chunk.size else ():
         mine -= quantiles(mine.transpose(0, 1, 3, 2), 0.5)[:, :, None]
         np.clip(mine, -limit, limit, out=mine)
         # Not the mean, which would hold a part of what one block's micro-batches take longer.
         of_items = mine.transpose(1, 2, 0, 3).reshape(*mine.shape[1:3], -1)
         mine -= quantiles(of_items, 0.5)[..., None]
-        logs[:, :, chunk == each] = mine - mine.mean(axis=2, keepdims=True)
+        mine -= mine.mean(axis=2, keepdims=True)
     return logs
 
 
 def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Flags]:
     """[blocks, pp], covariance of the directions, and whether they vary alike beyond noise."""
     own, *squares = (
-        _by_block((one * other).mean(axis=2), size)
+        _by_block(np.einsum("ijk,ijk->ij", one, other) / one.shape[2], size)
         for one, other in ((forward, backward), (forward, forward), (backward, backward))
     )
     are_alike = own >= MIN_R * np.sqrt(squares[0] * squares[1])
