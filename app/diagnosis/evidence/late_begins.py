@@ -16,6 +16,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.evidence.stops import Stop, WorkerStop, first_start_s
+from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
@@ -61,9 +62,9 @@ def stops_before_steps(case: Case) -> tuple[Stop, ...]:
     `seconds` is the longest late begin; gaps between steps are not part of it.
     """
     found = case.cached(late_begins)
-    typical_s = np.median(found.late_s.reshape(case.steps.size, -1), axis=1)
-    deviation_s = MAD_TO_DEVIATION * float(np.median(np.abs(typical_s - np.median(typical_s))))
-    usual_s = float(np.median(case.report.recorded_s))
+    typical_s = medians_of_known(found.late_s.reshape(case.steps.size, -1))
+    deviation_s = MAD_TO_DEVIATION * median_of(np.abs(typical_s - median_of(typical_s)))
+    usual_s = median_of(case.report.recorded_s)
     is_late = typical_s > max(MIN_LATE * usual_s, MIN_DEVIATIONS * deviation_s)
     return _stops(case, found, is_late)
 
@@ -91,8 +92,7 @@ def begins_apart(case: Case) -> BeginsApart:
     late_s = found.late_s.reshape(case.steps.size, -1)
     last_s = late_s.max(axis=1)
     least_s = max(
-        MIN_APART * float(np.median(case.report.recorded_s)),
-        MIN_TIMES_APART * float(np.median(last_s)),
+        MIN_APART * median_of(case.report.recorded_s), MIN_TIMES_APART * median_of(last_s)
     )
     is_apart = last_s > least_s
     if not is_apart.any():

@@ -193,7 +193,7 @@ def ratios_to_peers(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
             stage's median over the other steps counts; a stage without any in all steps is compared
             with the other stages.
     """
-    usual_s = _reference_s(took_s, np.broadcast_to(measure, took_s.shape))[:, None]
+    usual_s = _reference_s(took_s, measure)[:, None]
     return np.divide(took_s, usual_s, out=np.ones(took_s.shape), where=usual_s > 0)
 
 
