@@ -189,9 +189,10 @@ def _covered_s(replayer: Replayer) -> float:
     for stage in np.unique(workers % sizes.pp_size):
         rows = np.flatnonzero(template.stage == stage)
         dp_ranks = workers[workers % sizes.pp_size == stage] // sizes.pp_size
-        lanes = (dp_ranks[:, None] * grid.num_steps + np.arange(grid.num_steps)).ravel()
-        start_s, duration_s = (each[rows][:, lanes].T for each in (grid.start_s, grid.duration_s))
-        covered_s += _union_s(start_s, start_s + duration_s, np.tile(grid.began_s, dp_ranks.size))
+        lanes = (dp_ranks[:, None] * grid.num_steps + np.arange(grid.num_steps)).reshape(-1, 1)
+        start_s = grid.start_s[rows, lanes]
+        end_s = start_s + grid.duration_s[rows, lanes]
+        covered_s += _union_s(start_s, end_s, np.tile(grid.began_s, dp_ranks.size))
     return covered_s / workers.size
 
 
