@@ -137,7 +137,7 @@ def expert_load(case: Case) -> ExpertLoad | None:
     if forward.shape[2] < MIN_CELLS:
         return None
     size = block_size(case)
-    own, varying = _varying(forward, backward, size)
+    own, squares, varying = _varying(forward, backward, size)
     lasting, lasting_spread = _lasting(case, size)
     chosen = varying if varying.any() else np.ones(varying.shape, np.bool_)
     of_workers = np.repeat(chosen, size, axis=0)
@@ -149,12 +149,14 @@ def expert_load(case: Case) -> ExpertLoad | None:
         varying=varying | lasting,
         has_lasting=bool(lasting.any()),
         spread=max(float(np.sqrt(common)), lasting_spread),
-        pearson_r=_pearson(forward[of_workers].ravel(), backward[of_workers].ravel()),
+        pearson_r=_share(
+            float(own[chosen].sum()), math.sqrt(squares[:, chosen].sum(axis=1).prod())
+        ),
         neighbours=_share(float(later[of_workers].mean()), common) if later.size else 0.0,
         together=_share(float(_shared_in_blocks(forward, backward, size)[chosen].mean()), common)
         if varying.any()
         else 0.0,
-        stages_r=_between_stages(both[of_workers.any(axis=1)]),
+        stages_r=_between_stages(both, of_workers),
         blocks_r=_between_blocks(both, chosen, size),
         conserved=_conserved(both, case.parallelism.ep_size),
         tokens_r=_column_r(case, "tokens"),
@@ -254,8 +256,11 @@ def _centred(side: Computations, usual: Ints) -> Floats:
     return logs
 
 
-def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Flags]:
-    """[blocks, pp], covariance of the directions, and whether they vary alike beyond noise."""
+def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Floats, Flags]:
+    """[blocks, pp], covariance of the directions, and whether they vary alike beyond noise.
+
+    In between [2, blocks, pp], their variances: the mean of the deviations is 0.
+    """
     own, *squares = (
         _by_block(np.einsum("ijk,ijk->ij", one, other) / one.shape[2], size)
         for one, other in ((forward, backward), (forward, forward), (backward, backward))
@@ -264,7 +269,7 @@ def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Flag
     found = (own >= MIN_SPREAD**2) & are_alike
     # A block with uneven loads in one stage may have them in others to a lesser degree.
     found |= found.any(axis=1, keepdims=True) & (own >= (MIN_SPREAD / 2) ** 2) & are_alike
-    return own, found
+    return own, np.stack(squares), found
 
 
 def _by_block(figures: Floats, size: int) -> Floats:
@@ -282,19 +287,20 @@ def _shared_in_blocks(forward: Floats, backward: Floats, size: int) -> Floats:
     return np.asarray((of_all - of_own) / (size * (size - 1)))
 
 
-def _between_stages(both: Floats) -> float | None:
-    """Correlation of half of the stages with the others, over replicas and cells."""
+def _between_stages(both: Floats, chosen: Flags) -> float | None:
+    """Correlation of half of the stages with the others, over replicas with such and cells."""
     if both.shape[1] < 2:
         return None
-    one, other = (both[:, first::2].mean(axis=1).ravel() for first in (0, 1))
+    rows = chosen.any(axis=1)
+    one, other = (both[:, first::2].mean(axis=1)[rows].ravel() for first in (0, 1))
     return _pearson(one, other)
 
 
 def _between_blocks(both: Floats, chosen: Flags, size: int) -> float | None:
     """Correlation of the chosen blocks [blocks, pp] with the mean of all others of the stage."""
-    blocks = both.reshape(-1, size, *both.shape[1:]).mean(axis=1)
-    if len(blocks) < 2:
+    if len(both) == size:
         return None
+    blocks = both.reshape(-1, size, *both.shape[1:]).mean(axis=1)
     others = (blocks.sum(axis=0) - blocks) / (len(blocks) - 1)
     return _pearson(blocks[chosen].ravel(), others[chosen].ravel())
 
