@@ -219,12 +219,8 @@ def _share_within_steps(parts: list[tuple[Floats, Floats]]) -> float | None:
     if not total:
         return None
     of_total = np.sum(total, axis=0)
-    varies = (of_total >= np.median(of_total)) & (of_total > 0)
-    return (
-        float(np.median(np.sum(within, axis=0)[varies] / of_total[varies]))
-        if varies.any()
-        else None
-    )
+    varies = (of_total >= median_of(of_total)) & (of_total > 0)
+    return median_of(np.sum(within, axis=0)[varies] / of_total[varies]) if varies.any() else None
 
 
 def common_factor(case: Case, group: Features) -> Floats:

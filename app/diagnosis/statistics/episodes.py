@@ -93,7 +93,7 @@ class Episodes:
 
 def bad_steps(badness: Floats) -> NDArray[np.bool_]:
     """[n], whether each step is bad."""
-    excess = np.nan_to_num(badness - 1.0, nan=0.0)
+    excess = np.where(np.isnan(badness), 0.0, badness - 1.0)
     some = excess[excess >= MIN_EXCESS]
     if not some.size:
         return np.zeros(badness.size, np.bool_)
