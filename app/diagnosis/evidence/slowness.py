@@ -327,7 +327,7 @@ _MIN_STRETCH = 4
 NO_COMPUTATIONS = "some stage has no forward or no backward computations"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slowness:
     """Ratios of each worker's computation times to its peers', sequence lengths divided out.
 
