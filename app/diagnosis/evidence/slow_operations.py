@@ -54,23 +54,16 @@ def slow_operations(case: Case) -> list[SlowOperation]:
     both = case.slowness
     if both is None or both.has_no_peers or case.forward is None or case.backward is None:
         return []
-    forward, backward = (
-        slowness_of(each, case.usual_steps, MIN_DIRECTION_RATIO)
-        for each in (case.forward, case.backward)
-    )
-    found = [
-        SlowOperation(
-            optype,
-            slowness,
-            _is_slow_alone(
-                slowness, other.mean_s[case.usual_steps], is_single=_is_single(case, choose)
-            ),
-        )
-        for optype, slowness, other, choose in (
-            (FORWARD, forward, case.backward, lambda group: group.forward),
-            (BACKWARD, backward, case.forward, lambda group: group.backward),
-        )
-    ]
+    found = []
+    for optype, mine, other, choose in (
+        (FORWARD, case.forward, case.backward, lambda group: group.forward),
+        (BACKWARD, case.backward, case.forward, lambda group: group.backward),
+    ):
+        slowness = slowness_of(mine, case.usual_steps, MIN_DIRECTION_RATIO)
+        slow = _is_slow(slowness, is_single=_is_single(case, choose))
+        if slow.any():
+            slow &= _not_faster(slowness, other.mean_s[case.usual_steps])
+        found.append(SlowOperation(optype, slowness, slow))
     for optype, took_s in once_times(case).items():
         slowness = slowness_of(Pace(took_s, took_s), case.usual_steps, MIN_ONCE_RATIO)
         found.append(SlowOperation(optype, slowness, _is_slow(slowness, is_single=True)))
@@ -85,12 +78,6 @@ def once_times(case: Case) -> dict[str, Floats]:
         by_code[code].name: case.joined(partial(type_s, code=code))
         for code in sorted(set.intersection(*codes))
     }
-
-
-def _is_slow_alone(found: Slowness, other_s: Floats, *, is_single: bool) -> NDArray[np.bool_]:
-    """[workers], slow in this direction, and no faster in the other; arguments as below."""
-    slow = _is_slow(found, is_single=is_single)
-    return slow & _not_faster(found, other_s) if slow.any() else slow
 
 
 def _is_slow(found: Slowness, *, is_single: bool) -> NDArray[np.bool_]:
