@@ -146,10 +146,8 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
     error_s = case.replay.clocks.error_s
     if error_s is None:
         return True
-    if suspect.links.any():
-        usual_s = [float(np.median(each.usual_s)) for each in case.links if each is not None]
-    else:
-        usual_s = [float(np.median(each.usual_s)) for each in case.dp_groups if each is not None]
+    transfers = case.links if suspect.links.any() else case.dp_groups
+    usual_s = [median_of(each.usual_s) for each in transfers if each is not None]
     return (suspect.ratio - 1) * max(usual_s, default=np.inf) > error_s
 
 

@@ -392,7 +392,7 @@ def find_dp_groups(group: Features, spans: Ints, links: Links | None) -> DpGroup
     stage = template.stage[rows]
     of_type = template.optype[rows] * template.num_ops + template.seq_id[rows]
     usual_s = _usual_collectives(took_s, of_type * NUM_PLACES + spans[stage])
-    typical_s = np.median(took_s, axis=1)
+    typical_s = medians_of_known(took_s)
     is_card = links is not None and _is_all_slow(spans, stage, typical_s, links)
     most_s = _most_of_kind_s(usual_s, of_type, spans[stage], is_card=is_card)
     usual_s = np.minimum(usual_s, most_s)

@@ -19,6 +19,7 @@ from app.diagnosis.evidence.network import MIN_SLOW_SHARE, NetworkTransfers, hit
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, Worker, worker_culprit
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, best_stretch
 from app.diagnosis.statistics.robust import log_binomial_tail, quantile_of
+from app.engine.medians import median_of
 from app.trace.window import Floats, Ints
 
 # A dp group is explained by slow links that show in so many, and this share, of its slow steps.
@@ -564,9 +565,9 @@ def drop_minor_suspects(case: Case, found: list[NetworkSuspect]) -> list[Network
 def _lost_s(case: Case, suspect: NetworkSuspect) -> float:
     """Estimated seconds that its slow transfers take too long."""
     net, lost_s = suspect.network, 0.0
-    usual_s = [np.median(each.usual_s) for each in case.links if each is not None]
+    usual_s = [median_of(each.usual_s) for each in case.links if each is not None]
     if usual_s:
-        lost_s += float(net.excess[suspect.links].sum() * np.median(usual_s))
+        lost_s += float(net.excess[suspect.links].sum()) * median_of(np.array(usual_s))
     for group, each in zip(case.groups, case.dp_groups, strict=True):
         if each is not None:
             at = group.positions
