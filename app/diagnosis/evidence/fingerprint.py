@@ -197,10 +197,10 @@ def _covered_s(replayer: Replayer) -> float:
 
 
 def _union_s(start_s: Floats, end_s: Floats, began_s: Floats) -> float:
-    """Seconds with some of the operations [lanes, rows] since its step began [lanes], all lanes."""
-    start_s, end_s = (
-        np.sort(np.maximum(each, began_s[:, None]), axis=1) for each in (start_s, end_s)
-    )
+    """Seconds with some of the operations [lanes, rows], which it sorts, since steps began [lanes]."""
+    for times_s in (start_s, end_s):
+        np.maximum(times_s, began_s[:, None], out=times_s)
+        times_s.sort(axis=1)
     # Nothing runs from the n-th end on until the start after the n-th, if that is later.
     idle_s = np.maximum(0.0, start_s[:, 1:] - end_s[:, :-1])
     return float((end_s[:, -1] - start_s[:, 0]).sum() - idle_s.sum())

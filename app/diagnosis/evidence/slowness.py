@@ -172,11 +172,11 @@ def _older_ratio(
 ) -> tuple[float, float] | None:
     """How much slower the older GPUs of the split stages are, and the seconds of the fast ones."""
     is_split = ~found.all(axis=0) & found.any(axis=0)
-    usual_s = np.full(found.shape[1], np.nan)
-    usual_s[is_split] = _usual_s(level_s[:, is_split], found[:, is_split])
     others = int(is_split.sum()) * level_s.shape[0]
     if not others or (~found[:, is_split]).sum() < max(2.0, MIN_OLDER_SHARE * others):
         return None
+    usual_s = np.full(found.shape[1], np.nan)
+    usual_s[is_split] = _usual_s(level_s[:, is_split], found[:, is_split])
     slow = (level_s / usual_s)[~found & is_split]
     slow_by = median_of(slow)
     are_alike = median_of(np.abs(slow / slow_by - 1)) <= max(SAME_LEVEL, 2 * spread)
