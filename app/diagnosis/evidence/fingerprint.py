@@ -197,7 +197,7 @@ def _covered_s(replayer: Replayer) -> float:
 
 
 def _union_s(start_s: Floats, end_s: Floats, began_s: Floats) -> float:
-    """Seconds with some of the operations [lanes, rows], which it sorts, since steps began [lanes]."""
+    """Seconds with some operation [lanes, rows], which it sorts, since each step began [lanes]."""
     for times_s in (start_s, end_s):
         np.maximum(times_s, began_s[:, None], out=times_s)
         times_s.sort(axis=1)
