@@ -10,7 +10,6 @@ Where receives are posted late, a slow transfer holds up a stage that the replay
 receives as early as the model allows, leaves free: `late_posts` puts these delays back.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +46,7 @@ MIN_CARD_SHARE = 0.5
 _Blamed = tuple[Ints, Ints, Floats]  # rows of the template, lanes, seconds
 
 
-def slow_transfers(case: Case, found: Sequence[NetworkSuspect]) -> BlamedByGroup:
+def slow_transfers(case: Case, found: list[NetworkSuspect]) -> BlamedByGroup:
     """The slow operations of these suspects, with the expected time."""
     by_group = {}
     for group, links, groups in zip(case.groups, case.links, case.dp_groups, strict=True):
@@ -61,7 +60,7 @@ def slow_transfers(case: Case, found: Sequence[NetworkSuspect]) -> BlamedByGroup
     return by_group
 
 
-def late_posts(case: Case, found: Sequence[NetworkSuspect]) -> BlamedByGroup:
+def late_posts(case: Case, found: list[NetworkSuspect]) -> BlamedByGroup:
     """Slow transfers of these suspects, with the seconds by which they were posted late.
 
     A transfer is posted when both ends are; it could have been when the predecessors of both had
@@ -92,7 +91,7 @@ class _SlowEnds:
     usual_s: Floats
 
 
-def _slow_ends(group: Features, links: Links, found: Sequence[NetworkSuspect]) -> _SlowEnds:
+def _slow_ends(group: Features, links: Links, found: list[NetworkSuspect]) -> _SlowEnds:
     network = found[0].network
     blamed = np.any([each.links for each in found], axis=0)
     mine = np.array([network.pairs.index(pair) for pair in links.pairs])
@@ -112,7 +111,7 @@ def _ends(links: Links) -> tuple[Ints, Ints]:
     return links.low, links.high
 
 
-def _of_links(group: Features, links: Links, found: Sequence[NetworkSuspect]) -> _Blamed:
+def _of_links(group: Features, links: Links, found: list[NetworkSuspect]) -> _Blamed:
     slow = _slow_ends(group, links, found)
     parts = [
         (end[slow.at[is_slow]], slow.lane[is_slow], slow.usual_s[is_slow])
@@ -122,7 +121,7 @@ def _of_links(group: Features, links: Links, found: Sequence[NetworkSuspect]) ->
     return row, lane, usual_s
 
 
-def _posted_late(group: Features, links: Links, found: Sequence[NetworkSuspect]) -> _Blamed:
+def _posted_late(group: Features, links: Links, found: list[NetworkSuspect]) -> _Blamed:
     slow, start_s = _slow_ends(group, links, found), group.replayer.grid.start_s
     rows = np.unique(np.concatenate([end[slow.at] for end in _ends(links)]))
     delay_s = launch_delays_s(group.replayer, rows)
@@ -138,7 +137,7 @@ def _posted_late(group: Features, links: Links, found: Sequence[NetworkSuspect])
     return row, np.tile(slow.lane[is_late], 2), np.tile(late_s[is_late], 2)
 
 
-def _of_groups(group: Features, groups: DpGroups, found: Sequence[NetworkSuspect]) -> _Blamed:
+def _of_groups(group: Features, groups: DpGroups, found: list[NetworkSuspect]) -> _Blamed:
     blamed = np.any([each.groups for each in found], axis=0)[:, group.positions]
     at, step = np.nonzero(blamed[groups.stage])
     dp_size, num_steps = group.replayer.dp_size, len(group.steps)
@@ -181,7 +180,7 @@ def _shared_collectives(replayer: Replayer) -> list[Ints]:
     return [rows[number == each] for each in np.unique(number).tolist()]
 
 
-def _of_shared(group: Features, rows: Ints, found: Sequence[NetworkSuspect]) -> _Blamed:
+def _of_shared(group: Features, rows: Ints, found: list[NetworkSuspect]) -> _Blamed:
     replayer, num_steps = group.replayer, len(group.steps)
     own_s = replayer.durations.recorded_s[rows].reshape(rows.size, -1, num_steps)
     took_s = np.median(own_s, axis=0)
@@ -197,9 +196,7 @@ def _of_shared(group: Features, rows: Ints, found: Sequence[NetworkSuspect]) -> 
     return rows[member], dp_rank * num_steps + step, usual_s[dp_rank, step]
 
 
-def _takes_part(
-    replayer: Replayer, rows: Ints, found: Sequence[NetworkSuspect]
-) -> NDArray[np.bool_]:
+def _takes_part(replayer: Replayer, rows: Ints, found: list[NetworkSuspect]) -> NDArray[np.bool_]:
     """[dp], whether a worker of the suspects' slow links is a member of each replica's."""
     template = replayer.template
     stages, axis = set(template.stage[rows].tolist()), template.op_types.by_code
@@ -213,7 +210,7 @@ def _takes_part(
 
 
 def _usual_shared_s(
-    group: Features, took_s: Floats, is_hit: NDArray[np.bool_], found: Sequence[NetworkSuspect]
+    group: Features, took_s: Floats, is_hit: NDArray[np.bool_], found: list[NetworkSuspect]
 ) -> Floats | None:
     """[dp, steps or 1], the expected time of a collective among stages; None if it is as ever."""
     if not is_hit.any():

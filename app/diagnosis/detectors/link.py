@@ -300,14 +300,14 @@ def _with_own_cost(case: Case, found: list[NetworkSuspect]) -> list[NetworkSuspe
 
 
 def _repair(case: Case, found: tuple[NetworkSuspect, ...]) -> Repair:
-    return durations_repair(slow_transfers(case, found))
+    return durations_repair(slow_transfers(case, list(found)))
 
 
 def _late_posts(case: Case, found: tuple[NetworkSuspect, ...]) -> Repair | None:
     """Late posts of slow transfers, where they matter and the record has them."""
     if not any(each.links.any() for each in found):
         return None
-    delays, without_s = delays_repair(late_posts(case, found)), case.replay.simulated_s
+    delays, without_s = delays_repair(late_posts(case, list(found))), case.replay.simulated_s
     with_s = step_times_delayed(case, delays)
     if with_s.mean() < (1 + MIN_LATE_SHARE) * without_s.mean():
         return None

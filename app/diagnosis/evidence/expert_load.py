@@ -261,8 +261,9 @@ def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Floa
 
     In between [2, blocks, pp], their variances: the mean of the deviations is 0.
     """
+    forward, backward = (each.reshape(-1, size, *each.shape[1:]) for each in (forward, backward))
     own, *squares = (
-        _by_block(np.einsum("ijk,ijk->ij", one, other) / one.shape[2], size)
+        np.einsum("bdsc,bdsc->bs", one, other) / math.prod(one.shape[1::2])
         for one, other in ((forward, backward), (forward, forward), (backward, backward))
     )
     are_alike = own >= MIN_R * np.sqrt(squares[0] * squares[1])
@@ -270,11 +271,6 @@ def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Floa
     # A block with uneven loads in one stage may have them in others to a lesser degree.
     found |= found.any(axis=1, keepdims=True) & (own >= (MIN_SPREAD / 2) ** 2) & are_alike
     return own, np.stack(squares), found
-
-
-def _by_block(figures: Floats, size: int) -> Floats:
-    """[blocks, pp], means of workers' figures [dp, pp]."""
-    return np.asarray(figures.reshape(-1, size, figures.shape[1]).mean(axis=1))
 
 
 def _shared_in_blocks(forward: Floats, backward: Floats, size: int) -> Floats:

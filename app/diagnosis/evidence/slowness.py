@@ -359,9 +359,7 @@ class Slowness:
     @cached_property
     def stretches(self) -> Stretches:
         """The slowest stretch of every worker, stages of a dp rank side by side."""
-        return stretches(
-            self.ratio[self.usual].reshape(self.usual.size, -1), self.spread, MIN_RATIO - 1
-        )
+        return stretches(self._of_workers(self.ratio), self.spread, MIN_RATIO - 1)
 
     @property
     def threshold(self) -> float:
@@ -376,7 +374,7 @@ class Slowness:
         sides = [self.forward, self.backward] + [self.least] * (not self.lengths_vary)
         if self.has_no_peers:  # its own past shows both directions together
             sides = [np.maximum(self.forward, self.backward)]
-        of_usual = [side[self.usual].reshape(self.usual.size, -1) for side in sides]
+        of_usual = [self._of_workers(side) for side in sides]
         spreads = np.array([[spread_of_steps(side)] for side in of_usual])
         error = spreads / np.sqrt(np.maximum(found.end - found.first, 1))
         theirs, wanted = found.means_of(np.stack(of_usual)), SHARE_OF_EACH * excess
@@ -388,7 +386,7 @@ class Slowness:
     @cached_property
     def varies(self) -> NDArray[np.bool_]:
         """[workers], whether the slowdown varies within the stretch, as a throttling GPU's does."""
-        squares = self._in_stretches(self.ratio**2)
+        squares = self.stretches.means_of(self._of_workers(self.ratio**2))
         deviation = np.sqrt(np.maximum(0.0, squares - self.stretches.mean**2))
         # What is left of uneven lengths varies as well, by less than a fault that comes and goes.
         least = _VARYING_SHARE * (self.stretches.mean - 1) if self.lengths_vary else 0.0
@@ -410,7 +408,7 @@ class Slowness:
 
         Of one that is slow now and then, the steps between are left out.
         """
-        found, ratio = self.stretches, self.ratio[self.usual].reshape(self.usual.size, -1)
+        found, ratio = self.stretches, self._of_workers(self.ratio)
         is_slow = found.mean >= self.threshold
         if is_slow.any():
             is_slow &= self.significance >= 1
@@ -424,9 +422,9 @@ class Slowness:
         nearest = np.searchsorted(self.usual, np.arange(len(self.ratio)), side="right") - 1
         return np.asarray(of_usual[np.maximum(nearest, 0)].reshape(self.ratio.shape))
 
-    def _in_stretches(self, side: Floats) -> Floats:
-        """[workers], the mean of a figure in each worker's stretch; 1 where there is none."""
-        return self.stretches.means_of(side[self.usual].reshape(self.usual.size, -1))
+    def _of_workers(self, side: Floats) -> Floats:
+        """[usual steps, workers] of a figure [steps, dp, pp]."""
+        return side[self.usual].reshape(self.usual.size, -1)
 
 
 def slowness_to_peers(
