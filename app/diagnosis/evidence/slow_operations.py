@@ -121,7 +121,8 @@ def _not_faster(found: Slowness, other_s: Floats) -> NDArray[np.bool_]:
     level_s = other_s.mean(axis=0)
     theirs_s = medians_of_known(level_s.T)
     if len(level_s) <= _FEW_PEERS:  # of two, each is compared with the other
-        others = np.array([np.delete(level_s, each, axis=0) for each in range(len(level_s))])
+        is_self = np.eye(len(level_s), dtype=np.bool_)[:, :, None]
+        others = np.where(is_self, np.nan, level_s)
         theirs_s = medians_of_known(others.transpose(0, 2, 1))
     usual = max(MAX_FASTER, FASTER_DEVIATIONS * found.peer_spread)
     least = 1 - np.minimum(usual, (found.stretches.mean - 1) / 3)
