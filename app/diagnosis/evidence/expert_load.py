@@ -222,7 +222,7 @@ def _with_next(one: Floats, other: Floats, follows: Flags) -> Floats:
 
 
 def _cells(parts: list[Floats]) -> Floats:
-    """[dp, pp, cells], items and steps [dp, pp, items, steps] of all parts."""
+    """[dp, pp, cells], all parts [dp, pp, items, steps] side by side."""
     return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=2)
 
 
@@ -284,7 +284,7 @@ def _shared_in_blocks(forward: Floats, backward: Floats, size: int) -> Floats:
 
 
 def _between_stages(both: Floats, chosen: Flags) -> float | None:
-    """Correlation of half of the stages with the others, over replicas with such and cells."""
+    """Correlation of half of the stages with the others, over cells of the chosen's replicas."""
     if both.shape[1] < 2:
         return None
     rows = chosen.any(axis=1)
