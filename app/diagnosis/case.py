@@ -132,9 +132,14 @@ class Case:
         return np.asarray(self.replay.steps, np.int64)
 
     @cached_property
+    def work_s(self) -> Floats:
+        """[steps, dp, pp], seconds that a worker computed, without waits and `gc`."""
+        return self.joined(work_s)
+
+    @cached_property
     def is_usual(self) -> NDArray[np.bool_]:
         """[steps], False for odd steps: the first ones, evaluations, checkpoints (`odd_steps`)."""
-        own_s, step_s = self.joined(work_s), self.report.recorded_s
+        own_s, step_s = self.work_s, self.report.recorded_s
         launch_s = self.signals.get("launch_s")
         begins = self.extended_history.num_before == 0
         if launch_s is None:

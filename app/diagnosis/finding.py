@@ -235,7 +235,7 @@ def score(figure: float, limit: float, certain: float) -> float:
     return float(scores(np.array([figure]), limit, certain)[0])
 
 
-def scores(figures: Floats, limit: float, certain: float) -> Floats:
+def scores(figures: Floats, limit: float | Floats, certain: float | Floats) -> Floats:
     """`score` of each of many ratios."""
     below = MIN_SCORE * np.maximum(figures - 1, 0.0) / (limit - 1)
     beyond = np.log(np.maximum(figures, limit) / limit) / np.log(certain / limit)

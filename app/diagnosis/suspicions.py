@@ -16,7 +16,7 @@ A transfer begins on one host and ends on another, so an excess below the clocks
 evidence. A computation has one clock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
@@ -128,12 +128,17 @@ def cost_after_other_repairs(
     if not _is_replayed(mine):
         return None
     repairs = [each.repair for each in others if each.repair is not None]
-    delays = [mine.delays] if mine.delays is not None else []
-    with_it = case.replay.joined(lambda group: _of_group(group, delays, repairs))
-    if mine.repair is not None:
-        repairs = [*repairs, mine.repair]
-    without = case.replay.joined(lambda group: _of_group(group, [], repairs))
-    return float(1.0 - without.mean() / with_it.mean())
+
+    def with_and_without(group: Replayer) -> Floats:
+        edited = _repaired(group, repairs)
+        delays = mine.delays
+        with_it = edited.step_times() if delays is None else _of_group(group, [delays], repairs)
+        if mine.repair is not None:
+            edited.take_too(mine.repair(group))
+        return np.stack([with_it, edited.step_times()])
+
+    with_it_s, without_s = case.replay.joined(with_and_without)
+    return float(1.0 - without_s.mean() / with_it_s.mean())
 
 
 RowChoice = Callable[[Replayer], Ints]
@@ -150,10 +155,7 @@ class RepairedTogether:
         repairs = [each.repair for each in suspicions if each.repair is not None]
         self.has_repair = bool(repairs)
         self._case = case
-        self._edited = [(group, _EditedDurations(group)) for group in case.replay.groups]
-        for group, edited in self._edited:
-            for repair in repairs:
-                edited.take_too(repair(group))
+        self._edited = [(group, _repaired(group, repairs)) for group in case.replay.groups]
 
     @cached_property
     def step_s(self) -> Floats:
@@ -215,12 +217,17 @@ def _step_times(
 
 
 def _of_group(group: Replayer, delays: list[Repair], repairs: list[Repair]) -> Floats:
-    edited = _EditedDurations(group)
-    for repair in repairs:
-        edited.take_too(repair(group))
+    edited = _repaired(group, repairs)
     for each in delays:
         edited.add(each(group))
     return edited.step_times()
+
+
+def _repaired(group: Replayer, repairs: Iterable[Repair]) -> "_EditedDurations":
+    edited = _EditedDurations(group)
+    for repair in repairs:
+        edited.take_too(repair(group))
+    return edited
 
 
 class _EditedDurations:

@@ -146,10 +146,8 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
     error_s = case.replay.clocks.error_s
     if error_s is None:
         return True
-    if suspect.links.any():
-        usual_s = [float(np.median(each.usual_s)) for each in case.links if each is not None]
-    else:
-        usual_s = [float(np.median(each.usual_s)) for each in case.dp_groups if each is not None]
+    transfers = case.links if suspect.links.any() else case.dp_groups
+    usual_s = [median_of(each.usual_s) for each in transfers if each is not None]
     return (suspect.ratio - 1) * max(usual_s, default=np.inf) > error_s
 
 
@@ -269,8 +267,8 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
         confidence=0.97 * score,
         culprits=culprits,
         wording=partial(finding_sentence if steady else _burst_sentence, fact),
-        repair=_repair(case, found),
-        delays=_late_posts(case, found),
+        repair=case.cached_for(_repair, tuple(found)),
+        delays=case.cached_for(_late_posts, tuple(found)),
         min_cost=MIN_COST_ALONE if only_group and case.parallelism.pp_size == 1 else 0.0,
         # The mean of bursts shows no onset.
         badness=signal_against_others(case, _signal(worst), worst.workers) if steady else None,
@@ -293,23 +291,23 @@ def _suspicion(case: Case, cause: str, found: list[NetworkSuspect], *, steady: b
 def _with_own_cost(case: Case, found: list[NetworkSuspect]) -> list[NetworkSuspect]:
     """The suspects whose own repair wins back time, the worst first; none if all win nothing."""
     kept = culprits_that_cost(
-        case, len(found), lambda chosen: _repair(case, [found[at] for at in chosen])
+        case, len(found), lambda chosen: _repair(case, tuple(found[at] for at in chosen))
     )
-    left = [found[at] for at in kept]
-    [repaired_s] = step_times_with(case, [_repair(case, left)])
+    left = tuple(found[at] for at in kept)
+    [repaired_s] = step_times_with(case, [case.cached_for(_repair, left)])
     is_cheap = 1 - repaired_s.mean() / case.replay.simulated_s.mean() < MIN_CULPRIT_COST
-    return [] if is_cheap and _late_posts(case, left) is None else left
+    return [] if is_cheap and case.cached_for(_late_posts, left) is None else list(left)
 
 
-def _repair(case: Case, found: list[NetworkSuspect]) -> Repair:
-    return durations_repair(slow_transfers(case, found))
+def _repair(case: Case, found: tuple[NetworkSuspect, ...]) -> Repair:
+    return durations_repair(slow_transfers(case, list(found)))
 
 
-def _late_posts(case: Case, found: list[NetworkSuspect]) -> Repair | None:
+def _late_posts(case: Case, found: tuple[NetworkSuspect, ...]) -> Repair | None:
     """Late posts of slow transfers, where they matter and the record has them."""
     if not any(each.links.any() for each in found):
         return None
-    delays, without_s = delays_repair(late_posts(case, found)), case.replay.simulated_s
+    delays, without_s = delays_repair(late_posts(case, list(found))), case.replay.simulated_s
     with_s = step_times_delayed(case, delays)
     if with_s.mean() < (1 + MIN_LATE_SHARE) * without_s.mean():
         return None

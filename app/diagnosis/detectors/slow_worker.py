@@ -34,7 +34,6 @@ from app.diagnosis.detector import (
 )
 from app.diagnosis.detectors.rotating_workers import IN_TURN, rotating_suspicion
 from app.diagnosis.detectors.slow_optimizer import slow_optimizer
-from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import (
     LateWorker,
@@ -175,7 +174,7 @@ class SlowWorker(Detector):
         hits += _slow_in_some(case, is_paused | is_absent | (of_workers >= MIN_SCORE))
         turns = case.cached(workers_in_turn)
         if turns is not None and len(turns.workers) > len(hits):
-            return rotating_suspicion(case, found, turns, _earlier(case, found))
+            return rotating_suspicion(case, found, turns, case.cached_for(_earlier, found))
         if hits:
             return self._suspicion(case, found, _without_minor(hits))
         if of_workers.max() >= MIN_SCORE:
@@ -305,12 +304,12 @@ def _slow_in_some(case: Case, is_left_out: NDArray[np.bool_]) -> list[_Hit]:
     found = []
     operations = case.cached(slow_operations)
     slow = [np.flatnonzero(each.is_slow & ~is_left_out) for each in operations]
+    values = {each.optype: _scores(each.slowness) for each in operations if each.is_slow.any()}
     for at in np.unique(np.concatenate(slow)).astype(np.int64).tolist() if slow else []:
         mine = [each for each in operations if each.is_slow[at]]
         mine.sort(key=lambda each: -each.slowness.stretches.mean[at])
-        slowness = mine[0].slowness
-        value = float(_scores(slowness)[at])
-        found.append(_Hit(at, slowness, value, is_supported=True, operations=tuple(mine)))
+        value = float(values[mine[0].optype][at])
+        found.append(_Hit(at, mine[0].slowness, value, is_supported=True, operations=tuple(mine)))
     return sorted(found, key=lambda hit: -hit.score * hit.ratio)
 
 
@@ -319,10 +318,9 @@ def _is_paused(case: Case, found: Slowness) -> NDArray[np.bool_]:
     pauses_s = annotated_s(case, "gc-pause")
     if not pauses_s.any() or found.has_no_peers:
         return np.zeros(found.stretches.mean.size, np.bool_)
-    computed_s = case.joined(work_s)
     pauses_s, computed_s = (
         (each - np.median(each, axis=1, keepdims=True)).mean(axis=0).ravel()
-        for each in (pauses_s, computed_s)
+        for each in (pauses_s, case.work_s)
     )
     return np.asarray((pauses_s > _MIN_GC_OF_EXCESS * computed_s) & (computed_s > 0))
 
@@ -403,7 +401,7 @@ def _is_supported(case: Case, found: Slowness) -> NDArray[np.bool_]:
     if found.has_no_peers or found.usual.size >= ENOUGH_STEPS:
         # A change in the worker's own history has been seen in enough steps.
         return np.ones(found.stretches.mean.size, np.bool_)
-    return is_supported(found.usual.size, _earlier(case, found), found.threshold).ravel()
+    return is_supported(found.usual.size, case.cached_for(_earlier, found), found.threshold).ravel()
 
 
 def _worth_naming(found: Slowness, hit: list[int]) -> list[int]:
@@ -502,7 +500,7 @@ def _range_of(mean: list[float]) -> str:
 
 def _badness(case: Case, found: Slowness, hits: list[_Hit]) -> Floats:
     """[steps of the extended history], the highest ratio of these workers."""
-    earlier, of_hits = _earlier(case, found), []
+    earlier, of_hits = case.cached_for(_earlier, found), []
     for hit in hits:
         dp_rank, stage = divmod(hit.at, found.ratio.shape[2])
         before, now = earlier[:, dp_rank, stage], found.ratio[:, dp_rank, stage]

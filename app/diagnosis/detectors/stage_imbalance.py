@@ -36,7 +36,7 @@ from app.diagnosis.detector import (
 )
 from app.diagnosis.evidence.features import Computations
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness
-from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, score
+from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, scores
 from app.diagnosis.repair import Repaired, stretch_slice, without_factor
 from app.diagnosis.sentence import TAKE, TAKES
 from app.diagnosis.statistics.robust import Stretches, spread_of_steps, stretches
@@ -125,7 +125,9 @@ class StageImbalance(Detector):
         of_stages = _scores(load)
         if not of_stages.max() >= MIN_SCORE:
             return self._none(case, load, of_stages)
-        has_support = is_supported(load.usual.size, _earlier(case), float(load.min_ratio.min()))
+        has_support = is_supported(
+            load.usual.size, case.cached(_earlier), float(load.min_ratio.min())
+        )
         is_clear = load.found.mean >= MIN_CLEAR_RATIO
         likely = np.where(is_clear | has_support, of_stages, np.minimum(of_stages, _CHANCE_SCORE))
         if likely.max() < MIN_SCORE:
@@ -318,7 +320,7 @@ def _rises_everywhere(load: _StageLoad) -> bool:
 def _levels(load: _StageLoad) -> Floats:
     """[pp], the stages' time as shares of their replica's, median over dp ranks and usual steps."""
     shares = _shares(load)
-    return np.asarray(np.median(shares.reshape(-1, shares.shape[2]), axis=0))
+    return medians_of_known(shares.reshape(-1, shares.shape[2]).T)
 
 
 def _shares(load: _StageLoad) -> Floats:
@@ -394,9 +396,7 @@ def against_others(took_s: Floats) -> Floats:
 def _scores(load: _StageLoad) -> Floats:
     """[pp], 0..1; a ratio that may be chance stays below 0.5."""
     certain = np.maximum(_CERTAIN_RATIO, 1.1 * load.min_ratio)
-    by_ratio = np.array(
-        [score(*each) for each in zip(load.found.mean, load.min_ratio, certain, strict=True)]
-    )
+    by_ratio = scores(load.found.mean, load.min_ratio, certain)
     shown = load.found.standard_errors / MIN_DEVIATIONS
     is_lone = (load.found.end - load.found.first < 2) & (load.usual.size > 1)
     shown = np.where(is_lone | ~load.is_alike, 0.0, np.minimum(shown, _slowness_shown(load)))
@@ -515,7 +515,9 @@ def _earlier(case: Case) -> Floats:
 
 def _badness(case: Case, load: _StageLoad, slow_stages: list[int]) -> Floats:
     """[steps of the extended history], the highest ratio of these stages."""
-    return np.asarray(np.concatenate([_earlier(case), load.ratio])[:, slow_stages].max(axis=1))
+    return np.asarray(
+        np.concatenate([case.cached(_earlier), load.ratio])[:, slow_stages].max(axis=1)
+    )
 
 
 def _m_s(case: Case) -> dict[str, float]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Computations, Features
 from app.diagnosis.evidence.sequence_lengths import column_r
+from app.diagnosis.statistics.robust import quantiles
 from app.trace.window import Floats, Ints
 
 Flags = NDArray[np.bool_]
@@ -131,29 +132,31 @@ def expert_load(case: Case) -> ExpertLoad | None:
     parts = [part for part in (_deviations(case, group) for group in case.groups) if part]
     if not parts:
         return None
-    forward, backward = (np.concatenate([part[k] for part in parts], axis=2) for k in (0, 1))
-    later = np.concatenate([part[2] for part in parts], axis=2)
+    forward = _cells([one for one, _, _ in parts])
+    backward = _cells([other for _, other, _ in parts])
     if forward.shape[2] < MIN_CELLS:
         return None
     size = block_size(case)
-    own, varying = _varying(forward, backward, size)
+    own, squares, varying = _varying(forward, backward, size)
     lasting, lasting_spread = _lasting(case, size)
     chosen = varying if varying.any() else np.ones(varying.shape, np.bool_)
     of_workers = np.repeat(chosen, size, axis=0)
     both = (forward + backward) / 2
     common = max(0.0, float(own[chosen].mean()))
+    # Searched only for what varies.
+    later = _cells([_with_next(*part) for part in parts]) if varying.any() else np.empty(0)
     return ExpertLoad(
         varying=varying | lasting,
         has_lasting=bool(lasting.any()),
         spread=max(float(np.sqrt(common)), lasting_spread),
-        pearson_r=_pearson(forward[of_workers].ravel(), backward[of_workers].ravel()),
-        neighbours=_share(float(later[of_workers].mean()), common)
-        if later.size and varying.any()
-        else 0.0,
+        pearson_r=_share(
+            float(own[chosen].sum()), math.sqrt(squares[:, chosen].sum(axis=1).prod())
+        ),
+        neighbours=_share(float(later[of_workers].mean()), common) if later.size else 0.0,
         together=_share(float(_shared_in_blocks(forward, backward, size)[chosen].mean()), common)
         if varying.any()
         else 0.0,
-        stages_r=_between_stages(both[of_workers.any(axis=1)]),
+        stages_r=_between_stages(both, of_workers),
         blocks_r=_between_blocks(both, chosen, size),
         conserved=_conserved(both, case.parallelism.ep_size),
         tokens_r=_column_r(case, "tokens"),
@@ -193,8 +196,8 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 else 0.0
 
 
-def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Floats] | None:
-    """[dp, pp, cells] of forward, backward, and of the product with the next micro-batch's.
+def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Flags] | None:
+    """[dp, pp, items, steps] of forward and backward, and [items - 1] whether the next one follows.
 
     Deviations of logarithms from the worker's mean of the step and chunk, and from that of all dp
     ranks and steps for the micro-batch's position. None where directions do not correspond.
@@ -207,12 +210,20 @@ def _deviations(case: Case, group: Features) -> tuple[Floats, Floats, Floats] | 
     sides = [_centred(each, usual) for each in (forward, backward)]
     if not sides[0].size or sides[0].shape != sides[1].shape:
         return None
-    one, other = sides
     items = forward.chunk[forward.shared], forward.microbatch[forward.shared]
     follows = (np.diff(items[0]) == 0) & (np.diff(items[1]) == 1)
-    product = (other[:, :, :-1] * one[:, :, 1:] + one[:, :, :-1] * other[:, :, 1:])[:, :, follows]
-    flat = [each.reshape(*each.shape[:2], -1) for each in (one, other, product / 2)]
-    return flat[0], flat[1], flat[2]
+    return sides[0], sides[1], follows
+
+
+def _with_next(one: Floats, other: Floats, follows: Flags) -> Floats:
+    """[dp, pp, pairs, steps], mean product of directions of a micro-batch and the next one."""
+    products = other[:, :, :-1] * one[:, :, 1:] + one[:, :, :-1] * other[:, :, 1:]
+    return products[:, :, follows] / 2
+
+
+def _cells(parts: list[Floats]) -> Floats:
+    """[dp, pp, cells], all parts [dp, pp, items, steps] side by side."""
+    return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=2)
 
 
 def _max_steps(case: Case, side: Computations) -> int:
@@ -231,36 +242,35 @@ _MAX_LOAD = 4.0
 def _centred(side: Computations, usual: Ints) -> Floats:
     """[dp, pp, items, steps], deviations of logarithms; 0 for computations of 0 s."""
     duration_s = side.duration_s[..., usual]
-    logs = np.zeros(duration_s.shape)
-    np.log(duration_s, out=logs, where=duration_s > 0)
+    logs = np.log(np.where(duration_s > 0, duration_s, 1.0))
     chunk = side.chunk[side.shared]
     limit = np.log(_MAX_LOAD)
-    for each in np.unique(chunk):
-        mine = logs[:, :, chunk == each]
-        mine -= np.median(mine, axis=2, keepdims=True)
-        mine = np.clip(mine, -limit, limit)
+    begins = 1 + np.flatnonzero(np.diff(chunk))
+    for mine in np.split(logs, begins, axis=2) if chunk.size else ():
+        mine -= quantiles(mine.transpose(0, 1, 3, 2), 0.5)[:, :, None]
+        np.clip(mine, -limit, limit, out=mine)
         # Not the mean, which would hold a part of what one block's micro-batches take longer.
-        mine -= np.median(mine, axis=(0, 3), keepdims=True)
-        logs[:, :, chunk == each] = mine - mine.mean(axis=2, keepdims=True)
+        of_items = mine.transpose(1, 2, 0, 3).reshape(*mine.shape[1:3], -1)
+        mine -= quantiles(of_items, 0.5)[..., None]
+        mine -= mine.mean(axis=2, keepdims=True)
     return logs
 
 
-def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Flags]:
-    """[blocks, pp], covariance of the directions, and whether they vary alike beyond noise."""
+def _varying(forward: Floats, backward: Floats, size: int) -> tuple[Floats, Floats, Flags]:
+    """[blocks, pp], covariance of the directions, and whether they vary alike beyond noise.
+
+    In between [2, blocks, pp], their variances: the mean of the deviations is 0.
+    """
+    forward, backward = (each.reshape(-1, size, *each.shape[1:]) for each in (forward, backward))
     own, *squares = (
-        _by_block((one * other).mean(axis=2), size)
+        np.einsum("bdsc,bdsc->bs", one, other) / math.prod(one.shape[1::2])
         for one, other in ((forward, backward), (forward, forward), (backward, backward))
     )
     are_alike = own >= MIN_R * np.sqrt(squares[0] * squares[1])
     found = (own >= MIN_SPREAD**2) & are_alike
     # A block with uneven loads in one stage may have them in others to a lesser degree.
     found |= found.any(axis=1, keepdims=True) & (own >= (MIN_SPREAD / 2) ** 2) & are_alike
-    return own, found
-
-
-def _by_block(figures: Floats, size: int) -> Floats:
-    """[blocks, pp], means of workers' figures [dp, pp]."""
-    return np.asarray(figures.reshape(-1, size, figures.shape[1]).mean(axis=1))
+    return own, np.stack(squares), found
 
 
 def _shared_in_blocks(forward: Floats, backward: Floats, size: int) -> Floats:
@@ -273,19 +283,20 @@ def _shared_in_blocks(forward: Floats, backward: Floats, size: int) -> Floats:
     return np.asarray((of_all - of_own) / (size * (size - 1)))
 
 
-def _between_stages(both: Floats) -> float | None:
-    """Correlation of half of the stages with the others, over replicas and cells."""
+def _between_stages(both: Floats, chosen: Flags) -> float | None:
+    """Correlation of half of the stages with the others, over cells of the chosen's replicas."""
     if both.shape[1] < 2:
         return None
-    one, other = (both[:, first::2].mean(axis=1).ravel() for first in (0, 1))
+    rows = chosen.any(axis=1)
+    one, other = (both[:, first::2].mean(axis=1)[rows].ravel() for first in (0, 1))
     return _pearson(one, other)
 
 
 def _between_blocks(both: Floats, chosen: Flags, size: int) -> float | None:
     """Correlation of the chosen blocks [blocks, pp] with the mean of all others of the stage."""
-    blocks = both.reshape(-1, size, *both.shape[1:]).mean(axis=1)
-    if len(blocks) < 2:
+    if len(both) == size:
         return None
+    blocks = both.reshape(-1, size, *both.shape[1:]).mean(axis=1)
     others = (blocks.sum(axis=0) - blocks) / (len(blocks) - 1)
     return _pearson(blocks[chosen].ravel(), others[chosen].ravel())
 
@@ -304,8 +315,8 @@ def _conserved(both: Floats, ep_size: int) -> float:
 
 def _pearson(one: Floats, other: Floats) -> float:
     one, other = one - one.mean(), other - other.mean()
-    size = float(np.sqrt((one * one).sum() * (other * other).sum()))
-    return float((one * other).sum() / size) if size > 0 else 0.0
+    size = math.sqrt(float(one @ one) * float(other @ other))
+    return float(one @ other) / size if size > 0 else 0.0
 
 
 def _column_r(case: Case, name: str) -> float | None:

@@ -165,14 +165,8 @@ def _waited_share(case: Case) -> float:
     if found.occurrences.sampled:  # in some steps only
         return 1.0
     places = np.argsort(-found.waited_s.mean(axis=1), kind="stable")[:4]
-    unions_s = []
-    for place in places.tolist():
-        waiting = found.waits.of(place)
-        if waiting.start_s.size:
-            unions_s.append(float((waiting.end_s - waiting.start_s).sum()))
-    if not unions_s:
-        return 1.0
-    return max(unions_s) / float(found.step_s.sum())
+    total_s = found.waits.of_places(places).total_s
+    return float(total_s.max()) / float(found.step_s.sum()) if total_s.any() else 1.0
 
 
 def coverage(case: Case) -> float | None:
@@ -191,24 +185,22 @@ def _covered_s(replayer: Replayer) -> float:
     sizes = template.parallelism
     num = sizes.dp_size * sizes.pp_size
     workers = np.unique(np.linspace(0, num - 1, min(_MAX_WORKERS, num)).astype(np.int64))
-    covered_s = np.zeros(workers.size)
+    covered_s = 0.0
     for stage in np.unique(workers % sizes.pp_size):
         rows = np.flatnonzero(template.stage == stage)
-        # Nearly the order of every step.
-        rows = rows[np.argsort(grid.start_s[rows, 0], kind="stable")]
-        mine = np.flatnonzero(workers % sizes.pp_size == stage)
-        for at, dp_rank in zip(mine, (workers[mine] // sizes.pp_size).tolist(), strict=True):
-            lanes = slice(dp_rank * grid.num_steps, (dp_rank + 1) * grid.num_steps)
-            start_s = grid.start_s[rows, lanes]
-            covered_s[at] = _union_s(start_s, start_s + grid.duration_s[rows, lanes], grid.began_s)
-    return float(covered_s.mean())
+        dp_ranks = workers[workers % sizes.pp_size == stage] // sizes.pp_size
+        lanes = (dp_ranks[:, None] * grid.num_steps + np.arange(grid.num_steps)).reshape(-1, 1)
+        start_s = grid.start_s[rows, lanes]
+        end_s = start_s + grid.duration_s[rows, lanes]
+        covered_s += _union_s(start_s, end_s, np.tile(grid.began_s, dp_ranks.size))
+    return covered_s / workers.size
 
 
 def _union_s(start_s: Floats, end_s: Floats, began_s: Floats) -> float:
-    """Seconds with some of the operations [rows, steps], over all steps that began then [steps]."""
-    order = np.argsort(start_s, axis=0, kind="stable")
-    start_s, end_s = (np.take_along_axis(each, order, axis=0) for each in (start_s, end_s))
-    # An operation that began in the step before counts there.
-    reach_s = np.maximum(np.maximum.accumulate(end_s, axis=0), began_s)
-    reach_s[1:], reach_s[0] = reach_s[:-1].copy(), began_s
-    return float(np.maximum(0.0, end_s - np.maximum(start_s, reach_s)).sum())
+    """Seconds with some operation [lanes, rows], which it sorts, since each step began [lanes]."""
+    for times_s in (start_s, end_s):
+        np.maximum(times_s, began_s[:, None], out=times_s)
+        times_s.sort(axis=1)
+    # Nothing runs from the n-th end on until the start after the n-th, if that is later.
+    idle_s = np.maximum(0.0, start_s[:, 1:] - end_s[:, :-1])
+    return float((end_s[:, -1] - start_s[:, 0]).sum() - idle_s.sum())

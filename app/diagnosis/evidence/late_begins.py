@@ -16,6 +16,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.evidence.stops import Stop, WorkerStop, first_start_s
+from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION
 from app.trace.window import Floats, Ints
 
@@ -50,11 +51,9 @@ class LateBegins:
 def late_begins(case: Case) -> LateBegins:
     """Late begins of all steps."""
     noted_s = case.late_by_s("data-wait") + case.late_by_s("gc-pause")
-    late_s, delay_s = (
-        np.maximum(0.0, each - np.median(each, axis=0) - noted_s)
-        for each in (case.joined(_late_s), case.joined(_delay_s))
-    )
-    return LateBegins(late_s, delay_s, case.joined(_span_s))
+    both_s = case.joined(_delays_s)
+    both_s = np.maximum(0.0, both_s - np.median(both_s, axis=0) - noted_s[:, None])
+    return LateBegins(both_s[:, 0], both_s[:, 1], case.joined(_span_s))
 
 
 def stops_before_steps(case: Case) -> tuple[Stop, ...]:
@@ -63,9 +62,9 @@ def stops_before_steps(case: Case) -> tuple[Stop, ...]:
     `seconds` is the longest late begin; gaps between steps are not part of it.
     """
     found = case.cached(late_begins)
-    typical_s = np.median(found.late_s.reshape(case.steps.size, -1), axis=1)
-    deviation_s = MAD_TO_DEVIATION * float(np.median(np.abs(typical_s - np.median(typical_s))))
-    usual_s = float(np.median(case.report.recorded_s))
+    typical_s = medians_of_known(found.late_s.reshape(case.steps.size, -1))
+    deviation_s = MAD_TO_DEVIATION * median_of(np.abs(typical_s - median_of(typical_s)))
+    usual_s = median_of(case.report.recorded_s)
     is_late = typical_s > max(MIN_LATE * usual_s, MIN_DEVIATIONS * deviation_s)
     return _stops(case, found, is_late)
 
@@ -93,8 +92,7 @@ def begins_apart(case: Case) -> BeginsApart:
     late_s = found.late_s.reshape(case.steps.size, -1)
     last_s = late_s.max(axis=1)
     least_s = max(
-        MIN_APART * float(np.median(case.report.recorded_s)),
-        MIN_TIMES_APART * float(np.median(last_s)),
+        MIN_APART * median_of(case.report.recorded_s), MIN_TIMES_APART * median_of(last_s)
     )
     is_apart = last_s > least_s
     if not is_apart.any():
@@ -129,30 +127,21 @@ def _stop(number: int, group: Features, at: int, found: LateBegins) -> Stop:
     )
 
 
-def _delay_s(group: Features) -> Floats:
-    """[steps, dp, pp], the longest launch delay up to the worker's first computation."""
-    sizes = (group.replayer.dp_size, len(group.steps))
-    found = [
-        launch_delays_s(group.replayer, rows).max(axis=0).reshape(sizes)
-        for rows in _first_rows(group)
-    ]
-    return np.asarray(found).transpose(2, 1, 0)
+def _delays_s(group: Features) -> Floats:
+    """[steps, 2, dp, pp], the longest launch delay up to the worker's first computation.
 
-
-def _late_s(group: Features) -> Floats:
-    """[steps, dp, pp], the same from the step's earliest operation on."""
-    replayer, grid = group.replayer, group.replayer.grid
+    From the step's earliest operation on, and from its begin on.
+    """
+    replayer, grid, firsts = group.replayer, group.replayer.grid, _first_rows(group)
     earliest_s = np.tile(np.minimum(grid.began_s, first_start_s(grid)), replayer.dp_size)
-    follows = np.diff(replayer.graph.pred_ptr)[: replayer.template.num_ops] > 0
-    found = []
-    for rows in _first_rows(group):
-        own_s = np.where(
-            follows[rows, None],
-            launch_delays_s(replayer, rows),
-            grid.start_s[rows] - earliest_s,
-        )
-        found.append(own_s.max(axis=0).reshape(replayer.dp_size, -1))
-    return np.asarray(found).transpose(2, 1, 0)
+    rows = np.concatenate(firsts)
+    follows = np.diff(replayer.graph.pred_ptr)[rows] > 0
+    delay_s = launch_delays_s(replayer, rows)
+    late_s = np.where(follows[:, None], delay_s, grid.start_s[rows] - earliest_s)
+    begins = np.cumsum([0, *(each.size for each in firsts[:-1])])
+    longest_s = np.maximum.reduceat(np.stack([late_s, delay_s]), begins, axis=1)
+    sizes = (2, replayer.pp_size, replayer.dp_size, len(group.steps))
+    return longest_s.reshape(sizes).transpose(3, 0, 2, 1)
 
 
 def _span_s(group: Features) -> Floats:

@@ -10,14 +10,13 @@ from typing import Any, Literal
 import numpy as np
 
 from app.diagnosis.case import Case
-from app.diagnosis.evidence.features import work_s
 from app.diagnosis.evidence.interruptions import annotated_pauses, annotated_s
 from app.diagnosis.finding import Culprit
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
 from app.engine.arrivals.hidden_waits import recorded_waits
 from app.engine.arrivals.waits import WaitIntervals, merged_intervals
-from app.engine.medians import median_of
+from app.engine.medians import medians_of_known
 from app.engine.what_if import Replayer
 from app.trace.collectives import RankPlace
 from app.trace.ops import OpKind
@@ -138,7 +137,7 @@ def _hides_waits(case: Case, late: LateRank) -> bool:
 def _excess_s(case: Case, culprits: list[tuple[int, int]]) -> dict[str, Floats]:
     """{figure: [dp, pp]}, mean seconds a step above the median of the stage's other workers."""
     figures = {
-        "work": case.joined(work_s),
+        "work": case.work_s,
         "gc": annotated_s(case, "gc-pause"),
         "gc_inside": annotated_pauses(case).seconds(case),
         "data": annotated_s(case, "data-wait"),
@@ -151,8 +150,7 @@ def _excess_s(case: Case, culprits: list[tuple[int, int]]) -> dict[str, Floats]:
     found = {}
     for name, by_step_s in figures.items():
         mean_s = np.broadcast_to(by_step_s.mean(axis=0), is_peer.shape)
-        usual_s = [median_of(mean_s[is_peer[:, stage], stage]) for stage in range(sizes.pp_size)]
-        found[name] = mean_s - np.asarray(usual_s)
+        found[name] = mean_s - medians_of_known(np.where(is_peer, mean_s, np.nan).T)
     return found
 
 

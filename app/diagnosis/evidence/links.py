@@ -120,12 +120,13 @@ def find_links(group: Features, hosts: Mapping[tuple[int, int], str]) -> Links |
     # Most of so few links, or most of the steps, may be slow.
     is_few = (np.bincount(place.ravel(), minlength=NUM_PLACES) <= MAX_FEW_LINKS)[place]
     share = np.where(is_few | has_shift, FAST_STEP_QUANTILE, 0.5)[kinds[:, 0]]
+    order, num_rows = np.argsort(of_kind, kind="stable"), np.bincount(of_kind)
     in_parallel(
         2 * low.size * own_s.shape[1],
         replayer.dp_size,
         lambda first, end: _medians(
-            own_s, low, high, of_kind, len(kinds), num_steps, share, MAX_MEDIAN_VALUES, first, end,
-            median_s,
+            own_s, low[order], high[order], num_rows, num_steps, share, MAX_MEDIAN_VALUES,
+            first, end, median_s,
         ),
     )  # fmt: skip
     typical = _typical_transfers(median_s, kinds, len(pairs))
@@ -299,26 +300,25 @@ def lower_medians(values: Floats, key: Ints) -> Floats:
 
 @kernel
 def _medians(  # type: ignore[no-untyped-def]
-    own_s, low, high, of_kind, num_kinds, num_steps, share, max_values, first, end, median_s
+    own_s, low, high, num_rows, num_steps, share, max_values, first, end, median_s
 ):
-    num_values = np.zeros(num_kinds, np.int64)
-    for kind in of_kind:
-        num_values[kind] += num_steps
-    stride = (num_values + max_values - 1) // max_values
-    values = np.empty((num_kinds, max_values + 1))
-    seen, counts = np.empty(num_kinds, np.int64), np.empty(num_kinds, np.int64)
-    for dp_rank in range(first, end):
-        seen[:] = counts[:] = 0
-        for at in range(low.size):
-            kind = of_kind[at]
-            for lane in range(dp_rank * num_steps, (dp_rank + 1) * num_steps):
-                if seen[kind] % stride[kind] == 0:
-                    values[kind, counts[kind]] = max(own_s[low[at], lane], own_s[high[at], lane])
-                    counts[kind] += 1
-                seen[kind] += 1
-        for kind in range(num_kinds):
-            at = int(share[kind, dp_rank] * (counts[kind] - 1))
-            median_s[kind, dp_rank] = kth_smallest(values[kind], counts[kind], at)
+    values = np.empty((end - first, max_values + 1))
+    begin = 0
+    for kind in range(num_rows.size):
+        num_values = num_rows[kind] * num_steps
+        stride = (num_values + max_values - 1) // max_values
+        count = 0
+        for at in range(0, num_values, stride):
+            row, step = begin + at // num_steps, at % num_steps
+            for dp_rank in range(first, end):
+                lane = dp_rank * num_steps + step
+                took_s = max(own_s[low[row], lane], own_s[high[row], lane])
+                values[dp_rank - first, count] = took_s
+            count += 1
+        begin += num_rows[kind]
+        for dp_rank in range(first, end):
+            at = int(share[kind, dp_rank] * (count - 1))
+            median_s[kind, dp_rank] = kth_smallest(values[dp_rank - first], count, at)
 
 
 @kernel
@@ -326,9 +326,11 @@ def _counts(  # type: ignore[no-untyped-def]
     own_s, low, high, link, upwards, usual_s, slow, far, num_steps, first, end,
     num_slow, num_far, excess, ends_slow,
 ):  # fmt: skip
-    for dp_rank in range(first, end):
-        for at in range(low.size):
-            of, least_s = link[at], usual_s[at, dp_rank]
+    # Row by row, as they lie in memory.
+    for at in range(low.size):
+        of = link[at]
+        for dp_rank in range(first, end):
+            least_s = usual_s[at, dp_rank]
             for step in range(num_steps):
                 lane = dp_rank * num_steps + step
                 low_s, high_s = own_s[low[at], lane], own_s[high[at], lane]
@@ -390,7 +392,7 @@ def find_dp_groups(group: Features, spans: Ints, links: Links | None) -> DpGroup
     stage = template.stage[rows]
     of_type = template.optype[rows] * template.num_ops + template.seq_id[rows]
     usual_s = _usual_collectives(took_s, of_type * NUM_PLACES + spans[stage])
-    typical_s = np.median(took_s, axis=1)
+    typical_s = medians_of_known(took_s)
     is_card = links is not None and _is_all_slow(spans, stage, typical_s, links)
     most_s = _most_of_kind_s(usual_s, of_type, spans[stage], is_card=is_card)
     usual_s = np.minimum(usual_s, most_s)

@@ -151,12 +151,12 @@ class NetworkTransfers:
         """Whether all links of a kind end at one worker, which may slow all of them."""
         sizes = self.case.parallelism
         place = same_host(self.case.replay.window.hosts, sizes)
-        ends: dict[int, list[set[tuple[int, int]]]] = {}
-        for dp_rank in range(sizes.dp_size):
-            for low, high in self.pairs:
-                of_kind = ends.setdefault(int(place[dp_rank, low, high]), [])
-                of_kind.append({(dp_rank, low), (dp_rank, high)})
-        return any(set.intersection(*of_kind) for of_kind in ends.values())
+        ends: dict[int, set[tuple[int, int]]] = {}
+        for low, high in self.pairs:
+            for dp_rank, kind in enumerate(place[:, low, high].tolist()):
+                of_link = {(dp_rank, low), (dp_rank, high)}
+                ends[kind] = ends.get(kind, of_link) & of_link
+        return any(ends.values())
 
     @property
     def hosts_of_all(self) -> list[str]:

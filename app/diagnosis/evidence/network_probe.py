@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from app.diagnosis.statistics.robust import quantile_of
+from app.engine.medians import median_of
 from app.engine.what_if import Replayer
 from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints
@@ -35,7 +37,7 @@ def collectives_of(replayer: Replayer, *axes: Axis) -> Ints:
 def small_s(replayer: Replayer) -> float:
     """Median seconds of collectives that meet no other stage or dp rank, 0 without any."""
     rows = collectives_of(replayer, Axis.NONE)
-    return float(np.median(replayer.durations.recorded_s[rows])) if rows.size else 0.0
+    return median_of(replayer.durations.recorded_s[rows]) if rows.size else 0.0
 
 
 def slowdown_of_all(replayer: Replayer, quantile: float = 0.5) -> float | None:
@@ -46,7 +48,7 @@ def slowdown_of_all(replayer: Replayer, quantile: float = 0.5) -> float | None:
     rows, least_s = collectives_of(replayer, Axis.DP_AND_STAGES), small_s(replayer)
     if not rows.size or least_s <= 0:
         return None
-    return float(np.quantile(replayer.durations.recorded_s[rows], quantile)) / least_s
+    return quantile_of(replayer.durations.recorded_s[rows], quantile) / least_s
 
 
 def slowdown_of_common_end(
@@ -67,15 +69,16 @@ def slowdown_of_common_end(
     known = took_s[np.isfinite(took_s)]
     if len({link for link, _ in compared}) < 2 or known.max() > MAX_DIFFERENCE * known.min():
         return None
+    always, has_hosts = slowdown_of_all(replayer, ALWAYS), len(set(hosts.values())) > 1
+    if always is None or always < MIN_SLOWDOWN:
+        return None
 
     def end_of(dp_rank: int, stage: int) -> str:
-        if len(set(hosts.values())) < 2:
-            return str(stage)
-        return hosts.get((dp_rank, stage), f"{dp_rank}/{stage}")
+        return hosts.get((dp_rank, stage), f"{dp_rank}/{stage}") if has_hosts else str(stage)
 
     ends = [{end_of(dp, stage) for stage in pairs[link].tolist()} for link, dp in compared]
-    common, always = set.intersection(*ends), slowdown_of_all(replayer, ALWAYS)
-    if len(common) != 1 or always is None or always < MIN_SLOWDOWN:
+    common = set.intersection(*ends)
+    if len(common) != 1:
         return None
     slowdown = slowdown_of_all(replayer)
     rows, template = collectives_of(replayer, Axis.STAGES), replayer.template

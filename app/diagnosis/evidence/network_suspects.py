@@ -18,7 +18,8 @@ from app.diagnosis.evidence.links import SLOW_RATIO, spans_hosts
 from app.diagnosis.evidence.network import MIN_SLOW_SHARE, NetworkTransfers, hit_chance
 from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, Worker, worker_culprit
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, best_stretch
-from app.diagnosis.statistics.robust import log_binomial_tail
+from app.diagnosis.statistics.robust import log_binomial_tail, quantile_of
+from app.engine.medians import median_of
 from app.trace.window import Floats, Ints
 
 # A dp group is explained by slow links that show in so many, and this share, of its slow steps.
@@ -51,7 +52,7 @@ MIN_LESS_SLOW = 0.25
 MIN_OTHER_DIRECTION = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NetworkSuspect:
     """One suspect of slow transfers, with its workers.
 
@@ -166,7 +167,7 @@ def _slow_stretch(num_slow: Ints, num: Ints, healthy: float, excess: NDArray[Any
     """
     share = num_slow / np.maximum(num, 1)
     healthy = min(max(healthy, MIN_SHOWN_SHARE), 0.5)
-    level = float(np.quantile(share, LEVEL_QUANTILE))
+    level = quantile_of(share, LEVEL_QUANTILE)
     first, end, gain = 0, share.size, np.zeros(share.size)
     for _ in range(STRETCH_TURNS):
         level = min(max(level, healthy + MIN_SHOWN_SHARE), 1 - MIN_SHOWN_SHARE)
@@ -227,7 +228,8 @@ def _with_own_groups(found: list[NetworkSuspect]) -> list[NetworkSuspect]:
         groups = each.groups.copy()
         groups[sorted(taken)] = False
         taken |= set(np.flatnonzero(groups.any(axis=1)).tolist())
-        own[id(each)] = replace(each, groups=groups)
+        is_own = (groups == each.groups).all()
+        own[id(each)] = each if is_own else replace(each, groups=groups)
     return [own[id(each)] for each in found]
 
 
@@ -563,9 +565,9 @@ def drop_minor_suspects(case: Case, found: list[NetworkSuspect]) -> list[Network
 def _lost_s(case: Case, suspect: NetworkSuspect) -> float:
     """Estimated seconds that its slow transfers take too long."""
     net, lost_s = suspect.network, 0.0
-    usual_s = [np.median(each.usual_s) for each in case.links if each is not None]
+    usual_s = [median_of(each.usual_s) for each in case.links if each is not None]
     if usual_s:
-        lost_s += float(net.excess[suspect.links].sum() * np.median(usual_s))
+        lost_s += float(net.excess[suspect.links].sum()) * median_of(np.array(usual_s))
     for group, each in zip(case.groups, case.dp_groups, strict=True):
         if each is not None:
             at = group.positions

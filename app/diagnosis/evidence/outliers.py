@@ -236,17 +236,18 @@ def _medians(  # type: ignore[no-untyped-def]
 ):
     num_values = rows.shape[1] * num_steps
     stride = max(1, (num_values + max_values - 1) // max_values)
-    values = np.empty(num_values // stride + 1)
+    dp_size = median_s.shape[1]
+    values = np.empty((dp_size, num_values // stride + 1))
     for place in range(first, end):
-        for dp_rank in range(median_s.shape[1]):
-            count = 0
-            for at in range(0, num_values, stride):
-                row = rows[place, at // num_steps]
-                if row >= 0:
-                    values[count] = own_s[row, dp_rank * num_steps + at % num_steps]
-                    count += 1
-            if count:
-                median_s[place, dp_rank] = kth_smallest(values, count, (count - 1) // 2)
+        count = 0
+        for at in range(0, num_values, stride):
+            row, step = rows[place, at // num_steps], at % num_steps
+            if row >= 0:
+                for dp_rank in range(dp_size):
+                    values[dp_rank, count] = own_s[row, dp_rank * num_steps + step]
+                count += 1
+        for dp_rank in range(dp_size if count else 0):
+            median_s[place, dp_rank] = kth_smallest(values[dp_rank], count, (count - 1) // 2)
 
 
 @kernel

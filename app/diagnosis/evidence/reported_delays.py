@@ -100,11 +100,10 @@ def _arrivals_s(group: Features, *, with_receives: bool) -> dict[int, tuple[Floa
     )
     start_s, duration_s = replayer.grid.start_s, replayer.grid.duration_s
     gathers = _first_of_stages(template.stage, template.optype == OP_CODES["params-all-gather"])
-    for stage, row in received.items():
-        if stage - 1 not in sent:
-            continue
+    received = {stage: row for stage, row in received.items() if stage - 1 in sent}
+    delays_s = launch_delays_s(replayer, np.array([*received.values()], np.int64))
+    for (stage, row), own_s in zip(received.items(), delays_s, strict=True):
         posted_s, sent_s = start_s[row], start_s[sent[stage - 1]]
-        own_s = launch_delays_s(replayer, np.array([row]))[0]
         late_s = np.clip(posted_s - sent_s, 0.0, own_s if with_receives else 0.0)
         if stage in gathers:
             # A receive may be posted late only because others were late to the gather.

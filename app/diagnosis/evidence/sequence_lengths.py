@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Computations, Features
+from app.diagnosis.statistics.robust import quantiles
 from app.engine.medians import median_of, medians_of_known
 from app.engine.replays import WindowReplay
 from app.trace.ops import OP_CODES
@@ -136,10 +137,10 @@ def relative_durations(duration_s: Floats) -> Floats:
     """
     num_dp, num_stages, num_items, num_steps = duration_s.shape
     by_item = duration_s.transpose(1, 2, 0, 3).reshape(num_stages, num_items, num_dp * num_steps)
-    usual_s = medians_of_known(by_item)[None, :, :, None]
+    usual_s = quantiles(by_item, 0.5)[None, :, :, None]
     found = np.divide(duration_s, usual_s, out=np.ones(duration_s.shape), where=usual_s > 0)
     by_step = found.transpose(1, 3, 0, 2).reshape(num_stages, num_steps, num_dp * num_items)
-    usual = medians_of_known(by_step)[None, :, None, :]
+    usual = quantiles(by_step, 0.5)[None, :, None, :]
     return np.divide(found, usual, out=found, where=usual > 0)
 
 
@@ -218,12 +219,8 @@ def _share_within_steps(parts: list[tuple[Floats, Floats]]) -> float | None:
     if not total:
         return None
     of_total = np.sum(total, axis=0)
-    varies = (of_total >= np.median(of_total)) & (of_total > 0)
-    return (
-        float(np.median(np.sum(within, axis=0)[varies] / of_total[varies]))
-        if varies.any()
-        else None
-    )
+    varies = (of_total >= median_of(of_total)) & (of_total > 0)
+    return median_of(np.sum(within, axis=0)[varies] / of_total[varies]) if varies.any() else None
 
 
 def common_factor(case: Case, group: Features) -> Floats:

@@ -17,6 +17,7 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import ENOUGH_STEPS, MIN_CLEAR_RATIO
 from app.diagnosis.evidence.features import Computations, Features, Pace, once_codes, type_s
 from app.diagnosis.evidence.slowness import Slowness, slowness_of
+from app.diagnosis.statistics.robust import quantile_of
 from app.engine.medians import medians_of_known
 from app.trace.window import Floats
 
@@ -53,23 +54,16 @@ def slow_operations(case: Case) -> list[SlowOperation]:
     both = case.slowness
     if both is None or both.has_no_peers or case.forward is None or case.backward is None:
         return []
-    forward, backward = (
-        slowness_of(each, case.usual_steps, MIN_DIRECTION_RATIO)
-        for each in (case.forward, case.backward)
-    )
-    found = [
-        SlowOperation(
-            optype,
-            slowness,
-            _is_slow_alone(
-                slowness, other.mean_s[case.usual_steps], is_single=_is_single(case, choose)
-            ),
-        )
-        for optype, slowness, other, choose in (
-            (FORWARD, forward, case.backward, lambda group: group.forward),
-            (BACKWARD, backward, case.forward, lambda group: group.backward),
-        )
-    ]
+    found = []
+    for optype, mine, other, choose in (
+        (FORWARD, case.forward, case.backward, lambda group: group.forward),
+        (BACKWARD, case.backward, case.forward, lambda group: group.backward),
+    ):
+        slowness = slowness_of(mine, case.usual_steps, MIN_DIRECTION_RATIO)
+        slow = _is_slow(slowness, is_single=_is_single(case, choose))
+        if slow.any():
+            slow &= _not_faster(slowness, other.mean_s[case.usual_steps])
+        found.append(SlowOperation(optype, slowness, slow))
     for optype, took_s in once_times(case).items():
         slowness = slowness_of(Pace(took_s, took_s), case.usual_steps, MIN_ONCE_RATIO)
         found.append(SlowOperation(optype, slowness, _is_slow(slowness, is_single=True)))
@@ -84,12 +78,6 @@ def once_times(case: Case) -> dict[str, Floats]:
         by_code[code].name: case.joined(partial(type_s, code=code))
         for code in sorted(set.intersection(*codes))
     }
-
-
-def _is_slow_alone(found: Slowness, other_s: Floats, *, is_single: bool) -> NDArray[np.bool_]:
-    """[workers], slow in this direction, and no faster in the other; arguments as below."""
-    slow = _is_slow(found, is_single=is_single)
-    return slow & _not_faster(found, other_s) if slow.any() else slow
 
 
 def _is_slow(found: Slowness, *, is_single: bool) -> NDArray[np.bool_]:
@@ -116,7 +104,7 @@ def _lasts(found: Slowness) -> NDArray[np.bool_]:
     for at in np.flatnonzero((found.significance >= 1) & is_long):
         mine = series[stretches.first[at] : stretches.end[at], at]
         least = 1 + _MIN_SHARE_OF_EXCESS * (stretches.mean[at] - 1)
-        lasts[at] = np.quantile(mine, _LOW_QUANTILE) >= least
+        lasts[at] = quantile_of(mine, _LOW_QUANTILE) >= least
     return lasts
 
 
@@ -133,7 +121,8 @@ def _not_faster(found: Slowness, other_s: Floats) -> NDArray[np.bool_]:
     level_s = other_s.mean(axis=0)
     theirs_s = medians_of_known(level_s.T)
     if len(level_s) <= _FEW_PEERS:  # of two, each is compared with the other
-        others = np.array([np.delete(level_s, each, axis=0) for each in range(len(level_s))])
+        is_self = np.eye(len(level_s), dtype=np.bool_)[:, :, None]
+        others = np.where(is_self, np.nan, level_s)
         theirs_s = medians_of_known(others.transpose(0, 2, 1))
     usual = max(MAX_FASTER, FASTER_DEVIATIONS * found.peer_spread)
     least = 1 - np.minimum(usual, (found.stretches.mean - 1) / 3)

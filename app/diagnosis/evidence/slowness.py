@@ -172,11 +172,11 @@ def _older_ratio(
 ) -> tuple[float, float] | None:
     """How much slower the older GPUs of the split stages are, and the seconds of the fast ones."""
     is_split = ~found.all(axis=0) & found.any(axis=0)
-    usual_s = np.full(found.shape[1], np.nan)
-    usual_s[is_split] = _usual_s(level_s[:, is_split], found[:, is_split])
     others = int(is_split.sum()) * level_s.shape[0]
     if not others or (~found[:, is_split]).sum() < max(2.0, MIN_OLDER_SHARE * others):
         return None
+    usual_s = np.full(found.shape[1], np.nan)
+    usual_s[is_split] = _usual_s(level_s[:, is_split], found[:, is_split])
     slow = (level_s / usual_s)[~found & is_split]
     slow_by = median_of(slow)
     are_alike = median_of(np.abs(slow / slow_by - 1)) <= max(SAME_LEVEL, 2 * spread)
@@ -185,24 +185,26 @@ def _older_ratio(
 
 
 def ratios_to_peers(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
-    """[steps, dp, pp], seconds divided by the median of the stage's reference workers.
+    """[..., steps, dp, pp], seconds divided by the median of the stage's reference workers.
 
     Args:
-        took_s: [steps, dp, pp], seconds.
+        took_s: [..., steps, dp, pp], seconds.
         measure: [dp, pp] or [steps, dp, pp], the reference workers. In a step without any the
             stage's median over the other steps counts; a stage without any in all steps is compared
             with the other stages.
     """
-    usual_s = _reference_s(took_s, np.broadcast_to(measure, took_s.shape))[:, None]
+    usual_s = _reference_s(took_s, measure)[..., None, :]
     return np.divide(took_s, usual_s, out=np.ones(took_s.shape), where=usual_s > 0)
 
 
 def _reference_s(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
-    """[steps, pp], seconds of the reference; NaN where there is none at all."""
+    """[..., steps, pp], seconds of the reference; NaN where there is none at all."""
     usual_s = _medians_of(took_s, measure)
     unknown = np.isnan(usual_s)
     if not unknown.any():
         return usual_s
+    if took_s.ndim > 3:
+        return np.stack([_reference_s(each, measure) for each in took_s])
     for stage in np.flatnonzero(unknown.any(axis=0)):
         known = ~unknown[:, stage]
         if known.any():
@@ -223,7 +225,7 @@ def _fast_groups(took_s: Floats) -> NDArray[np.bool_]:
     if fewest >= dp_size:
         return np.ones(level.shape, np.bool_)
     in_order, stages = np.sort(level, axis=0), np.arange(pp_size)
-    gaps = np.diff(in_order, axis=0)[fewest - 1 :]
+    gaps = in_order[fewest:] - in_order[fewest - 1 : -1]
     last = fewest - 1 + gaps.argmax(axis=0)
     gap, slowest = gaps.max(axis=0), in_order[last, stages]
     is_split = (gap > 0) & (gap >= CLEAR_GAP * slowest)
@@ -232,8 +234,8 @@ def _fast_groups(took_s: Floats) -> NDArray[np.bool_]:
 
 
 def _medians_of(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
-    """[steps, pp], medians of chosen workers, both [steps, dp, pp]; NaN where none is chosen."""
-    return medians_of_known(np.where(measure, took_s, np.nan).transpose(0, 2, 1))
+    """[..., pp], medians of chosen workers, both [..., dp, pp]; NaN where none is chosen."""
+    return medians_of_known(np.where(measure, took_s, np.nan).swapaxes(-1, -2))
 
 
 # Steps before the change, within the window, that give each direction's level.
@@ -327,7 +329,7 @@ _MIN_STRETCH = 4
 NO_COMPUTATIONS = "some stage has no forward or no backward computations"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slowness:
     """Ratios of each worker's computation times to its peers', sequence lengths divided out.
 
@@ -357,9 +359,7 @@ class Slowness:
     @cached_property
     def stretches(self) -> Stretches:
         """The slowest stretch of every worker, stages of a dp rank side by side."""
-        return stretches(
-            self.ratio[self.usual].reshape(self.usual.size, -1), self.spread, MIN_RATIO - 1
-        )
+        return stretches(self._of_workers(self.ratio), self.spread, MIN_RATIO - 1)
 
     @property
     def threshold(self) -> float:
@@ -374,19 +374,19 @@ class Slowness:
         sides = [self.forward, self.backward] + [self.least] * (not self.lengths_vary)
         if self.has_no_peers:  # its own past shows both directions together
             sides = [np.maximum(self.forward, self.backward)]
-        spreads = [spread_of_steps(side[self.usual]) for side in sides]
-        for side, spread in zip(sides, spreads, strict=True):
-            theirs = self._in_stretches(side)
-            error = spread / np.sqrt(np.maximum(found.end - found.first, 1))
-            wanted = SHARE_OF_EACH * excess
-            shown = np.minimum(shown, (theirs - 1 + 2 * error) / np.maximum(wanted, 1e-9))
+        of_usual = [self._of_workers(side) for side in sides]
+        spreads = np.array([[spread_of_steps(side)] for side in of_usual])
+        error = spreads / np.sqrt(np.maximum(found.end - found.first, 1))
+        theirs, wanted = found.means_of(np.stack(of_usual)), SHARE_OF_EACH * excess
+        of_sides = (theirs - 1 + 2 * error) / np.maximum(wanted, 1e-9)
+        shown = np.minimum(1.0, np.maximum(0.0, np.minimum(shown, of_sides.min(axis=0))))
         is_lone = (found.end - found.first < 2) & (self.usual.size > 1)
-        return np.where(is_lone, 0.0, np.clip(shown, 0.0, 1.0))
+        return np.where(is_lone, 0.0, shown)
 
     @cached_property
     def varies(self) -> NDArray[np.bool_]:
         """[workers], whether the slowdown varies within the stretch, as a throttling GPU's does."""
-        squares = self._in_stretches(self.ratio**2)
+        squares = self.stretches.means_of(self._of_workers(self.ratio**2))
         deviation = np.sqrt(np.maximum(0.0, squares - self.stretches.mean**2))
         # What is left of uneven lengths varies as well, by less than a fault that comes and goes.
         least = _VARYING_SHARE * (self.stretches.mean - 1) if self.lengths_vary else 0.0
@@ -408,7 +408,7 @@ class Slowness:
 
         Of one that is slow now and then, the steps between are left out.
         """
-        found, ratio = self.stretches, self.ratio[self.usual].reshape(self.usual.size, -1)
+        found, ratio = self.stretches, self._of_workers(self.ratio)
         is_slow = found.mean >= self.threshold
         if is_slow.any():
             is_slow &= self.significance >= 1
@@ -422,9 +422,9 @@ class Slowness:
         nearest = np.searchsorted(self.usual, np.arange(len(self.ratio)), side="right") - 1
         return np.asarray(of_usual[np.maximum(nearest, 0)].reshape(self.ratio.shape))
 
-    def _in_stretches(self, side: Floats) -> Floats:
-        """[workers], the mean of a figure in each worker's stretch; 1 where there is none."""
-        return self.stretches.means_of(side[self.usual].reshape(self.usual.size, -1))
+    def _of_workers(self, side: Floats) -> Floats:
+        """[usual steps, workers] of a figure [steps, dp, pp]."""
+        return side[self.usual].reshape(self.usual.size, -1)
 
 
 def slowness_to_peers(
@@ -581,7 +581,7 @@ def _peer_spread(level: Floats, measure: NDArray[np.bool_]) -> float:
     # Where one worker alone is the reference, it shows no variation.
     is_fast = is_healthy & (measure | (measure.sum(axis=0) < 2))
     among_fast, slower = _spread_within(level, is_fast), level[is_healthy & ~is_fast]
-    if slower.size and median_of(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
+    if not slower.size or median_of(slower) >= 1 + MIN_PEER_DEVIATIONS * among_fast:
         return among_fast
     return _spread_within(level, is_healthy)
 
@@ -605,7 +605,7 @@ def _against(took_s: tuple[Floats, ...], reference: NDArray[np.bool_]) -> list[F
     """[steps, dp, pp] ratios to peers: of all operations together, and of each kind."""
     if len(took_s) == 1:
         return [ratios_to_peers(took_s[0], reference)] * 2
-    return [ratios_to_peers(each, reference) for each in (np.add(*took_s), *took_s)]
+    return list(ratios_to_peers(np.stack([np.add(*took_s), *took_s]), reference))
 
 
 def _divided(took_s: Floats, ratio: Floats, chosen: NDArray[np.bool_]) -> Floats:

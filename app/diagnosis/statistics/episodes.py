@@ -93,7 +93,7 @@ class Episodes:
 
 def bad_steps(badness: Floats) -> NDArray[np.bool_]:
     """[n], whether each step is bad."""
-    excess = np.nan_to_num(badness - 1.0, nan=0.0)
+    excess = np.where(np.isnan(badness), 0.0, badness - 1.0)
     some = excess[excess >= MIN_EXCESS]
     if not some.size:
         return np.zeros(badness.size, np.bool_)
@@ -183,9 +183,12 @@ def _segmented(logs: Floats, is_bad: NDArray[np.bool_]) -> _Segmented:
             break
         scale = min(usual, _within(logs, is_bad))
         odds = (bad - good) * (logs - (good + bad) / 2) / scale**2
-        is_bad = _viterbi(np.clip(odds, -MAX_EVIDENCE * cost, MAX_EVIDENCE * cost), cost)
+        before, most = is_bad, MAX_EVIDENCE * cost
+        is_bad = _viterbi(np.minimum(np.maximum(odds, -most), most), cost)
         # One step at either end takes a single change.
         is_bad[0], is_bad[-1] = is_bad[1], is_bad[-2]
+        if np.array_equal(is_bad, before):
+            break
     parts = [logs[is_bad == state] for state in (False, True)]
     far = [np.abs(each - median_of(each)) for each in parts if each.size]
     squares = sum(float((np.minimum(each / usual, OUTLIER_DEVIATIONS) ** 2).sum()) for each in far)

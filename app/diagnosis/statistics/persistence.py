@@ -81,8 +81,10 @@ def rotation(culprits: Ints) -> Persistence | None:
     named = culprits[culprits >= 0]
     if not named.size:
         return None
-    counts = np.unique(named, return_counts=True)[1]
-    is_rotating = counts.size >= MIN_CULPRITS and counts.max() <= MAX_SHARE_OF_ONE * named.size
+    counts = np.bincount(named)
+    is_rotating = (
+        np.count_nonzero(counts) >= MIN_CULPRITS and counts.max() <= MAX_SHARE_OF_ONE * named.size
+    )
     return "rotating" if is_rotating else None
 
 

@@ -49,10 +49,10 @@ class Stretches:
     standard_errors: Floats
 
     def means_of(self, figure: Floats) -> Floats:
-        """[series], the mean of a figure [steps, series] in each stretch; 1 where there is none."""
-        at = np.arange(len(figure))[:, None]
+        """[..., series], means of a figure [..., steps, series] in each stretch; 1 without one."""
+        at = np.arange(figure.shape[-2])[:, None]
         inside = (at >= self.first) & (at < self.end)
-        sums = np.where(inside, figure, 0.0).sum(axis=0)
+        sums = np.where(inside, figure, 0.0).sum(axis=-2)
         is_some = self.end > self.first
         return np.where(is_some, sums / np.where(is_some, self.end - self.first, 1), 1.0)
 
@@ -94,7 +94,8 @@ def squares_of_steps(series: Floats) -> Floats:
 
     Half of it is the variance within a level.
     """
-    return np.asarray((np.diff(series, axis=0) ** 2).mean(axis=0))
+    apart = series[1:] - series[:-1]
+    return np.asarray((apart * apart).sum(axis=0) / len(apart))
 
 
 @kernel
