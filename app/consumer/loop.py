@@ -29,6 +29,10 @@ REFRESHES_A_LEASE = 5
 _READ_BATCHES = 2048
 _BLOCK_S = 1.0
 _TICK_S = 1.0
+# Where nothing comes, most of a tick is questions that have the same answers. Less than `as_of`
+# may lag behind (BEHIND_AFTER_S), with what it is saved later.
+_TICK_WHILE_IDLE_S = 3.0
+_IDLE_AFTER_S = 120.0
 # Reclaims entries that a frozen consumer took after it had lost its lease.
 _STALE_AFTER_S = 15.0
 # How often it is saved up to when all is taken: more often while that is long ago.
@@ -47,7 +51,7 @@ class Consumer:
         self.leases = Leases(context, name)
         self._shards: dict[int, ShardWork] = {}
         self._next_lease_s = self._next_tick_s = self._next_claim_s = self._next_as_of_s = 0.0
-        self._turned_s = context.monotonic()
+        self._turned_s = self._read_s = context.monotonic()
         self._is_cut_off = False
 
     def run(self, stop: threading.Event) -> None:
@@ -88,12 +92,15 @@ class Consumer:
         entries = self._context.queue.read(
             sorted(self._shards), self._name, count=_READ_BATCHES, block_s=_BLOCK_S
         )
+        if entries:
+            self._read_s, self._next_tick_s = now_s, min(self._next_tick_s, now_s + _TICK_S)
         self._dispatch(entries)
         if now_s >= self._next_claim_s:
             self._next_claim_s = now_s + _STALE_AFTER_S / 3
             self._claim_stale(_STALE_AFTER_S)
         if now_s >= self._next_tick_s:
-            self._next_tick_s = now_s + _TICK_S
+            is_idle = now_s - self._read_s > _IDLE_AFTER_S
+            self._next_tick_s = now_s + (_TICK_WHILE_IDLE_S if is_idle else _TICK_S)
             with self._context.shared.round():
                 for shard in list(self._shards):
                     self._run_fenced(shard, ShardWork.tick)

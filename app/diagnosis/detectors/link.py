@@ -60,6 +60,9 @@ MIN_RATIO_APART = 2.0
 MIN_STEPS = 2
 # Late posts of slow transfers add at least this share to the replayed step.
 MIN_LATE_SHARE = 0.01
+# One collective of a step holds so much of what its slow ones take longer: a network that is slow
+# for a while slows all that it carries in that while.
+MIN_SHARE_OF_ONE = 0.9
 # The only dp group is compared with itself, so it must cost this share of GPU time.
 MIN_COST_ALONE = 0.05
 
@@ -79,6 +82,10 @@ def suspected_transfers(case: Case, cause: str, *, steady: bool) -> Suspicion | 
     lasting = [each for each in found if each.shows_in.sum() >= MIN_STEPS]
     if not lasting:
         return RuledOut(cause, _too_few(found), insufficient=True)
+    crossing = [suspect for suspect in lasting if _every_so_many_steps(case, suspect)]
+    lasting = [suspect for suspect in lasting if suspect not in crossing]
+    if not lasting:
+        return _crosses_steps(case, cause, crossing[0])
     after_begin = [each for each in lasting if not _is_warm_up(case, each)]
     if not after_begin:
         reason = "transfers were slow in the first steps only, in which connections are set up"
@@ -126,6 +133,34 @@ def _is_warm_up(case: Case, suspect: NetworkSuspect) -> bool:
     """Whether only the first steps of a run show it."""
     begins = case.extended_history.num_before == 0
     return begins and not suspect.shows_in[MAX_WARM_UP_STEPS:].any()
+
+
+def _every_so_many_steps(case: Case, suspect: NetworkSuspect) -> int | None:
+    """Every how many steps one collective of a step is slow, and nothing else: k of at least 2.
+
+    So is one that begins before an evaluation or a checkpoint and ends after it: it waits for all
+    that happens between two steps, which nothing records. None where it is otherwise.
+    """
+    slow = np.flatnonzero(suspect.shows_in)
+    apart = np.unique(np.diff(case.steps[slow]))
+    if suspect.links.any() or apart.size != 1 or apart[0] < 2:
+        return None
+    share = np.zeros(case.steps.size)
+    for group, of_stages in zip(case.groups, case.dp_groups, strict=True):
+        if of_stages is not None:
+            over_s = np.maximum(of_stages.took_s - of_stages.usual_s[:, None], 0.0)
+            share[group.positions] = over_s.max(axis=0) / np.maximum(over_s.sum(axis=0), 1e-9)
+    return int(apart[0]) if share[slow].min() >= MIN_SHARE_OF_ONE else None
+
+
+def _crosses_steps(case: Case, cause: str, suspect: NetworkSuspect) -> RuledOut:
+    every = _every_so_many_steps(case, suspect)
+    reason = (
+        f"every {every} steps one collective takes {as_ratio(suspect.ratio)} as long, as one does "
+        "across an evaluation or a checkpoint: what happens between steps is not recorded"
+    )
+    figures = {"times_as_long": suspect.ratio}
+    return RuledOut(cause, reason, insufficient=True, figures=figures)
 
 
 def _suspects(case: Case) -> list[NetworkSuspect]:

@@ -15,6 +15,7 @@ from app.synth.faults.interruptions import GcPauses
 from app.synth.faults.slow_network import FlappingNic, SlowLink, SlowNic
 from app.synth.noise import HeavyTailed, Pareto
 from app.trace.readers.published.trace_files import read
+from tests.diagnosis.jobs import window_of
 from tests.diagnosis.suspects import (
     attributed_and_real_cost,
     denied,
@@ -157,3 +158,22 @@ def test_a_link_with_good_steps_between_flaps(pattern, flaps):
         return
     assert isinstance(found, Suspicion)
     assert found.evidence["steps"] == [0, 1, 3, 4, 6, 7]
+
+
+def longer_collectives(steps, name="grads-reduce-scatter", by_s=20.0):
+    """A job of one stage in which these steps' only such collective takes so much longer."""
+    made = window_of(job(pp=1, dp=4), 16)
+    trace = made.trace
+    hit = np.isin(trace.step, steps) & (trace.optype == made.job.op_types.codes[name])
+    start_s = trace.start_s + by_s * (trace.step[:, None] > np.array(steps)).sum(axis=1)
+    longer = replace(trace, start_s=start_s, duration_s=trace.duration_s + by_s * hit)
+    return case_of(replace(made, trace=longer))
+
+
+def test_collectives_across_an_evaluation_blame_no_network():
+    against = denied(FLAP, longer_collectives([3, 6, 9, 12, 15]))
+    assert against.insufficient
+    assert against.reason.startswith("every 3 steps one collective takes")
+    # Evaluations come regularly, bursts of a network do not.
+    irregular = suspected(FLAP, longer_collectives([3, 5, 6, 11, 14]))
+    assert irregular.evidence["steps"] == [3, 5, 6, 11, 14]
