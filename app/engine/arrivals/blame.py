@@ -17,7 +17,7 @@ import numpy as np
 from app.engine.arrivals.lateness import Lateness
 from app.engine.arrivals.occurrences import Occurrences
 from app.engine.arrivals.waits import RankWaitTimes, StepClock, WaitIntervals
-from app.engine.medians import medians_of_known
+from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION, binomial_tail
 from app.trace.window import Floats, Ints
 
@@ -68,11 +68,12 @@ class OwnTimes:
         places, waited_s = self._occurrences.member_rank[members], np.empty_like(start_s)
         for first in range(0, places.size, self._waits.most_at_once):
             part = slice(first, first + self._waits.most_at_once)
-            waiting = self._waits.of_places(places[part])
-            first_s = waiting.first_s[:, step]
+            waiting, at = self._waits.of_places(places[part])
+            first_s = waiting.first_s[at[:, None], step]
             first_s = np.where(first_s < start_s[part], first_s, np.nan)
             begin_s[part] = np.where(is_known, begin_s[part], first_s)
-            waited_s[part] = waiting.until(start_s[part]) - waiting.until(begin_s[part])
+            until_s = waiting.until(at, np.concatenate([start_s[part], begin_s[part]], axis=1))
+            waited_s[part] = until_s[:, : step.size] - until_s[:, step.size :]
         # Overlapping occurrences have no stretch between them.
         own_s = np.maximum(0.0, start_s - begin_s - np.maximum(0.0, waited_s))
         return own_s, begin_s, start_s
@@ -190,7 +191,9 @@ class OwnDelays:
         group = int(self._occurrences.member_group[member])
         members = self.with_peers(member)
         times_s = self._times_s(group, members, by_stays=by_stays)
-        delay_s = times_s[:1] - np.median(times_s[1:], axis=0)
+        usual_s = medians_of_known(times_s[1:].T)
+        usual_s[np.isnan(times_s[1:]).any(axis=0)] = np.nan
+        delay_s = times_s[:1] - usual_s
         return np.asarray(self._by_step(group, delay_s)[0])
 
     def with_peers(self, member: int) -> Ints:
@@ -209,8 +212,8 @@ class OwnDelays:
             known_s = np.concatenate([np.empty(0), *delays_s])
             self._spread[key] = None
             if known_s.size >= MIN_MEMBERS:
-                away_s = np.abs(known_s - np.median(known_s))
-                self._spread[key] = MAD_TO_DEVIATION * float(np.median(away_s))
+                away_s = np.abs(known_s - median_of(known_s))
+                self._spread[key] = MAD_TO_DEVIATION * median_of(away_s)
         return self._spread[key]
 
     def _sample(self, axis: str) -> list[int]:
@@ -263,14 +266,11 @@ class OwnDelays:
 
 def median_of_others(values: Floats) -> Floats:
     """[members, ...], for each member the median of all others; needs two members."""
-    order = np.argsort(values, axis=0, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=0)
-    position = np.empty_like(order)
-    count = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1))
-    np.put_along_axis(position, order, np.broadcast_to(count, order.shape), axis=0)
+    ranked = np.sort(values, axis=0)
     low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
-    below = np.take_along_axis(ranked, low + (low >= position), axis=0)
-    above = np.take_along_axis(ranked, high + (high >= position), axis=0)
+    # Without a member, the later ones move up by one place.
+    below = np.where(values <= ranked[low], ranked[low + 1], ranked[low])
+    above = np.where(values <= ranked[high], ranked[high + 1], ranked[high])
     return np.asarray((below + above) / 2)
 
 
@@ -396,7 +396,7 @@ def _verdict(
     group = int(occurrences.member_group[member])
     by_step_s = lateness.waited_for_s[member]
     # Median of the upper half: neither one long step nor many steps without waits dominate it.
-    typical_s = float(np.median(np.sort(by_step_s)[by_step_s.size // 2 :]))
+    typical_s = median_of(np.sort(by_step_s)[by_step_s.size // 2 :])
     limit_s = np.maximum(MIN_STEP_SHARE * step_s, MIN_OF_TYPICAL * typical_s)
     seen = lateness.is_recorded(occurrences)
     is_late = (by_step_s >= limit_s) & seen[group]
@@ -418,8 +418,8 @@ def _verdict(
     is_held_up = bool((held_up_s >= MIN_OWN_SHARE * float(by_step_s.mean())).any())
     counts = is_late & np.isfinite(own_s)
     # Medians, so that one long pause makes no culprit.
-    delay_s = steps_late * float(np.median(own_s[counts])) if counts.any() else 0.0
-    wait_s = steps_late * float(np.median(by_step_s[counts])) if counts.any() else 0.0
+    delay_s = steps_late * median_of(own_s[counts]) if counts.any() else 0.0
+    wait_s = steps_late * median_of(by_step_s[counts]) if counts.any() else 0.0
     is_own = (
         not is_held_up
         and delay_s >= MIN_OWN_SHARE * wait_s

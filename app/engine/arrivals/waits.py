@@ -125,20 +125,15 @@ class PlaceWaits:
         total_s = np.cumsum(np.maximum(0.0, end_s - covered_s), axis=1)
         return cls(start_s, reach_s, total_s, first_s)
 
-    def only(self, at: Ints) -> PlaceWaits:
-        """Those of some of the places."""
-        return PlaceWaits(self.start_s[at], self.reach_s[at], self.total_s[at], self.first_s[at])
-
-    def until(self, time_s: Floats) -> Floats:
-        """Total waiting of each place before each of its moments [places, moments], in seconds."""
+    def until(self, places: Ints, time_s: Floats) -> Floats:
+        """Total waiting of some places before each of its moments [places, moments], in seconds."""
         if not self.start_s.shape[1]:
             return np.zeros(time_s.shape)
-        each_place = zip(self.start_s, time_s, strict=True)
-        at = np.array([np.searchsorted(*each, side="right") for each in each_place])
-        last = np.maximum(at - 1, 0)
-        ahead_s = np.take_along_axis(self.reach_s, last, axis=1) - time_s
-        spent_s = np.take_along_axis(self.total_s, last, axis=1) - np.maximum(0.0, ahead_s)
-        return np.where(at > 0, spent_s, 0.0)
+        of_places = zip(places.tolist(), time_s, strict=True)
+        num = np.array([self.start_s[at].searchsorted(of_one, "right") for at, of_one in of_places])
+        last = places[:, None], np.maximum(num - 1, 0)
+        spent_s = self.total_s[last] - np.maximum(0.0, self.reach_s[last] - time_s)
+        return np.where(num > 0, spent_s, 0.0)
 
 
 # Waits that are computed at once, which takes ten arrays of so many.
@@ -203,12 +198,12 @@ class RankWaitTimes:
             self._known[place] = merged_intervals(start_s[0], end_s[0])
         return self._known[place]
 
-    def of_places(self, places: Ints) -> PlaceWaits:
-        """The same of several ranks, and their first starts."""
+    def of_places(self, places: Ints) -> tuple[PlaceWaits, Ints]:
+        """The same of several ranks, and the place of each among them."""
         at = np.minimum(np.searchsorted(self._together, places), max(0, self._together.size - 1))
         if self._together.size and np.array_equal(self._together[at], places):
-            return self._of_together.only(at)
-        return PlaceWaits.of(*self._spans_of(places))
+            return self._of_together, at
+        return PlaceWaits.of(*self._spans_of(places)), np.arange(places.size)
 
     def compute_together(self, compared: Iterable[Ints]) -> None:
         """Compute the waits of several groups' ranks at once, as many groups as fit."""
