@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -41,42 +42,60 @@ class OwnTimes:
         self._clock = clock
         self._known: dict[int, Floats] = {}
 
-    def of(self, group: int, members: Ints) -> Floats:
-        """[members, occurrences of their group], seconds; NaN without a known stretch."""
+    def compute(self, members: Ints) -> None:
+        """Compute those of members of any groups at once, which takes less time than one by one."""
         new = np.array([each for each in members.tolist() if each not in self._known], np.int64)
-        if new.size:
-            own_s, begin_s, start_s = self._without_waits(group, new)
+        if not new.size:
+            return
+        own_s, begin_s, start_s, bounds = self._without_waits(new)
+        for place, member, (first, end) in zip(
+            self._occurrences.member_rank[new].tolist(),
+            new.tolist(),
+            pairwise(bounds.tolist()),
+            strict=True,
+        ):
+            mine = slice(first, end)
             if self._routed_groups:
-                for at, place in enumerate(self._occurrences.member_rank[new].tolist()):
-                    routed = self._routed_s(place)
-                    own_s[at] -= routed.until(start_s[at]) - routed.until(begin_s[at])
-            self._known.update(zip(new.tolist(), np.maximum(0.0, own_s), strict=True))
+                routed = self._routed_s(place)
+                own_s[mine] -= routed.until(start_s[mine]) - routed.until(begin_s[mine])
+            self._known[member] = np.maximum(0.0, own_s[mine])
+
+    def of(self, members: Ints) -> Floats:
+        """[members, occurrences of their group], seconds; NaN without a known stretch."""
+        self.compute(members)
         return np.array([self._known[member] for member in members.tolist()])
 
-    def _without_waits(self, group: int, members: Ints) -> tuple[Floats, Floats, Floats]:
-        """Stretches minus their waits, and their begins and ends; all as `of` has them."""
-        start_s, end_s = self._waits.spans_s(group, members)
-        step = self._occurrences.step[self._waits.of_group(group)]
-        begin_s = np.full(start_s.shape, np.nan)
-        begin_s[:, 1:] = end_s[:, :-1]
-        is_known = np.zeros(step.size, np.bool_)
+    def _without_waits(self, members: Ints) -> tuple[Floats, Floats, Floats, Ints]:
+        """Stretches minus their waits, and their begins and ends, member by member.
+
+        Also [members + 1] where each member's begin.
+        """
+        occurrence, row, bounds = self._waits.occurrences_of(members)
+        start_s, end_s = self._waits.spans_s(occurrence, row)
+        step = self._occurrences.step[occurrence]
+        begin_s, is_known = np.full(start_s.size, np.nan), np.zeros(start_s.size, np.bool_)
+        begin_s[1:] = end_s[:-1]
         # A step's first stretch begins at the last occurrence of the previous step if that is
         # recorded, else at the member's first start in this step.
         is_known[1:] = (step[1:] == step[:-1]) | (
             self._clock.follows[step[1:]] & (step[1:] == step[:-1] + 1)
         )
-        places, waited_s = self._occurrences.member_rank[members], np.empty_like(start_s)
-        for first in range(0, places.size, self._waits.most_at_once):
-            part = slice(first, first + self._waits.most_at_once)
-            waiting, at = self._waits.of_places(places[part])
-            first_s = waiting.first_s[at[:, None], step]
-            first_s = np.where(first_s < start_s[part], first_s, np.nan)
-            begin_s[part] = np.where(is_known, begin_s[part], first_s)
-            until_s = waiting.until(at, np.concatenate([start_s[part], begin_s[part]], axis=1))
-            waited_s[part] = until_s[:, : step.size] - until_s[:, step.size :]
+        is_known[bounds[:-1][np.diff(bounds) > 0]] = False
+        waited_s = np.empty_like(start_s)
+        for since in range(0, members.size, self._waits.most_at_once):
+            of_part = bounds[since : since + self._waits.most_at_once + 1]
+            mine, num = slice(of_part[0], of_part[-1]), np.diff(of_part)
+            ranks = self._occurrences.member_rank[members[since : since + num.size]]
+            places, at = np.unique(ranks, return_inverse=True)
+            waiting = self._waits.of_places(places)
+            first_s = waiting.first_s[np.repeat(at, num), step[mine]]
+            first_s = np.where(first_s < start_s[mine], first_s, np.nan)
+            begin_s[mine] = np.where(is_known[mine], begin_s[mine], first_s)
+            waited_s[mine] = waiting.until(at, of_part - of_part[0], start_s[mine])
+            waited_s[mine] -= waiting.until(at, of_part - of_part[0], begin_s[mine])
         # Overlapping occurrences have no stretch between them.
         own_s = np.maximum(0.0, start_s - begin_s - np.maximum(0.0, waited_s))
-        return own_s, begin_s, start_s
+        return own_s, begin_s, start_s, bounds
 
     @cached_property
     def _routed_groups(self) -> list[int]:
@@ -96,7 +115,8 @@ class OwnTimes:
                 group = int(self._occurrences.member_group[member])
                 if group in self._routed_groups:
                     at = member - int(self._occurrences.first_member[group])
-                    moments.append(self._waits.spans_s(group, np.array([member]))[0][0])
+                    occurrence, row, _ = self._waits.occurrences_of(np.array([member]))
+                    moments.append(self._waits.spans_s(occurrence, row)[0])
                     lengths.append(self._by_tokens_s(group)[at])
             self._routed[place] = _steps_at(np.concatenate(moments), np.concatenate(lengths))
         return self._routed[place]
@@ -105,8 +125,9 @@ class OwnTimes:
         """[members, occurrences], the part of own time that the members' bytes explain."""
         if group not in self._by_tokens:
             members = members_of(self._occurrences, group)
-            num_bytes = self._occurrences.num_bytes[self._waits.rows(group, members)]
-            self._by_tokens[group] = routed_s(self._without_waits(group, members)[0], num_bytes)
+            num_bytes = self._occurrences.num_bytes[self._waits.occurrences_of(members)[1]]
+            own_s, shape = self._without_waits(members)[0], (members.size, -1)
+            self._by_tokens[group] = routed_s(own_s.reshape(shape), num_bytes.reshape(shape))
         return self._by_tokens[group]
 
     @cached_property
@@ -190,7 +211,7 @@ class OwnDelays:
         """
         group = int(self._occurrences.member_group[member])
         members = self.with_peers(member)
-        times_s = self._times_s(group, members, by_stays=by_stays)
+        times_s = self._times_s(members, by_stays=by_stays)
         usual_s = medians_of_known(times_s[1:].T)
         usual_s[np.isnan(times_s[1:]).any(axis=0)] = np.nan
         delay_s = times_s[:1] - usual_s
@@ -227,11 +248,11 @@ class OwnDelays:
 
     def _of_members_s(self, group: int, *, by_stays: bool) -> Floats:
         """Median own delay per step of each member outside `slow` of which it is known."""
-        members = np.setdiff1d(members_of(self._occurrences, group), self._slow)
+        members = self._without(members_of(self._occurrences, group), self._slow)
         members = members[evenly_spaced(members.size, MAX_PEERS)]
         if members.size < 2:
             return np.empty(0)
-        times_s = self._times_s(group, members, by_stays=by_stays)
+        times_s = self._times_s(members, by_stays=by_stays)
         by_step_s = self._by_step(group, times_s - median_of_others(times_s))
         typical_s = medians_of_known(by_step_s)
         return typical_s[np.isfinite(typical_s)]
@@ -240,27 +261,32 @@ class OwnDelays:
         """Members that are no suspects, or all if none is left; evenly spaced if many."""
         if group not in self._peers:
             members = members_of(self._occurrences, group)
-            peers = np.setdiff1d(members, self._suspects)
+            peers = self._without(members, self._suspects)
             peers = peers if peers.size else members
             self._peers[group] = peers[evenly_spaced(peers.size, MAX_PEERS)]
         return self._peers[group]
 
-    def _times_s(self, group: int, members: Ints, *, by_stays: bool) -> Floats:
+    def _without(self, members: Ints, left_out: Ints) -> Ints:
+        is_left_out = np.zeros(self._occurrences.member_rank.size, np.bool_)
+        is_left_out[left_out] = True
+        return members[~is_left_out[members]]
+
+    def _times_s(self, members: Ints, *, by_stays: bool) -> Floats:
         if by_stays:
-            return -self._occurrences.stay_s[self._waits.rows(group, members)]
-        return self._own.of(group, members)
+            row = self._waits.occurrences_of(members)[1]
+            return -self._occurrences.stay_s[row].reshape(members.size, -1)
+        return self._own.of(members)
 
     def _by_step(self, group: int, delay_s: Floats) -> Floats:
         """[members, steps], sums of [members, occurrences]; NaN if less than half are known."""
-        step = self._occurrences.step[self._waits.of_group(group)]
-        first = np.flatnonzero(np.diff(step, prepend=-1))
+        first, steps = self._waits.steps_of(group)
         known = np.isfinite(delay_s)
         num_known = np.add.reduceat(known, first, axis=1, dtype=np.int64)
         sums_s = np.add.reduceat(np.where(known, delay_s, 0.0), first, axis=1)
-        total = np.diff(np.append(first, step.size))
+        total = np.diff(first, append=delay_s.shape[1])
         enough = (num_known > 0) & (num_known >= MIN_KNOWN * total)
         found = np.full((len(delay_s), len(self._occurrences.steps)), np.nan)
-        found[:, step[first]] = np.where(enough, sums_s, np.nan)
+        found[:, steps] = np.where(enough, sums_s, np.nan)
         return found
 
 
@@ -353,10 +379,10 @@ def late_ranks(
         np.int64,
     )
     slow = suspects[amount_s[suspects] >= MIN_SUSPECT_SHARE * mean_s]
-    delays = OwnDelays(occurrences, waits, OwnTimes(occurrences, waits, clock), suspects, slow)
-    waits.compute_together(
-        occurrences.member_rank[delays.with_peers(suspect)] for suspect in suspects.tolist()
-    )
+    own = OwnTimes(occurrences, waits, clock)
+    delays = OwnDelays(occurrences, waits, own, suspects, slow)
+    compared = [delays.with_peers(suspect) for suspect in suspects.tolist()]
+    own.compute(np.unique(np.concatenate([suspects, *compared])))
     judged = [_verdict(occurrences, lateness, delays, int(member), step_s) for member in suspects]
     return _by_rank(judged)
 
@@ -378,7 +404,7 @@ def _order(late: LateRank) -> tuple[bool, float]:
 def _is_frequent(found: Occurrences, lateness: Lateness, waits: RankWaitTimes, member: int) -> bool:
     """Whether it is late more often than by chance, counting occurrences with a material wait."""
     group = int(found.member_group[member])
-    rows, occurrences = waits.rows(group, np.array([member]))[0], waits.of_group(group)
+    occurrences, rows, _ = waits.occurrences_of(np.array([member]))
     wait_s = lateness.late_wait_s[occurrences]
     is_late = lateness.is_late[rows]
     if not is_late.any():
