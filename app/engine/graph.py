@@ -218,6 +218,12 @@ class StepGraph:
         """Number of operations and milestones."""
         return int(self.unit_ops.size)
 
+    def shared_units(self, chosen: NDArray[np.bool_]) -> Ints:
+        """Units of several workers that have one of the chosen operations [ops] first."""
+        lead, sizes = self.unit_ops[self.unit_ptr[:-1]], np.diff(self.unit_ptr)
+        is_chosen = np.append(chosen, np.zeros(self.num_rows - self.num_ops, np.bool_))
+        return np.flatnonzero(((sizes > 1) | (self.meets != NO_PEERS)) & is_chosen[lead])
+
     @cached_property
     def slots(self) -> RowSlots:
         """Slots of the live ends in a replay."""
@@ -277,8 +283,8 @@ def _edges_and_groups(
 def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> tuple[Ints, Ints]:
     """Predecessors of each row, unique and ascending, as pointers and rows."""
     pairs = np.array(edges, np.int64).reshape(-1, 2)
-    found = np.unique(pairs[:, 1] * num_rows + pairs[:, 0])
-    after, before = np.divmod(found, num_rows)
+    found = np.sort(pairs[:, 1] * num_rows + pairs[:, 0])
+    after, before = np.divmod(found[np.diff(found, prepend=-1) != 0], num_rows)
     if milestones.of_op:
         # A milestone has the predecessors of its operation.
         first = np.searchsorted(after, np.arange(num_rows + 1))

@@ -73,7 +73,7 @@ class Template:
     @cached_property
     def present(self) -> list[int]:
         """Codes of the op types that occur, ascending."""
-        found: list[int] = np.unique(self.optype).tolist()
+        found: list[int] = np.flatnonzero(np.bincount(self.optype)).tolist()
         return found
 
     @cached_property
