@@ -9,8 +9,10 @@ the cache: of 98 MB of ends (6,000 operations in 2,048 lanes) a few hundred rows
 (`RowSlots`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -110,8 +112,7 @@ def in_topological_order(
 ) -> Units:
     """Units in topological order: the groups, and each other row as a unit of its own."""
     unit_of = np.full(num_rows, -1, np.int64)
-    for unit, rows in enumerate(groups):
-        unit_of[rows] = unit
+    unit_of[_flat(groups)] = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
     alone = np.flatnonzero(unit_of < 0)
     unit_of[alone] = np.arange(len(groups), len(groups) + alone.size)
     num_units = len(groups) + alone.size
@@ -282,7 +283,7 @@ def _edges_and_groups(
 
 def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> tuple[Ints, Ints]:
     """Predecessors of each row, unique and ascending, as pointers and rows."""
-    pairs = np.array(edges, np.int64).reshape(-1, 2)
+    pairs = _flat(edges).reshape(-1, 2)
     found = np.sort(pairs[:, 1] * num_rows + pairs[:, 0])
     after, before = np.divmod(found[np.diff(found, prepend=-1) != 0], num_rows)
     if milestones.of_op:
@@ -294,6 +295,10 @@ def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> t
         before = np.concatenate([before, *waits])
     counts = np.bincount(after, minlength=num_rows)
     return np.concatenate(([0], np.cumsum(counts))), before
+
+
+def _flat(rows: Iterable[Iterable[int]]) -> Ints:
+    return np.fromiter(chain.from_iterable(rows), np.int64)
 
 
 def _refuse_cycle(template: Template, rows: list[int]) -> None:

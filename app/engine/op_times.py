@@ -253,9 +253,10 @@ def _microbatches(template: Template, ops: Ints, pp_size: int) -> Floats:
     by_code = template.op_types.by_code
     second = [code for code in template.present if by_code[code].name == BACKWARD_WEIGHT]
     whole = ops[~np.isin(template.optype[ops], second)]
-    stage, chunk = template.stage[whole], template.mc[whole]
-    pairs = np.unique(np.stack([stage, chunk]), axis=1)[0]
-    num_chunks = np.maximum(np.bincount(pairs, minlength=pp_size), 1)
+    stage = template.stage[whole]
+    pairs = set(zip(stage.tolist(), template.mc[whole].tolist(), strict=True))
+    num_of_stage = np.bincount(np.array([at for at, _ in pairs], np.int64), minlength=pp_size)
+    num_chunks = np.maximum(num_of_stage, 1)
     return np.asarray(np.bincount(stage, minlength=pp_size) / num_chunks)
 
 
