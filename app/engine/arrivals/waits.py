@@ -119,9 +119,9 @@ class PlaceWaits:
         end_s = np.maximum(start_s, end_s).take(order)
         start_s = start_s.take(order)
         reach_s = np.maximum.accumulate(end_s, axis=1)
-        covered_s = start_s.copy()
-        np.maximum(covered_s[:, 1:], reach_s[:, :-1], out=covered_s[:, 1:])
-        total_s = np.cumsum(np.maximum(0.0, end_s - covered_s), axis=1)
+        end_s[:, :1] -= start_s[:, :1]
+        end_s[:, 1:] -= np.maximum(start_s[:, 1:], reach_s[:, :-1])
+        total_s = np.cumsum(np.maximum(0.0, end_s, out=end_s), axis=1, out=end_s)
         return cls(start_s, reach_s, total_s, first_s)
 
     def until(self, place: Ints, bounds: Ints, time_s: Floats) -> Floats:

@@ -191,8 +191,6 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
     host = np.concatenate([each.host[each.of_set].ravel() for each in slots])
     when = np.concatenate([np.repeat(each.time, each.host.shape[1]) for each in slots])
     num_values = np.bincount(host, minlength=is_free.size)
-    by_host = np.argsort(host, kind="stable")
-    first = np.cumsum(num_values) - num_values
     for _ in range(_SWEEPS):
         far_ns = np.concatenate([_apart_ns(each, more).ravel() for each in slots])
         is_far = np.abs(far_ns) > _FAR_SPREADS * spread_ns
@@ -202,6 +200,8 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
         if not far.size:
             break
         lines = np.zeros((far.size, 2))
+        by_host = np.argsort(host, kind="stable")
+        first = np.cumsum(num_values) - num_values
         for at, of in enumerate(far.tolist()):
             mine = by_host[first[of] : first[of] + num_values[of]]
             lines[at] = _line(far_ns[mine], when[mine])
