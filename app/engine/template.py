@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class Template:
 
     def ops(self, stage: int, *names: str) -> list[int]:
         """Operations of some types on a stage, in recorded order."""
-        return sorted(op for name in names for op in self.of_stage[stage][name])
+        return sorted(chain.from_iterable(self.of_stage[stage][name] for name in names))
 
     def name(self, op: int) -> str:
         """Name of an operation's type."""

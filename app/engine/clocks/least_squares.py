@@ -189,7 +189,6 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
     """[hosts, 2], correction of the coefficients of far clocks; 0 for all others."""
     more = np.zeros((is_free.size, 2))
     host = np.concatenate([each.host[each.of_set].ravel() for each in slots])
-    when = np.concatenate([np.repeat(each.time, each.host.shape[1]) for each in slots])
     num_values = np.bincount(host, minlength=is_free.size)
     for _ in range(_SWEEPS):
         far_ns = np.concatenate([_apart_ns(each, more).ravel() for each in slots])
@@ -200,10 +199,10 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
         if not far.size:
             break
         lines = np.zeros((far.size, 2))
-        by_host = np.argsort(host, kind="stable")
-        first = np.cumsum(num_values) - num_values
-        for at, of in enumerate(far.tolist()):
-            mine = by_host[first[of] : first[of] + num_values[of]]
+        when = np.concatenate([np.repeat(each.time, each.host.shape[1]) for each in slots])
+        of_far = np.flatnonzero(np.bincount(far, minlength=is_free.size)[host])
+        of_far = of_far[np.argsort(host[of_far], kind="stable")]
+        for at, mine in enumerate(np.split(of_far, np.cumsum(num_values[far])[:-1])):
             lines[at] = _line(far_ns[mine], when[mine])
         lines[np.abs(lines).sum(axis=1) < _FAR_SPREADS * spread_ns] = 0.0
         if not lines.any():
