@@ -340,6 +340,9 @@ def rows_of(trace: Trace, simulated: NDArray[np.bool_], of_step: int, of_dp: int
     return found[simulated[trace.optype[found]]]
 
 
+Filled = tuple[Floats, Floats, Ints]  # start_s, duration_s and rank of a grid
+
+
 def place_rows(
     columns: Columns, start_s: Floats, duration_s: Floats, rank: Ints
 ) -> tuple[int, int]:
@@ -357,14 +360,12 @@ def place_rows(
             return problem, row
         placed += count
     for model in np.unique(alike_to[like]).tolist():
-        mine, ops = (
-            np.flatnonzero(like & (alike_to == model)),
-            op_of[first[model] : first[model + 1]],
-        )
-        row = _place_alike(columns.trace, first[mine], lanes[mine], first[model], ops, into)
+        mine = np.flatnonzero(like & (alike_to == model))
+        rows = np.arange(first[model], first[model + 1])
+        row = _place_alike(columns.trace, first[mine], lanes[mine], rows, op_of[rows], into)
         if row >= 0:
             return NOT_FINITE, row
-        placed += mine.size * int(np.count_nonzero(ops >= 0))
+        placed += mine.size * int(np.count_nonzero(op_of[rows] >= 0))
     return (GOOD if placed == start_s.size else MISSING), 0
 
 
@@ -425,17 +426,12 @@ def _keep_alike_runs(
 
 
 def _place_alike(
-    trace: Trace,
-    rows: Ints,
-    lanes: Ints,
-    model: int,
-    op_of: Ints,
-    into: tuple[Floats, Floats, Ints],
+    trace: Trace, rows: Ints, lanes: Ints, model: Ints, op_of: Ints, into: Filled
 ) -> int:
-    """Place runs like the one from row `model`; returns a row with times not finite, or -1."""
+    """Place runs like the rows `model`; returns a row with times that are not finite, or -1."""
     start_s, duration_s, rank = into
     num_steps = start_s.shape[1] // rank.shape[0]
-    stage = trace.at("stage", model + np.arange(op_of.size))
+    stage = trace.at("stage", model)
     for p in range(rank.shape[1]):
         if (of_stage := np.flatnonzero((stage == p) & (op_of >= 0))).size:
             rank[lanes // num_steps, p] = trace.at("rank", rows + of_stage[-1])
@@ -451,7 +447,7 @@ def _place_alike(
 
 
 def _place_row_by_row(
-    columns: Columns, first: int, end: int, op_of: Ints, into: tuple[Floats, Floats, Ints]
+    columns: Columns, first: int, end: int, op_of: Ints, into: Filled
 ) -> tuple[int, int, int]:
     """Place rows one by one: (problem, row where it is, number of rows placed)."""
     trace = columns.trace.select(slice(int(first), int(end)))
@@ -489,12 +485,8 @@ def _keep_alike(  # type: ignore[no-untyped-def]
         differences = 0
         # Of slices, no row is before the first one: loops over those are several times as fast.
         stages, types, seq_ids, chunks = stage[mine], optype[mine], seq_id[mine], mc[mine]
-        its_stages, its_types, its_seq_ids, its_chunks = (
-            stage[its],
-            optype[its],
-            seq_id[its],
-            mc[its],
-        )
+        its_stages, its_types = stage[its], optype[its]
+        its_seq_ids, its_chunks = seq_id[its], mc[its]
         for row in range(num_rows):
             differences |= stages[row] ^ its_stages[row] | types[row] ^ its_types[row]
             differences |= seq_ids[row] ^ its_seq_ids[row] | chunks[row] ^ its_chunks[row]

@@ -12,7 +12,7 @@ the peers are the worker's replica and ideal replicas that stand for all others,
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -443,10 +443,4 @@ class ReplayGroups:
 
     def each(self, questions: list[StepTimeQuestion]) -> list[Floats]:
         """Answers to independent questions, in parallel for large windows."""
-        return all_of(self.size, [_bound_call(self.joined, question) for question in questions])
-
-
-def _bound_call(
-    joined: Callable[[StepTimeQuestion], Floats], question: StepTimeQuestion
-) -> Callable[[], Floats]:
-    return lambda: joined(question)
+        return all_of(self.size, [partial(self.joined, question) for question in questions])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -48,15 +47,10 @@ class OwnTimes:
         if not new.size:
             return
         own_s, begin_s, start_s, bounds = self._without_waits(new)
-        for place, member, (first, end) in zip(
-            self._occurrences.member_rank[new].tolist(),
-            new.tolist(),
-            pairwise(bounds.tolist()),
-            strict=True,
-        ):
-            mine = slice(first, end)
+        for at, member in enumerate(new.tolist()):
+            mine = slice(bounds[at], bounds[at + 1])
             if self._routed_groups:
-                routed = self._routed_s(place)
+                routed = self._routed_s(int(self._occurrences.member_rank[member]))
                 own_s[mine] -= routed.until(start_s[mine]) - routed.until(begin_s[mine])
             self._known[member] = np.maximum(0.0, own_s[mine])
 
@@ -364,7 +358,7 @@ def late_ranks(
     waits: RankWaitTimes,
     clock: StepClock,
     step_s: Floats,
-) -> list[LateRank]:
+) -> tuple[LateRank, ...]:
     """Every rank that passes the tests of frequency and amount, most waited for first."""
     mean_s = float(step_s.mean())
     amount_s = lateness.waited_for_s.mean(axis=1)
@@ -384,7 +378,7 @@ def late_ranks(
     compared = [delays.with_peers(suspect) for suspect in suspects.tolist()]
     own.compute(np.unique(np.concatenate([suspects, *compared])))
     judged = [_verdict(occurrences, lateness, delays, int(member), step_s) for member in suspects]
-    return _by_rank(judged)
+    return tuple(_by_rank(judged))
 
 
 def _by_rank(judged: list[LateRank]) -> list[LateRank]:

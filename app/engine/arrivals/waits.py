@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -158,7 +157,7 @@ class RankWaitTimes:
         self._occurrences = occurrences
         self._lateness = lateness
         self._clock = clock
-        self._replay = replay
+        self._groups = () if replay is None else replay.groups
         self._receives = receives or {}
         self._known: dict[int, WaitIntervals] = {}
         self._steps: dict[int, tuple[Ints, Ints]] = {}
@@ -222,11 +221,10 @@ class RankWaitTimes:
     @cached_property
     def most_at_once(self) -> int:
         """Number of ranks whose waits fit the memory for them."""
-        groups = () if self._replay is None else self._replay.groups
         num_received = sum(
             int(np.count_nonzero(group.template.op_types.is_receive[group.template.optype]))
             * group.grid.start_s.shape[1]
-            for group in groups
+            for group in self._groups
         )
         num_waits = self._occurrences.stay_s.size + num_received
         return max(1, int(_MAX_TOGETHER * len(self._occurrences.places) // max(1, num_waits)))
@@ -257,14 +255,21 @@ class RankWaitTimes:
         ]
         for place in self._receives.keys() & set(places.tolist()):
             spans.append((int(at_place[place]), *self._receives[place]))
-        for replayer in () if self._replay is None else self._replay.groups:
+        for replayer in self._groups:
             spans += _receives(replayer, places, self.offsets_s(replayer), self._transfers_s)
         first_s = np.where(np.isfinite(first_s), first_s, np.nan)
         return *_beside(spans, places.size), first_s.reshape(-1, num_steps)
 
     @cached_property
     def _transfers_s(self) -> ShortestTransfers:
-        return {} if self._replay is None else _transfers_s(self._replay.groups)
+        """The shortest receive of each op type on each stage, over all of the window's steps."""
+        found: ShortestTransfers = {}
+        for replayer in self._groups:
+            for stage in range(replayer.template.parallelism.pp_size):
+                for code, rows in _receiving(replayer, stage):
+                    least_s = float(replayer.grid.duration_s[rows].min())
+                    found[code, stage] = min(least_s, found.get((code, stage), least_s))
+        return found
 
     def offsets_s(self, replayer: Replayer) -> Floats:
         """[steps], clock offset of each step of a group."""
@@ -305,17 +310,6 @@ def _receives(
             end_s = start_s + took_s[chosen].transpose(1, 2, 0) - transfer_s[code, of_stage]
             waits_s = (times_s.reshape(here.size, -1) for times_s in (start_s, end_s))
             found += zip(here.tolist(), *waits_s, strict=True)
-    return found
-
-
-def _transfers_s(replayers: Sequence[Replayer]) -> ShortestTransfers:
-    """The shortest receive of each op type on each stage, over all of the window's steps."""
-    found: ShortestTransfers = {}
-    for replayer in replayers:
-        for stage in range(replayer.template.parallelism.pp_size):
-            for code, rows in _receiving(replayer, stage):
-                least_s = float(replayer.grid.duration_s[rows].min())
-                found[code, stage] = min(least_s, found.get((code, stage), least_s))
     return found
 
 

@@ -29,7 +29,8 @@ _CENTRINGS = 3
 def centre(values: Floats, limit: float) -> None:
     """Shift rows near 0 until the means of their clipped values are."""
     for _ in range(_CENTRINGS):
-        values -= _clipped(values, limit).sum(axis=1, keepdims=True) / values.shape[1]
+        clipped = np.clip(values, -limit, limit)
+        values -= clipped.sum(axis=1, keepdims=True) / values.shape[1]
 
 
 _MAX_PRODUCTS = 500
@@ -175,10 +176,6 @@ def _pull(  # type: ignore[no-untyped-def]
             pull_ns = (min(max(left_ns[at], -limit_ns), limit_ns) - mean_ns) * root[slot]
             asked[host[at], 0] += pull_ns
             asked[host[at], 1] += pull_ns * time[slot]
-
-
-def _clipped(values: Floats, limit: float) -> Floats:
-    return np.asarray(np.minimum(np.maximum(values, -limit), limit))
 
 
 _SWEEPS = 2
