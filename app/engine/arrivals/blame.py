@@ -44,15 +44,15 @@ class OwnTimes:
     def compute(self, members: Ints) -> None:
         """Compute those of members of any groups at once, which takes less time than one by one."""
         new = np.array([each for each in members.tolist() if each not in self._known], np.int64)
-        if not new.size:
-            return
-        own_s, begin_s, start_s, bounds = self._without_waits(new)
-        for at, member in enumerate(new.tolist()):
-            mine = slice(bounds[at], bounds[at + 1])
-            if self._routed_groups:
-                routed = self._routed_s(int(self._occurrences.member_rank[member]))
-                own_s[mine] -= routed.until(start_s[mine]) - routed.until(begin_s[mine])
-            self._known[member] = np.maximum(0.0, own_s[mine])
+        for first in range(0, new.size, self._waits.most_at_once):
+            part = new[first : first + self._waits.most_at_once]
+            own_s, begin_s, start_s, bounds = self._without_waits(part)
+            for at, member in enumerate(part.tolist()):
+                mine = slice(bounds[at], bounds[at + 1])
+                if self._routed_groups:
+                    routed = self._routed_s(int(self._occurrences.member_rank[member]))
+                    own_s[mine] -= routed.until(start_s[mine]) - routed.until(begin_s[mine])
+                self._known[member] = np.maximum(0.0, own_s[mine])
 
     def of(self, members: Ints) -> Floats:
         """[members, occurrences of their group], seconds; NaN without a known stretch."""

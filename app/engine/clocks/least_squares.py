@@ -100,8 +100,8 @@ class NormalEquations:
         Conjugate gradients, until the remaining change is below `near_enough`, or below a share of
         the first one.
         """
-        left = np.where(self.is_free[:, None], pull, 0.0)
-        found, eased = np.zeros_like(pull), left / self.diagonal
+        left, diagonal = np.where(self.is_free[:, None], pull, 0.0), self.diagonal
+        found, eased = np.zeros_like(pull), left / diagonal
         near_enough = max(near_enough, _PRECISION * float(np.abs(eased).max()))
         towards, size = eased, float((left * eased).sum())
         for _ in range(_MAX_PRODUCTS):
@@ -111,7 +111,7 @@ class NormalEquations:
             step = size / float((towards * product).sum())
             found += step * towards
             left -= step * product
-            eased = left / self.diagonal
+            eased = left / diagonal
             before, size = size, float((left * eased).sum())
             towards = eased + (size / before) * towards
         return found
