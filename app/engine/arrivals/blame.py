@@ -236,7 +236,7 @@ class OwnDelays:
         groups = [
             number
             for number, group in enumerate(self._occurrences.groups)
-            if group.axis == axis and self._waits.of_group(number).size
+            if group.axis == axis and self._waits.of_group[number].size
         ]
         return [groups[at] for at in evenly_spaced(len(groups), MAX_GROUPS)]
 

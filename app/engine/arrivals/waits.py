@@ -163,28 +163,24 @@ class RankWaitTimes:
         self._steps: dict[int, tuple[Ints, Ints]] = {}
 
     @cached_property
-    def _of_group(self) -> list[Ints]:
+    def of_group(self) -> list[Ints]:
         """Occurrences of each group, in order of step and sequence."""
         found = self._occurrences
         order = np.lexsort((found.order, found.step, found.group))
         bounds = np.searchsorted(found.group[order], np.arange(len(found.groups) + 1))
         return [order[first:end] for first, end in pairwise(bounds.tolist())]
 
-    def of_group(self, group: int) -> Ints:
-        """Occurrences of a group, in order of step and sequence."""
-        return self._of_group[group]
-
     def steps_of(self, group: int) -> tuple[Ints, Ints]:
         """Where a group's occurrences of each step begin among all of its own, and the steps."""
         if group not in self._steps:
-            step = self._occurrences.step[self._of_group[group]]
+            step = self._occurrences.step[self.of_group[group]]
             first = np.flatnonzero(np.concatenate([step[:1] >= 0, step[1:] != step[:-1]]))
             self._steps[group] = first, step[first]
         return self._steps[group]
 
     def has_bytes(self, group: int) -> bool:
         """Whether some occurrence of the group has the bytes of all its members."""
-        found, occurrences = self._occurrences, self._of_group[group]
+        found, occurrences = self._occurrences, self.of_group[group]
         rows = found.first_row[occurrences][:, None] + np.arange(int(found.group_size[group]))
         return bool(np.isfinite(found.num_bytes[rows]).all(axis=1).any())
 
@@ -194,7 +190,7 @@ class RankWaitTimes:
         Also the member's row in each, and [members + 1] where each member's occurrences begin.
         """
         found = self._occurrences
-        of_members = [self._of_group[at] for at in found.member_group[members].tolist()]
+        of_members = [self.of_group[at] for at in found.member_group[members].tolist()]
         occurrence = np.concatenate([np.empty(0, np.int64), *of_members])
         num = np.array([each.size for each in of_members], np.int64)
         position = members - found.first_member[found.member_group[members]]
