@@ -126,7 +126,7 @@ def in_parallel(size: int, count: int, part: Callable[[int, int], T]) -> list[T]
     """Results of `part(first, end)` over ranges that cover `count`, for work on `size` values."""
     threads = _threads() if size >= WORTH_A_THREAD else 1
     bounds = [count * each // threads for each in range(threads + 1)]
-    return all_of(size, [partial(part, *each) for each in pairwise(bounds)])
+    return all_of(size, [partial(part, *ends) for ends in pairwise(bounds)])
 
 
 def all_of(size: int, calls: Iterable[Callable[[], T]]) -> list[T]:

@@ -192,7 +192,7 @@ class RankWaitTimes:
         found = self._occurrences
         of_members = [self.of_group[at] for at in found.member_group[members].tolist()]
         occurrence = np.concatenate([np.empty(0, np.int64), *of_members])
-        num = np.array([each.size for each in of_members], np.int64)
+        num = np.array([of_one.size for of_one in of_members], np.int64)
         position = members - found.first_member[found.member_group[members]]
         row = found.first_row[occurrence] + np.repeat(position, num)
         return occurrence, row, np.concatenate([[0], np.cumsum(num)])
@@ -242,7 +242,7 @@ class RankWaitTimes:
         cell = np.repeat(of_member[members], np.diff(bounds)) * num_steps + found.step[occurrence]
         np.minimum.at(first_s, cell, np.where(is_known, start_s, np.inf))
         end_s -= self._lateness.transfer_s[occurrence]
-        start_s, end_s = (np.where(is_known, each, 0.0) for each in (start_s, end_s))
+        start_s, end_s = (np.where(is_known, times_s, 0.0) for times_s in (start_s, end_s))
         spans = [
             (place, start_s[first:end], end_s[first:end])
             for place, (first, end) in zip(
@@ -275,7 +275,7 @@ class RankWaitTimes:
 
 def _beside(spans: list[tuple[int, Floats, Floats]], num_places: int) -> tuple[Floats, Floats]:
     """[places, intervals], starts and ends side by side; 0 where a place has fewer."""
-    nums = np.bincount([place for place, *_ in spans], [each.size for _, each, _ in spans], 1)
+    nums = np.bincount([at for at, *_ in spans], [start_s.size for _, start_s, _ in spans], 1)
     starts_s, ends_s = np.zeros((2, num_places, int(nums.max())))
     filled = [0] * num_places
     for place, start_s, end_s in spans:
@@ -295,7 +295,8 @@ def _receives(
     dp_rank, stage = np.divmod(places, sizes.pp_size)
     is_worker = dp_rank < sizes.dp_size
     begun_s, took_s = (
-        each.reshape(-1, sizes.dp_size, grid.num_steps) for each in (grid.start_s, grid.duration_s)
+        times_s.reshape(-1, sizes.dp_size, grid.num_steps)
+        for times_s in (grid.start_s, grid.duration_s)
     )
     for of_stage in np.unique(stage[is_worker]).tolist():
         here = np.flatnonzero(is_worker & (stage == of_stage))

@@ -196,7 +196,7 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
         if not far.size:
             break
         lines = np.zeros((far.size, 2))
-        when = np.concatenate([np.repeat(each.time, each.host.shape[1]) for each in slots])
+        when = np.concatenate([np.repeat(part.time, part.host.shape[1]) for part in slots])
         of_far = np.flatnonzero(np.bincount(far, minlength=is_free.size)[host])
         of_far = of_far[np.argsort(host[of_far], kind="stable")]
         for at, mine in enumerate(np.split(of_far, np.cumsum(num_values[far])[:-1])):
