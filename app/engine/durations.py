@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from app.engine.graph import StepGraph
 from app.engine.grid import ABSENT, Grid
 from app.engine.kernels import all_of, in_parallel, kernel
+from app.engine.medians import median_of
 from app.engine.template import Template
 from app.trace.window import Floats, Ints
 
@@ -156,7 +157,7 @@ def _mean(duration_s: Floats, ops: Ints) -> float:
 
 
 def _median(duration_s: Floats, ops: Ints) -> float:
-    return float(np.median(duration_s[ops].ravel(), overwrite_input=True))
+    return median_of(duration_s[ops])
 
 
 @kernel

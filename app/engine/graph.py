@@ -9,8 +9,10 @@ the cache: of 98 MB of ends (6,000 operations in 2,048 lanes) a few hundred rows
 (`RowSlots`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -110,8 +112,7 @@ def in_topological_order(
 ) -> Units:
     """Units in topological order: the groups, and each other row as a unit of its own."""
     unit_of = np.full(num_rows, -1, np.int64)
-    for unit, rows in enumerate(groups):
-        unit_of[rows] = unit
+    unit_of[_flat(groups)] = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
     alone = np.flatnonzero(unit_of < 0)
     unit_of[alone] = np.arange(len(groups), len(groups) + alone.size)
     num_units = len(groups) + alone.size
@@ -218,6 +219,12 @@ class StepGraph:
         """Number of operations and milestones."""
         return int(self.unit_ops.size)
 
+    def shared_units(self, chosen: NDArray[np.bool_]) -> Ints:
+        """Units of several workers that have one of the chosen operations [ops] first."""
+        lead, sizes = self.unit_ops[self.unit_ptr[:-1]], np.diff(self.unit_ptr)
+        is_chosen = np.append(chosen, np.zeros(self.num_rows - self.num_ops, np.bool_))
+        return np.flatnonzero(((sizes > 1) | (self.meets != NO_PEERS)) & is_chosen[lead])
+
     @cached_property
     def slots(self) -> RowSlots:
         """Slots of the live ends in a replay."""
@@ -276,9 +283,9 @@ def _edges_and_groups(
 
 def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> tuple[Ints, Ints]:
     """Predecessors of each row, unique and ascending, as pointers and rows."""
-    pairs = np.array(edges, np.int64).reshape(-1, 2)
-    found = np.unique(pairs[:, 1] * num_rows + pairs[:, 0])
-    after, before = np.divmod(found, num_rows)
+    pairs = _flat(edges).reshape(-1, 2)
+    found = np.sort(pairs[:, 1] * num_rows + pairs[:, 0])
+    after, before = np.divmod(found[np.diff(found, prepend=-1) != 0], num_rows)
     if milestones.of_op:
         # A milestone has the predecessors of its operation.
         first = np.searchsorted(after, np.arange(num_rows + 1))
@@ -288,6 +295,10 @@ def _predecessors(edges: list[Edge], milestones: Milestones, num_rows: int) -> t
         before = np.concatenate([before, *waits])
     counts = np.bincount(after, minlength=num_rows)
     return np.concatenate(([0], np.cumsum(counts))), before
+
+
+def _flat(rows: Iterable[Iterable[int]]) -> Ints:
+    return np.fromiter(chain.from_iterable(rows), np.int64)
 
 
 def _refuse_cycle(template: Template, rows: list[int]) -> None:

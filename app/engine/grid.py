@@ -340,6 +340,9 @@ def rows_of(trace: Trace, simulated: NDArray[np.bool_], of_step: int, of_dp: int
     return found[simulated[trace.optype[found]]]
 
 
+Filled = tuple[Floats, Floats, Ints]  # start_s, duration_s and rank of a grid
+
+
 def place_rows(
     columns: Columns, start_s: Floats, duration_s: Floats, rank: Ints
 ) -> tuple[int, int]:
@@ -347,8 +350,8 @@ def place_rows(
 
     `start_s` has to be NaN before.
     """
-    first, like, lanes = _lanes(columns, rank.shape[0])
-    op_of = np.full(first[1], -1, np.int64)
+    first, like, alike_to, lanes = _lanes(columns, rank.shape[0])
+    op_of = np.full(first[alike_to.max() + 1], -1, np.int64)
     into = (start_s, duration_s, rank)
     placed = 0
     for since, until in _ranges(~like):
@@ -356,10 +359,13 @@ def place_rows(
         if problem != GOOD:
             return problem, row
         placed += count
-    row = _place_alike(columns.trace, first[:-1][like], lanes[like], op_of, into)
-    if row >= 0:
-        return NOT_FINITE, row
-    placed += int(like.sum() * (op_of >= 0).sum())
+    for model in np.unique(alike_to[like]).tolist():
+        mine = np.flatnonzero(like & (alike_to == model))
+        rows = np.arange(first[model], first[model + 1])
+        row = _place_alike(columns.trace, first[mine], lanes[mine], rows, op_of[rows], into)
+        if row >= 0:
+            return NOT_FINITE, row
+        placed += mine.size * int(np.count_nonzero(op_of[rows] >= 0))
     return (GOOD if placed == start_s.size else MISSING), 0
 
 
@@ -369,9 +375,9 @@ def _ranges(chosen: NDArray[np.bool_]) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def _lanes(columns: Columns, num_dp: int) -> tuple[Ints, NDArray[np.bool_], Ints]:
-    """Stretches of rows of one lane: first rows, then the number of rows; which are whole lanes
-    with the operations of the first stretch; the lane of each.
+def _lanes(columns: Columns, num_dp: int) -> tuple[Ints, NDArray[np.bool_], Ints, Ints]:
+    """Stretches of rows of one lane: first rows, then the number of rows; which of them have the
+    operations of a stretch of the first lane, as the rest of their lane has; that stretch; lanes.
     """
     trace = columns.trace
     if isinstance(trace, RunTrace):
@@ -386,21 +392,26 @@ def _lanes(columns: Columns, num_dp: int) -> tuple[Ints, NDArray[np.bool_], Ints
     position = np.minimum(np.searchsorted(columns.steps, step), columns.steps.size - 1)
     lanes = dp_rank * columns.steps.size + position
     known = (dp_rank >= 0) & (dp_rank < num_dp) & (columns.steps[position] == step)
-    _, inverse, counts = np.unique(lanes, return_inverse=True, return_counts=True)
-    like = known & (counts[inverse] == 1)
-    # The first one itself is placed row by row, which checks all that are like it.
-    like[0] = False
+    # A lane may be recorded worker by worker: each stretch is compared with that of its stage.
+    model, stage = np.flatnonzero(lanes == lanes[0]), trace.at("stage", rows)
+    stages, of_stage = np.unique(stage[model], return_index=True)
+    at = np.minimum(np.searchsorted(stages, stage), stages.size - 1)
+    alike_to = model[of_stage[at]]
+    same = np.unique(lanes * stages.size + at, return_inverse=True, return_counts=True)
+    like = known & (stages[at] == stage) & (same[2][same[1]] == 1)
+    # The first lane itself is placed row by row, which checks all that are like it.
+    like[model] = False
     if isinstance(trace, RunTrace):
         _keep_alike_runs(first_run, trace.runs.stage, trace.runs.shape_at, like)
-        return first, like, lanes
-    in_parallel(
-        trace.num_ops,
-        rows.size,
-        lambda low, high: _keep_alike(
-            first, trace.stage, trace.optype, trace.seq_id, trace.mc, like, low, high
-        ),
-    )
-    return first, like, lanes
+    else:
+        in_parallel(
+            trace.num_ops,
+            rows.size,
+            lambda low, high: _keep_alike(
+                first, alike_to, trace.stage, trace.optype, trace.seq_id, trace.mc, like, low, high
+            ),
+        )
+    return first, like & ~np.isin(lanes, lanes[~like]), alike_to, lanes
 
 
 def _keep_alike_runs(
@@ -415,12 +426,12 @@ def _keep_alike_runs(
 
 
 def _place_alike(
-    trace: Trace, rows: Ints, lanes: Ints, op_of: Ints, into: tuple[Floats, Floats, Ints]
+    trace: Trace, rows: Ints, lanes: Ints, model: Ints, op_of: Ints, into: Filled
 ) -> int:
-    """Place runs like the first; returns a row with times that are not finite, or -1."""
+    """Place runs like the rows `model`; returns a row with times that are not finite, or -1."""
     start_s, duration_s, rank = into
     num_steps = start_s.shape[1] // rank.shape[0]
-    stage = trace.at("stage", np.arange(op_of.size))
+    stage = trace.at("stage", model)
     for p in range(rank.shape[1]):
         if (of_stage := np.flatnonzero((stage == p) & (op_of >= 0))).size:
             rank[lanes // num_steps, p] = trace.at("rank", rows + of_stage[-1])
@@ -436,7 +447,7 @@ def _place_alike(
 
 
 def _place_row_by_row(
-    columns: Columns, first: int, end: int, op_of: Ints, into: tuple[Floats, Floats, Ints]
+    columns: Columns, first: int, end: int, op_of: Ints, into: Filled
 ) -> tuple[int, int, int]:
     """Place rows one by one: (problem, row where it is, number of rows placed)."""
     trace = columns.trace.select(slice(int(first), int(end)))
@@ -460,20 +471,25 @@ def _runs(step: Ints, dp_rank: Ints) -> Ints:
 
 
 @kernel
-def _keep_alike(first, stage, optype, seq_id, mc, like, low, high):  # type: ignore[no-untyped-def]
+def _keep_alike(  # type: ignore[no-untyped-def]
+    first, alike_to, stage, optype, seq_id, mc, like, low, high
+):
     """Leave in `like` those runs that record the same operations in the same order."""
-    num_rows = first[1] - first[0]
     for run in range(low, high):
-        since = first[run]
+        since, model = first[run], first[alike_to[run]]
+        num_rows = first[alike_to[run] + 1] - model
         if not like[run] or first[run + 1] - since != num_rows:
             like[run] = False
             continue
+        mine, its = slice(since, since + num_rows), slice(model, model + num_rows)
         differences = 0
+        # Of slices, no row is before the first one: loops over those are several times as fast.
+        stages, types, seq_ids, chunks = stage[mine], optype[mine], seq_id[mine], mc[mine]
+        its_stages, its_types = stage[its], optype[its]
+        its_seq_ids, its_chunks = seq_id[its], mc[its]
         for row in range(num_rows):
-            differences |= stage[since + row] ^ stage[row]
-            differences |= optype[since + row] ^ optype[row]
-            differences |= seq_id[since + row] ^ seq_id[row]
-            differences |= mc[since + row] ^ mc[row]
+            differences |= stages[row] ^ its_stages[row] | types[row] ^ its_types[row]
+            differences |= seq_ids[row] ^ its_seq_ids[row] | chunks[row] ^ its_chunks[row]
         like[run] = differences == 0
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from pickle import UnpicklingError
@@ -125,7 +126,7 @@ def in_parallel(size: int, count: int, part: Callable[[int, int], T]) -> list[T]
     """Results of `part(first, end)` over ranges that cover `count`, for work on `size` values."""
     threads = _threads() if size >= WORTH_A_THREAD else 1
     bounds = [count * each // threads for each in range(threads + 1)]
-    return all_of(size, [_call(part, first, end) for first, end in pairwise(bounds)])
+    return all_of(size, [partial(part, *ends) for ends in pairwise(bounds)])
 
 
 def all_of(size: int, calls: Iterable[Callable[[], T]]) -> list[T]:
@@ -137,10 +138,6 @@ def all_of(size: int, calls: Iterable[Callable[[], T]]) -> list[T]:
         # Each in the caller's context, whose work budget it keeps to.
         begun = [pool.submit(copy_context().run, call) for call in calls]
         return [each.result() for each in begun]
-
-
-def _call(part: Callable[[int, int], T], first: int, end: int) -> Callable[[], T]:
-    return lambda: part(first, end)
 
 
 def _threads() -> int:

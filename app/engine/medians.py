@@ -80,4 +80,9 @@ def medians_of_known(values: Floats) -> Floats:
 def median_of(values: Floats) -> float:
     """The median of all values [...], NaN if one is NaN or there is none."""
     flat = np.asarray(values, np.float64).ravel()
-    return float("nan") if not flat.size or np.isnan(flat).any() else float(medians_of_known(flat))
+    if not flat.size or np.isnan(flat).any():
+        return float("nan")
+    # One place only, which NumPy finds several times as fast as two.
+    half = np.partition(flat, flat.size // 2)[: flat.size // 2 + 1]
+    lower = half[-1] if flat.size % 2 else half[:-1].max()
+    return float((lower + half[-1]) / 2)

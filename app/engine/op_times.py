@@ -16,7 +16,7 @@ from app.engine.replays import WindowReplay
 from app.engine.template import Template
 from app.engine.what_if import Replayer
 from app.errors import InvalidRequest
-from app.trace.ops import BACKWARD_WEIGHT, Direction, OpKind
+from app.trace.ops import BACKWARD_WEIGHT, NUM_CODES, Direction, OpKind
 from app.trace.window import Floats, Ints
 
 
@@ -253,9 +253,10 @@ def _microbatches(template: Template, ops: Ints, pp_size: int) -> Floats:
     by_code = template.op_types.by_code
     second = [code for code in template.present if by_code[code].name == BACKWARD_WEIGHT]
     whole = ops[~np.isin(template.optype[ops], second)]
-    stage, chunk = template.stage[whole], template.mc[whole]
-    pairs = np.unique(np.stack([stage, chunk]), axis=1)[0]
-    num_chunks = np.maximum(np.bincount(pairs, minlength=pp_size), 1)
+    stage = template.stage[whole]
+    pairs = set(zip(stage.tolist(), template.mc[whole].tolist(), strict=True))
+    num_of_stage = np.bincount(np.array([at for at, _ in pairs], np.int64), minlength=pp_size)
+    num_chunks = np.maximum(num_of_stage, 1)
     return np.asarray(np.bincount(stage, minlength=pp_size) / num_chunks)
 
 
@@ -265,14 +266,16 @@ def _of_types(replay: WindowReplay, sums: list[_Rows]) -> dict[str, TypeTime]:
     own_s: dict[str, float] = {}
     recorded_s: dict[str, float] = {}
     talks: dict[str, bool] = {}
+    by_group = [
+        [np.bincount(rows.group.template.optype, times_s, NUM_CODES) for times_s in both]
+        for rows, both in ((rows, (rows.own_s, rows.recorded_s)) for rows in sums)
+    ]
+    own_of, talked_of = np.sum(by_group, axis=0).tolist()
     for code in sorted({code for rows in sums for code in rows.group.template.present}):
         name = by_code[code].group
         talks[name] = by_code[code].kind is not OpKind.COMPUTE
-        for rows in sums:
-            of_code = rows.group.template.optype == code
-            own_s[name] = own_s.get(name, 0.0) + float(rows.own_s[of_code].sum())
-            talked_s = float(rows.recorded_s[of_code].sum())
-            recorded_s[name] = recorded_s.get(name, 0.0) + talked_s
+        own_s[name] = own_s.get(name, 0.0) + own_of[code]
+        recorded_s[name] = recorded_s.get(name, 0.0) + talked_of[code]
     return {
         name: _time(own_s[name], recorded_s[name] if talks[name] else None, num_worker_steps)
         for name in own_s

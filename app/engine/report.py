@@ -15,7 +15,7 @@ from app.engine.op_times import LaunchDelay, OpTimes, launch_delay, op_times
 from app.engine.replays import WindowReplay, prepare
 from app.engine.what_if import Mask, StepTimeQuestion, fix, keep_one_replica, keep_only
 from app.trace.ops import NUM_CODES
-from app.trace.window import Floats, Ints, Window
+from app.trace.window import Floats, Window
 
 
 @dataclass(frozen=True)
@@ -187,14 +187,10 @@ def _estimate(dp_rank_s: Floats, stage_s: Floats, ideal_s: Floats) -> Floats:
 
 def _worker_shares(replay: WindowReplay, rankings: list[Floats]) -> list[float | None]:
     """M_W by each ranking: share recovered by fixing the slowest 3 % of workers."""
-    rank = _ranks(replay)
+    rank = replay.groups[0].grid.rank
     slowest = [metrics.slowest_workers(ranking, rank) for ranking in rankings]
     repaired = replay.each([fix(workers=workers) for workers in slowest])
     return [metrics.recovered_share(replay.simulated_s, each, replay.ideal_s) for each in repaired]
-
-
-def _ranks(replay: WindowReplay) -> Ints:
-    return replay.groups[0].grid.rank
 
 
 def _launch_delay(replay: WindowReplay) -> LaunchDelay:
@@ -212,7 +208,18 @@ def _launch_delay(replay: WindowReplay) -> LaunchDelay:
 RESULT_SCHEMA = 1
 MAX_CLOCKS = 20
 
-# Blocks that only a replay and a diagnosis fill; unknown is None.
+# Blocks that only a diagnosis fills, or only a replay and a diagnosis; unknown is None.
+_OF_DIAGNOSIS = (
+    "findings",
+    "ruled_out",
+    "fingerprint",
+    "changes",
+    "arrivals",
+    "unexplained_share",
+    "unexplained",
+    "coverage",
+    "advice",
+)
 _NOT_MEASURED = (
     "launch_slowdown",
     "slowdown",
@@ -227,15 +234,7 @@ _NOT_MEASURED = (
     "m_s",
     "stage_share",
     "stage_compute_s",
-    "findings",
-    "ruled_out",
-    "fingerprint",
-    "changes",
-    "arrivals",
-    "unexplained_share",
-    "unexplained",
-    "coverage",
-    "advice",
+    *_OF_DIAGNOSIS,
     "per_step",
 )
 
@@ -393,15 +392,7 @@ def _figures(report: Report) -> dict[str, Any]:
         "stage_share": report.stage_share,
         **_op_times(report.op_times),
         # Nothing has looked for causes, so "none found" ([]) would be a claim.
-        "findings": None,
-        "ruled_out": None,
-        "fingerprint": None,
-        "changes": None,
-        "arrivals": None,
-        "unexplained_share": None,
-        "unexplained": None,
-        "coverage": None,
-        "advice": None,
+        **dict.fromkeys(_OF_DIAGNOSIS),
     }
 
 

@@ -79,12 +79,12 @@ def _waited_s(grid: Grid, window: Window | None) -> Floats:
     found = np.zeros(grid.num_steps)
     if window is None:
         return found
-    sizes = grid.template.parallelism
-    waits = window.trace.select(window.trace.rows_of_type(OP_CODES["data-wait"]))
-    waits = waits.select(np.isin(waits.step, np.asarray(grid.steps)))
-    waits = waits.select((waits.dp_rank < sizes.dp_size) & (waits.stage < sizes.pp_size))
-    if not waits.num_ops:
+    if not (rows := window.trace.rows_of_type(OP_CODES["data-wait"])).size:
         return found
+    sizes, waits = grid.template.parallelism, window.trace.select(rows)
+    is_here = np.isin(waits.step, np.asarray(grid.steps))
+    is_here &= (waits.dp_rank < sizes.dp_size) & (waits.stage < sizes.pp_size)
+    waits = waits.select(is_here)
     firsts, num_steps = _first_rows(grid), grid.num_steps
     start_s = grid.start_s[firsts].reshape(firsts.size, -1, num_steps)
     earliest = start_s.reshape(-1, num_steps).argmin(axis=0)

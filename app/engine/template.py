@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class Template:
     @cached_property
     def present(self) -> list[int]:
         """Codes of the op types that occur, ascending."""
-        found: list[int] = np.unique(self.optype).tolist()
+        found: list[int] = np.flatnonzero(np.bincount(self.optype)).tolist()
         return found
 
     @cached_property
@@ -88,14 +88,19 @@ class Template:
         found: tuple[dict[str, list[int]], ...] = tuple(
             {name: [] for name in self.op_types.codes} for _ in range(self.parallelism.pp_size)
         )
-        self._collect(found, names)
+        for op, (stage, code) in enumerate(zip(self.listed.stage, self.listed.optype, strict=True)):
+            found[stage][names[code]].append(op)
         return found
 
     @cached_property
     def streams(self) -> tuple[dict[str, list[int]], ...]:
         """Per stage, the operations of each stream in recorded order; "" is no stream."""
         found: tuple[dict[str, list[int]], ...] = tuple({} for _ in range(self.parallelism.pp_size))
-        self._collect(found, {code: self.op_types.by_code[code].stream for code in self.present})
+        for code in self.present:
+            spec = self.op_types.by_code[code]
+            for streams, of_type in zip(found, self.of_stage, strict=True):
+                if of_type[spec.name]:
+                    streams[spec.stream] = sorted(streams.get(spec.stream, []) + of_type[spec.name])
         return found
 
     @cached_property
@@ -103,13 +108,9 @@ class Template:
         """Per stage, the operations of the compute stream in recorded order."""
         return tuple(streams.get(COMPUTE_STREAM, []) for streams in self.streams)
 
-    def _collect(self, found: tuple[dict[str, list[int]], ...], key_of: dict[int, str]) -> None:
-        for op, (stage, code) in enumerate(zip(self.listed.stage, self.listed.optype, strict=True)):
-            found[stage].setdefault(key_of[code], []).append(op)
-
     def ops(self, stage: int, *names: str) -> list[int]:
         """Operations of some types on a stage, in recorded order."""
-        return sorted(op for name in names for op in self.of_stage[stage][name])
+        return sorted(chain.from_iterable(self.of_stage[stage][name] for name in names))
 
     def name(self, op: int) -> str:
         """Name of an operation's type."""

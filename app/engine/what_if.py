@@ -12,7 +12,7 @@ the peers are the worker's replica and ideal replicas that stand for all others,
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,8 +164,8 @@ def _replay(  # type: ignore[no-untyped-def]
     end_s[step, :num_lanes] = -np.inf
     whole = width == num_groups
     for unit in range(meets.size):
-        start = zero
-        found = 0
+        # It starts with the later of two rows, which is written together with its own.
+        start, other, found = zero, zero, 0
         for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
             row = unit_ops[member]
             for edge in range(pred_ptr[row], pred_ptr[row + 1]):
@@ -173,53 +173,53 @@ def _replay(  # type: ignore[no-untyped-def]
                 found += 1
                 if found == 1:
                     start = before
-                else:
+                elif found > 2:
                     for lane in range(num_lanes):
-                        end_s[waiting, lane] = max(end_s[start, lane], end_s[before, lane])
+                        end_s[waiting, lane] = max(end_s[start, lane], end_s[other, lane])
                     start = waiting
+                other = before
         if meets[unit] != 0 and num_peers > 1:
             since = 0
             for peer in range(1, num_peers + 1):
                 if peer < num_peers and (meets[unit] == 1 or block[peer] == block[since]):
                     continue
                 for group in range(width):
-                    latest_s = end_s[start, since * width + group]
-                    for lane in range((since + 1) * width + group, peer * width, width):
-                        latest_s = max(latest_s, end_s[start, lane])
+                    latest_s = -np.inf
+                    for lane in range(since * width + group, peer * width, width):
+                        latest_s = max(latest_s, max(end_s[start, lane], end_s[other, lane]))
                     for lane in range(since * width + group, peer * width, width):
                         end_s[waiting, lane] = latest_s
                 since = peer
-            start = waiting
+            start, other = waiting, waiting
         for member in range(unit_ptr[unit], unit_ptr[unit + 1]):
             row = unit_ops[member]
             mine, origin = slot[row], source[row]
             if origin == -2:
                 ideal = ideal_s[row]
                 for lane in range(num_lanes):
-                    end_s[mine, lane] = end_s[start, lane] + ideal
+                    end_s[mine, lane] = max(end_s[start, lane], end_s[other, lane]) + ideal
             elif origin == -1 and whole:
                 for lane in range(num_lanes):
-                    end_s[mine, lane] = end_s[start, lane] + recorded_s[row, lane]
+                    start_s = max(end_s[start, lane], end_s[other, lane])
+                    end_s[mine, lane] = start_s + recorded_s[row, lane]
             elif origin >= 0 and whole:
                 for lane in range(num_lanes):
-                    end_s[mine, lane] = end_s[start, lane] + edited_s[origin, lane]
+                    start_s = max(end_s[start, lane], end_s[other, lane])
+                    end_s[mine, lane] = start_s + edited_s[origin, lane]
             else:
-                ideal = ideal_s[row]
                 for peer in range(num_peers):
                     base, at = peer * width, peer * num_groups + first_group
-                    if origin == -1 or (origin == -3 and keep[op_class[row], peer]):
-                        for group in range(width):
-                            end_s[mine, base + group] = (
-                                end_s[start, base + group] + recorded_s[row, at + group]
-                            )
-                    elif origin == -3:
-                        for lane in range(base, base + width):
-                            end_s[mine, lane] = end_s[start, lane] + ideal
+                    # Loops over slices, in which no lane is before the first, are twice as fast.
+                    one_s, other_s = end_s[start, base:], end_s[other, base:]
+                    ends_s, took_s = end_s[mine, base:], recorded_s[row, at : at + width]
+                    if origin >= 0:
+                        took_s = edited_s[origin, at : at + width]
+                    if origin == -3 and not keep[op_class[row], peer]:
+                        for lane in range(width):
+                            ends_s[lane] = max(one_s[lane], other_s[lane]) + ideal_s[row]
                     else:
-                        for group in range(width):
-                            end_s[mine, base + group] = (
-                                end_s[start, base + group] + edited_s[origin, at + group]
-                            )
+                        for lane in range(width):
+                            ends_s[lane] = max(one_s[lane], other_s[lane]) + took_s[lane]
             if is_last[row]:
                 for lane in range(num_lanes):
                     end_s[step, lane] = max(end_s[step, lane], end_s[mine, lane])
@@ -443,10 +443,4 @@ class ReplayGroups:
 
     def each(self, questions: list[StepTimeQuestion]) -> list[Floats]:
         """Answers to independent questions, in parallel for large windows."""
-        return all_of(self.size, [_bound_call(self.joined, question) for question in questions])
-
-
-def _bound_call(
-    joined: Callable[[StepTimeQuestion], Floats], question: StepTimeQuestion
-) -> Callable[[], Floats]:
-    return lambda: joined(question)
+        return all_of(self.size, [partial(self.joined, question) for question in questions])

@@ -351,6 +351,8 @@ class Window:
 
 
 def _as_column(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if values.dtype == dtype and values.flags.carray:
+        return values
     if values.dtype != dtype and dtype.kind == "i" and values.size:
         limits = np.iinfo(dtype)
         if values.max() > limits.max or values.min() < limits.min:

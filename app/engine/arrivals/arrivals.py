@@ -116,9 +116,7 @@ def arrivals_of_replay(replay: ReplayGroups, step_s: Floats) -> Arrivals | None:
         return None
     late, clock = lateness_of(found).in_all_steps(found), step_clock(replay)
     waits = RankWaitTimes(found, late, clock, replay)
-    return Arrivals(
-        found, late, waits, tuple(late_ranks(found, late, waits, clock, step_s)), step_s
-    )
+    return Arrivals(found, late, waits, late_ranks(found, late, waits, clock, step_s), step_s)
 
 
 def arrivals_of_table(
@@ -140,9 +138,7 @@ def arrivals_of_table(
     index = {place.rank: at for at, place in enumerate(found.places)}
     by_place = {index[rank]: each for rank, each in (receives or {}).items() if rank in index}
     waits = RankWaitTimes(found, late, clock, receives=by_place)
-    return Arrivals(
-        found, late, waits, tuple(late_ranks(found, late, waits, clock, step_s)), step_s
-    )
+    return Arrivals(found, late, waits, late_ranks(found, late, waits, clock, step_s), step_s)
 
 
 MAX_GROUPS = 50

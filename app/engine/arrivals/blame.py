@@ -17,7 +17,7 @@ import numpy as np
 from app.engine.arrivals.lateness import Lateness
 from app.engine.arrivals.occurrences import Occurrences
 from app.engine.arrivals.waits import RankWaitTimes, StepClock, WaitIntervals
-from app.engine.medians import medians_of_known
+from app.engine.medians import median_of, medians_of_known
 from app.engine.metrics import MAD_TO_DEVIATION, binomial_tail
 from app.trace.window import Floats, Ints
 
@@ -41,41 +41,55 @@ class OwnTimes:
         self._clock = clock
         self._known: dict[int, Floats] = {}
 
-    def of(self, group: int, members: Ints) -> Floats:
-        """[members, occurrences of their group], seconds; NaN without a known stretch."""
+    def compute(self, members: Ints) -> None:
+        """Compute those of members of any groups at once, which takes less time than one by one."""
         new = np.array([each for each in members.tolist() if each not in self._known], np.int64)
-        if new.size:
-            own_s, begin_s, start_s = self._without_waits(group, new)
-            if self._routed_groups:
-                for at, place in enumerate(self._occurrences.member_rank[new].tolist()):
-                    routed = self._routed_s(place)
-                    own_s[at] -= routed.until(start_s[at]) - routed.until(begin_s[at])
-            self._known.update(zip(new.tolist(), np.maximum(0.0, own_s), strict=True))
+        for first in range(0, new.size, self._waits.most_at_once):
+            part = new[first : first + self._waits.most_at_once]
+            own_s, begin_s, start_s, bounds = self._without_waits(part)
+            for at, member in enumerate(part.tolist()):
+                mine = slice(bounds[at], bounds[at + 1])
+                if self._routed_groups:
+                    routed = self._routed_s(int(self._occurrences.member_rank[member]))
+                    own_s[mine] -= routed.until(start_s[mine]) - routed.until(begin_s[mine])
+                self._known[member] = np.maximum(0.0, own_s[mine])
+
+    def of(self, members: Ints) -> Floats:
+        """[members, occurrences of their group], seconds; NaN without a known stretch."""
+        self.compute(members)
         return np.array([self._known[member] for member in members.tolist()])
 
-    def _without_waits(self, group: int, members: Ints) -> tuple[Floats, Floats, Floats]:
-        """Stretches minus their waits, and their begins and ends; all as `of` has them."""
-        start_s, end_s = self._waits.spans_s(group, members)
-        step = self._occurrences.step[self._waits.of_group(group)]
-        begin_s = np.full(start_s.shape, np.nan)
-        begin_s[:, 1:] = end_s[:, :-1]
-        is_known = np.zeros(step.size, np.bool_)
+    def _without_waits(self, members: Ints) -> tuple[Floats, Floats, Floats, Ints]:
+        """Stretches minus their waits, and their begins and ends, member by member.
+
+        Also [members + 1] where each member's begin.
+        """
+        occurrence, row, bounds = self._waits.occurrences_of(members)
+        start_s, end_s = self._waits.spans_s(occurrence, row)
+        step = self._occurrences.step[occurrence]
+        begin_s, is_known = np.full(start_s.size, np.nan), np.zeros(start_s.size, np.bool_)
+        begin_s[1:] = end_s[:-1]
         # A step's first stretch begins at the last occurrence of the previous step if that is
         # recorded, else at the member's first start in this step.
         is_known[1:] = (step[1:] == step[:-1]) | (
             self._clock.follows[step[1:]] & (step[1:] == step[:-1] + 1)
         )
-        places, waited_s = self._occurrences.member_rank[members], np.empty_like(start_s)
-        for first in range(0, places.size, self._waits.most_at_once):
-            part = slice(first, first + self._waits.most_at_once)
-            waiting = self._waits.of_places(places[part])
-            first_s = waiting.first_s[:, step]
-            first_s = np.where(first_s < start_s[part], first_s, np.nan)
-            begin_s[part] = np.where(is_known, begin_s[part], first_s)
-            waited_s[part] = waiting.until(start_s[part]) - waiting.until(begin_s[part])
+        is_known[bounds[:-1][np.diff(bounds) > 0]] = False
+        waited_s = np.empty_like(start_s)
+        for since in range(0, members.size, self._waits.most_at_once):
+            of_part = bounds[since : since + self._waits.most_at_once + 1]
+            mine, num = slice(of_part[0], of_part[-1]), np.diff(of_part)
+            ranks = self._occurrences.member_rank[members[since : since + num.size]]
+            places, at = np.unique(ranks, return_inverse=True)
+            waiting = self._waits.of_places(places)
+            first_s = waiting.first_s[np.repeat(at, num), step[mine]]
+            first_s = np.where(first_s < start_s[mine], first_s, np.nan)
+            begin_s[mine] = np.where(is_known[mine], begin_s[mine], first_s)
+            waited_s[mine] = waiting.until(at, of_part - of_part[0], start_s[mine])
+            waited_s[mine] -= waiting.until(at, of_part - of_part[0], begin_s[mine])
         # Overlapping occurrences have no stretch between them.
         own_s = np.maximum(0.0, start_s - begin_s - np.maximum(0.0, waited_s))
-        return own_s, begin_s, start_s
+        return own_s, begin_s, start_s, bounds
 
     @cached_property
     def _routed_groups(self) -> list[int]:
@@ -95,7 +109,8 @@ class OwnTimes:
                 group = int(self._occurrences.member_group[member])
                 if group in self._routed_groups:
                     at = member - int(self._occurrences.first_member[group])
-                    moments.append(self._waits.spans_s(group, np.array([member]))[0][0])
+                    occurrence, row, _ = self._waits.occurrences_of(np.array([member]))
+                    moments.append(self._waits.spans_s(occurrence, row)[0])
                     lengths.append(self._by_tokens_s(group)[at])
             self._routed[place] = _steps_at(np.concatenate(moments), np.concatenate(lengths))
         return self._routed[place]
@@ -104,8 +119,9 @@ class OwnTimes:
         """[members, occurrences], the part of own time that the members' bytes explain."""
         if group not in self._by_tokens:
             members = members_of(self._occurrences, group)
-            num_bytes = self._occurrences.num_bytes[self._waits.rows(group, members)]
-            self._by_tokens[group] = routed_s(self._without_waits(group, members)[0], num_bytes)
+            num_bytes = self._occurrences.num_bytes[self._waits.occurrences_of(members)[1]]
+            own_s, shape = self._without_waits(members)[0], (members.size, -1)
+            self._by_tokens[group] = routed_s(own_s.reshape(shape), num_bytes.reshape(shape))
         return self._by_tokens[group]
 
     @cached_property
@@ -189,8 +205,10 @@ class OwnDelays:
         """
         group = int(self._occurrences.member_group[member])
         members = self.with_peers(member)
-        times_s = self._times_s(group, members, by_stays=by_stays)
-        delay_s = times_s[:1] - np.median(times_s[1:], axis=0)
+        times_s = self._times_s(members, by_stays=by_stays)
+        usual_s = medians_of_known(times_s[1:].T)
+        usual_s[np.isnan(times_s[1:]).any(axis=0)] = np.nan
+        delay_s = times_s[:1] - usual_s
         return np.asarray(self._by_step(group, delay_s)[0])
 
     def with_peers(self, member: int) -> Ints:
@@ -209,8 +227,8 @@ class OwnDelays:
             known_s = np.concatenate([np.empty(0), *delays_s])
             self._spread[key] = None
             if known_s.size >= MIN_MEMBERS:
-                away_s = np.abs(known_s - np.median(known_s))
-                self._spread[key] = MAD_TO_DEVIATION * float(np.median(away_s))
+                away_s = np.abs(known_s - median_of(known_s))
+                self._spread[key] = MAD_TO_DEVIATION * median_of(away_s)
         return self._spread[key]
 
     def _sample(self, axis: str) -> list[int]:
@@ -218,17 +236,17 @@ class OwnDelays:
         groups = [
             number
             for number, group in enumerate(self._occurrences.groups)
-            if group.axis == axis and self._waits.of_group(number).size
+            if group.axis == axis and self._waits.of_group[number].size
         ]
         return [groups[at] for at in evenly_spaced(len(groups), MAX_GROUPS)]
 
     def _of_members_s(self, group: int, *, by_stays: bool) -> Floats:
         """Median own delay per step of each member outside `slow` of which it is known."""
-        members = np.setdiff1d(members_of(self._occurrences, group), self._slow)
+        members = self._without(members_of(self._occurrences, group), self._slow)
         members = members[evenly_spaced(members.size, MAX_PEERS)]
         if members.size < 2:
             return np.empty(0)
-        times_s = self._times_s(group, members, by_stays=by_stays)
+        times_s = self._times_s(members, by_stays=by_stays)
         by_step_s = self._by_step(group, times_s - median_of_others(times_s))
         typical_s = medians_of_known(by_step_s)
         return typical_s[np.isfinite(typical_s)]
@@ -237,40 +255,42 @@ class OwnDelays:
         """Members that are no suspects, or all if none is left; evenly spaced if many."""
         if group not in self._peers:
             members = members_of(self._occurrences, group)
-            peers = np.setdiff1d(members, self._suspects)
+            peers = self._without(members, self._suspects)
             peers = peers if peers.size else members
             self._peers[group] = peers[evenly_spaced(peers.size, MAX_PEERS)]
         return self._peers[group]
 
-    def _times_s(self, group: int, members: Ints, *, by_stays: bool) -> Floats:
+    def _without(self, members: Ints, left_out: Ints) -> Ints:
+        is_left_out = np.zeros(self._occurrences.member_rank.size, np.bool_)
+        is_left_out[left_out] = True
+        return members[~is_left_out[members]]
+
+    def _times_s(self, members: Ints, *, by_stays: bool) -> Floats:
         if by_stays:
-            return -self._occurrences.stay_s[self._waits.rows(group, members)]
-        return self._own.of(group, members)
+            row = self._waits.occurrences_of(members)[1]
+            return -self._occurrences.stay_s[row].reshape(members.size, -1)
+        return self._own.of(members)
 
     def _by_step(self, group: int, delay_s: Floats) -> Floats:
         """[members, steps], sums of [members, occurrences]; NaN if less than half are known."""
-        step = self._occurrences.step[self._waits.of_group(group)]
-        first = np.flatnonzero(np.diff(step, prepend=-1))
+        first, steps = self._waits.steps_of(group)
         known = np.isfinite(delay_s)
         num_known = np.add.reduceat(known, first, axis=1, dtype=np.int64)
         sums_s = np.add.reduceat(np.where(known, delay_s, 0.0), first, axis=1)
-        total = np.diff(np.append(first, step.size))
+        total = np.diff(first, append=delay_s.shape[1])
         enough = (num_known > 0) & (num_known >= MIN_KNOWN * total)
         found = np.full((len(delay_s), len(self._occurrences.steps)), np.nan)
-        found[:, step[first]] = np.where(enough, sums_s, np.nan)
+        found[:, steps] = np.where(enough, sums_s, np.nan)
         return found
 
 
 def median_of_others(values: Floats) -> Floats:
     """[members, ...], for each member the median of all others; needs two members."""
-    order = np.argsort(values, axis=0, kind="stable")
-    ranked = np.take_along_axis(values, order, axis=0)
-    position = np.empty_like(order)
-    count = np.arange(len(values)).reshape(-1, *[1] * (values.ndim - 1))
-    np.put_along_axis(position, order, np.broadcast_to(count, order.shape), axis=0)
+    ranked = np.sort(values, axis=0)
     low, high = (len(values) - 2) // 2, (len(values) - 1) // 2
-    below = np.take_along_axis(ranked, low + (low >= position), axis=0)
-    above = np.take_along_axis(ranked, high + (high >= position), axis=0)
+    # Without a member, the later ones move up by one place.
+    below = np.where(values <= ranked[low], ranked[low + 1], ranked[low])
+    above = np.where(values <= ranked[high], ranked[high + 1], ranked[high])
     return np.asarray((below + above) / 2)
 
 
@@ -338,7 +358,7 @@ def late_ranks(
     waits: RankWaitTimes,
     clock: StepClock,
     step_s: Floats,
-) -> list[LateRank]:
+) -> tuple[LateRank, ...]:
     """Every rank that passes the tests of frequency and amount, most waited for first."""
     mean_s = float(step_s.mean())
     amount_s = lateness.waited_for_s.mean(axis=1)
@@ -353,12 +373,12 @@ def late_ranks(
         np.int64,
     )
     slow = suspects[amount_s[suspects] >= MIN_SUSPECT_SHARE * mean_s]
-    delays = OwnDelays(occurrences, waits, OwnTimes(occurrences, waits, clock), suspects, slow)
-    waits.compute_together(
-        occurrences.member_rank[delays.with_peers(suspect)] for suspect in suspects.tolist()
-    )
+    own = OwnTimes(occurrences, waits, clock)
+    delays = OwnDelays(occurrences, waits, own, suspects, slow)
+    compared = [delays.with_peers(suspect) for suspect in suspects.tolist()]
+    own.compute(np.unique(np.concatenate([suspects, *compared])))
     judged = [_verdict(occurrences, lateness, delays, int(member), step_s) for member in suspects]
-    return _by_rank(judged)
+    return tuple(_by_rank(judged))
 
 
 def _by_rank(judged: list[LateRank]) -> list[LateRank]:
@@ -378,7 +398,7 @@ def _order(late: LateRank) -> tuple[bool, float]:
 def _is_frequent(found: Occurrences, lateness: Lateness, waits: RankWaitTimes, member: int) -> bool:
     """Whether it is late more often than by chance, counting occurrences with a material wait."""
     group = int(found.member_group[member])
-    rows, occurrences = waits.rows(group, np.array([member]))[0], waits.of_group(group)
+    occurrences, rows, _ = waits.occurrences_of(np.array([member]))
     wait_s = lateness.late_wait_s[occurrences]
     is_late = lateness.is_late[rows]
     if not is_late.any():
@@ -396,7 +416,7 @@ def _verdict(
     group = int(occurrences.member_group[member])
     by_step_s = lateness.waited_for_s[member]
     # Median of the upper half: neither one long step nor many steps without waits dominate it.
-    typical_s = float(np.median(np.sort(by_step_s)[by_step_s.size // 2 :]))
+    typical_s = median_of(np.sort(by_step_s)[by_step_s.size // 2 :])
     limit_s = np.maximum(MIN_STEP_SHARE * step_s, MIN_OF_TYPICAL * typical_s)
     seen = lateness.is_recorded(occurrences)
     is_late = (by_step_s >= limit_s) & seen[group]
@@ -418,8 +438,8 @@ def _verdict(
     is_held_up = bool((held_up_s >= MIN_OWN_SHARE * float(by_step_s.mean())).any())
     counts = is_late & np.isfinite(own_s)
     # Medians, so that one long pause makes no culprit.
-    delay_s = steps_late * float(np.median(own_s[counts])) if counts.any() else 0.0
-    wait_s = steps_late * float(np.median(by_step_s[counts])) if counts.any() else 0.0
+    delay_s = steps_late * median_of(own_s[counts]) if counts.any() else 0.0
+    wait_s = steps_late * median_of(by_step_s[counts]) if counts.any() else 0.0
     is_own = (
         not is_held_up
         and delay_s >= MIN_OWN_SHARE * wait_s

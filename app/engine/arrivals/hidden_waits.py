@@ -64,9 +64,12 @@ def without_waits(
 ) -> tuple[tuple[Replayer, ...], tuple[NDArray[np.int8], ...]]:
     """The groups with waits taken out of their computations, and `WindowReplay.held_up`."""
     late = [] if arrivals is None or len(replay.steps) < MIN_STEPS else _late_workers(arrivals)
-    if not late and not replay.window.trace.rows_of_type(WAIT_CODE).size:
+    are_recorded = replay.window.trace.rows_of_type(WAIT_CODE).size > 0
+    if not late and not are_recorded:
         return replay.groups, ()
     held_up = tuple(_held_up_by(group, late) for group in replay.groups)
+    if not are_recorded and not any((of_ops > 0).any() for of_ops in held_up):
+        return replay.groups, held_up
     groups = tuple(
         _without_hidden_waits(replay.window, group, of_ops > 0)
         for group, of_ops in zip(replay.groups, held_up, strict=True)

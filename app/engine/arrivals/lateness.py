@@ -9,6 +9,8 @@ Groups over several pipeline stages have none. waits.py has the intervals in whi
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,21 +96,9 @@ def lateness_of(occurrences: Occurrences) -> Lateness:
         return sums
 
     parts = in_parallel(occurrences.stay_s.size, num, part)
-    waited_s, waited_for_s, times_late, expected, lost_s, num_in_step = (
-        np.sum(each, axis=0) if len(parts) > 1 else each[0] for each in zip(*parts, strict=True)
-    )
-    return Lateness(
-        waited_s,
-        waited_for_s,
-        times_late,
-        expected,
-        lost_s,
-        num_in_step,
-        transfer_s,
-        late_wait_s,
-        num_late,
-        is_late,
-    )
+    sums = (reduce(np.add, of_parts) for of_parts in zip(*parts, strict=True))
+    of_all: tuple[Any, ...] = (*sums, transfer_s, late_wait_s, num_late, is_late)
+    return Lateness(*of_all)
 
 
 # Ranges between the shortest and the typical stay: a gap that lies inside one is not material.

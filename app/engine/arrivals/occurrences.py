@@ -173,15 +173,10 @@ def _of_group(replayer: Replayer, step_at: Ints, workers: list[RankPlace]) -> li
     template, graph = replayer.template, replayer.graph
     kind_of = template.op_types.flags(lambda spec: spec.kind is OpKind.COLLECTIVE)
     by_stages: dict[tuple[tuple[int, ...], int], list[list[int]]] = {}
-    for unit in range(graph.meets.size):
+    for unit in graph.shared_units(kind_of[template.optype]).tolist():
         rows = graph.unit_ops[graph.unit_ptr[unit] : graph.unit_ptr[unit + 1]]
-        meets = int(graph.meets[unit])
-        if rows[0] >= template.num_ops or not kind_of[template.optype[rows[0]]]:
-            continue
-        if meets == NO_PEERS and rows.size < 2:
-            continue
         rows = rows[np.argsort(template.stage[rows], kind="stable")]
-        key = tuple(template.stage[rows].tolist()), meets
+        key = tuple(template.stage[rows].tolist()), int(graph.meets[unit])
         by_stages.setdefault(key, []).append(rows.tolist())
     return [
         part

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -102,7 +101,7 @@ class PlaceWaits:
     """Waits of several ranks, and each one's first start in each step.
 
     Shapes: `start_s`, `reach_s` (latest end so far) and `total_s` (total waiting by then) [places,
-    intervals], ascending, infinite where a place has fewer; `first_s` [places, steps], NaN where
+    intervals], ascending, empty ones where a place has fewer; `first_s` [places, steps], NaN where
     nothing was recorded.
     """
 
@@ -114,31 +113,29 @@ class PlaceWaits:
     @classmethod
     def of(cls, start_s: Floats, end_s: Floats, first_s: Floats) -> PlaceWaits:
         """Intervals [places, intervals] in any order, overlapping or not."""
-        is_wait = end_s > start_s
-        start_s = np.where(is_wait, start_s, np.inf)
         order = np.argsort(start_s, axis=1, kind="stable")
-        start_s = np.take_along_axis(start_s, order, axis=1)
-        end_s = np.take_along_axis(np.where(is_wait, end_s, -np.inf), order, axis=1)
+        order += np.arange(len(order))[:, None] * order.shape[1]
+        end_s = np.maximum(start_s, end_s).take(order)
+        start_s = start_s.take(order)
         reach_s = np.maximum.accumulate(end_s, axis=1)
-        covered_s = start_s.copy()
-        np.maximum(covered_s[:, 1:], reach_s[:, :-1], out=covered_s[:, 1:])
-        total_s = np.cumsum(np.maximum(0.0, end_s - covered_s), axis=1)
+        end_s[:, :1] -= start_s[:, :1]
+        end_s[:, 1:] -= np.maximum(start_s[:, 1:], reach_s[:, :-1])
+        total_s = np.cumsum(np.maximum(0.0, end_s, out=end_s), axis=1, out=end_s)
         return cls(start_s, reach_s, total_s, first_s)
 
-    def only(self, at: Ints) -> PlaceWaits:
-        """Those of some of the places."""
-        return PlaceWaits(self.start_s[at], self.reach_s[at], self.total_s[at], self.first_s[at])
+    def until(self, place: Ints, bounds: Ints, time_s: Floats) -> Floats:
+        """[moments], total waiting before each moment, in seconds.
 
-    def until(self, time_s: Floats) -> Floats:
-        """Total waiting of each place before each of its moments [places, moments], in seconds."""
+        Moments `bounds[i]` to `bounds[i + 1]` are those of place `place[i]`.
+        """
         if not self.start_s.shape[1]:
             return np.zeros(time_s.shape)
-        each_place = zip(self.start_s, time_s, strict=True)
-        at = np.array([np.searchsorted(*each, side="right") for each in each_place])
-        last = np.maximum(at - 1, 0)
-        ahead_s = np.take_along_axis(self.reach_s, last, axis=1) - time_s
-        spent_s = np.take_along_axis(self.total_s, last, axis=1) - np.maximum(0.0, ahead_s)
-        return np.where(at > 0, spent_s, 0.0)
+        num = np.empty(time_s.size, np.int64)
+        for at, (first, end) in zip(place.tolist(), pairwise(bounds.tolist()), strict=True):
+            num[first:end] = self.start_s[at].searchsorted(time_s[first:end], "right")
+        last = np.repeat(place, np.diff(bounds)), np.maximum(num - 1, 0)
+        spent_s = self.total_s[last] - np.maximum(0.0, self.reach_s[last] - time_s)
+        return np.where(num > 0, spent_s, 0.0)
 
 
 # Waits that are computed at once, which takes ten arrays of so many.
@@ -160,41 +157,51 @@ class RankWaitTimes:
         self._occurrences = occurrences
         self._lateness = lateness
         self._clock = clock
-        self._replay = replay
+        self._groups = () if replay is None else replay.groups
         self._receives = receives or {}
         self._known: dict[int, WaitIntervals] = {}
-        self._together = np.empty(0, np.int64)
+        self._steps: dict[int, tuple[Ints, Ints]] = {}
 
     @cached_property
-    def _of_group(self) -> list[Ints]:
+    def of_group(self) -> list[Ints]:
         """Occurrences of each group, in order of step and sequence."""
         found = self._occurrences
         order = np.lexsort((found.order, found.step, found.group))
         bounds = np.searchsorted(found.group[order], np.arange(len(found.groups) + 1))
         return [order[first:end] for first, end in pairwise(bounds.tolist())]
 
-    def of_group(self, group: int) -> Ints:
-        """Occurrences of a group, in order of step and sequence."""
-        return self._of_group[group]
+    def steps_of(self, group: int) -> tuple[Ints, Ints]:
+        """Where a group's occurrences of each step begin among all of its own, and the steps."""
+        if group not in self._steps:
+            step = self._occurrences.step[self.of_group[group]]
+            first = np.flatnonzero(np.concatenate([step[:1] >= 0, step[1:] != step[:-1]]))
+            self._steps[group] = first, step[first]
+        return self._steps[group]
 
     def has_bytes(self, group: int) -> bool:
         """Whether some occurrence of the group has the bytes of all its members."""
-        found, occurrences = self._occurrences, self._of_group[group]
+        found, occurrences = self._occurrences, self.of_group[group]
         rows = found.first_row[occurrences][:, None] + np.arange(int(found.group_size[group]))
         return bool(np.isfinite(found.num_bytes[rows]).all(axis=1).any())
 
-    def rows(self, group: int, members: Ints) -> Ints:
-        """[members, occurrences of the group], rows of some of its members."""
-        found = self._occurrences
-        position = members - int(found.first_member[group])
-        return position[:, None] + found.first_row[self._of_group[group]]
+    def occurrences_of(self, members: Ints) -> tuple[Ints, Ints, Ints]:
+        """Occurrences of members' groups, member by member, in order of step and sequence.
 
-    def spans_s(self, group: int, members: Ints) -> tuple[Floats, Floats]:
-        """[members, occurrences of the group], starts and ends of some of its members."""
-        found, rows = self._occurrences, self.rows(group, members)
-        offset_s = self._clock.offset_s[found.step[self._of_group[group]]]
-        start_s = found.start_s[rows] + offset_s
-        return start_s, start_s + found.stay_s[rows]
+        Also the member's row in each, and [members + 1] where each member's occurrences begin.
+        """
+        found = self._occurrences
+        of_members = [self.of_group[at] for at in found.member_group[members].tolist()]
+        occurrence = np.concatenate([np.empty(0, np.int64), *of_members])
+        num = np.array([of_one.size for of_one in of_members], np.int64)
+        position = members - found.first_member[found.member_group[members]]
+        row = found.first_row[occurrence] + np.repeat(position, num)
+        return occurrence, row, np.concatenate([[0], np.cumsum(num)])
+
+    def spans_s(self, occurrence: Ints, row: Ints) -> tuple[Floats, Floats]:
+        """[occurrences], starts and ends of the members whose rows these are."""
+        found = self._occurrences
+        start_s = found.start_s[row] + self._clock.offset_s[found.step[occurrence]]
+        return start_s, start_s + found.stay_s[row]
 
     def of(self, place: int) -> WaitIntervals:
         """All waiting of one rank: in its collectives, and for what it receives."""
@@ -205,34 +212,18 @@ class RankWaitTimes:
 
     def of_places(self, places: Ints) -> PlaceWaits:
         """The same of several ranks, and their first starts."""
-        at = np.minimum(np.searchsorted(self._together, places), max(0, self._together.size - 1))
-        if self._together.size and np.array_equal(self._together[at], places):
-            return self._of_together.only(at)
         return PlaceWaits.of(*self._spans_of(places))
-
-    def compute_together(self, compared: Iterable[Ints]) -> None:
-        """Compute the waits of several groups' ranks at once, as many groups as fit."""
-        for places in compared:
-            together = np.union1d(self._together, places)
-            if together.size > self.most_at_once:
-                return
-            self._together = together
 
     @cached_property
     def most_at_once(self) -> int:
         """Number of ranks whose waits fit the memory for them."""
-        groups = () if self._replay is None else self._replay.groups
         num_received = sum(
             int(np.count_nonzero(group.template.op_types.is_receive[group.template.optype]))
             * group.grid.start_s.shape[1]
-            for group in groups
+            for group in self._groups
         )
         num_waits = self._occurrences.stay_s.size + num_received
         return max(1, int(_MAX_TOGETHER * len(self._occurrences.places) // max(1, num_waits)))
-
-    @cached_property
-    def _of_together(self) -> PlaceWaits:
-        return PlaceWaits.of(*self._spans_of(self._together))
 
     def _spans_of(self, places: Ints) -> tuple[Floats, Floats, Floats]:
         """[places, intervals], starts and ends of waits, both 0 where a place has fewer.
@@ -242,35 +233,39 @@ class RankWaitTimes:
         found, num_steps = self._occurrences, len(self._occurrences.steps)
         at_place = np.full(len(found.places), -1, np.int64)
         at_place[places] = np.arange(places.size)
-        first_s = np.full((places.size, num_steps), np.inf)
-        spans: list[tuple[Ints, Floats, Floats]] = []
-        mine = np.flatnonzero(at_place[found.member_rank] >= 0)
-        of_member = found.member_group[mine]
-        for group in np.unique(of_member).tolist():
-            occurrences = self._of_group[group]
-            if not occurrences.size:
-                continue
-            members = mine[of_member == group]
-            of_place = at_place[found.member_rank[members]]
-            start_s, end_s = self.spans_s(group, members)
-            is_known = np.isfinite(start_s)
-            step = found.step[occurrences]
-            firsts = np.flatnonzero(np.diff(step, prepend=-1))
-            least_s = np.minimum.reduceat(np.where(is_known, start_s, np.inf), firsts, axis=1)
-            here = np.ix_(of_place, step[firsts])
-            first_s[here] = np.minimum(first_s[here], least_s)
-            end_s = end_s - self._lateness.transfer_s[occurrences]
-            spans.append((of_place, *(np.where(is_known, each, 0.0) for each in (start_s, end_s))))
+        of_member = at_place[found.member_rank]
+        members = np.flatnonzero(of_member >= 0)
+        occurrence, row, bounds = self.occurrences_of(members)
+        start_s, end_s = self.spans_s(occurrence, row)
+        is_known = np.isfinite(start_s)
+        first_s = np.full(places.size * num_steps, np.inf)
+        cell = np.repeat(of_member[members], np.diff(bounds)) * num_steps + found.step[occurrence]
+        np.minimum.at(first_s, cell, np.where(is_known, start_s, np.inf))
+        end_s -= self._lateness.transfer_s[occurrence]
+        start_s, end_s = (np.where(is_known, times_s, 0.0) for times_s in (start_s, end_s))
+        spans = [
+            (place, start_s[first:end], end_s[first:end])
+            for place, (first, end) in zip(
+                of_member[members].tolist(), pairwise(bounds.tolist()), strict=True
+            )
+        ]
         for place in self._receives.keys() & set(places.tolist()):
-            start_s, end_s = self._receives[place]
-            spans.append((at_place[[place]], start_s[None], end_s[None]))
-        for replayer in () if self._replay is None else self._replay.groups:
+            spans.append((int(at_place[place]), *self._receives[place]))
+        for replayer in self._groups:
             spans += _receives(replayer, places, self.offsets_s(replayer), self._transfers_s)
-        return *_beside(spans, places.size), np.where(np.isfinite(first_s), first_s, np.nan)
+        first_s = np.where(np.isfinite(first_s), first_s, np.nan)
+        return *_beside(spans, places.size), first_s.reshape(-1, num_steps)
 
     @cached_property
     def _transfers_s(self) -> ShortestTransfers:
-        return {} if self._replay is None else _transfers_s(self._replay.groups)
+        """The shortest receive of each op type on each stage, over all of the window's steps."""
+        found: ShortestTransfers = {}
+        for replayer in self._groups:
+            for stage in range(replayer.template.parallelism.pp_size):
+                for code, rows in _receiving(replayer, stage):
+                    least_s = float(replayer.grid.duration_s[rows].min())
+                    found[code, stage] = min(least_s, found.get((code, stage), least_s))
+        return found
 
     def offsets_s(self, replayer: Replayer) -> Floats:
         """[steps], clock offset of each step of a group."""
@@ -278,50 +273,40 @@ class RankWaitTimes:
         return self._clock.offset_s[at]
 
 
-def _beside(spans: list[tuple[Ints, Floats, Floats]], num_places: int) -> tuple[Floats, Floats]:
+def _beside(spans: list[tuple[int, Floats, Floats]], num_places: int) -> tuple[Floats, Floats]:
     """[places, intervals], starts and ends side by side; 0 where a place has fewer."""
-    if len(spans) == 1 and np.array_equal(spans[0][0], np.arange(num_places)):
-        return spans[0][1:]
-    filled = np.zeros(num_places, np.int64)
-    for of_place, start_s, _ in spans:
-        filled[of_place] += start_s.shape[1]
-    starts_s, ends_s = np.zeros((2, num_places, int(filled.max(initial=0))))
-    filled[:] = 0
-    for of_place, start_s, end_s in spans:
-        columns = filled[of_place][:, None] + np.arange(start_s.shape[1])
-        starts_s[of_place[:, None], columns] = start_s
-        ends_s[of_place[:, None], columns] = end_s
-        filled[of_place] += start_s.shape[1]
+    nums = np.bincount([at for at, *_ in spans], [start_s.size for _, start_s, _ in spans], 1)
+    starts_s, ends_s = np.zeros((2, num_places, int(nums.max())))
+    filled = [0] * num_places
+    for place, start_s, end_s in spans:
+        mine = slice(filled[place], filled[place] + start_s.size)
+        starts_s[place, mine], ends_s[place, mine] = start_s, end_s
+        filled[place] = mine.stop
     return starts_s, ends_s
 
 
 def _receives(
     replayer: Replayer, places: Ints, offset_s: Floats, transfer_s: ShortestTransfers
-) -> list[tuple[Ints, Floats, Floats]]:
+) -> list[tuple[int, Floats, Floats]]:
     """Wait intervals of workers' receives: all but the shortest transfer."""
     template, grid = replayer.template, replayer.grid
-    num_steps, found = grid.num_steps, []
-    dp_rank, stage = np.divmod(places, template.parallelism.pp_size)
-    is_worker = dp_rank < template.parallelism.dp_size
+    sizes = template.parallelism
+    found: list[tuple[int, Floats, Floats]] = []
+    dp_rank, stage = np.divmod(places, sizes.pp_size)
+    is_worker = dp_rank < sizes.dp_size
+    begun_s, took_s = (
+        times_s.reshape(-1, sizes.dp_size, grid.num_steps)
+        for times_s in (grid.start_s, grid.duration_s)
+    )
     for of_stage in np.unique(stage[is_worker]).tolist():
         here = np.flatnonzero(is_worker & (stage == of_stage))
-        lanes = (dp_rank[here][:, None] * num_steps + np.arange(num_steps))[..., None]
         for code, rows in _receiving(replayer, of_stage):
+            chosen = rows[:, None], dp_rank[here]
             # Step by step, so mostly in order of time, which sorts several times as fast.
-            start_s = grid.start_s[rows, lanes] + offset_s[:, None]
-            end_s = start_s + grid.duration_s[rows, lanes] - transfer_s[code, of_stage]
-            found.append((here, start_s.reshape(here.size, -1), end_s.reshape(here.size, -1)))
-    return found
-
-
-def _transfers_s(replayers: Sequence[Replayer]) -> ShortestTransfers:
-    """The shortest receive of each op type on each stage, over all of the window's steps."""
-    found: ShortestTransfers = {}
-    for replayer in replayers:
-        for stage in range(replayer.template.parallelism.pp_size):
-            for code, rows in _receiving(replayer, stage):
-                least_s = float(replayer.grid.duration_s[rows].min())
-                found[code, stage] = min(least_s, found.get((code, stage), least_s))
+            start_s = np.add(begun_s[chosen].transpose(1, 2, 0), offset_s[:, None], order="C")
+            end_s = start_s + took_s[chosen].transpose(1, 2, 0) - transfer_s[code, of_stage]
+            waits_s = (times_s.reshape(here.size, -1) for times_s in (start_s, end_s))
+            found += zip(here.tolist(), *waits_s, strict=True)
     return found
 
 

@@ -40,7 +40,7 @@ def first_guess(shared: SharedEnds) -> FirstGuess:
     is_known = reference == np.arange(shared.num_hosts)
     middle_ns = _middles_ns(shared)[reference]
     has_news = True
-    while has_news:
+    while has_news and not is_known.all():
         has_news = False
         for sets in shared.of_shape:
             at, unknown, known = _next_unknown(sets, is_known)

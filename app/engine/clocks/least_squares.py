@@ -29,7 +29,8 @@ _CENTRINGS = 3
 def centre(values: Floats, limit: float) -> None:
     """Shift rows near 0 until the means of their clipped values are."""
     for _ in range(_CENTRINGS):
-        values -= _clipped(values, limit).sum(axis=1, keepdims=True) / values.shape[1]
+        clipped = np.clip(values, -limit, limit)
+        values -= clipped.sum(axis=1, keepdims=True) / values.shape[1]
 
 
 _MAX_PRODUCTS = 500
@@ -99,8 +100,8 @@ class NormalEquations:
         Conjugate gradients, until the remaining change is below `near_enough`, or below a share of
         the first one.
         """
-        left = np.where(self.is_free[:, None], pull, 0.0)
-        found, eased = np.zeros_like(pull), left / self.diagonal
+        left, diagonal = np.where(self.is_free[:, None], pull, 0.0), self.diagonal
+        found, eased = np.zeros_like(pull), left / diagonal
         near_enough = max(near_enough, _PRECISION * float(np.abs(eased).max()))
         towards, size = eased, float((left * eased).sum())
         for _ in range(_MAX_PRODUCTS):
@@ -110,7 +111,7 @@ class NormalEquations:
             step = size / float((towards * product).sum())
             found += step * towards
             left -= step * product
-            eased = left / self.diagonal
+            eased = left / diagonal
             before, size = size, float((left * eased).sum())
             towards = eased + (size / before) * towards
         return found
@@ -177,10 +178,6 @@ def _pull(  # type: ignore[no-untyped-def]
             asked[host[at], 1] += pull_ns * time[slot]
 
 
-def _clipped(values: Floats, limit: float) -> Floats:
-    return np.asarray(np.minimum(np.maximum(values, -limit), limit))
-
-
 _SWEEPS = 2
 _FAR_SPREADS = 3.0  # spreads
 
@@ -189,10 +186,7 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
     """[hosts, 2], correction of the coefficients of far clocks; 0 for all others."""
     more = np.zeros((is_free.size, 2))
     host = np.concatenate([each.host[each.of_set].ravel() for each in slots])
-    when = np.concatenate([np.repeat(each.time, each.host.shape[1]) for each in slots])
     num_values = np.bincount(host, minlength=is_free.size)
-    by_host = np.argsort(host, kind="stable")
-    first = np.cumsum(num_values) - num_values
     for _ in range(_SWEEPS):
         far_ns = np.concatenate([_apart_ns(each, more).ravel() for each in slots])
         is_far = np.abs(far_ns) > _FAR_SPREADS * spread_ns
@@ -202,8 +196,10 @@ def _refit_far_clocks(slots: list[Slots], is_free: Flags, spread_ns: float) -> F
         if not far.size:
             break
         lines = np.zeros((far.size, 2))
-        for at, of in enumerate(far.tolist()):
-            mine = by_host[first[of] : first[of] + num_values[of]]
+        when = np.concatenate([np.repeat(part.time, part.host.shape[1]) for part in slots])
+        of_far = np.flatnonzero(np.bincount(far, minlength=is_free.size)[host])
+        of_far = of_far[np.argsort(host[of_far], kind="stable")]
+        for at, mine in enumerate(np.split(of_far, np.cumsum(num_values[far])[:-1])):
             lines[at] = _line(far_ns[mine], when[mine])
         lines[np.abs(lines).sum(axis=1) < _FAR_SPREADS * spread_ns] = 0.0
         if not lines.any():

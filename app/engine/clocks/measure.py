@@ -158,7 +158,8 @@ class Residuals:
     @cached_property
     def quantiles_ns(self) -> tuple[float, float]:
         """The typical one of all, and the `RESIDUAL_QUANTILE`."""
-        typical_ns, large_ns = np.quantile(self.far_ns, (_TYPICAL_QUANTILE, RESIDUAL_QUANTILE))
+        in_order = np.sort(self.far_ns)  # NumPy would part them around each place, one by one
+        typical_ns, large_ns = np.quantile(in_order, (_TYPICAL_QUANTILE, RESIDUAL_QUANTILE))
         return float(typical_ns), float(large_ns)
 
     def by_host_ns(self, num_hosts: int, share: float = RESIDUAL_QUANTILE) -> Floats:

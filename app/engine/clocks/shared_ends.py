@@ -122,14 +122,13 @@ def shared_ends(
 def _units(template: Template, graph: StepGraph) -> Units:
     """Operations that end together, by their dp peers (all, a block, none), types and stages."""
     of_op = (template.stage * NUM_CODES + template.optype).tolist()
-    sizes, lead = np.diff(graph.unit_ptr), graph.unit_ops[graph.unit_ptr[:-1]]
-    is_shared = ((sizes > 1) | (graph.meets != NO_PEERS)) & (lead < graph.num_ops)
     found: Units = {}
-    unit_ptr, unit_ops, meets = graph.unit_ptr, graph.unit_ops.tolist(), graph.meets
-    for unit in np.flatnonzero(is_shared).tolist():
+    unit_ptr, unit_ops, meets = (
+        column.tolist() for column in (graph.unit_ptr, graph.unit_ops, graph.meets)
+    )
+    for unit in graph.shared_units(np.ones(graph.num_ops, np.bool_)).tolist():
         ops = sorted(unit_ops[unit_ptr[unit] : unit_ptr[unit + 1]], key=of_op.__getitem__)
-        kind = (int(meets[unit]), *(of_op[op] for op in ops))
-        found.setdefault(kind, []).append(ops)
+        found.setdefault((meets[unit], *(of_op[op] for op in ops)), []).append(ops)
     return found
 
 

@@ -281,15 +281,18 @@ def _matched(
     recvs, sends = found
     position = {op: k for k, op in enumerate(computes)}
     matched = Matched()
+    # The neighbouring chunk, in the whole model, has the peer where it exists.
+    chunks = range(template.parallelism.vpp_size * template.parallelism.pp_size)
+    onward = 1 if direction == "forward" else -1
     for recv, compute in recvs.items():
         matched.edges.append((recv, compute))
         if position[compute] > 0:
             matched.edges.append((computes[position[compute] - 1], recv))
-        if _has_peer(template, compute, direction, sends=False):
+        if _model_chunk(template, compute) - onward in chunks:
             matched.recvs[recv] = compute
     for send, compute in sends.items():
         matched.edges.append((compute, send))
-        if _has_peer(template, compute, direction, sends=True):
+        if _model_chunk(template, compute) + onward in chunks:
             matched.sends[send] = compute
     return matched
 
@@ -338,26 +341,16 @@ def _live_sends(
     return [op for op in sends if template.listed.end_s[op] >= first_end_s - LIVE_TOLERANCE_S]
 
 
-def _has_peer(template: Template, compute: int, direction: DirectionName, *, sends: bool) -> bool:
-    """Whether the neighbouring chunk, in the whole model, exists."""
-    parallelism = template.parallelism
-    chunk = _model_chunk(template, compute)
-    towards_end = sends == (direction == "forward")
-    peer = chunk + 1 if towards_end else chunk - 1
-    return bool(0 <= peer < parallelism.vpp_size * parallelism.pp_size)
-
-
 def _model_chunk(template: Template, compute: int) -> int:
     """Position of a compute's chunk in the whole model; with one chunk per stage it may be -1."""
     parallelism = template.parallelism
-    if template.listed.mc[compute] < 0 and parallelism.vpp_size > 1:
+    chunk = template.listed.mc[compute]
+    if chunk < 0 and parallelism.vpp_size > 1:
         raise InvalidTrace(
             f"{template.describe(compute)} names no model chunk: "
             f"with {parallelism.vpp_size} chunks on a stage, every compute has to"
         )
-    return int(
-        max(template.listed.mc[compute], 0) * parallelism.pp_size + template.listed.stage[compute]
-    )
+    return max(chunk, 0) * parallelism.pp_size + template.listed.stage[compute]
 
 
 def _pairs_by_position(

@@ -256,7 +256,7 @@ def _integers(rows: _Rows, name: str) -> NDArray[Any]:
     if values.min() < lowest:
         _refuse(rows, name, values < lowest, f"are below {lowest}: number from {lowest} up")
     highest = _MAX_VALUES.get(name, int(np.iinfo(dtype).max))
-    if values.max() > highest:
+    if np.iinfo(values.dtype).max > highest and values.max() > highest:
         _refuse(
             rows,
             name,
@@ -273,9 +273,10 @@ def _seconds(rows: _Rows, name: str) -> NDArray[np.float64]:
         raise InvalidTrace(
             f"{rows.path.name}: column {name} is {column.type}: want seconds as floats"
         )
-    values: NDArray[np.float64] = column.to_numpy().astype(np.float64)
+    read = column.to_numpy()
+    values: NDArray[np.float64] = read.astype(np.float64)
     # NaN fails this comparison too; only then are the rows located.
-    if not (values.min() >= -_MAX_TIME_S and values.max() <= _MAX_TIME_S):
+    if not (float(read.min()) >= -_MAX_TIME_S and float(read.max()) <= _MAX_TIME_S):
         _refuse(rows, name, ~np.isfinite(values), "are not finite: give seconds")
         too_large = f"are beyond {_MAX_TIME_S:,.0f} seconds: give seconds from a nearer origin"
         _refuse(rows, name, np.abs(values) > _MAX_TIME_S, too_large)

@@ -60,13 +60,13 @@ def tabulate(trace: Trace, parallelism: Parallelism, op_types: OpTypes) -> Recor
     _refuse_sparse_table(trace, parallelism, shape)
     # Half as wide is twice as fast, and rarely too narrow.
     width: type[np.signedinteger[Any]] = np.int32 if prod(shape) < 2**31 else np.int64
-    cell: NDArray[Any] = position.astype(width)
+    cell: NDArray[Any] = position.astype(width, copy=False)
     columns = trace.dp_rank, trace.stage, type_position, trace.seq_id
     for column, size in zip(columns, sizes, strict=True):
         cell *= size
         cell += column
     recorded = np.zeros(prod(shape), dtype=np.bool_)
-    recorded[cell] = True
+    recorded[cell.astype(np.intp)] = True  # which else takes as long once more
     if np.count_nonzero(recorded) != trace.num_ops:
         _refuse_duplicates(trace, op_types, cell)
     table = RecordTable(recorded.reshape(shape), steps, codes, op_types)
