@@ -77,6 +77,9 @@ GROUPS: Mapping[str, Mapping[str, Benchmark]] = {
         "behind": Benchmark(
             "service.behind:behind", "does it blame jobs while it is overloaded and broken?"
         ),
+        "consumers": Benchmark(
+            "service.consumers:consumers", "do several share the shards, and outlive crashes?"
+        ),
         "alerts": Benchmark("alerts.command:alerts", "do alerts fire where they should?"),
         "advice": Benchmark("advice", "predicted against achieved gain of each fix"),
         "advised": Benchmark("advised_trainings", "the same in real trainings, fixes pasted"),
