@@ -61,11 +61,21 @@ class Paceline:
         return int(answer.json()["epoch"])
 
     def push(
-        self, job_id: str, made: SimulatedJob, epoch: int, num_steps: int, host: str | None = None
+        self,
+        job_id: str,
+        made: SimulatedJob,
+        epoch: int,
+        num_steps: int,
+        host: str | None = None,
+        *,
+        first: int = 0,
     ) -> None:
-        """Returns when so many steps of every worker are analysed; each worker is on that host."""
+        """Returns when so many steps of every worker are analysed; each worker is on that host.
+
+        Those before `first` have been pushed.
+        """
         sizes = made.parallelism
-        for step in range(num_steps):
+        for step in range(first, num_steps):
             trace = made.make_step(step)
             for dp_rank in range(sizes.dp_size):
                 for stage in range(sizes.pp_size):

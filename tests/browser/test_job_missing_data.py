@@ -6,6 +6,7 @@ import sqlite3
 import time
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from sqlalchemy import update
@@ -14,6 +15,7 @@ from app.ingest.wire import codec
 from app.store import shards
 from app.store.database import Store
 from app.store.tables import shards as table_of_shards
+from app.synth.faults.fault import FaultSteps
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
@@ -149,19 +151,43 @@ def is_frozen_beside_writers(directory, pid):
 
 
 @pytest.fixture
-def frozen(tmp_path):
-    """A server with a slow job whose alert fires, and whose consumer is frozen; and its pid."""
-    made = SimulatedJob(Parallelism(4, 2), 4, faults=(SlowWorker(2, 1, slowdown=1.6),))
-    rules = "rules: [{name: slow, on: slowdown, above: 1.1, for: {windows: 1, seconds: 0}}]"
-    (tmp_path / "rules.yaml").write_text(rules)
-    settings = {"silent_after_s": "1", "alert_rules": str(tmp_path / "rules.yaml")}
+def watched(tmp_path):
+    """A server with a job that is slow until step 7, and whose alert fires."""
+    slow = SlowWorker(2, 1, slowdown=1.6, when=FaultSteps(0, 8))
+    made = SimulatedJob(Parallelism(4, 2), 4, faults=(slow,))
+    rule = "{name: slow, on: slowdown, above: 1.1, for: {windows: 1, seconds: 0}, keep_firing: 0}"
+    (tmp_path / "rules.yaml").write_text(f"rules: [{rule}]")
+    settings = {
+        "silent_after_s": "1",
+        "window_steps": "8",
+        "alert_rules": str(tmp_path / "rules.yaml"),
+    }
     with running("serve", tmp_path, **settings) as server:
-        server.push("job", made, server.register("job", made), 8)
+        epoch = server.register("job", made)
+        server.push("job", made, epoch, 8)
         wait_until(lambda: server.get("/alerts", phase="firing")["items"], "its alert fires")
-        [pid] = [pid for pid, line in children(server.pid) if " consumer" in line]
-        wait_until(lambda: is_frozen_beside_writers(tmp_path, pid), "it is frozen")
-        yield server, pid
-        os.kill(pid, signal.SIGCONT)
+        yield server, partial(server.push, "job", made, epoch)
+
+
+@pytest.fixture
+def frozen(tmp_path, watched):
+    """The server, its consumer frozen; and the consumer's pid."""
+    server, _ = watched
+    [pid] = [pid for pid, line in children(server.pid) if " consumer" in line]
+    wait_until(lambda: is_frozen_beside_writers(tmp_path, pid), "it is frozen")
+    yield server, pid
+    os.kill(pid, signal.SIGCONT)
+
+
+def test_a_recovered_job_says_what_happened_to_it(watched, open_page, keep):
+    from playwright.sync_api import expect
+
+    server, push = watched
+    push(32, first=8)
+    wait_until(lambda: not server.get("/alerts", phase="firing")["items"], "its alert is over")
+    page = open_page(link(server, "job")).page
+    expect(page.locator("h1")).to_contain_text("Recovered since step 8. From step 0 until then")
+    keep(page, "recovered-light")
 
 
 def test_what_is_not_processed_is_unknown_on_every_page(tmp_path, frozen, open_page, keep):
