@@ -272,11 +272,16 @@ def resolved_cost_sentence(was: Detail, lasted_s: float) -> str:
 def lasted_s(was: Detail, now: Detail, starts_at_s: float, ends_at_s: float) -> float:
     """Seconds from the first step over the threshold to the first one under it.
 
-    Where their times are not known, from the alert's beginning to its end: Unix times.
+    Where their times are not known, from the alert's beginning to its end: Unix times. The job's
+    clock is not the service's: times of both are never compared.
     """
-    began_s = starts_at_s if was.since_at_s is None else was.since_at_s
-    ended_s = ends_at_s if now.since_at_s is None or now.since_at_s <= began_s else now.since_at_s
-    return max(0.0, ended_s - began_s)
+    if (
+        was.since_at_s is not None
+        and now.since_at_s is not None
+        and now.since_at_s > was.since_at_s
+    ):
+        return now.since_at_s - was.since_at_s
+    return max(0.0, ends_at_s - starts_at_s)
 
 
 _OF_FIGURES = frozenset(

@@ -187,6 +187,9 @@ def test_a_recovered_job_says_what_happened_to_it(watched, open_page, keep):
     wait_until(lambda: not server.get("/alerts", phase="firing")["items"], "its alert is over")
     page = open_page(link(server, "job")).page
     expect(page.locator("h1")).to_contain_text("Recovered since step 8. From step 0 until then")
+    expect(page.get_by_text("went away by itself")).to_have_text(
+        "predicted for window 1-0; the cause went away by itself"
+    )
     keep(page, "recovered-light")
 
 

@@ -127,7 +127,9 @@ export class FleetFixes {
 
 function row(fix, { ofJob = false, onChange = null }) {
   const { fix_id, job_id, title, state, note, window, applied_step } = fix
-  const rest = [applied_step === null ? `predicted for window ${window}` : contained(title), STATES[state]]
+  // The note of one that is gone says what the state says, of a link more.
+  const words = state === "gone" && note ? null : STATES[state]
+  const rest = [applied_step === null ? `predicted for window ${window}` : contained(title), words]
   return h(
     "li",
     { "data-key": fix_id },
