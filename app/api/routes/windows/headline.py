@@ -133,6 +133,7 @@ def _job_facts(
         step_s=recent_step_s(conn, job.job_id, job.epoch),
         num_gpus=job.num_gpus if is_running else 0,
         ended_by=end_sentence(job.end_cause) if job.end_cause else None,
+        is_refused=processed.of(job.job_id, job.last_data_s).is_refused,
     )
 
 
