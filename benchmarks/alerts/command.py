@@ -1,6 +1,7 @@
 """`alerts`: do alerts fire where they should, and only there?"""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -16,6 +17,7 @@ from app.cli.terminal import stderr_console
 from benchmarks.alerts.faults import is_wanted, try_fault, verdict_of_faults
 from benchmarks.alerts.latency import measured_latency, settings_with_default_wait
 from benchmarks.alerts.scenarios import SCENARIOS, false_alerts
+from benchmarks.alerts.stories import told_wrongly
 from benchmarks.diagnosis.drawn_jobs import job_numbers
 from benchmarks.measuring import logs_on_stderr, map_processes
 from tests.harness.alerts.crashes import (
@@ -34,10 +36,12 @@ from tests.harness.stack import Stack, default_store
 
 def alerts(
     part: Annotated[
-        Literal["scenarios", "faults", "crashes", "latency"],
-        typer.Option(help="No stragglers; faults of 10 % or more; kill -9; time to notify."),
+        Literal["scenarios", "faults", "crashes", "latency", "stories"],
+        typer.Option(
+            help="No stragglers; faults of 10 % or more; kill -9; time to notify; begins and ends."
+        ),
     ] = "scenarios",
-    jobs: Annotated[int, typer.Option(min=1, help="Faults to try.")] = 40,
+    jobs: Annotated[int, typer.Option(min=1, help="Faults, or stories, to try.")] = 40,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the faults.")] = 1,
     family: Annotated[
         Literal["tune", "held-out", "all"], typer.Option(help="Which noises, costs and shapes.")
@@ -57,6 +61,8 @@ def alerts(
         verdict = _scenarios(processes)
     elif part == "faults":
         verdict = _faults(jobs, seed, family, processes)
+    elif part == "stories":
+        verdict = _stories(jobs, seed, processes)
     elif part == "crashes":
         verdict = _crashes(kills, seed, store)
     else:
@@ -80,6 +86,12 @@ def _faults(jobs: int, seed: int, family: str, processes: int) -> dict[str, Any]
     numbers = [each for each in job_numbers(seed, family, 2 * jobs, 0) if is_wanted(each)][:jobs]
     found = _map_jobs(try_fault, numbers, processes)
     return {"seed": seed, "family": family} | verdict_of_faults(found)
+
+
+def _stories(jobs: int, seed: int, processes: int) -> dict[str, Any]:
+    found = _map_jobs(told_wrongly, range(seed, seed + jobs), processes)
+    wrong = [f"{kind}: {sentence}" for kind, sentences in found for sentence in sentences]
+    return {"seed": seed, "stories": dict(Counter(kind for kind, _ in found)), "wrong": wrong}
 
 
 def _crashes(kills: int, seed: int, store: Any) -> dict[str, Any]:

@@ -42,6 +42,7 @@ SILENT_AFTER_S = 30.0
 _LOAD = 2.0  # times what is bearable
 _UNDISTURBED_LOAD = 0.8
 _BANNER_WITHIN_S = 5.0
+_BANNER_LASTS_S = 8.0  # as long as a page shows it without hearing of it again
 _JUMP_S = 7200.0
 # libfaketime 0.9.10 refuses an absolute sleep on a clock that it leaves alone.
 _SLEEP = """
@@ -296,8 +297,8 @@ class Banner:
 
     is_up: bool = False
     num_ups: int = 0
-    changed_s: float = 0.0
     longest_wait_s: float = 0.0
+    _heard_s: float = 0.0
     _said: bool = False
     _said_since_s: float = 0.0
 
@@ -319,13 +320,14 @@ class Banner:
             if name == "event":
                 kind = text
             if name == "data" and kind == "lag":
-                is_up = json.loads(text)["behind_s"] is not None
+                is_up, self._heard_s = json.loads(text)["behind_s"] is not None, time.monotonic()
                 self.num_ups += is_up and not self.is_up
-                if is_up != self.is_up:
-                    self.is_up, self.changed_s = is_up, time.monotonic()
+                self.is_up = is_up
 
     def said_behind(self, is_behind: bool, now_s: float) -> None:
         """What a look at the API said: the banner has to say the same, from then or before."""
+        if self.is_up and now_s - self._heard_s > _BANNER_LASTS_S:
+            self.is_up = False  # the stream broke off, and a page takes it down by itself
         if is_behind != self._said:
             self._said, self._said_since_s = is_behind, now_s
         if self.is_up != self._said:
