@@ -388,8 +388,8 @@ T = TypeVar("T")
 
 
 def insert(conn: Connection, table: Table) -> postgresql.Insert:
-    """As `insert_statement`, in the dialect of the connection."""
-    return insert_statement(conn.dialect.name, table)
+    """As `insert_in`, in the dialect of the connection."""
+    return insert_in(conn.dialect.name, table)
 
 
 def insert_new(conn: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
@@ -407,13 +407,13 @@ def insert_or_replace(conn: Connection, table: Table, rows: Sequence[dict[str, A
 @cache
 def _replace_statement(dialect: str, table: Table) -> Insert:
     # Cached: building it takes longer than executing it for a few rows.
-    statement = insert_statement(dialect, table)
+    statement = insert_in(dialect, table)
     key = list(table.primary_key.columns)
     new = {column.name: statement.excluded[column.name] for column in table.c if column not in key}
     return statement.on_conflict_do_update(index_elements=key, set_=new)
 
 
-def insert_statement(dialect: str, table: Table) -> postgresql.Insert:
+def insert_in(dialect: str, table: Table) -> postgresql.Insert:
     """An insert statement that knows ON CONFLICT, in the dialect of this name."""
     if dialect == "sqlite":
         return cast(postgresql.Insert, sqlite.insert(table))  # the same methods

@@ -33,8 +33,8 @@ from app.store.columns import PackedBytes
 from app.store.database import (
     Int64,
     from_cursor,
+    insert_in,
     insert_or_replace,
-    insert_statement,
     split_page,
     to_cursor,
 )
@@ -145,6 +145,7 @@ class WindowRecord:
     remainders: bytes | None = None
 
 
+_SAVED = tuple(name for name in WindowRecord.__slots__ if name != "remainders")
 _ARRIVALS = "arrivals"
 _BY_STEP = "per_step"
 
@@ -176,8 +177,7 @@ def join_by_step(result: Mapping[str, Any], by_step: Mapping[str, Any] | None) -
 def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
     """Save a revision over older ones; False if the same or a newer one is stored."""
     values = {"job_id": job_id} | {name: getattr(record, name) for name in _SAVED}
-    saved = conn.execute(_save_statement(conn.dialect.name), values)
-    is_new = saved.one_or_none() is not None
+    is_new = conn.execute(_save_statement(conn.dialect.name), values).one_or_none() is not None
     if is_new and record.remainders is not None:
         row = {name: values[name] for name in ("job_id", "epoch", "first_step")}
         row |= {"remainders": record.remainders, "stored_s": record.updated_s}
@@ -185,13 +185,10 @@ def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
     return is_new
 
 
-_SAVED = tuple(name for name in WindowRecord.__slots__ if name != "remainders")
-
-
 @cache
 def _save_statement(dialect: str) -> ReturningInsert[tuple[int]]:
     # Cached: building it takes longer than executing it.
-    statement = insert_statement(dialect, windows)
+    statement = insert_in(dialect, windows)
     new, key = statement.excluded, {column.name for column in _WINDOW_KEY}
     return statement.on_conflict_do_update(
         index_elements=_WINDOW_KEY,
