@@ -187,7 +187,6 @@ def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:
 
 @cache
 def _save_statement(dialect: str) -> ReturningInsert[tuple[int]]:
-    # Cached: building it takes longer than executing it.
     statement = insert_in(dialect, windows)
     new, key = statement.excluded, {column.name for column in _WINDOW_KEY}
     return statement.on_conflict_do_update(
