@@ -51,7 +51,7 @@ class ShardAlerts:
         Late batches may still complete windows of such a run; it is then closed again.
         """
         epoch = facts.place[0]
-        # What is loaded has the labels of this turn, or of the last one that took batches.
+        # Its labels were read when this turn loaded it.
         is_loaded = epoch <= self._epochs.get(job_id, -1)
         job_alerts, changes = (
             (self._alerts[job_id], []) if is_loaded else self._loaded(job_id, epoch)
@@ -63,7 +63,8 @@ class ShardAlerts:
     def silence(self, run: RunKey, facts: MissingDataFacts) -> list[AlertChange]:
         """Evaluate the silent ranks of the job's newest run, every few seconds."""
         job_id = run[0]
-        # Nothing begins, so the labels it would have need not be read.
+        # The same as at the last check, and nothing waits for its time: no alert begins, which
+        # would need the labels.
         is_steady = self._heard.get(job_id) == (run, facts) and not self.is_pending_by_clock(job_id)
         job_alerts, changes = (self._alerts[job_id], []) if is_steady else self._loaded(*run)
         self._heard[job_id] = run, facts

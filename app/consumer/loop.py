@@ -92,8 +92,6 @@ class Consumer:
         entries = self._context.queue.read(
             sorted(self._shards), self._name, count=_READ_BATCHES, block_s=_BLOCK_S
         )
-        if entries:
-            self._read_s, self._next_tick_s = now_s, min(self._next_tick_s, now_s + _TICK_S)
         self._dispatch(entries)
         if now_s >= self._next_claim_s:
             self._next_claim_s = now_s + _STALE_AFTER_S / 3
@@ -157,6 +155,9 @@ class Consumer:
 
     def _dispatch(self, entries: list[Entry]) -> None:
         by_shard: dict[int, list[Entry]] = defaultdict(list)
+        if entries:
+            self._read_s = now_s = self._context.monotonic()
+            self._next_tick_s = min(self._next_tick_s, now_s + _TICK_S)
         for entry in entries:
             by_shard[entry.shard].append(entry)
         for shard, mine in by_shard.items():

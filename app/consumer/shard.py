@@ -211,6 +211,7 @@ class ShardWork:
 
     def _tick(self, due: list[RunKey], over: list[stored_runs.EndedRun], turn: Turn) -> None:
         now_s = self._runs.heard_of_s(turn.job_id)
+        turn.alerts += self._alerts.load(turn.job_id)
         for key in due:
             each = turn.of(self._runs.get(key))
             self._observe(turn, each, self._assembler(each).settle(now_s))

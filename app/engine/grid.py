@@ -397,8 +397,9 @@ def _lanes(columns: Columns, num_dp: int) -> tuple[Ints, NDArray[np.bool_], Ints
     stages, of_stage = np.unique(stage[model], return_index=True)
     at = np.minimum(np.searchsorted(stages, stage), stages.size - 1)
     alike_to = model[of_stage[at]]
-    same = np.unique(lanes * stages.size + at, return_inverse=True, return_counts=True)
-    like = known & (stages[at] == stage) & (same[2][same[1]] == 1)
+    of_lane_and_stage = lanes * stages.size + at
+    _, inverse, counts = np.unique(of_lane_and_stage, return_inverse=True, return_counts=True)
+    like = known & (stages[at] == stage) & (counts[inverse] == 1)
     # The first lane itself is placed row by row, which checks all that are like it.
     like[model] = False
     if isinstance(trace, RunTrace):

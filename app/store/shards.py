@@ -32,7 +32,7 @@ def acquire(
 
     `owner` is the token of one process: two with one would take the shard from each other.
     """
-    # Before its first owner nothing came that could wait.
+    # For how long batches wait for a first owner is not known: it counts from here.
     new = {"shard": shard, "owner": None, "fence": 0, "lease_until_s": 0.0, "as_of_s": now_s}
     insert_new(conn, shards, [new])
     free = or_(

@@ -1,7 +1,7 @@
 """Is what began told once and what is over told once, in stories of one job's alerts?
 
 A story is a row of windows of one job by a simulated clock: one fault, two, one that comes and
-goes, one that recovers and returns, one inside a backlog, or a restart. Two consumers plan and
+goes, one that recovers and returns, or one inside a backlog. Two consumers plan and
 send by turns; of two receivers one fails for five minutes. What was delivered is judged: nothing is
 told twice, every beginning has its end, ends are not late, and none carries a command.
 """
@@ -44,7 +44,7 @@ _DOWN, _UP = "fails-for-a-while", "answers"
 _TOLD_WITHIN_S = 60.0
 _ENDS_AFTER_S = 1500.0
 _CATCHES_UP_S = 0.5  # a window
-_COMMANDS = ("scontrol", "kubectl", "paceline cordon")
+_COMMAND = "scontrol update nodename=host-1 state=drain"
 _NUM_SHARDS = 4
 
 
@@ -247,12 +247,25 @@ def _facts(number: int, slowdown: float, *, has_second: bool) -> WindowFacts:
         finding(cause, sentence=f"{who} is slow, since step {8 * number}", onset_step=None)
         for cause, who in culprits
     ]
-    return facts(number, slowdown, findings=findings)
+    paste = {"label": "Slurm", "text": _COMMAND}
+    advice = {
+        "cause": "slow-worker",
+        "fix": "replace-worker",
+        "title": "Replace host-1",
+        "speed_up": slowdown,
+        "gpu_hours_per_day": 1.0,
+        "paste": [paste],
+    }
+    return facts(number, slowdown, findings=findings, advice=advice if findings else None)
 
 
 def wrongs_of(played: Played, damping_s: float) -> list[str]:
     """What is wrong with what was told, a sentence each."""
     wrong = [f"{played.left} alerts are left"] if played.left else []
+    if not played.told:
+        wrong.append("nothing was told")
+    elif not played.story.backlog and not any(_COMMAND in each.text for each in played.told):
+        wrong.append("the command of what goes on was not told")
     over_s = {alert: at_s for at_s, kind, alert in played.transitions if kind == "resolved"}
     fired = {alert for _, kind, alert in played.transitions if kind == "firing"}
     fired -= played.muted
@@ -267,11 +280,8 @@ def wrongs_of(played: Played, damping_s: float) -> list[str]:
             if not news and not message.is_repeat:
                 wrong.append(f"{receiver}: told again at {message.at_s - _BEGAN_S:.0f} s")
             ended = [alert for alert, (status, _) in news.items() if status == "resolved"]
-            wrong += [
-                f"{receiver}: a command for what is over"
-                for words in _COMMANDS
-                if ended and len(ended) == len(message.alerts) and words in message.text
-            ]
+            if ended and len(ended) == len(message.alerts) and _COMMAND in message.text:
+                wrong.append(f"{receiver}: a command for what is over")
             said |= message.alerts
         wrong += [
             f"{receiver}: no end of {alert}" for alert in said if said[alert][0] != "resolved"

@@ -10,8 +10,9 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,15 +34,16 @@ _OPS_TYPE = "application/vnd.paceline.ops+msgpack"
 _LEASE_S = 15.0
 _TAKEN_OVER_WITHIN_S = 60.0
 _DRAINED_WITHIN_S = 600.0
-# A consumer that starts has its shards after a few seconds, and dies anywhere in its work.
-_LIVES_S = 2.0, 8.0
+# Where consumers crash: short, so that the next one has the shards and dies anywhere in its work.
+_SHORT_LEASE_S = 2.0
+_WORKS_S = 0.0, 3.0
 
 
 @contextmanager
-def stack_of(num_consumers: int) -> Iterator[Stack]:
+def stack_of(num_consumers: int, lease_s: float = _LEASE_S) -> Iterator[Stack]:
     """A stack with so many consumers, and the leases of a service."""
     with tempfile.TemporaryDirectory(prefix="paceline-consumers-") as directory:
-        settings = {"lease_s": f"{_LEASE_S:g}"}
+        settings = {"lease_s": f"{lease_s:g}"}
         with Stack(
             Path(directory), store="sqlite", num_consumers=num_consumers, settings=settings
         ) as stack:
@@ -59,6 +61,10 @@ class Shards:
         with self._store.read() as conn:
             rows = conn.execute(select(shards.c.shard, shards.c.owner, shards.c.fence)).all()
         return {row.shard: (row.owner, row.fence) for row in rows}
+
+    def has_new_owner(self, before: Mapping[int, tuple[str | None, int]]) -> bool:
+        """Whether somebody holds a shard who did not."""
+        return any(self.owners()[shard][1] > fence for shard, (_, fence) in before.items())
 
     def wait_for(self, num_owners: int, within_s: float = _TAKEN_OVER_WITHIN_S) -> float:
         """Seconds until all shards are held, by so many consumers."""
@@ -131,6 +137,8 @@ class Backlog:
     def drained(self) -> float:
         """Steps a second, from the first ones that are analysed now until all are."""
         before = self._num_done()
+        if before >= self._num_steps:
+            raise BenchmarkFailed("all was done before: give more --steps")
         first = wait_until(lambda: self._num_done() > before, "it begins", _DRAINED_WITHIN_S)
         began_s, before = time.monotonic(), self._num_done()
         wait_until(lambda: self._num_done() >= self._num_steps, "all is done", _DRAINED_WITHIN_S)
@@ -145,12 +153,14 @@ class Backlog:
 
     def _push(self, client: httpx.Client, job: str, body: bytes) -> None:
         headers = {"content-type": _OPS_TYPE}
-        while True:
+        deadline_s = time.monotonic() + _DRAINED_WITHIN_S
+        while time.monotonic() < deadline_s:
             answer = client.post(f"/jobs/{job}/ops", content=body, headers=headers)
             if answer.status_code not in (429, 503):
                 answer.raise_for_status()
                 return
             time.sleep(float(answer.headers.get("retry-after", 1)))
+        raise BenchmarkFailed("the queue is full while no consumer runs: give fewer --steps")
 
     def _client(self) -> httpx.Client:
         url = f"http://127.0.0.1:{self._stack.api_ports[0]}/api/v1"
@@ -166,12 +176,16 @@ def _pinned(stack: Stack, names: list[str], core: int = 0) -> None:
 
 def rate(num_consumers: int, steps: int, crashes: int = 0) -> tuple[float, int]:
     """Steps a second by consumers on one core, after so many crashes; and dead letters."""
-    with stack_of(num_consumers) as stack:
+    with stack_of(num_consumers, _SHORT_LEASE_S) as stack:
         stack.kill(*stack.consumers)
         backlog, looks = Backlog(stack, steps), Shards(stack)
         for _ in range(crashes):
+            dead = looks.owners()
             stack.start(stack.consumers[0])
-            time.sleep(random.uniform(*_LIVES_S))  # noqa: S311
+            wait_until(
+                partial(looks.has_new_owner, dead), "it has a shard", 4 * _TAKEN_OVER_WITHIN_S
+            )
+            time.sleep(random.uniform(*_WORKS_S))  # noqa: S311
             stack.kill(stack.consumers[0])
         for name in stack.consumers:
             stack.start(name)

@@ -37,6 +37,7 @@ class RefusedJobs:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: set[str] = set()
+        self._has_taken = False  # anything, since it was saved last
 
     def note(self, scope: Scope, status: int) -> None:
         """Note an answer, if it refuses what a worker has pushed until there is room again.
@@ -46,6 +47,8 @@ class RefusedJobs:
         """
         path = scope["path"]
         is_data = scope["method"] == "POST" and (path == TRACES_PATH or _DATA.fullmatch(path))
+        if is_data and status < 300:
+            self._has_taken = True
         if status not in _FOR_WANT_OF_ROOM or not is_data:
             return
         project = project_of_request(scope)
@@ -60,9 +63,16 @@ class RefusedJobs:
             self._jobs.update(name for name in names if name is not None)
 
     def save(self, conn: Connection, now_s: float) -> None:
-        """Save what was noted since the last time."""
+        """Save what was noted since the last time.
+
+        Where others' pushes were taken meanwhile, the service is not away: one that fails among
+        many, or is made to fail, says nothing of the rest.
+        """
         with self._lock:
             noted, self._jobs = self._jobs, set()
+            if self._has_taken:
+                noted.discard(ANY_JOB)
+            self._has_taken = False
         try:
             as_of.note_refused(conn, noted, now_s=now_s)
         except Exception:

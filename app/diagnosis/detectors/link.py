@@ -63,6 +63,8 @@ MIN_LATE_SHARE = 0.01
 # One collective of a step holds so much of what its slow ones take longer: a network that is slow
 # for a while slows all that it carries in that while.
 MIN_SHARE_OF_ONE = 0.9
+# So many slow steps at one distance, of those that could be: two are always at one.
+MIN_REGULAR_STEPS, MIN_REGULAR_SHARE = 3, 0.75
 # The only dp group is compared with itself, so it must cost this share of GPU time.
 MIN_COST_ALONE = 0.05
 
@@ -136,21 +138,24 @@ def _is_warm_up(case: Case, suspect: NetworkSuspect) -> bool:
 
 
 def _every_so_many_steps(case: Case, suspect: NetworkSuspect) -> int | None:
-    """Every how many steps one collective of a step is slow, and nothing else: k of at least 2.
+    """Every how many recorded steps one collective of a step is slow, and nothing else: 2 or more.
 
     So is one that begins before an evaluation or a checkpoint and ends after it: it waits for all
     that happens between two steps, which nothing records. None where it is otherwise.
     """
     slow = np.flatnonzero(suspect.shows_in)
-    apart = np.unique(np.diff(case.steps[slow]))
-    if suspect.links.any() or apart.size != 1 or apart[0] < 2:
+    if suspect.links.any() or slow.size < MIN_REGULAR_STEPS:
         return None
-    share = np.zeros(case.steps.size)
+    every = int(np.gcd.reduce(np.diff(slow)))
+    if every < 2 or slow.size < MIN_REGULAR_SHARE * ((slow[-1] - slow[0]) // every + 1):
+        return None
+    share, stages = np.zeros(case.steps.size), np.flatnonzero(suspect.groups.any(axis=1))
     for group, of_stages in zip(case.groups, case.dp_groups, strict=True):
         if of_stages is not None:
             over_s = np.maximum(of_stages.took_s - of_stages.usual_s[:, None], 0.0)
+            over_s = over_s[np.isin(of_stages.stage, stages)]
             share[group.positions] = over_s.max(axis=0) / np.maximum(over_s.sum(axis=0), 1e-9)
-    return int(apart[0]) if share[slow].min() >= MIN_SHARE_OF_ONE else None
+    return every if share[slow].min() >= MIN_SHARE_OF_ONE else None
 
 
 def _crosses_steps(case: Case, cause: str, suspect: NetworkSuspect) -> RuledOut:

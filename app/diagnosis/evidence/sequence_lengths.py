@@ -136,6 +136,8 @@ def relative_durations(duration_s: Floats) -> Floats:
     This removes the effects of an item's position and of slow steps.
     """
     num_dp, num_stages, num_items, num_steps = duration_s.shape
+    if not duration_s.size:
+        return duration_s
     by_item = duration_s.transpose(1, 2, 0, 3).reshape(num_stages, num_items, num_dp * num_steps)
     usual_s = quantiles(by_item, 0.5)[None, :, :, None]
     found = np.divide(duration_s, usual_s, out=np.ones(duration_s.shape), where=usual_s > 0)

@@ -54,3 +54,6 @@ def test_refusals_for_a_part_that_is_away_are_told_of_the_service_and_judge_no_o
         processed = as_of.read(conn, num_shards=1, now_s=101.0)
     assert processed.of_service.is_refused
     assert not processed.of("default/another").is_behind
+    refused.note(found, 503)
+    refused.note(scope(), 202)
+    assert ANY_JOB not in saved(api.store, refused, now_s=200.0), "others' pushes were taken"

@@ -174,6 +174,8 @@ def test_collectives_across_an_evaluation_blame_no_network():
     against = denied(FLAP, longer_collectives([3, 6, 9, 12, 15]))
     assert against.insufficient
     assert against.reason.startswith("every 3 steps one collective takes")
+    skipped = denied(FLAP, longer_collectives([3, 5, 7, 11, 13, 15]))
+    assert skipped.reason.startswith("every 2 steps one collective takes")
     # Evaluations come regularly, bursts of a network do not.
     irregular = suspected(FLAP, longer_collectives([3, 5, 6, 11, 14]))
     assert irregular.evidence["steps"] == [3, 5, 6, 11, 14]
