@@ -207,19 +207,20 @@ def _replay(  # type: ignore[no-untyped-def]
                     start_s = max(end_s[start, lane], end_s[other, lane])
                     end_s[mine, lane] = start_s + edited_s[origin, lane]
             else:
+                ideal = ideal_s[row]
                 for peer in range(num_peers):
                     base, at = peer * width, peer * num_groups + first_group
-                    # Loops over slices, in which no lane is before the first, are twice as fast.
-                    one_s, other_s = end_s[start, base:], end_s[other, base:]
-                    ends_s, took_s = end_s[mine, base:], recorded_s[row, at : at + width]
-                    if origin >= 0:
-                        took_s = edited_s[origin, at : at + width]
-                    if origin == -3 and not keep[op_class[row], peer]:
-                        for lane in range(width):
-                            ends_s[lane] = max(one_s[lane], other_s[lane]) + ideal_s[row]
+                    if origin == -1 or (origin == -3 and keep[op_class[row], peer]):
+                        for lane in range(base, base + width):
+                            start_s = max(end_s[start, lane], end_s[other, lane])
+                            end_s[mine, lane] = start_s + recorded_s[row, at + lane - base]
+                    elif origin == -3:
+                        for lane in range(base, base + width):
+                            end_s[mine, lane] = max(end_s[start, lane], end_s[other, lane]) + ideal
                     else:
-                        for lane in range(width):
-                            ends_s[lane] = max(one_s[lane], other_s[lane]) + took_s[lane]
+                        for lane in range(base, base + width):
+                            start_s = max(end_s[start, lane], end_s[other, lane])
+                            end_s[mine, lane] = start_s + edited_s[origin, at + lane - base]
             if is_last[row]:
                 for lane in range(num_lanes):
                     end_s[step, lane] = max(end_s[step, lane], end_s[mine, lane])
