@@ -218,7 +218,7 @@ class Dispatcher:
             else notifications.limit_wait(plan.next_at_s, now_s=now_s),
             last_at_s=last_at_s,
             refreshed_at_s=plan.refreshed_at_s,
-            held_since_s=(group.held_since_s or now_s) if progress.is_behind else None,
+            held_since_s=_held_since_s(group, snapshot, now_s, is_behind=progress.is_behind),
         )
         if request is not None and self._cordoner is not None:
             self._cordoner.note(conn, request, now_s)
@@ -256,6 +256,22 @@ class Dispatcher:
             self._nudge()
         if result.request is not None and self._cordoner is not None:
             self._cordoner.ask(result.request)
+
+
+def _held_since_s(
+    group: AlertGroup, snapshot: GroupSnapshot, now_s: float, *, is_behind: bool
+) -> float | None:
+    """Since when the group is held after this plan.
+
+    Also once all is processed, while an alert that began meanwhile is about to be over: that it
+    began is not told any more, so its end has to be told as one that was missed.
+    """
+    if is_behind:
+        return group.held_since_s or now_s
+    is_about_to_end = any(
+        alert.is_waning and alert.fingerprint not in snapshot.notified for alert in snapshot.alerts
+    )
+    return group.held_since_s if is_about_to_end else None
 
 
 @dataclass(frozen=True, slots=True)
