@@ -96,6 +96,23 @@ def test_what_began_and_ended_meanwhile_is_told_once_as_over(behind, hook):
     assert said["sub"].startswith("It lasted 36 s and cost about 0.02 GPU-h in all")
 
 
+def test_what_began_meanwhile_and_is_about_to_end_is_told_once_as_over(behind, hook):
+    notifier, is_behind = behind
+    is_behind(60.0)
+    notifier.fire(detail=SLOW, below_s=8.0)
+    notifier.dispatch()
+    is_behind(0.0)
+    notifier.dispatch()
+    assert told(hook) == [], "it may soon be over"
+    notifier.pass_time(30)
+    notifier.resolve()
+    is_behind(0.0)
+    notifier.dispatch()
+    [(kind, said)] = told(hook)
+    assert (kind, said["is_partly_resolved"]) == ("alert.resolved", False)
+    assert said["sentence"].startswith("This is over")
+
+
 def test_one_flooded_job_delays_no_other(behind, hook):
     notifier, is_behind = behind
     is_behind(0.0)
