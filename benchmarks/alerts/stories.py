@@ -136,7 +136,7 @@ class _Stage:
         rules = default_rules()
         self.job_alerts = JobAlerts(JOB, rules=rules)
         self._inhibited = {name for rule in rules for name in rule.inhibits}
-        defaults = {name: each.default for name, each in Settings.model_fields.items()}
+        defaults = {name: setting.default for name, setting in Settings.model_fields.items()}
         timing = NotificationTiming(
             interval_s=defaults["alert_group_interval_s"],
             damping_s=defaults["alert_damping_s"],
@@ -165,7 +165,7 @@ class _Stage:
     def look(self, played: Played, facts: Sequence[WindowFacts], *, is_behind: bool) -> None:
         """Evaluate what has been processed by now, plan, and send what is due."""
         changes = [
-            change for each in facts for change in self.job_alerts.add_window(each, self.now_s)
+            change for window in facts for change in self.job_alerts.add_window(window, self.now_s)
         ]
         played.transitions += [
             (self.now_s, event.kind, event.fingerprint)
@@ -177,7 +177,7 @@ class _Stage:
             if not is_behind:
                 as_of.note_taken(conn, "me", {self.shard: 0.0}, now_s=self.now_s)
             save_alerts(conn, JOB, changes)
-            for rule in sorted({each.rule for each in changes if each.is_news}):
+            for rule in sorted({change.rule for change in changes if change.is_news}):
                 notifications.wake_group(conn, JOB, rule, at_s=self.now_s + self._wait_s)
         while self._draw.choice(self._dispatchers).dispatch_due():
             pass
@@ -264,14 +264,14 @@ def wrongs_of(played: Played, damping_s: float) -> list[str]:
     wrong = [f"{played.left} alerts are left"] if played.left else []
     if not played.told:
         wrong.append("nothing was told")
-    elif not played.story.backlog and not any(_COMMAND in each.text for each in played.told):
+    elif not played.story.backlog and not any(_COMMAND in message.text for message in played.told):
         wrong.append("the command of what goes on was not told")
     over_s = {alert: at_s for at_s, kind, alert in played.transitions if kind == "resolved"}
     fired = {alert for _, kind, alert in played.transitions if kind == "firing"}
     fired -= played.muted
     for receiver in (_UP, _DOWN):
         said: dict[str, tuple[str, int]] = {}
-        for message in (each for each in played.told if each.receiver == receiver):
+        for message in filter(lambda told: told.receiver == receiver, played.told):
             news = {
                 alert: status
                 for alert, status in message.alerts.items()

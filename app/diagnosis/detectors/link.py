@@ -187,7 +187,7 @@ def _is_beyond_clocks(case: Case, suspect: NetworkSuspect) -> bool:
     if error_s is None:
         return True
     transfers = case.links if suspect.links.any() else case.dp_groups
-    usual_s = [median_of(each.usual_s) for each in transfers if each is not None]
+    usual_s = [median_of(group.usual_s) for group in transfers if group is not None]
     return (suspect.ratio - 1) * max(usual_s, default=np.inf) > error_s
 
 

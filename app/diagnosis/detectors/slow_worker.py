@@ -304,7 +304,11 @@ def _slow_in_some(case: Case, is_left_out: NDArray[np.bool_]) -> list[_Hit]:
     found = []
     operations = case.cached(slow_operations)
     slow = [np.flatnonzero(each.is_slow & ~is_left_out) for each in operations]
-    values = {each.optype: _scores(each.slowness) for each in operations if each.is_slow.any()}
+    values = {
+        slow_type.optype: _scores(slow_type.slowness)
+        for slow_type in operations
+        if slow_type.is_slow.any()
+    }
     for at in np.unique(np.concatenate(slow)).astype(np.int64).tolist() if slow else []:
         mine = [each for each in operations if each.is_slow[at]]
         mine.sort(key=lambda each: -each.slowness.stretches.mean[at])

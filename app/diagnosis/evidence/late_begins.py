@@ -138,7 +138,7 @@ def _delays_s(group: Features) -> Floats:
     follows = np.diff(replayer.graph.pred_ptr)[rows] > 0
     delay_s = launch_delays_s(replayer, rows)
     late_s = np.where(follows[:, None], delay_s, grid.start_s[rows] - earliest_s)
-    begins = np.cumsum([0, *(each.size for each in firsts[:-1])])
+    begins = np.cumsum([0, *(rows_of_worker.size for rows_of_worker in firsts[:-1])])
     longest_s = np.maximum.reduceat(np.stack([late_s, delay_s]), begins, axis=1)
     sizes = (2, replayer.pp_size, replayer.dp_size, len(group.steps))
     return longest_s.reshape(sizes).transpose(3, 0, 2, 1)

@@ -565,7 +565,7 @@ def drop_minor_suspects(case: Case, found: list[NetworkSuspect]) -> list[Network
 def _lost_s(case: Case, suspect: NetworkSuspect) -> float:
     """Estimated seconds that its slow transfers take too long."""
     net, lost_s = suspect.network, 0.0
-    usual_s = [median_of(each.usual_s) for each in case.links if each is not None]
+    usual_s = [median_of(links.usual_s) for links in case.links if links is not None]
     if usual_s:
         lost_s += float(net.excess[suspect.links].sum()) * median_of(np.array(usual_s))
     for group, each in zip(case.groups, case.dp_groups, strict=True):

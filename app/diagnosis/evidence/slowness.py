@@ -204,7 +204,7 @@ def _reference_s(took_s: Floats, measure: NDArray[np.bool_]) -> Floats:
     if not unknown.any():
         return usual_s
     if took_s.ndim > 3:
-        return np.stack([_reference_s(each, measure) for each in took_s])
+        return np.stack([_reference_s(direction_s, measure) for direction_s in took_s])
     for stage in np.flatnonzero(unknown.any(axis=0)):
         known = ~unknown[:, stage]
         if known.any():
