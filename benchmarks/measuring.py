@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,7 +23,8 @@ from app.cli.supervisor import end_with_parent
 from app.errors import InvalidRequest, PacelineError
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
-from app.trace.window import Window
+from app.trace.runs import SHAPE_COLUMNS, OpShape, RunTrace, WorkerRuns
+from app.trace.window import TABLE_DTYPES, Window
 
 T = TypeVar("T")
 
@@ -118,11 +120,43 @@ def job_sizes(text: str) -> dict[str, int]:
 
 
 def simulated_window(dp: int, pp: int, microbatches: int, steps: int) -> Window:
-    """A healthy job's steps as one closed window, its rows in the order of stored windows."""
+    """A healthy job's steps as one closed window, held as a consumer holds those that it closes."""
     simulated = SimulatedJob(Parallelism(dp, pp), microbatches)
     refuse_too_large(simulated, steps)
     numbers = range(steps)
-    return Window(simulated.job, 1, 0, tuple(numbers), simulated.make(numbers), state="complete")
+    trace = _as_runs(simulated, numbers)
+    return Window(simulated.job, 1, 0, tuple(numbers), trace, state="complete")
+
+
+def _as_runs(simulated: SimulatedJob, steps: Sequence[int]) -> RunTrace:
+    """What `SimulatedJob.make` makes, with what all steps and replicas have alike held once."""
+    sizes, of_replica = simulated.parallelism, simulated.structure.columns
+    times_s = np.empty((2, len(steps), sizes.dp_size, simulated.structure.num_ops))
+    first = 0
+    for block in simulated.blocks(steps):
+        end = first + len(block.drawn.steps)
+        times_s[0, first:end] = block.start_s.transpose(1, 2, 0)
+        times_s[1, first:end] = (block.end_s - block.start_s).transpose(1, 2, 0)
+        first = end
+    bounds = np.searchsorted(of_replica["stage"], np.arange(sizes.pp_size + 1)).tolist()
+    shapes = [
+        OpShape(
+            **{name: of_replica[name][rows].astype(TABLE_DTYPES[name]) for name in SHAPE_COLUMNS},
+            has_twins=False,
+        )
+        for rows in (slice(*ends) for ends in pairwise(bounds))
+    ]
+    step, dp_rank, stage = np.indices((len(steps), sizes.dp_size, sizes.pp_size)).reshape(3, -1)
+    runs = WorkerRuns.of(
+        {
+            "step": np.asarray(steps)[step],
+            "rank": stage * sizes.dp_size + dp_rank,
+            "dp_rank": dp_rank,
+            "stage": stage,
+        },
+        [shapes[at] for at in stage.tolist()],
+    )
+    return RunTrace(runs, times_s[0].ravel(), times_s[1].ravel(), {})
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from app.engine.graph import StepGraph
 from app.engine.grid import ABSENT, Grid
 from app.engine.kernels import all_of, in_parallel, kernel
-from app.engine.medians import median_of
+from app.engine.medians import median_of_rows
 from app.engine.template import Template
 from app.trace.window import Floats, Ints
 
@@ -142,7 +142,7 @@ def ideal_durations(template: Template, duration_s: Floats) -> Floats:
     found = all_of(
         duration_s.size,
         [
-            partial(_mean if spec.idealised_by_mean else _median, duration_s, ops)
+            partial(_mean if spec.idealised_by_mean else median_of_rows, duration_s, ops)
             for spec, ops in zip(specs, of_type, strict=True)
         ],
     )
@@ -154,10 +154,6 @@ def ideal_durations(template: Template, duration_s: Floats) -> Floats:
 def _mean(duration_s: Floats, ops: Ints) -> float:
     # Row by row, for an exact sum over millions of values.
     return float(row_sums(duration_s, ops).mean() / duration_s.shape[1])
-
-
-def _median(duration_s: Floats, ops: Ints) -> float:
-    return median_of(duration_s[ops])
 
 
 @kernel

@@ -33,6 +33,12 @@ def with_shared_hosts(shape: Shape, rng: np.random.Generator) -> Shape:
     return replace(shape, dp=dp, tp=tp, gpus_per_host=gpus)
 
 
+def with_a_network(shape: Shape, rng: np.random.Generator) -> Shape:
+    """At least two hosts: inside one, no transfer passes a card or a link of the network."""
+    del rng
+    return shape if shape.num_hosts > 1 else replace(shape, gpus_per_host=shape.tp)
+
+
 def with_half_stages(shape: Shape, rng: np.random.Generator) -> Shape:
     """Each host holds a part of one stage."""
     return replace(shape, dp=int(rng.choice([8, 12, 16])), tp=1, gpus_per_host=4)
@@ -112,17 +118,17 @@ KINDS: Mapping[str, Kind] = {
     ),
     "planned-gc": Kind(hosts.planned_gc, REPLICAS, 12),
     "gc-storm": Kind(hosts.gc_storm, REPLICAS, 12),
-    "slow-nic": Kind(network.slow_nic, EVERYWHERE),
-    "slow-nic-since": Kind(network.slow_nic_since, BOTH, 18),
-    "flapping-nic": Kind(network.flapping_nic, BOTH, 16),
-    "flapping-nic-one-replica": Kind(network.flapping_nic, ONE_REPLICA, 16),
+    "slow-nic": Kind(network.slow_nic, EVERYWHERE, adapt=with_a_network),
+    "slow-nic-since": Kind(network.slow_nic_since, BOTH, 18, adapt=with_a_network),
+    "flapping-nic": Kind(network.flapping_nic, BOTH, 16, adapt=with_a_network),
+    "flapping-nic-one-replica": Kind(network.flapping_nic, ONE_REPLICA, 16, adapt=with_a_network),
     "host-nic": Kind(network.host_nic("host-nic"), BOTH, adapt=with_shared_hosts),
     "host-nic-whole-stage": Kind(
         network.host_nic("host-nic-whole-stage"), BOTH, adapt=with_stage_hosts
     ),
-    "slow-link": Kind(network.slow_link, STAGES),
-    "slow-link-since": Kind(network.slow_link_since, STAGES, 18),
-    "flapping-link": Kind(network.flapping_link, STAGES, 16),
+    "slow-link": Kind(network.slow_link, STAGES, adapt=with_a_network),
+    "slow-link-since": Kind(network.slow_link_since, STAGES, 18, adapt=with_a_network),
+    "flapping-link": Kind(network.flapping_link, STAGES, 16, adapt=with_a_network),
     "data-loading-one": Kind(hosts.data_loading("data-loading-one", of_all=False), REPLICAS),
     "data-loading-all": Kind(hosts.data_loading("data-loading-all", of_all=True), REPLICAS),
     "data-loading-every-other-step": Kind(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.diagnosis.statistics.robust import lower_quantile, quantile_of, quantiles
-from app.engine.medians import kth_smallest, median, median_of, medians_of_known
+from app.engine.medians import kth_smallest, median, median_of, median_of_rows, medians_of_known
 
 VALUES = st.lists(st.sampled_from([0.0, 1.0, 1.5, 2.0, 7.0]) | st.floats(-9, 9), min_size=1)
 
@@ -63,3 +63,25 @@ def test_medians_of_known_values_leave_nan_out() -> None:
     assert medians_of_known(rows).tolist()[::2] == [3.0, 2.5]
     assert np.isnan(medians_of_known(rows)[1])
     assert np.isnan(medians_of_known(np.empty((2, 3, 0)))).tolist() == [[True] * 3] * 2
+
+
+@pytest.mark.parametrize("num", [1, 7, 400, 65_536])
+@pytest.mark.parametrize(
+    "order", ["drawn", "ascending", "few values", "equal", "outliers", "misled"]
+)
+def test_the_median_of_some_rows_of_a_large_array(num: int, order: str) -> None:
+    drawn = np.random.default_rng(num).lognormal(size=(3 * 66_000 // num + 1, num))
+    rows = np.arange(0, len(drawn), 2)
+    if order == "ascending":
+        drawn = np.sort(drawn, axis=None).reshape(drawn.shape)
+    elif order == "few values":
+        drawn = np.ceil(drawn)
+    elif order == "equal":
+        drawn[:] = 2.0
+    elif order == "outliers":
+        drawn[drawn > np.quantile(drawn, 0.9)] = np.inf
+    elif order == "misled":  # as a sample of regular places may be
+        chosen = drawn[rows]
+        chosen.ravel()[:: chosen.size // 4096 | 1] = 1e9
+        drawn[rows] = chosen
+    assert median_of_rows(drawn, rows) == np.median(drawn[rows])
