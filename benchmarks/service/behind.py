@@ -8,20 +8,14 @@ as a page holds it: its banner has to come and go with what the API says.
 """
 
 import json
-import os
 import random
-import re
 import secrets
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,198 +27,22 @@ import typer
 from app.store.as_of import BEHIND_AFTER_S, RETRIED_WITHIN_S
 from benchmarks.measuring import BenchmarkFailed
 from benchmarks.service.pushing import WorkerBatches, batches_of_workers
-from tests.harness.processes import children, free_port
+from benchmarks.service.starved import FAULTS, SILENT_AFTER_S, Served, served
+from tests.harness.processes import wait_until
 
 NUM_JOBS = 8
 _DP, _PP, _MICROBATCHES = 4, 2, 8
 _OPS_TYPE = "application/vnd.paceline.ops+msgpack"
-SILENT_AFTER_S = 30.0
 _LOAD = 2.0  # times what is bearable
 _UNDISTURBED_LOAD = 0.8
 _BANNER_WITHIN_S = 5.0
 _BANNER_LASTS_S = 8.0  # as long as a page shows it without hearing of it again
-_JUMP_S = 7200.0
-# libfaketime 0.9.10 refuses an absolute sleep on a clock that it leaves alone.
-_SLEEP = """
-import select, time
-time.sleep = lambda seconds: select.select([], [], [], seconds)
-"""
-_FAKE_CLOCK = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 _CALIBRATED_FOR_S = 30.0
 _POLL_S = 1.0
-_SLICE_S = 0.1
 _TOLD_WITHIN_S = 60.0
 _CAUGHT_UP_WITHIN_S = 300.0
 _ABSENT = ("stalled", "silent")
 _ABSENCE_RULES = ("stalled", "silent-worker")
-
-
-def tree_of(pid: int) -> list[int]:
-    """The process and all of its descendants that are there now."""
-    try:
-        return [pid, *(below for child, _ in children(pid) for below in tree_of(child))]
-    except OSError:
-        return []
-
-
-class HalfACore:
-    """A share of one core for a tree of processes; `frozen` get nothing.
-
-    By a control group where one can be made; else the tree is stopped for the rest of each tenth
-    of a second, which leaves each of its processes that share of a core.
-    """
-
-    def __init__(self, pid: int, share: float = 0.5) -> None:
-        self._pid = pid
-        self._share = share
-        self._over = threading.Event()
-        self.frozen: set[int] = set()
-        self._group = _control_group(pid, share)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        if self._group is None:
-            self._thread.start()
-
-    def freeze(self, pid: int, seconds: float) -> None:
-        """Stop one process for so long."""
-        self.frozen.add(pid)
-        _signal([pid], signal.SIGSTOP)
-        time.sleep(seconds)
-        self.frozen.discard(pid)
-        _signal([pid], signal.SIGCONT)
-
-    def close(self) -> None:
-        """Let everything run."""
-        self._over.set()
-        if self._group is None:
-            self._thread.join()
-            return
-        while pids := (self._group / "cgroup.procs").read_text().split():
-            for pid in pids:
-                with suppress(OSError):  # it has ended
-                    (self._group.parent / "cgroup.procs").write_text(pid)
-        self._group.rmdir()
-
-    def _run(self) -> None:
-        while not self._over.wait(_SLICE_S * self._share):
-            pids = tree_of(self._pid)
-            _signal(pids, signal.SIGSTOP)
-            self._over.wait(_SLICE_S * (1 - self._share))
-            _signal([pid for pid in pids if pid not in self.frozen], signal.SIGCONT)
-        _signal(tree_of(self._pid), signal.SIGCONT)
-
-
-def _control_group(pid: int, share: float) -> Path | None:
-    """A control group with this process, in either version of the kernel's; None: not allowed."""
-    period_us = int(_SLICE_S * 1e6)
-    quota_us = int(share * period_us)
-    is_old = Path("/sys/fs/cgroup/cpu").is_dir()
-    group = Path("/sys/fs/cgroup") / ("cpu" if is_old else "") / f"paceline-{pid}"
-    try:
-        group.mkdir()
-        if is_old:
-            (group / "cpu.cfs_period_us").write_text(str(period_us))
-            (group / "cpu.cfs_quota_us").write_text(str(quota_us))
-        else:
-            (group / "cpu.max").write_text(f"{quota_us} {period_us}")
-        (group / "cgroup.procs").write_text(str(pid))
-    except OSError:
-        with suppress(OSError):
-            group.rmdir()
-        return None
-    return group
-
-
-def _signal(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-
-
-@dataclass
-class Served:
-    """A `paceline serve` with half a core, its address, and the token of all."""
-
-    process: subprocess.Popen[bytes]
-    url: str
-    token: str
-    kernels: Path
-    clock: Path
-    half: HalfACore
-
-    def client(self) -> httpx.Client:
-        """A client with the token."""
-        headers = {"authorization": f"Bearer {self.token}"}
-        return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=30.0)
-
-    def part(self, words: str) -> int:
-        """The process of this part: "consumer", or the queue's program."""
-        for pid in tree_of(self.process.pid):
-            if re.search(words, Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")):
-                return pid
-        raise BenchmarkFailed(f"no process {words}")
-
-
-@contextmanager
-def served(directory: Path, *, has_fake_clock: bool = False) -> Iterator[Served]:
-    """Everything by the documented command, with kernels of its own."""
-    port, token = free_port(), "pl_" + secrets.token_hex(20)
-    kernels, clock = directory / "kernels", directory / "clock"
-    settings = {
-        "TOKEN": token,
-        "SILENT_AFTER_S": f"{SILENT_AFTER_S:g}",
-        "REDIS_MAXMEMORY_MB": "64",
-    }
-    environment = {name: text for name, text in os.environ.items() if "PACELINE_" not in name}
-    environment |= {f"PACELINE_{name}": text for name, text in settings.items()}
-    environment["NUMBA_CACHE_DIR"] = str(kernels)
-    if has_fake_clock:
-        if _FAKE_CLOCK is None:
-            raise BenchmarkFailed("clock jumps need Debian's libfaketime: .ci/system-packages")
-        clock.write_text("+0")
-        (directory / "sitecustomize.py").write_text(_SLEEP)
-        environment |= {
-            "LD_PRELOAD": str(_FAKE_CLOCK),
-            "FAKETIME_TIMESTAMP_FILE": str(clock),
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_CACHE_DURATION": "1",
-            "PYTHONPATH": str(directory),
-        }
-    with (directory / "serve.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "app.cli", "serve", "--port", str(port)),
-                *("--data-dir", str(directory / "data")),
-            ],
-            env=environment,
-            stdout=log,
-            stderr=log,
-        )
-    with ExitStack() as stack:
-        stack.callback(process.wait)
-        stack.callback(process.terminate)
-        half = HalfACore(process.pid)
-        stack.callback(half.close)
-        found = Served(process, f"http://127.0.0.1:{port}", token, kernels, clock, half)
-        _wait(lambda: _answers(found), 180.0, "the API answers")
-        yield found
-
-
-def _answers(found: Served) -> bool:
-    try:
-        return httpx.get(f"{found.url}/healthz", timeout=5.0).status_code == 200
-    except httpx.HTTPError:
-        return False
-
-
-def _wait(holds: Callable[[], bool], within_s: float, what: str) -> float:
-    began_s = time.monotonic()
-    while not holds():
-        if time.monotonic() - began_s > within_s:
-            raise BenchmarkFailed(f"not within {within_s:g} s: {what}")
-        time.sleep(_POLL_S)
-    return time.monotonic() - began_s
 
 
 @dataclass
@@ -403,46 +221,6 @@ class Watch:
         return answer.json()
 
 
-def _freeze(found: Served, seconds: float) -> None:
-    found.half.freeze(found.part(r"app\.cli consumer"), seconds)
-
-
-def _kill_queue(found: Served, seconds: float) -> None:
-    os.kill(found.part(r"(valkey|redis)-server"), signal.SIGKILL)
-    time.sleep(seconds)
-
-
-def _kill_consumer(found: Served, seconds: float) -> None:
-    os.kill(found.part(r"app\.cli consumer"), signal.SIGKILL)
-    time.sleep(seconds)
-
-
-def _cold_kernels(found: Served, seconds: float) -> None:
-    shutil.rmtree(found.kernels, ignore_errors=True)
-    _kill_consumer(found, seconds)
-
-
-def _nothing(_found: Served, seconds: float) -> None:
-    time.sleep(seconds)
-
-
-def _clock_jumps(found: Served, seconds: float) -> None:
-    for offset_s in (_JUMP_S, -_JUMP_S, 0.0):
-        found.clock.write_text(f"{offset_s:+.0f}")
-        time.sleep(seconds / 3)
-
-
-# The queue is small and the load twice what is taken: pushes are refused in every round.
-FAULTS: Mapping[str, Callable[[Served, float], None]] = {
-    "overload": _nothing,
-    "frozen consumer": _freeze,
-    "killed queue": _kill_queue,
-    "killed consumer": _kill_consumer,
-    "cold kernels": _cold_kernels,
-    "clock jumps": _clock_jumps,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class RoundResult:
     """One round; `told_after_s` counts from when all that the hung job sent was processed.
@@ -579,7 +357,7 @@ def bearable_step_s(found: Served) -> float:
         for thread in threads:
             thread.start()
         client = trainings[0].client
-        _wait(lambda: _analysed(client) > 0, 300.0, "a first window is analysed")
+        wait_until(partial(_is_analysed, client), "a first window is analysed", 300.0)
         before, began_s = _analysed(client), time.monotonic()
         time.sleep(_CALIBRATED_FOR_S)
         steps, took_s = _analysed(client) - before, time.monotonic() - began_s
@@ -592,6 +370,11 @@ def bearable_step_s(found: Served) -> float:
     if steps <= 0:
         raise BenchmarkFailed(f"no step was analysed within {_CALIBRATED_FOR_S:g} s")
     return took_s * NUM_JOBS / steps
+
+
+def _is_analysed(client: httpx.Client) -> bool:
+    time.sleep(_POLL_S)  # half a core has more to do than to answer this
+    return _analysed(client) > 0
 
 
 def _analysed(client: httpx.Client) -> int:
