@@ -107,7 +107,7 @@ def median_of_rows(values: Floats, rows: Ints) -> float:
     num_rows = max(1, _BLOCK_VALUES // num)
     for first in range(0, rows.size, num_rows):
         block = values[rows[first : first + num_rows]]
-        num_below += np.count_nonzero(block < low)
+        num_below += int(np.count_nonzero(block < low))
         near.append(block[(block >= low) & (block <= high)])
     middle = np.concatenate(near)
     places = (size - 1) // 2 - num_below, size // 2 - num_below
