@@ -56,6 +56,7 @@ class ShardAlerts:
         job_alerts, changes = (
             (self._alerts[job_id], []) if is_loaded else self._loaded(job_id, epoch)
         )
+        self._heard.pop(job_id, None)
         if epoch <= self._newest_closed[job_id]:
             return changes
         return changes + job_alerts.add_window(facts, self._context.unix_time())
@@ -63,12 +64,13 @@ class ShardAlerts:
     def silence(self, run: RunKey, facts: MissingDataFacts) -> list[AlertChange]:
         """Evaluate the silent ranks of the job's newest run, every few seconds."""
         job_id = run[0]
-        # The same as at the last check, and nothing waits for its time: no alert begins, which
-        # would need the labels.
-        is_steady = self._heard.get(job_id) == (run, facts) and not self.is_pending_by_clock(job_id)
-        job_alerts, changes = (self._alerts[job_id], []) if is_steady else self._loaded(*run)
+        # The same as at the last check, and nothing waits for its time: nothing changes.
+        if self._heard.get(job_id) == (run, facts) and not self.is_pending_by_clock(job_id):
+            return []
+        job_alerts, changes = self._loaded(*run)
+        changes += job_alerts.missing_data(facts, self._context.unix_time())
         self._heard[job_id] = run, facts
-        return changes + job_alerts.missing_data(facts, self._context.unix_time())
+        return changes
 
     def load(self, job_id: str) -> list[AlertChange]:
         """Load the job's alerts, before the commit, which may reopen a closed run."""
@@ -142,6 +144,7 @@ class ShardAlerts:
 
     def _loaded(self, job_id: str, epoch: int = 0) -> tuple[JobAlerts, list[AlertChange]]:
         """The job's alerts; loading them may resolve alerts whose rules were removed meanwhile."""
+        self._heard.pop(job_id, None)
         if job_id in self._alerts:
             self._relabel(job_id, max(epoch, self._epochs[job_id]))
             return self._alerts[job_id], []

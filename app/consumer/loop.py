@@ -5,6 +5,7 @@ process that hangs in one job's work. While the queue or the database is unavail
 waits, with backoff.
 """
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -202,11 +203,12 @@ class Leases:
         self.has_turned = False
         self._lock = threading.Lock()  # no lease is renewed while it is released
         self._are_released = False
+        self._renewed_s = -math.inf
 
     def refresh(self) -> None:
         """Renew held shards, release those above the fair share, acquire free ones."""
         context = self._context
-        self._are_released = False
+        self._are_released, began_s = False, context.monotonic()
         with context.store.write() as conn:
             now_s = context.database_time(conn)
             self._heartbeat(conn, now_s, has_turned=self.has_turned)
@@ -218,14 +220,17 @@ class Leases:
                 if shard not in self.held and len(self.held) < fair:
                     self._acquire(conn, shard, now_s)
         self.has_turned = False
+        self._renewed_s = began_s
 
     def renew(self) -> None:
         """Renew the leases of all held shards; safe to call from another thread.
 
         A lost shard is skipped: its next commit fails. From `release_all` to the next `refresh`
-        nothing is renewed.
+        nothing is renewed, nor where a refresh has just done it.
         """
         context = self._context
+        if context.monotonic() - self._renewed_s < context.lease_s / REFRESHES_A_LEASE:
+            return
         with self._lock, context.store.write() as conn:
             if self._are_released:
                 return

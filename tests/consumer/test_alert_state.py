@@ -2,6 +2,7 @@ import itertools
 
 import pytest
 
+from app.alerts.readings.facts import MissingDataFacts
 from app.alerts.rule import Rule
 from app.consumer.alert_state import ShardAlerts
 from app.errors import StoreUnavailable
@@ -173,6 +174,25 @@ def test_windows_that_rules_evaluated_are_not_counted_again_after_a_restart(twin
             windows.save(conn, "job", record)
     again = facts(1, slowdown=1.25)
     assert kinds(ShardAlerts(twin.context, 0).window("job", again)) == changes
+
+
+def test_what_stays_the_same_changes_nothing_but_by_time(make_twin):
+    rule = Rule("silent", "silent-worker", for_s=30.0, keep_firing_s=60.0)
+    twin = make_twin(default_rules=(rule,))
+    twin.register("job", SIZES)
+    shard = ShardAlerts(twin.context, 0)
+    silent = MissingDataFacts(silent_since_s=twin.unix_clock(), num_silent=1, num_workers=4)
+    healthy = MissingDataFacts(num_workers=4)
+
+    def later(seen):
+        twin.pass_time(35)
+        return kinds(shard.silence(("job", 1), seen))
+
+    assert [later(seen) for seen in (healthy, healthy, silent, silent, silent)] == [
+        [], [], ["pending"], ["firing"], []
+    ]  # fmt: skip
+    assert [later(healthy) for _ in range(3)] == [[], [], ["resolved"]]
+    assert [later(silent) for _ in range(2)] == [["pending"], ["firing"]]
 
 
 def test_alert_groups_are_woken_in_the_transaction_of_the_change(twin):

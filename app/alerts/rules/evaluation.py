@@ -337,7 +337,8 @@ class JobAlerts:
     def has_pending_by_clock(self) -> bool:
         """Whether an alert only waits for time to go by."""
         return any(
-            state.phase == "pending" and self._rules[rule].on in MISSING_DATA_READINGS
+            (state.phase == "pending" or state.ceased_s is not None)
+            and self._rules[rule].on in MISSING_DATA_READINGS
             for (rule, _), state in self._states.items()
             if rule in self._rules
         )
