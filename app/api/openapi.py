@@ -10,14 +10,12 @@ from starlette.routing import BaseRoute
 
 from app.api.http.auth import COOKIE
 from app.api.http.fields import PRINTABLE
-from app.api.openapi_schemas import arrivals_schema, window_arrivals_schema
 from app.api.routes.alerts.rules import RulesIn
 from app.api.routes.dependencies import ProblemOut
 from app.api.routes.jobs.scores import ScoresIn
 from app.api.routes.pictures import describe_pictures
 from app.api.routes.windows.what_if import SavedQuestionIn
 from app.api.routes.windows.what_if_edits import QuestionIn
-from app.diagnosis.finding import CAUSES
 from app.ingest.wire.body import KNOWN_VERSIONS
 from app.ingest.wire.collectives import (
     GROUP_DTYPES,
@@ -27,6 +25,7 @@ from app.ingest.wire.collectives import (
     Axis,
 )
 from app.ingest.wire.json_columns import MAX_JSON_ROWS
+from app.result.schema import result_schemas
 from app.trace.ops import MAX_TYPE_NAME, OP_NAMES
 from app.trace.window import OPTIONAL, StepKind
 
@@ -127,8 +126,8 @@ def _schemas() -> dict[str, Any]:
     return {
         **models["$defs"],
         "OpsIn": _ops_in(),
-        "WindowResult": _window_result(),
-        "WindowArrivals": window_arrivals_schema(),
+        **result_schemas("#/components/schemas/{name}"),
+        "WindowArrivals": _window_arrivals(),
         "Figure": {
             "type": "object",
             "required": ["data", "layout", "meta"],
@@ -287,323 +286,21 @@ def _only(name: str, kind: str, *, but: str) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"type": kind}, but: {"type": "null"}}}
 
 
-def _list_of(properties: dict[str, Any], **optional: Any) -> dict[str, Any]:
-    items = {
-        "type": "object",
-        "required": list(properties),
-        "properties": {**properties, **optional},
-    }
-    return {"type": ["array", "null"], "items": items}
-
-
-def _window_result() -> dict[str, Any]:
+def _window_arrivals() -> dict[str, Any]:
     number = {"type": ["number", "null"]}
-    numbers = {"type": ["array", "null"], "items": {"type": "number"}}
-    matrix = {
-        "type": ["array", "null"],
-        "items": {"type": "array", "items": {"type": ["number", "null"]}},
-        "description": "By dp rank and stage; null for a worker that is missing.",
-    }
-    thing = {"type": "object"}
-    place = {"dp_rank": {"type": "integer"}, "stage": {"type": "integer"}}
-    culprit = {
-        "type": "object",
-        "properties": {
-            **place,
-            "host": {"type": "string"},
-            "rank": {"type": "integer", "description": "Global rank."},
-            "local_rank": {
-                "type": "integer",
-                "description": "Index of the GPU on its host, if the culprit is a single GPU of "
-                "a worker.",
-            },
-            "ranks": {
-                "type": "array",
-                "items": {"type": "integer"},
-                "description": "Global ranks, of a host or of a worker with several.",
-            },
-            "num_workers": {
-                "type": "integer",
-                "description": "Workers of a host of which all are affected.",
-            },
+    properties = {
+        "window": {"type": "string"},
+        "steps": {"type": "array", "items": {"type": "integer"}},
+        "arrivals": {
+            "anyOf": [{"$ref": "#/components/schemas/Arrivals"}, {"type": "null"}],
+            "description": "As in the window's result, with `per_step`. With `group`: only the "
+            "members of the group.",
         },
-    }
-    share = {"type": "number", "minimum": 0, "maximum": 1}
-    found = {
-        "cause": {"enum": list(CAUSES)},
-        "score": share,
-        "confidence": share,
-        "culprits": {"type": "array", "items": culprit},
-        "onset_step": {"type": ["integer", "null"]},
-        "onset_at": {
+        "reason": {
             "type": ["string", "null"],
-            "format": "date-time",
-            "description": "When `onset_step` started; null where not known.",
+            "description": "Reason why `arrivals` is null; otherwise null.",
         },
-        "ended_at": {
-            "type": ["string", "null"],
-            "format": "date-time",
-            "description": "When `end_step` ended; null while it lasts, or where not known.",
-        },
-        "lasted_s": {
-            **number,
-            "description": "Seconds from `onset_at` to `ended_at` or to the end of the newest "
-            "step shown; null where not known.",
-        },
-        "persistence": {"enum": ["transient", "chronic", "rotating", "progressive", None]},
-        "cost": {
-            **number,
-            "description": "Share of the job's GPU time that the cause costs, from 0 to 1.",
-        },
-        "evidence": thing,
-        "sentence": {
-            "type": "string",
-            "description": "The fact, its onset and end, and its cost, without a full stop.",
-        },
-        "sentence_parts": {
-            **thing,
-            "description": "What the sentence is made of, beside onset, end and cost.",
-            "properties": {
-                "fact": {"type": "string", "description": "In the present tense."},
-                "past_fact": {"type": "string", "description": "In the past tense."},
-                "onset": {
-                    "enum": ["since", "first", None],
-                    "description": "How the onset is added: `first` for bursts, null where the "
-                    "fact has the step.",
-                },
-                "note": {"type": "string", "description": "A sentence of its own, or empty."},
-            },
-        },
+        "unexplained_share": number,
+        "coverage": number,
     }
-    found["after"] = {
-        "type": "array",
-        "description": "Annotations at most 5 steps before the onset, the nearest first; missing "
-        "if there are none. Near in time is no proof of a cause.",
-        "items": {
-            **thing,
-            "properties": {
-                "annotation_id": {"type": "string"},
-                "kind": {"type": "string"},
-                "steps_after": {"type": "integer"},
-                "sentence": {"type": "string"},
-            },
-        },
-    }
-    end_step = {
-        "type": ["integer", "null"],
-        "description": "The last step with the cause; null while it lasts.",
-    }
-    cost_range = {
-        "type": ["array", "null"],
-        "items": {"type": "number"},
-        "minItems": 2,
-        "maxItems": 2,
-        "description": "The lower and the higher of two cost estimates, from the replay and "
-        "from the waits in collectives, if they differ by more than 3 percentage "
-        "points; otherwise null.",
-    }
-    seen_in = {
-        **thing,
-        "description": "For a range of windows: in how many windows the cause was found "
-        "(`windows`), out of the number examined (`of`).",
-        "properties": {"windows": {"type": "integer"}, "of": {"type": "integer"}},
-    }
-    looked_at = {
-        "cause": {"enum": list(CAUSES)},
-        "score": share,
-        "insufficient_evidence": {"type": "boolean"},
-        "reason": {"type": "string"},
-        "evidence": thing,
-    }
-    return {
-        "type": "object",
-        "description": "The result of a window or of a range of windows. Arrays are by dp rank, "
-        "by stage or by position in `steps`.",
-        "properties": {
-            "schema": {"const": 1},
-            "window": {
-                **thing,
-                "description": "The window. For a range, `id` is the range, `windows` are the "
-                "windows read, and `left_out` the first 100 of the "
-                "`num_left_out` windows beyond the limit; gpu_hours_lost still "
-                "covers all of them, or is null.",
-            },
-            **dict.fromkeys(("job", "step_time_s"), thing),
-            "fidelity": {
-                **thing,
-                "description": "Relative difference between simulated and recorded step time, "
-                "for the mean and for each step. The verdict is low if the "
-                "difference of the means is above 0.05. For a range, "
-                "`low_windows` is the number of windows with a low verdict; the "
-                "range is low if most of them are.",
-            },
-            "launch_delay": {
-                **thing,
-                "description": "Mean seconds per step between the time an operation could start "
-                "and its actual start: `by_optype` for an average worker, "
-                "`by_worker` as [dp][pp]. `others_waited` as [dp][pp]: mean "
-                "seconds per step that other workers waited because this one "
-                "launched late.",
-            },
-            "steps": {"type": "array", "items": {"type": "integer"}},
-            "thinned": {
-                **thing,
-                "description": "Only where the window is old: what was kept of it. `resolution` is "
-                "`window` (no figures by step any more), or `hour` or `day`: the result is that of "
-                "`window.num_windows` windows, `steps` are the first ones of as many stretches as "
-                "`step_counts` has numbers of steps, and each value by step is the mean of "
-                "one. `recorded` names the one window whose operations are still stored, "
-                "`num_skipped` counts the skipped steps, of which some are listed.",
-            },
-            "step_started_s": {
-                "type": "array",
-                "items": {"type": ["number", "null"]},
-                "description": "Unix time at which each of `steps` started; null where not known.",
-            },
-            "structures": {
-                "type": "array",
-                "description": "Groups of steps with the same operations. Each group is "
-                "replayed together and has its own ideal durations.",
-                "items": {"type": "array", "items": {"type": "integer"}},
-            },
-            "skipped_steps": {"type": "array", "items": thing},
-            "imputed": {
-                **thing,
-                "type": ["object", "null"],
-                "description": "Operations of `steps` that nobody recorded, and that were imputed "
-                "from their peers: how many (`ops`, of which `lone_ops` of workers that "
-                "recorded the rest, and `share` of all), `workers` that are missing from "
-                "some step, and the completed `steps`. Null if nothing is imputed.",
-                "properties": _imputed_properties(place),
-            },
-            "clocks": {
-                **thing,
-                "description": "Clock differences between hosts, measured from the ends of "
-                "shared operations (docs/clocks.md). After correction, 90 % of "
-                "these ends are within `residual_ms` of each other. `by_host` "
-                "has offset_ms, drift_ppm and residual_ms of the 20 worst hosts. "
-                "`reason`: why clocks were not measured, or what is unknown.",
-            },
-            "optype_slowdown": {"type": "object", "additionalProperties": {"type": "number"}},
-            "optype_time_s": {
-                **thing,
-                "description": "Mean seconds per step and worker in operations of each type: "
-                "`recorded`; for communication also `wait`, until all peers have "
-                "arrived, and `transfer`, from then on.",
-            },
-            "stage_compute_s": {
-                "type": ["object", "null"],
-                "description": "Mean forward and backward time of one micro-batch on each "
-                "stage, in seconds; null for a stage without such operations.",
-            },
-            **dict.fromkeys(
-                ("launch_slowdown", "slowdown", "gpu_time_wasted", "gpu_hours_lost"), number
-            ),
-            **dict.fromkeys(("m_w", "m_w_exact", "m_s"), number),
-            **dict.fromkeys(("step_slowdown", "stage_slowdown", "stage_share"), numbers),
-            "dp_rank_slowdown": {**numbers, "items": {"type": ["number", "null"]}},
-            **dict.fromkeys(("worker_slowdown", "worker_slowdown_estimate"), matrix),
-            "findings": {
-                **_list_of(found, end_step=end_step, cost_range=cost_range, seen_in=seen_in),
-                "description": "Missing workers, then causes by cost, descending; empty if nothing "
-                "is wrong, null if the data does not allow a diagnosis.",
-            },
-            "more_findings": {
-                "type": "integer",
-                "description": "For a range of windows: number of findings beyond the first 20, "
-                "which are omitted.",
-            },
-            "ruled_out": {
-                **_list_of(looked_at),
-                "description": "Causes that were examined and not found, or that lack evidence.",
-            },
-            "fingerprint": {
-                "type": ["object", "null"],
-                "description": "Variance of forward computations between stages, between workers "
-                "and within workers; share of the loss by operation type and by stage.",
-            },
-            "changes": {
-                "type": ["array", "null"],
-                "description": "Points at which the job or some workers became slower or faster.",
-                "items": thing,
-            },
-            "arrivals": arrivals_schema(),
-            "unexplained_share": {
-                **number,
-                "description": "Share of the step spent waiting that no finding explains.",
-            },
-            "unexplained": {
-                "type": ["object", "null"],
-                "description": "Loss that is left after the repairs of all findings, as a share of "
-                "the step time and of the loss, and the op type and stage with most of it; null "
-                "where causes are withheld.",
-                "properties": _unexplained_properties(),
-            },
-            "coverage": {
-                **number,
-                "description": "Share of the step covered by recorded operations, mean over "
-                "ranks. Below 0.6, no cause can be ruled out.",
-            },
-            "per_step": {
-                "type": "object",
-                "description": "Figures by step; only with `per_step=true`.",
-            },
-        },
-    }
-
-
-def _imputed_properties(place: dict[str, Any]) -> dict[str, Any]:
-    integer = {"type": "integer"}
-    worker = {
-        "rank": integer,
-        **place,
-        "host": {"type": ["string", "null"]},
-        "first_step": {**integer, "description": "The first step that it is missing from."},
-        "last_step": integer,
-        "num_steps": {**integer, "description": "Number of steps that it is missing from."},
-    }
-    step = {
-        "step": integer,
-        "reason": {"type": "string", "description": "Why the step was incomplete."},
-        "missing": {**_INTEGERS, "description": "Ranks that had not reported the step."},
-    }
-    return {
-        "ops": {**integer, "description": "Number of imputed operations."},
-        "lone_ops": {**integer, "description": "Those of workers that recorded the rest."},
-        "share": {"type": "number", "description": "Of all operations, from 0 to 1."},
-        "workers": _list_of(worker),
-        "steps": _list_of(step),
-    }
-
-
-def _unexplained_properties() -> dict[str, Any]:
-    share = {"type": "number", "minimum": 0}
-    maybe = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
-    return {
-        "share": {**share, "description": "Of the step time."},
-        "share_of_loss": {**maybe, "description": "Of the loss; null without a loss."},
-        "optype": {
-            "type": ["string", "null"],
-            "description": "The op type whose ideal durations win back most of it; null where no "
-            "type stands out.",
-        },
-        "share_in_optype": maybe,
-        "stage": {"type": ["integer", "null"], "description": "As `optype`, for stages."},
-        "share_in_stage": maybe,
-        "late_launch_share": {
-            **share,
-            "description": "Of the step time: the part in late launches of single steps.",
-        },
-        "stop_share": {
-            **share,
-            "description": "Of the step time: the part in stops of all workers.",
-        },
-        "stop_steps": {**_INTEGERS, "description": "Steps in or before which all workers stop."},
-        "sentence": {
-            "type": ["string", "null"],
-            "description": "The loss and its place in words; null below 5 % of the step time.",
-        },
-    }
-
-
-_INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+    return {"type": "object", "required": list(properties), "properties": properties}

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 from app import formatting
 from app.diagnosis.clock_times import step_ends_s
 from app.diagnosis.evidence.job_changes import MAX_CHANGES, MAX_STEPS_APART
-from app.diagnosis.finding import SILENT
 from app.diagnosis.sentence import cost_words, parts_of_json, whole_sentence
 from app.diagnosis.unexplained import unexplained_sentence
 from app.engine.step_counts import total_s
+from app.result.causes import SILENT
 
 Result = Mapping[str, Any]
 

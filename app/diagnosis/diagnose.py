@@ -54,7 +54,7 @@ from app.diagnosis.fidelity import (
     fidelity_of,
     with_unexplained,
 )
-from app.diagnosis.finding import MIN_SCORE, SILENT, Finding, RuledOut
+from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
 from app.diagnosis.job_history import (
     History,
     Suspected,
@@ -72,6 +72,7 @@ from app.diagnosis.suspicions import (
 from app.diagnosis.unexplained import UnexplainedLoss, unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
+from app.result.causes import SILENT
 from app.trace.window import Window
 
 DETECTORS: tuple[Detector, ...] = (

@@ -13,28 +13,6 @@ from app.trace.window import Floats, Ints
 
 Persistence = Literal["transient", "chronic", "rotating", "progressive"]
 
-# Causes as results name them.
-CAUSES = (
-    "slow-worker",
-    "late-host",
-    "stage-imbalance",
-    "sequence-imbalance",
-    "expert-imbalance",
-    "gc-pause",
-    "slow-link",
-    "flapping-link",
-    "data-loading",
-    "allocator-stall",
-    "cpu-contention",
-    "checkpoint-stall",
-    "job-stop",
-    "uniform-slowdown",
-    "silent-worker",
-)
-
-# The cause that names missing workers.
-SILENT = "silent-worker"
-
 # Below this score a cause is not named.
 MIN_SCORE = 0.5
 

@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Any
 
 from app.diagnosis.combine_causes import by_cost, finding_key, joint_onset, leading, with_cost
-from app.diagnosis.finding import SILENT
 from app.diagnosis.joint_result import joint_result
 from app.diagnosis.since_step import result_since
+from app.result.causes import SILENT
 
 Result = Mapping[str, Any]
 

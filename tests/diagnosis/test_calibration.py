@@ -2,7 +2,7 @@ import pytest
 
 from app.diagnosis.calibration import MAX_CONFIDENCE, calibrated, own_confidences
 from app.diagnosis.calibration_table import CALIBRATION
-from app.diagnosis.finding import CAUSES
+from app.result.causes import CAUSES
 
 
 def test_confidence_is_between_the_points_of_the_table(monkeypatch):

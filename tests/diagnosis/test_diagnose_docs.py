@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from app.diagnosis.diagnose import ARRIVALS_DETECTORS, DETECTORS
-from app.diagnosis.finding import CAUSES
+from app.result.causes import CAUSES
 
 PAGE = Path(__file__).parents[2] / "docs" / "diagnosis.md"
 

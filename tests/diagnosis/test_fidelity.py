@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from app.diagnosis.finding import CAUSES
+from app.result.causes import CAUSES
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.ops import OP_CODES

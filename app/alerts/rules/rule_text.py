@@ -25,8 +25,8 @@ from app.alerts.rules.yaml_reader import (
     read_yaml,
     shortened,
 )
-from app.diagnosis.finding import CAUSES
 from app.errors import InvalidRules
+from app.result.causes import CAUSES
 
 # A key of the rule, for its line, and what is wrong.
 RuleProblem = tuple[str, str]

@@ -109,7 +109,7 @@ def _suspicion(
             "optypes": ["forward-compute", "backward-compute"],
             "steps": case.steps[is_hit].tolist(),
             "interrupted": stops.size,
-            "share_interrupted": stops.size / max(1, found.trials[found.is_stalled].sum()),
+            "share_interrupted": stops.size / max(1, int(found.trials[found.is_stalled].sum())),
             "usual_share": found.usual_share,
             "mean_stop_s": float(stops.excess_s.mean()),
             "seconds_lost": lost.seconds_lost,

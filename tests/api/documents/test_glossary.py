@@ -3,7 +3,7 @@ import re
 import pytest
 
 from app.api.documents.glossary import definitions
-from app.diagnosis.finding import CAUSES
+from app.result.causes import CAUSES
 from tests.test_docs import DOCS, ROOT
 
 TABLE = """

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from app.api.documents.library import Library
-from app.diagnosis.finding import CAUSES
+from app.result.causes import CAUSES
 from tests.test_docs import ROOT
 
 

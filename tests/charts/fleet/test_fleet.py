@@ -11,7 +11,7 @@ from app.charts.base.theme import LIGHT, THEMES
 from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fleet_planned
 from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
 from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, quantile
-from app.diagnosis.finding import CAUSES
+from app.result.causes import CAUSES
 from tests.charts.results import numbers_in
 
 HOSTILE = "<b>\u202ejob</b> & 'more'"

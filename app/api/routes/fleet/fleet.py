@@ -42,7 +42,8 @@ from app.charts.base.theme import THEMES, Theme
 from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fleet_planned
 from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, measured_jobs
 from app.diagnosis.combine_causes import leading
-from app.diagnosis.finding import CAUSES, Persistence
+from app.diagnosis.finding import Persistence
+from app.result.causes import CAUSES
 from app.store import fleet, hosts, jobs
 from app.store.database import Connection
 from app.store.fleet import RecentWindow

@@ -6,7 +6,7 @@ import pytest
 
 from app.api.http.bodies import MAX_QUESTION_BYTES
 from app.api.routes.windows.what_if_edits import MAX_LIST_ITEMS
-from app.diagnosis.finding import CAUSES
+from app.result.causes import CAUSES
 from app.trace.window import SkippedStep
 from tests.api import recorded
 

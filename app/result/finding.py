@@ -1,0 +1,132 @@
+"""Findings: each cause with its culprits, onset, cost and evidence; and the causes ruled out."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from app.result.causes import CAUSES
+from app.result.json_value import Json
+
+Persistence = Literal["transient", "chronic", "rotating", "progressive"]
+
+Cause = Annotated[str, Meta(extra_json_schema={"enum": list(CAUSES)})]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+class Culprit(Struct, kw_only=True, omit_defaults=True, frozen=True):
+    """A worker, GPU, dp rank, stage or host; what does not apply is left out."""
+
+    dp_rank: int | None = None
+    stage: int | None = None
+    host: str | None = None
+    rank: Annotated[int | None, Meta(description="Global rank.")] = None
+    local_rank: Annotated[
+        int | None,
+        Meta(
+            description="Index of the GPU on its host, if the culprit is a single GPU of a worker."
+        ),
+    ] = None
+    ranks: Annotated[
+        tuple[int, ...],
+        Meta(description="Global ranks, of a host or of a worker with several."),
+    ] = ()
+    num_workers: Annotated[
+        int | None, Meta(description="Workers of a host of which all are affected.")
+    ] = None
+
+
+class SentenceParts(Struct, kw_only=True, frozen=True):
+    """What a sentence is made of, beside onset, end and cost."""
+
+    fact: Annotated[str, Meta(description="In the present tense.")]
+    past_fact: Annotated[str, Meta(description="In the past tense.")]
+    onset: Annotated[
+        Literal["since", "first"] | None,
+        Meta(
+            description="How the onset is added: `first` for bursts, null where the fact has the "
+            "step."
+        ),
+    ]
+    note: Annotated[str, Meta(description="A sentence of its own, or empty.")]
+
+
+class SeenIn(Struct, kw_only=True, frozen=True):
+    """For a range of windows: in how many of those examined the cause was found."""
+
+    windows: int
+    of: int
+
+
+class NearAnnotation(Struct, kw_only=True, frozen=True):
+    """An annotation at most 5 steps before an onset. Near in time is no proof of a cause."""
+
+    annotation_id: str
+    kind: str
+    steps_after: int
+    sentence: str
+
+
+class Finding(Struct, kw_only=True, frozen=True):
+    """One cause with its culprits, onset, cost and evidence."""
+
+    cause: Cause
+    score: Share
+    confidence: Share
+    culprits: tuple[Culprit, ...]
+    onset_step: int | None
+    end_step: Annotated[
+        int | None, Meta(description="The last step with the cause; null while it lasts.")
+    ] = None
+    persistence: Persistence | None
+    cost: Annotated[
+        float | None,
+        Meta(description="Share of the job's GPU time that the cause costs, from 0 to 1."),
+    ]
+    cost_range: Annotated[
+        tuple[float, float] | None,
+        Meta(
+            description="The lower and the higher of two cost estimates, from the replay and from "
+            "the waits in collectives, if they differ by more than 3 percentage points; otherwise "
+            "null."
+        ),
+    ] = None
+    evidence: dict[str, Json]
+    sentence: Annotated[
+        str,
+        Meta(description="The fact, its onset and end, and its cost, without a full stop."),
+    ]
+    sentence_parts: SentenceParts | UnsetType = UNSET
+    onset_at: Annotated[
+        Timestamp | UnsetType | None,
+        Meta(description="When `onset_step` started; null where not known."),
+    ] = UNSET
+    ended_at: Annotated[
+        Timestamp | UnsetType | None,
+        Meta(description="When `end_step` ended; null while it lasts, or where not known."),
+    ] = UNSET
+    lasted_s: Annotated[
+        float | UnsetType | None,
+        Meta(
+            description="Seconds from `onset_at` to `ended_at` or to the end of the newest step "
+            "shown; null where not known."
+        ),
+    ] = UNSET
+    seen_in: SeenIn | UnsetType = UNSET
+    after: Annotated[
+        tuple[NearAnnotation, ...] | UnsetType,
+        Meta(
+            description="Annotations at most 5 steps before the onset, the nearest first; missing "
+            "if there are none."
+        ),
+    ] = UNSET
+
+
+class RuledOut(Struct, kw_only=True, frozen=True):
+    """A cause that was examined and not found, or that lacks evidence."""
+
+    cause: Cause
+    score: Share
+    insufficient_evidence: bool
+    reason: str
+    evidence: dict[str, Json]
