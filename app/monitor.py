@@ -10,13 +10,13 @@ from structlog.contextvars import bound_contextvars
 from app.advice.advise import fix_as_json, top_fix
 from app.advice.fix import AdviceCase, Facts
 from app.alerts.readings.facts import WindowFacts
-from app.diagnosis.clock_times import with_clock_times
 from app.diagnosis.diagnose import Diagnosis, diagnose, without_steps
 from app.diagnosis.job_history import History
 from app.engine.replays import WindowReplay, prepare
 from app.engine.report import Report, analyse_replay, report_as_json, result_without_figures
 from app.engine.step_starts import step_starts_s
 from app.errors import InvalidTrace
+from app.result.clock_times import with_clock_times
 from app.trace.imputation import impute
 from app.trace.window import SkippedStep, Window
 

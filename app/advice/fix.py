@@ -18,10 +18,10 @@ from app.advice.pipeline.recorded_pipeline import NotRebuilt
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.diagnosis.repair import Repair
-from app.engine.metrics import MAX_DISCREPANCY
 from app.engine.replays import WindowReplay
 from app.engine.report import analyse_replay
 from app.errors import InvalidRequest
+from app.result.figures import MAX_DISCREPANCY
 
 Scheduler = Literal["slurm", "kubernetes"]
 

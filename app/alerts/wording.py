@@ -10,7 +10,7 @@ from app import formatting
 from app.alerts.alert import AlertEventKind, AlertState, Blame, Detail
 from app.alerts.readings.facts import worker_of_name
 from app.alerts.rule import On
-from app.diagnosis.clock_times import clock_onset_words
+from app.result.clock_times import clock_onset_words
 from app.trace.job import job_of
 
 JOB_ENDED = "the job has ended"

@@ -95,9 +95,9 @@ def _analyze_profiles(
 
 def _result(trace: Path, window: "Window") -> dict[str, Any]:
     from app.cli.trace_input import errors_naming
-    from app.diagnosis.clock_times import in_clock_words
     from app.diagnosis.job_history import History
     from app.monitor import analysed
+    from app.result.clock_times import in_clock_words
 
     with errors_naming(trace, "record the step again, or choose other steps with --steps"):
         _, result, _ = analysed(window, History())

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from app.alerts.readings.facts import window_position
-from app.diagnosis.recent_steps import RECENT_WINDOWS, Result, recent_result
+from app.result.recent import RECENT_WINDOWS, Result, recent_result
 from app.store import windows
 from app.store.database import Store
 from app.store.windows import split_by_step

@@ -15,17 +15,10 @@ from numpy.typing import NDArray
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.finding import Culprit, Persistence, RuledOut
+from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.repair import Repair
-from app.diagnosis.sentence import (
-    OnsetForm,
-    SentenceParts,
-    cost_words,
-    in_tense,
-    onset_words,
-    sentence_case,
-    whole_sentence,
-)
+from app.result.finding import OnsetForm, Persistence, SentenceParts
+from app.result.sentence import cost_words, in_tense, onset_words, sentence_case, whole_sentence
 from app.trace.window import Floats
 
 
@@ -127,7 +120,7 @@ def sentence_and_parts(suspicion: Suspicion, costs: CostFigures) -> tuple[str, S
     fact, past_fact = (
         sentence_case(suspicion.wording(each)) for each in (without, replace(without, is_past=True))
     )
-    parts = SentenceParts(fact, past_fact, suspicion.onset_form)
+    parts = SentenceParts(fact=fact, past_fact=past_fact, onset=suspicion.onset_form)
     return whole_sentence(parts, costs.onset_step, costs.end_step, _cost_words(costs)), parts
 
 

@@ -16,8 +16,9 @@ from app.diagnosis.detector import Suspicion, percent, plural
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.finding import Finding, RuledOut
 from app.diagnosis.suspicions import SuspicionCosts
-from app.engine.metrics import MAX_DISCREPANCY, discrepancy
+from app.engine.metrics import discrepancy
 from app.engine.steady_state import overlap_s
+from app.result.figures import MAX_DISCREPANCY
 from app.trace.window import Floats, Ints
 
 # Cheaper causes are not named.

@@ -3,15 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
+import msgspec
 import numpy as np
 
-from app.diagnosis.sentence import SentenceParts
+from app.result.finding import Persistence, SentenceParts
 from app.trace.job import Parallelism
 from app.trace.window import Floats, Ints
-
-Persistence = Literal["transient", "chronic", "rotating", "progressive"]
 
 # Below this score a cause is not named.
 MIN_SCORE = 0.5
@@ -85,7 +84,7 @@ class Finding:
             "cost_range": None if self.cost_range is None else list(self.cost_range),
             "evidence": dict(self.evidence),
             "sentence": self.sentence,
-            "sentence_parts": self.parts.as_json(),
+            "sentence_parts": msgspec.to_builtins(self.parts),
         }
 
 

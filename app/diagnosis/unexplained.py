@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.evidence.features import ops_of
@@ -22,10 +21,9 @@ from app.diagnosis.evidence.stops import Stop, long_stops
 from app.diagnosis.finding import Finding
 from app.diagnosis.suspicions import RepairedTogether, RowChoice, blamed_step_times_s
 from app.engine.what_if import Replayer
+from app.result.unexplained import MIN_SHARE, unexplained_sentence
 from app.trace.window import Floats, Ints
 
-# A smaller share of the step is not placed, and no sentence is made of it.
-MIN_SHARE = 0.05
 # An op type or stage that wins back less of the rest is not where most of it is.
 MIN_PLACE_SHARE = 0.3
 # A stage holds more than the others if it has so many times its part of the rest.
@@ -64,33 +62,6 @@ _NAMES = (
     *("share", "share_of_loss", "optype", "share_in_optype", "stage", "share_in_stage"),
     *("late_launch_share", "stop_share"),
 )
-
-
-def unexplained_sentence(block: Mapping[str, Any]) -> str | None:
-    """The block in words, without a full stop; None where the share is small."""
-    share, of_loss = block["share"], block["share_of_loss"]
-    if share < MIN_SHARE:
-        return None
-    is_all = of_loss is None or of_loss > 0.995
-    of_it = "" if is_all else f" ({formatting.percent(of_loss)} of the loss)"
-    fact = (
-        f"{formatting.percent(share)} of the step time{of_it} is not explained by any known cause"
-    )
-    place = _place_in_words(block)
-    return f"{fact}, most of it in {place}" if place else fact
-
-
-def _place_in_words(block: Mapping[str, Any]) -> str:
-    if block["stop_share"] > 0.5 * block["share"]:
-        steps = block["stop_steps"]
-        listed = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, first {steps[0]}"
-        return f"stops of all workers (in or before {listed})"
-    if block["late_launch_share"] > 0.5 * block["share"]:
-        return "late launches of single steps"
-    on = "" if block["stage"] is None else f" on stage {block['stage']}"
-    if block["optype"] is None:
-        return on.removeprefix(" on ")
-    return f"{formatting.optype_in_text(block['optype'])}{on}"
 
 
 def unexplained_loss(

@@ -2,18 +2,12 @@
 
 from collections.abc import Mapping
 from math import exp, lgamma, log, log1p
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.result.figures import EQUAL_TIMES
 from app.trace.window import Floats, Ints
-
-# A window whose simulated mean step time is further from the recorded one is "low fidelity".
-MAX_DISCREPANCY = 0.05
-
-# Step times this near to each other, as a share, differ by rounding only: a nanosecond a second.
-EQUAL_TIMES = 1e-9
 
 # Standard deviations of a normal variable in its median absolute deviation.
 MAD_TO_DEVIATION = 1.4826
@@ -34,18 +28,6 @@ def known_slowdown(actual_s: Floats, ideal_s: Floats, is_known: NDArray[np.bool_
     found: Floats = np.full(total_s.shape, np.nan)
     np.divide(total_s, least_s, out=found, where=least_s > 0)
     return found
-
-
-def as_lists(values: Floats) -> Any:
-    """The values as nested lists, None where they are not finite."""
-    found = values.astype(object)
-    found[~np.isfinite(values)] = None
-    return found.tolist()
-
-
-def gpu_time_wasted(slowdown: float) -> float:
-    """Share of GPU time lost to stragglers, 1 - 1/S (Eq. 3)."""
-    return 1 - 1 / slowdown
 
 
 def recovered_share(actual_s: Floats, repaired_s: Floats, ideal_s: Floats) -> float | None:

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from app.engine import metrics
 from app.engine.clocks.measure import Clocks
-from app.engine.metrics import as_lists, gpu_time_wasted, slowdown
+from app.engine.metrics import slowdown
 from app.engine.op_times import LaunchDelay, OpTimes, launch_delay, op_times
 from app.engine.replays import WindowReplay, prepare
 from app.engine.what_if import Mask, StepTimeQuestion, fix, keep_one_replica, keep_only
+from app.result.figures import MAX_DISCREPANCY, as_lists, gpu_time_wasted
+from app.result.window_result import MAX_CLOCKS
 from app.trace.ops import NUM_CODES
 from app.trace.window import Floats, Window
 
@@ -95,7 +97,7 @@ class Report:
 
         Lost operations of present workers count as if their whole time were in doubt.
         """
-        return self.discrepancy + self.lone_share > metrics.MAX_DISCREPANCY
+        return self.discrepancy + self.lone_share > MAX_DISCREPANCY
 
     @property
     def lone_share(self) -> float:
@@ -109,7 +111,7 @@ class Report:
     def gpu_hours_lost(self) -> float:
         """GPU-hours lost to stragglers in the window's recorded time."""
         gpu_s = self.recorded_s.sum() * self.window.job.num_gpus
-        return float(gpu_s * metrics.gpu_time_wasted(self.slowdown) / 3600)
+        return float(gpu_s * gpu_time_wasted(self.slowdown) / 3600)
 
 
 def absent_workers(window: Window) -> NDArray[np.bool_]:
@@ -206,7 +208,6 @@ def _launch_delay(replay: WindowReplay) -> LaunchDelay:
 
 
 RESULT_SCHEMA = 1
-MAX_CLOCKS = 20
 
 # Blocks that only a diagnosis fills, or only a replay and a diagnosis; unknown is None.
 _OF_DIAGNOSIS = (

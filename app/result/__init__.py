@@ -1,5 +1,6 @@
-"""What does an analysis say? The result of a window as typed records, and their schema.
+"""What does an analysis say? The result of a window as records, and several windows as one.
 
-Read `window_result.py` first. Nothing here computes, stores or draws.
-Imported by: alerts, api, diagnosis.
+Read `window_result.py` first (every field, with its meaning), then `join.py`. `since.py`,
+`recent.py` and `thin.py` are parts of a run. Nothing here analyses, stores or draws.
+Imported by: advice, alerts, api, charts, cli, consumer, diagnosis, engine, monitor, store.
 """

@@ -5,6 +5,10 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 Axis = Literal["dp", "tp", "cp", "ep", "pp", ""]
+# The groups that are listed, those that wait longest first; what says where a rank is.
+MAX_GROUPS = 50
+PLACE_KEYS = ("rank", "dp_rank", "stage", "host", "local_rank")
+
 DelayKind = Literal["compute", "host", "data-wait", "gc", "unknown"]
 
 

@@ -8,6 +8,7 @@ from app.result.causes import CAUSES
 from app.result.json_value import Json
 
 Persistence = Literal["transient", "chronic", "rotating", "progressive"]
+OnsetForm = Literal["since", "first"]
 
 Cause = Annotated[str, Meta(extra_json_schema={"enum": list(CAUSES)})]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -42,13 +43,13 @@ class SentenceParts(Struct, kw_only=True, frozen=True):
     fact: Annotated[str, Meta(description="In the present tense.")]
     past_fact: Annotated[str, Meta(description="In the past tense.")]
     onset: Annotated[
-        Literal["since", "first"] | None,
+        OnsetForm | None,
         Meta(
-            description="How the onset is added: `first` for bursts, null where the fact has the "
-            "step."
+            description="How the onset is added: 'since step 3', or 'first in step 3' for bursts; "
+            "null where the fact has the step."
         ),
-    ]
-    note: Annotated[str, Meta(description="A sentence of its own, or empty.")]
+    ] = "since"
+    note: Annotated[str, Meta(description="A sentence of its own, or empty.")] = ""
 
 
 class SeenIn(Struct, kw_only=True, frozen=True):

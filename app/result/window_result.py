@@ -10,9 +10,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from app.result.arrivals import Arrivals
 from app.result.finding import Culprit, Finding, RuledOut
 from app.result.json_value import Json
+from app.result.step_counts import Resolution
+
+# Hosts whose clocks are listed, the worst first.
+MAX_CLOCKS = 20
 
 WindowState = Literal["open", "complete", "incomplete", "superseded"]
-Resolution = Literal["step", "window", "hour", "day"]
 BySteps = tuple[float | None, ...]
 Matrix = Annotated[
     tuple[tuple[float | None, ...], ...] | None,

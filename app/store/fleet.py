@@ -27,11 +27,11 @@ from sqlalchemy import (
 )
 
 from app import formatting
-from app.diagnosis.clock_times import result_ended_s
-from app.diagnosis.combine_causes import leading
-from app.engine import step_counts
 from app.engine.metrics import loss_shares
-from app.engine.step_counts import total_s
+from app.result import step_counts
+from app.result.clock_times import result_ended_s
+from app.result.join_causes import leading
+from app.result.step_counts import total_s
 from app.store.alerting.tables import alert_events
 from app.store.columns import JsonText
 from app.store.database import insert_or_replace

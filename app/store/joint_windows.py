@@ -1,7 +1,7 @@
 """Several windows read as one result: a range, a whole run, or the recent steps of a job.
 
 `recent` is what a job is judged by, wherever a page, the API, the fleet or an alert does: the
-recent steps of a running job (app.diagnosis.recent_steps), and of a finished one its whole run.
+recent steps of a running job (app.result.recent), and of a finished one its whole run.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from app.diagnosis.joint_result import joint_result
-from app.diagnosis.recent_steps import RECENT_WINDOWS, recent_result
-from app.diagnosis.since_step import result_since
 from app.engine.arrivals.arrivals import MAX_RANKS
+from app.result.join import joint_result
+from app.result.recent import RECENT_WINDOWS, recent_result
+from app.result.since import result_since
 from app.store import windows as stored
 from app.store.jobs import registration
 from app.store.tables import runs, windows

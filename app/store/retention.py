@@ -31,8 +31,8 @@ from sqlalchemy import (
     update,
 )
 
-from app.engine.step_counts import Resolution
 from app.errors import LeaseLost, NotFound
+from app.result.step_counts import Resolution
 from app.store import runs as stored_runs
 from app.store.alerting.tables import (
     alert_events,

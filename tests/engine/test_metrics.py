@@ -3,6 +3,7 @@ import pytest
 
 from app.engine import metrics
 from app.engine.report import analyse, report_as_json
+from app.result.figures import gpu_time_wasted
 from tests.window_factory import Row, in_row, window
 
 IDEAL_S = np.array([9.0, 11.0])
@@ -13,8 +14,8 @@ def test_slowdown_uses_the_mean_step():
 
 
 def test_a_job_at_half_its_speed_wastes_half_its_gpu_time():
-    assert metrics.gpu_time_wasted(2.0) == 0.5
-    assert metrics.gpu_time_wasted(1.0) == 0.0
+    assert gpu_time_wasted(2.0) == 0.5
+    assert gpu_time_wasted(1.0) == 0.0
 
 
 def test_recovered_share_is_the_share_of_the_loss_that_a_repair_recovers():

@@ -4,14 +4,14 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from app.diagnosis.clock_times import in_clock_words
-from app.diagnosis.joint_result import joint_result
-from app.diagnosis.thinned_result import thinned_result
 from app.engine.report import result_without_figures
 from app.monitor import observe
+from app.result.clock_times import in_clock_words
+from app.result.join import joint_result
+from app.result.thin import thinned_result
 from app.result.window_result import WindowResult
 from app.store.windows import split_by_step
-from app.synth.faults.fault import FaultSteps
+from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker, UniformSlowdown
@@ -25,7 +25,7 @@ from tests.job_strategies import windows
 from tests.shared_traces import SHARED_TRACES, needs_shared
 from tests.window_factory import window
 
-FAULTS = {
+FAULTS: dict[str, list[Fault]] = {
     "healthy": [],
     "slow worker": [SlowWorker(1, 2, 1.5)],
     "slow worker since step 9": [SlowWorker(1, 2, 1.5, when=FaultSteps(9))],

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from app.diagnosis.job_history import History
-from app.diagnosis.thinned_result import thinned_result
-from app.engine.step_counts import num_steps, resolution_of, total_s
 from app.errors import LeaseLost, ObjectStorageUnavailable, WindowNotFound
 from app.monitor import observe
+from app.result.step_counts import num_steps, resolution_of, total_s
+from app.result.thin import thinned_result
 from app.store import fleet, joint_windows, retention, windows
 from app.store import tables as at
 from app.store.alerting import alerts

@@ -15,7 +15,7 @@ import numpy as np
 
 from app.alerts.alert import Detail
 from app.alerts.rule import On, Rule
-from app.diagnosis.combine_causes import finding_key, leading
+from app.result.join_causes import finding_key, leading
 from app.trace.window import Floats, WindowState
 
 Worker = tuple[int, int]  # dp rank, stage

@@ -30,7 +30,7 @@ from app.alerts.readings.facts import (
 )
 from app.alerts.rule import On, Rule
 from app.diagnosis.statistics.change_points import latest_onset
-from app.engine.metrics import MAX_DISCREPANCY
+from app.result.figures import MAX_DISCREPANCY
 
 
 class SlowdownReading(WindowReading):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app import formatting
-from app.engine import step_counts
-from app.engine.metrics import gpu_time_wasted
+from app.result import step_counts
+from app.result.figures import gpu_time_wasted
 
 _SHAPE_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size")
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from app import formatting
 from app.charts.job.waits import remarks
-from app.diagnosis.sentence import sentence_case
-from app.engine.metrics import MAX_DISCREPANCY
-from app.engine.step_counts import Resolution, num_steps, resolution_of
+from app.result.figures import MAX_DISCREPANCY
+from app.result.sentence import sentence_case
+from app.result.step_counts import Resolution, num_steps, resolution_of
 
 JobState = Literal[
     "healthy",

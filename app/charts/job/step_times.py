@@ -25,7 +25,7 @@ from app.charts.base.step_axis import (
     time_axis_range,
 )
 from app.charts.base.theme import Theme
-from app.engine.metrics import MAX_DISCREPANCY
+from app.result.figures import MAX_DISCREPANCY
 
 # A line through few points hides which steps were recorded.
 _MAX_MARKERS = 64

@@ -26,7 +26,7 @@ from app.charts.base.heatmap import heatmap, row_label, step_cells, values_on_ax
 from app.charts.base.step_axis import StepAxis, StepEvent, add_clock, event_lines
 from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 from app.charts.job.step_times import LEFT_PX
-from app.engine.step_counts import mean_s
+from app.result.step_counts import mean_s
 
 Result = Mapping[str, Any]
 

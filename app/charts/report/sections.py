@@ -7,8 +7,8 @@ from typing import Any
 from app import formatting
 from app.charts.base.figure import Cell, FigureTable
 from app.charts.job.waits import cost_text, remarks
-from app.engine.metrics import MAX_DISCREPANCY
-from app.engine.step_counts import mean_s, num_steps
+from app.result.figures import MAX_DISCREPANCY
+from app.result.step_counts import mean_s, num_steps
 
 Result = Mapping[str, Any]
 Row = tuple[str, str, str]

@@ -19,11 +19,11 @@ from app.charts.base.theme import Theme
 from app.charts.timeline.axes import RUNS, LaneLayout, time_axis
 from app.charts.timeline.bars import bar_traces, op_name
 from app.charts.timeline.critical_path import path_boxes, path_line
-from app.engine.metrics import MAX_DISCREPANCY
 from app.engine.timeline.critical_path import PathLink
 from app.engine.timeline.step_run import activity_of, bars_within, stage_bars, waiting_share
 from app.engine.timeline.step_view import StepView
 from app.formatting import Hosts
+from app.result.figures import MAX_DISCREPANCY
 
 MAX_BARS = 3000
 WIDTH_PX = 1280

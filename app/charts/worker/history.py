@@ -11,8 +11,8 @@ from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, title
 from app.charts.base.step_axis import StepAxis, add_clock, area_over_steps, line_over_steps
 from app.charts.base.theme import SCALE_STOPS, Theme
-from app.diagnosis.sentence import sentence_case
-from app.engine.metrics import MAX_DISCREPANCY
+from app.result.figures import MAX_DISCREPANCY
+from app.result.sentence import sentence_case
 
 Findings = Sequence[Mapping[str, Any]]
 

@@ -13,8 +13,8 @@ from app.diagnosis.evidence.interruptions import ComputationEvents, Stalls, stal
 from app.diagnosis.evidence.stalled_workers import chance_of_one_host, held_up, launched_late
 from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
-from app.diagnosis.sentence import STOP, STOPS
 from app.diagnosis.statistics.persistence import onset_of_hits
+from app.result.sentence import STOP, STOPS
 
 # Stops in fewer steps may be a single event.
 MIN_STEPS = 2

@@ -39,7 +39,7 @@ from app.diagnosis.evidence.stops import (
 )
 from app.diagnosis.finding import Culprit, RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
-from app.diagnosis.sentence import BEGIN, STOP, STOPS, TAKES, in_tense
+from app.result.sentence import BEGIN, STOP, STOPS, TAKES, in_tense
 
 # So many stops show an interval: two evaluations, or one and a checkpoint, are alike as well.
 MIN_STOPS = 3

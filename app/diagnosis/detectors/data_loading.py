@@ -30,8 +30,8 @@ from app.diagnosis.evidence.data_waits import (
 from app.diagnosis.evidence.job_changes import launch_lateness
 from app.diagnosis.finding import Culprit, RuledOut, Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair
-from app.diagnosis.sentence import WAIT, WAITS
 from app.diagnosis.statistics.persistence import onset_of_hits
+from app.result.sentence import WAIT, WAITS
 
 _MAX_LISTED = 64
 # Late begins of few steps, which may be evaluations, are mentioned from this share of the time.

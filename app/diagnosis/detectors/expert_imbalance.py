@@ -30,9 +30,9 @@ from app.diagnosis.evidence.expert_load import (
 )
 from app.diagnosis.finding import Culprit, RuledOut, Worker, group_culprits, score
 from app.diagnosis.repair import Repaired, without_factor
-from app.diagnosis.sentence import ARE, TAKE, verb
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
+from app.result.sentence import ARE, TAKE, verb
 from app.trace.window import Floats, Ints
 
 CERTAIN_SPREAD = 0.2

@@ -31,7 +31,7 @@ from app.diagnosis.evidence.stops import (
 )
 from app.diagnosis.finding import RuledOut, Worker
 from app.diagnosis.repair import delays_repair, durations_repair
-from app.diagnosis.sentence import STOP, STOPS, WAIT
+from app.result.sentence import STOP, STOPS, WAIT
 
 # A stop takes at least so many usual steps,
 MIN_TIMES_STEP = 1.0

@@ -36,7 +36,7 @@ from app.diagnosis.evidence.late_workers import (
 from app.diagnosis.evidence.outliers import launch_delays_s
 from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair, durations_repair
-from app.diagnosis.sentence import ARE, IS, TAKE, verb
+from app.result.sentence import ARE, IS, TAKE, verb
 from app.trace.window import Floats
 
 # Reasons in `late_because`, and in the sentence.

@@ -27,7 +27,7 @@ from app.diagnosis.evidence.late_workers import (
 )
 from app.diagnosis.evidence.slow_steps import workers_in_turn
 from app.diagnosis.finding import RuledOut
-from app.diagnosis.sentence import ARE, IS, WAIT
+from app.result.sentence import ARE, IS, WAIT
 
 _MAX_LISTED = 64
 # Lower than by durations.

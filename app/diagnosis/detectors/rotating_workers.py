@@ -13,7 +13,7 @@ from app.diagnosis.evidence.slow_steps import MIN_DEVIATIONS, Turns
 from app.diagnosis.evidence.slowness import Slowness
 from app.diagnosis.finding import confidence, worker_culprit
 from app.diagnosis.repair import ShortenedComputations
-from app.diagnosis.sentence import ARE, IS
+from app.result.sentence import ARE, IS
 from app.trace.window import Floats
 
 _MAX_LISTED = 64

@@ -15,7 +15,7 @@ from app.diagnosis.detector import (
     plural,
 )
 from app.diagnosis.finding import Culprit, RuledOut, Worker, culprit_of_each, with_ranks
-from app.diagnosis.sentence import verb
+from app.result.sentence import verb
 from app.trace.window import Integers, Window
 
 # A late worker misses only one or two steps.

@@ -23,7 +23,7 @@ from app.diagnosis.detector import (
 from app.diagnosis.evidence.slow_operations import once_times
 from app.diagnosis.finding import score
 from app.diagnosis.repair import ShortenedTypes
-from app.diagnosis.sentence import TAKE, TAKES
+from app.result.sentence import TAKE, TAKES
 from app.trace.window import Floats
 
 # So many times the other stages' time for what the stage computes; embeddings of small models

@@ -73,8 +73,8 @@ from app.diagnosis.repair import (
     joint_repair,
     stretch_slice,
 )
-from app.diagnosis.sentence import ARE, IS, TAKE, TAKES
 from app.diagnosis.statistics.persistence import rotation
+from app.result.sentence import ARE, IS, TAKE, TAKES
 from app.trace.window import Floats, Ints, Trace
 
 _DEVICE_FIGURES = ("sm_clock_mhz", "temperature_c", "power_w")

@@ -28,6 +28,7 @@ from app.diagnosis.statistics.change_points import (
 from app.diagnosis.statistics.ramps import fit_shape, ramp_shape, rising_ramp
 from app.diagnosis.statistics.robust import lower_quantile
 from app.engine.medians import median_of, medians_of_known
+from app.result.join_causes import MAX_CHANGES, MAX_STEPS_APART
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
@@ -303,15 +304,11 @@ def _clipped_variances(logs: Floats) -> Floats:
     return np.asarray(np.maximum(clipped.var(axis=1), 1e-6))
 
 
-# Only the newest changes are listed.
-MAX_CHANGES = 32
 # Large jobs: only the workers that vary most are searched (up to 1 ms each).
 MAX_WORKERS = 128
 # Step time follows the slowest worker, so a few odd steps in a row are no change: a longer stretch
 # is needed on either side.
 LASTING_CRITERIA = USUAL_CRITERIA._replace(before=8, after=8)
-# Changes of several workers at most this many steps apart are one change.
-MAX_STEPS_APART = 2
 # A fall up to this position is the end of the warm-up.
 WARM_UP_STEPS = 5
 # Steps on either side that show whether other workers changed as well.

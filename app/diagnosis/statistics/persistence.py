@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.finding import Persistence
 from app.diagnosis.statistics.episodes import Episodes, bad_steps, episodes_of
 from app.engine.medians import median_of
+from app.result.finding import Persistence
 from app.trace.window import Floats, Ints
 
 # Of the window's steps, or of those since the onset.

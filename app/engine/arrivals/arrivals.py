@@ -19,6 +19,7 @@ from app.engine.arrivals.lateness import Lateness, fill_missing_steps, lateness_
 from app.engine.arrivals.occurrences import Occurrences, occurrences_of_replay, occurrences_of_table
 from app.engine.arrivals.waits import RankWaitTimes, step_clock, table_clock
 from app.engine.what_if import ReplayGroups
+from app.result.arrivals import MAX_GROUPS, PLACE_KEYS
 from app.trace.collectives import Collectives, RankPlace
 from app.trace.window import Floats, Ints
 
@@ -141,12 +142,10 @@ def arrivals_of_table(
     return Arrivals(found, late, waits, late_ranks(found, late, waits, clock, step_s), step_s)
 
 
-MAX_GROUPS = 50
 MAX_MEMBERS = 16
 MAX_RANKS_NAMED = 64
 # Ranks listed in the result, longest wait first.
 MAX_RANKS = 256
-PLACE_KEYS = ("rank", "dp_rank", "stage", "host", "local_rank")
 
 
 def arrivals_as_json(arrivals: Arrivals, kinds: dict[int, str] | None = None) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from app.engine.arrivals.blame import MAX_PEERS, evenly_spaced
 from app.engine.arrivals.waits import WaitIntervals, merged_intervals
 from app.engine.grid import Grid
 from app.engine.kernels import in_parallel, kernel
-from app.engine.metrics import EQUAL_TIMES
 from app.engine.what_if import Replayer, ReplayGroups, replayer
+from app.result.figures import EQUAL_TIMES
 from app.trace.collectives import RankPlace
 from app.trace.ops import OP_CODES, Axis, OpKind
 from app.trace.window import Floats, Ints, Window

@@ -2,7 +2,7 @@
 
 First their figures by step go, and their steps become one row. Later the windows of an hour, by
 the time at which they were last saved, become one window, and then those of a day: with the joint
-result of all (app.diagnosis.thinned_result), the losses and the steps of all, and the operations of
+result of all (app.result.thin), the losses and the steps of all, and the operations of
 one, in the database or in object storage. The last windows of a run stay whole, because the job is
 judged by them.
 
@@ -29,10 +29,10 @@ from sqlalchemy import (
     update,
 )
 
-from app.diagnosis.recent_steps import RECENT_WINDOWS
-from app.diagnosis.thinned_result import MAX_VALUES, recorded_part, thinned_result, thinned_steps
 from app.engine.arrivals.arrivals import MAX_RANKS
-from app.engine.step_counts import Resolution, num_steps
+from app.result.recent import RECENT_WINDOWS
+from app.result.step_counts import Resolution, num_steps
+from app.result.thin import MAX_VALUES, recorded_part, thinned_result, thinned_steps
 from app.store import windows as stored
 from app.store.alerting.tables import alert_events
 from app.store.database import Store, now_s

@@ -41,9 +41,9 @@ from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import THEMES, Theme
 from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fleet_planned
 from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, measured_jobs
-from app.diagnosis.combine_causes import leading
-from app.diagnosis.finding import Persistence
 from app.result.causes import CAUSES
+from app.result.finding import Persistence
+from app.result.join_causes import leading
 from app.store import fleet, hosts, jobs
 from app.store.database import Connection
 from app.store.fleet import RecentWindow

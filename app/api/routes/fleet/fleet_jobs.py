@@ -16,9 +16,9 @@ from app.api.service.job_state import (
     state_since_s,
 )
 from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
-from app.diagnosis.combine_causes import leading
-from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
+from app.result.figures import gpu_time_wasted
+from app.result.join_causes import leading
 from app.store.as_of import AsOf, Processed
 from app.store.database import JobId, from_cursor, to_cursor
 from app.store.fleet import FleetLine, LossSum

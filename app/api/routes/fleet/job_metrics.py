@@ -17,8 +17,8 @@ from typing_extensions import override
 from app.api.routes.fleet.fleet_jobs import MEASURED_STATES, FleetJob
 from app.api.service.job_state import ENDED_STATES, STATES
 from app.api.service.results import ResultCache
-from app.engine.metrics import gpu_time_wasted
 from app.errors import WindowNotFound
+from app.result.figures import gpu_time_wasted
 from app.store import hosts
 from app.store.database import Store
 from app.trace.job import job_of, project_of

@@ -27,9 +27,9 @@ from app.api.routes.jobs.recording import RecordingOut, WorkerPlanOut, plan_for_
 from app.api.routes.windows.windows import RecentStepsOut, WindowSummaryOut
 from app.api.service.job_state import JobState, job_state, silent_workers
 from app.api.service.service import Service
-from app.engine.metrics import gpu_time_wasted
 from app.errors import InvalidRequest
 from app.ingest.wire.body import EXTENSIONS
+from app.result.figures import gpu_time_wasted
 from app.store import jobs, recordings, runs, shards
 from app.store.as_of import Processed
 from app.store.ending import exits

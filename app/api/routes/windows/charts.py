@@ -39,8 +39,8 @@ from app.charts.job.step_times import step_times as steps_chart
 from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions, PerStep
 from app.charts.worker.grid import Sort
 from app.diagnosis.evidence.sequence_lengths import LengthPairs, length_pairs
-from app.engine.step_counts import Resolution, resolution_of
 from app.errors import NotFound
+from app.result.step_counts import Resolution, resolution_of
 from app.store import hosts, jobs, windows
 from app.store.database import Connection
 from app.store.jobs import JobRecord

@@ -24,8 +24,8 @@ from app.charts.compare.summary import (
     compared_causes,
     step_time_change,
 )
-from app.engine.metrics import gpu_time_wasted
-from app.engine.step_counts import num_steps
+from app.result.figures import gpu_time_wasted
+from app.result.step_counts import num_steps
 from app.store import hosts, jobs
 
 router = APIRouter(tags=["charts"])

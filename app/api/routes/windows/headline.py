@@ -28,8 +28,8 @@ from app.api.service.job_state import (
 )
 from app.api.service.service import Service
 from app.charts.job.headline import Headline, JobFacts, headline, won_back_gpu_hours
-from app.diagnosis.combine_causes import leading
 from app.errors import WindowNotFound
+from app.result.join_causes import leading
 from app.store import jobs
 from app.store.alerting import alerts
 from app.store.as_of import Processed

@@ -25,10 +25,10 @@ from app.api.routes.windows.ribbon_events import (
 from app.api.service.annotation_places import placed_annotations
 from app.api.service.service import Service
 from app.charts.base.step_axis import StepEvent
-from app.diagnosis.combine_causes import leading
 from app.errors import WindowNotFound
 from app.formatting import unix_time
 from app.ingest.assembly.steps import LEFT_OUT_REASONS
+from app.result.join_causes import leading
 from app.store import windows
 from app.store.alerting import alerts
 from app.store.windows import Verdict

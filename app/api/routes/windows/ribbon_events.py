@@ -16,7 +16,7 @@ from app.api.service.annotation_places import (
     annotation_text,
     short_annotation_text,
 )
-from app.diagnosis.combine_causes import leading
+from app.result.join_causes import leading
 from app.store.windows import StepTimeSums, UnanalysedStep, Verdict, WindowSummary
 
 # A bin is three pixels wide on a desktop, one on a phone.

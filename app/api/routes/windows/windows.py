@@ -25,12 +25,12 @@ from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
 from app.api.service.annotation_places import placed_annotations, with_annotations
 from app.api.service.results import Result
 from app.api.service.service import Service
-from app.diagnosis.clock_times import in_clock_words
 from app.diagnosis.job_history import History
-from app.diagnosis.joint_result import joint_result
-from app.diagnosis.since_step import result_since
 from app.formatting import utc_timestamp
 from app.monitor import analysed
+from app.result.clock_times import in_clock_words
+from app.result.join import joint_result
+from app.result.since import result_since
 from app.store import hosts, windows
 from app.store.joint_windows import read_range
 from app.store.windows import RecentSummary, StepRow, Verdict, WindowSummary, split_by_step

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.diagnosis.clock_times import (
+from app.result.clock_times import (
     finding_in_clock_words,
     in_clock_words,
     result_ended_s,

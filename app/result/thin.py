@@ -2,7 +2,7 @@
 
 It is the joint result of the windows, with causes, losses and figures by worker over all of their
 steps. Of its lists by step at most `MAX_VALUES` values are left, each the mean of successive steps
-(app.engine.step_counts). What is needed to replay one of the windows stays beside them.
+(app.result.step_counts). What is needed to replay one of the windows stays beside them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from app.diagnosis.joint_result import joint_result
-from app.engine.step_counts import Resolution, step_counts
+from app.result.join import joint_result
+from app.result.step_counts import Resolution, step_counts
 
 Result = Mapping[str, Any]
 

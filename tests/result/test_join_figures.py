@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from app.engine.combine import combine_per_step, combine_results
 from app.engine.report import analyse, report_as_json, result_without_figures
+from app.result.join_figures import combine_per_step, combine_results
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.window import SkippedStep

@@ -7,13 +7,10 @@ sentence. Facts mark their verbs, so that one fact gives the present and the pas
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
 
 from app import formatting
-
-OnsetForm = Literal["since", "first"]
+from app.result.finding import OnsetForm, SentenceParts
 
 # Unicode noncharacters, which no text from outside has to keep.
 _BEGIN, _OR, _END = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -44,35 +41,6 @@ def in_tense(fact: str, *, is_past: bool) -> str:
 def sentence_case(text: str) -> str:
     """The text with a capital first letter, unless it begins with a name from outside."""
     return text[:1].upper() + text[1:] if _FIRST_WORDS.match(text) else text
-
-
-@dataclass(frozen=True, slots=True)
-class SentenceParts:
-    """What a sentence is made of, beside onset, end and cost.
-
-    `fact` and `past_fact` are the same in two tenses. `onset` says how the onset is added: "since
-    step 3", or "first in step 3" for bursts; None where the fact has the step already. `note` is
-    a sentence of its own, "" if none.
-    """
-
-    fact: str
-    past_fact: str
-    onset: OnsetForm | None = "since"
-    note: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """The finding's `sentence_parts` in a result."""
-        return {
-            "fact": self.fact,
-            "past_fact": self.past_fact,
-            "onset": self.onset,
-            "note": self.note,
-        }
-
-
-def parts_of_json(parts: Mapping[str, Any]) -> SentenceParts:
-    """Parts as a result has them."""
-    return SentenceParts(**parts)
 
 
 def whole_sentence(

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.diagnosis.combine_causes import combine_causes
-from app.engine.combine import combine_per_step, combine_results
+from app.result.join_causes import combine_causes
+from app.result.join_figures import combine_per_step, combine_results
 
 Result = Mapping[str, Any]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.arrivals.arrivals import MAX_GROUPS, PLACE_KEYS
-from app.engine.metrics import EQUAL_TIMES, MAX_DISCREPANCY, as_lists, gpu_time_wasted
-from app.engine.report import MAX_CLOCKS
-from app.engine.step_counts import RESOLUTIONS, num_steps, resolution_of, step_counts, total_s
+from app.result.arrivals import MAX_GROUPS, PLACE_KEYS
+from app.result.figures import EQUAL_TIMES, MAX_DISCREPANCY, as_lists, gpu_time_wasted
+from app.result.step_counts import RESOLUTIONS, num_steps, resolution_of, step_counts, total_s
+from app.result.window_result import MAX_CLOCKS
 from app.trace.window import Floats
 
 Result = Mapping[str, Any]
@@ -332,7 +332,7 @@ def combine_results(results: Sequence[Result]) -> dict[str, Any]:
     Windows without figures add their skipped steps and nothing else. The estimate of S_w and the
     share of a stage are exact; M_W is of each window's own slowest workers, lost GPU-hours are
     against each window's own ideal, and times by stage and type are of windows that have them. What
-    was found is the newest window's: see app.diagnosis.combine_causes.
+    was found is the newest window's: see app.result.join_causes.
     """
     known = [each for each in results if each["slowdown"] is not None]
     if not known:

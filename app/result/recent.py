@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from app.diagnosis.combine_causes import by_cost, finding_key, joint_onset, leading, with_cost
-from app.diagnosis.joint_result import joint_result
-from app.diagnosis.since_step import result_since
 from app.result.causes import SILENT
+from app.result.join import joint_result
+from app.result.join_causes import by_cost, finding_key, joint_onset, leading, with_cost
+from app.result.since import result_since
 
 Result = Mapping[str, Any]
 

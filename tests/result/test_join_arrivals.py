@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engine.combine import combine_arrivals
+from app.result.join_figures import combine_arrivals
 from tests.arrival_results import block
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from app.diagnosis.since_step import result_since
+from app.result.since import result_since
 
 RECORDED_S = [1.0, 1.0, 3.0, 3.0]
 

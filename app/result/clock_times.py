@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app import formatting
-from app.diagnosis.sentence import OnsetForm, onset_words
-from app.engine.step_counts import step_counts
+from app.result.finding import OnsetForm
+from app.result.sentence import onset_words
+from app.result.step_counts import step_counts
 
 Result = Mapping[str, Any]
 StepTime = tuple[float, float]  # Unix time at which a step started, seconds that it took

@@ -1,6 +1,6 @@
 """How many steps a value of a result's lists by step stands for: one, or several once thinned.
 
-A thinned result (app.diagnosis.thinned_result) has fewer values than steps: each is the mean of
+A thinned result (app.result.thin) has fewer values than steps: each is the mean of
 successive ones, `thinned.step_counts` has their numbers, and `steps` the first of each.
 """
 

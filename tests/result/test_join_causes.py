@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from app.diagnosis.combine_causes import (
+from app.result.join_causes import (
     MAX_FINDINGS,
     by_cost,
     combine_causes,

@@ -7,8 +7,8 @@ operation type stay the whole window's, since results have no simulated times of
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.engine.metrics import gpu_time_wasted
-from app.engine.step_counts import step_counts, total_s
+from app.result.figures import gpu_time_wasted
+from app.result.step_counts import step_counts, total_s
 
 Result = Mapping[str, Any]
 

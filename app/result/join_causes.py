@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from app import formatting
-from app.diagnosis.clock_times import step_ends_s
-from app.diagnosis.evidence.job_changes import MAX_CHANGES, MAX_STEPS_APART
-from app.diagnosis.sentence import cost_words, parts_of_json, whole_sentence
-from app.diagnosis.unexplained import unexplained_sentence
-from app.engine.step_counts import total_s
 from app.result.causes import SILENT
+from app.result.clock_times import step_ends_s
+from app.result.finding import SentenceParts
+from app.result.sentence import cost_words, whole_sentence
+from app.result.step_counts import total_s
+from app.result.unexplained import unexplained_sentence
 
 Result = Mapping[str, Any]
 
@@ -17,6 +19,9 @@ _MEANS = ("score", "confidence")
 _SHARE = "share_of_loss"
 # The most costly ones; the page shows only the first few.
 MAX_FINDINGS = 20
+# Only the newest changes are listed; those of several workers so many steps apart are one.
+MAX_CHANGES = 32
+MAX_STEPS_APART = 2
 
 
 class _WindowFinding(NamedTuple):
@@ -245,7 +250,9 @@ def _sentence(
         return str(newest["sentence"])
     later = newest["evidence"].get("cost_once_others_are_mended")
     costs = cost_words(cost, cost_range, later, is_past=end is not None)
-    return whole_sentence(parts_of_json(newest["sentence_parts"]), onset, end, costs)
+    return whole_sentence(
+        msgspec.convert(newest["sentence_parts"], SentenceParts), onset, end, costs
+    )
 
 
 def _changes(results: Sequence[Result]) -> list[Any] | None:
