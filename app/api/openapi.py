@@ -292,7 +292,7 @@ def _window_arrivals() -> dict[str, Any]:
         "window": {"type": "string"},
         "steps": {"type": "array", "items": {"type": "integer"}},
         "arrivals": {
-            "anyOf": [{"$ref": "#/components/schemas/Arrivals"}, {"type": "null"}],
+            "anyOf": [{"$ref": "#/components/schemas/ArrivalsRecord"}, {"type": "null"}],
             "description": "As in the window's result, with `per_step`. With `group`: only the "
             "members of the group.",
         },

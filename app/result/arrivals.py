@@ -23,7 +23,7 @@ class GroupMember(Struct, kw_only=True, frozen=True):
     late_share: float | None
 
 
-class RankGroup(Struct, kw_only=True, frozen=True):
+class RankGroupRecord(Struct, kw_only=True, frozen=True):
     """Ranks that meet in one kind of collective."""
 
     name: str
@@ -48,7 +48,7 @@ class RankGroup(Struct, kw_only=True, frozen=True):
     ]
 
 
-class LateRank(Struct, kw_only=True, frozen=True):
+class LateRankRecord(Struct, kw_only=True, frozen=True):
     """A rank that is late far more often than by chance, and by much."""
 
     rank: int
@@ -78,7 +78,7 @@ class ArrivalsByStep(Struct, kw_only=True, frozen=True):
     ]
 
 
-class Arrivals(Struct, kw_only=True, frozen=True):
+class ArrivalsRecord(Struct, kw_only=True, frozen=True):
     """Ranks that the others waited for at collectives. Arrays by rank are parallel."""
 
     num_occurrences: int
@@ -120,7 +120,7 @@ class Arrivals(Struct, kw_only=True, frozen=True):
         ),
     ]
     groups: Annotated[
-        tuple[RankGroup, ...], Meta(description="At most 50 groups, by waiting, descending.")
+        tuple[RankGroupRecord, ...], Meta(description="At most 50 groups, by waiting, descending.")
     ]
-    culprits: tuple[LateRank, ...]
+    culprits: tuple[LateRankRecord, ...]
     per_step: ArrivalsByStep | UnsetType = UNSET

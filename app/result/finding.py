@@ -15,7 +15,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
-class Culprit(Struct, kw_only=True, omit_defaults=True, frozen=True):
+class CulpritRecord(Struct, kw_only=True, omit_defaults=True, frozen=True):
     """A worker, GPU, dp rank, stage or host; what does not apply is left out."""
 
     dp_rank: int | None = None
@@ -68,13 +68,13 @@ class NearAnnotation(Struct, kw_only=True, frozen=True):
     sentence: str
 
 
-class Finding(Struct, kw_only=True, frozen=True):
+class FindingRecord(Struct, kw_only=True, frozen=True):
     """One cause with its culprits, onset, cost and evidence."""
 
     cause: Cause
     score: Share
     confidence: Share
-    culprits: tuple[Culprit, ...]
+    culprits: tuple[CulpritRecord, ...]
     onset_step: int | None
     end_step: Annotated[
         int | None, Meta(description="The last step with the cause; null while it lasts.")
@@ -123,7 +123,7 @@ class Finding(Struct, kw_only=True, frozen=True):
     ] = UNSET
 
 
-class RuledOut(Struct, kw_only=True, frozen=True):
+class RuledOutRecord(Struct, kw_only=True, frozen=True):
     """A cause that was examined and not found, or that lacks evidence."""
 
     cause: Cause

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from app.result.arrivals import Arrivals
-from app.result.finding import Culprit, Finding, RuledOut
+from app.result.arrivals import ArrivalsRecord
+from app.result.finding import CulpritRecord, FindingRecord, RuledOutRecord
 from app.result.json_value import Json
 from app.result.step_counts import Resolution
 
@@ -62,7 +62,7 @@ class JobSizes(Struct, kw_only=True, frozen=True):
     world_size: int
 
 
-class SkippedStep(Struct, kw_only=True, frozen=True):
+class SkippedStepRecord(Struct, kw_only=True, frozen=True):
     """A step that is not analysed."""
 
     step: int
@@ -89,7 +89,7 @@ class CompletedStep(Struct, kw_only=True, frozen=True):
     missing: Annotated[tuple[int, ...], Meta(description="Ranks that had not reported the step.")]
 
 
-class Imputed(Struct, kw_only=True, frozen=True):
+class ImputedRecord(Struct, kw_only=True, frozen=True):
     """Operations of `steps` that nobody recorded, and that were imputed from their peers."""
 
     ops: Annotated[int, Meta(description="Number of imputed operations.")]
@@ -108,7 +108,7 @@ class StepTimes(Struct, kw_only=True, frozen=True):
     ideal: BySteps
 
 
-class Fidelity(Struct, kw_only=True, frozen=True):
+class FidelityRecord(Struct, kw_only=True, frozen=True):
     """Relative difference between simulated and recorded step time."""
 
     discrepancy: Annotated[float | None, Meta(description="Of the means.")]
@@ -124,7 +124,7 @@ class Fidelity(Struct, kw_only=True, frozen=True):
     step_discrepancy: Annotated[BySteps, Meta(description="Of each step.")]
 
 
-class LaunchDelay(Struct, kw_only=True, frozen=True):
+class LaunchDelayRecord(Struct, kw_only=True, frozen=True):
     """Mean seconds per step between the time an operation could start and its actual start."""
 
     by_optype: Annotated[dict[str, float], Meta(description="For an average worker.")]
@@ -138,7 +138,7 @@ class LaunchDelay(Struct, kw_only=True, frozen=True):
     ]
 
 
-class HostClock(Struct, kw_only=True, frozen=True):
+class HostClockRecord(Struct, kw_only=True, frozen=True):
     """One host's clock against the reference's."""
 
     offset_ms: float
@@ -146,14 +146,14 @@ class HostClock(Struct, kw_only=True, frozen=True):
     residual_ms: float
 
 
-class Clocks(Struct, kw_only=True, frozen=True):
+class ClocksRecord(Struct, kw_only=True, frozen=True):
     """Clock differences between hosts, from the ends of shared operations (docs/clocks.md)."""
 
     residual_ms: Annotated[
         float | None,
         Meta(description="After correction, 90 % of these ends are within this of each other."),
     ]
-    hosts: Annotated[dict[str, HostClock], Meta(description="Of the 20 worst hosts.")]
+    hosts: Annotated[dict[str, HostClockRecord], Meta(description="Of the 20 worst hosts.")]
     reason: Annotated[
         str | None, Meta(description="Why clocks were not measured, or what is unknown.")
     ]
@@ -186,7 +186,7 @@ class Variance(Struct, kw_only=True, frozen=True):
     within_workers: float | None
 
 
-class Fingerprint(Struct, kw_only=True, frozen=True):
+class FingerprintRecord(Struct, kw_only=True, frozen=True):
     """Where computations vary, and the share of the loss by operation type and by stage."""
 
     variance: Variance
@@ -194,7 +194,7 @@ class Fingerprint(Struct, kw_only=True, frozen=True):
     stage_share: tuple[float | None, ...]
 
 
-class JobChange(Struct, kw_only=True, frozen=True):
+class JobChangeRecord(Struct, kw_only=True, frozen=True):
     """A point at which the job or some workers became slower or faster."""
 
     step: int
@@ -203,7 +203,7 @@ class JobChange(Struct, kw_only=True, frozen=True):
     before_s: float
     after_s: float
     ratio: Annotated[float, Meta(description="Below 1 for a recovery.")]
-    culprits: tuple[Culprit, ...]
+    culprits: tuple[CulpritRecord, ...]
 
 
 class Unexplained(Struct, kw_only=True, frozen=True):
@@ -243,7 +243,7 @@ class Snippet(Struct, kw_only=True, frozen=True):
     text: str
 
 
-class Need(Struct, kw_only=True, frozen=True):
+class NeedRecord(Struct, kw_only=True, frozen=True):
     """A fact that would make a fix's figures exact."""
 
     fact: str | None
@@ -272,7 +272,7 @@ class TopFix(Struct, kw_only=True, frozen=True):
     lost_is_at_least: bool
     pays_now: bool | None
     paste: tuple[Snippet, ...]
-    needs: tuple[Need, ...]
+    needs: tuple[NeedRecord, ...]
     what_if: tuple[Json, ...] | None
     can_be_tracked: bool
 
@@ -282,8 +282,8 @@ class RecordedPart(Struct, kw_only=True, frozen=True):
 
     window: WindowHeader
     steps: tuple[int, ...]
-    skipped_steps: tuple[SkippedStep, ...]
-    imputed: Imputed | None
+    skipped_steps: tuple[SkippedStepRecord, ...]
+    imputed: ImputedRecord | None
 
 
 class Thinned(Struct, kw_only=True, frozen=True):
@@ -325,8 +325,8 @@ class WindowResult(Struct, kw_only=True, frozen=True):
     window: WindowHeader
     job: JobSizes
     steps: tuple[int, ...]
-    skipped_steps: tuple[SkippedStep, ...]
-    imputed: Imputed | None = None
+    skipped_steps: tuple[SkippedStepRecord, ...]
+    imputed: ImputedRecord | None = None
     step_time_s: StepTimes
     structures: Annotated[
         tuple[tuple[int, ...], ...],
@@ -336,15 +336,15 @@ class WindowResult(Struct, kw_only=True, frozen=True):
         ),
     ] = ()
     launch_slowdown: float | None
-    fidelity: Fidelity
-    clocks: Clocks
+    fidelity: FidelityRecord
+    clocks: ClocksRecord
     slowdown: Annotated[float | None, Meta(description="Simulated over ideal mean step time.")]
     gpu_time_wasted: Annotated[
         float | None,
         Meta(description="Share of the GPU time lost to stragglers, 1 - 1 / slowdown."),
     ]
     gpu_hours_lost: float | None
-    launch_delay: LaunchDelay
+    launch_delay: LaunchDelayRecord
     step_slowdown: BySteps
     optype_slowdown: dict[str, float]
     dp_rank_slowdown: BySteps | None
@@ -358,7 +358,7 @@ class WindowResult(Struct, kw_only=True, frozen=True):
     stage_compute_s: StageCompute | None
     optype_time_s: dict[str, OptypeTime]
     findings: Annotated[
-        tuple[Finding, ...] | None,
+        tuple[FindingRecord, ...] | None,
         Meta(
             description="Missing workers, then causes by cost, descending; empty if nothing is "
             "wrong, null if the data does not allow a diagnosis."
@@ -371,11 +371,11 @@ class WindowResult(Struct, kw_only=True, frozen=True):
             "are omitted."
         ),
     ] = UNSET
-    ruled_out: tuple[RuledOut, ...] | None
-    fingerprint: Fingerprint | None
-    changes: tuple[JobChange, ...] | None
+    ruled_out: tuple[RuledOutRecord, ...] | None
+    fingerprint: FingerprintRecord | None
+    changes: tuple[JobChangeRecord, ...] | None
     arrivals: Annotated[
-        Arrivals | None,
+        ArrivalsRecord | None,
         Meta(description="Null if no collective was recorded by all members of its group."),
     ]
     unexplained_share: Annotated[
