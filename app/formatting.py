@@ -34,44 +34,6 @@ OPTYPE_LABELS = {
     "optimizer-clip-main-grad": "Gradient clipping",
 }
 
-# As in frontend/js/lib/formatting.js, in lower case.
-_CAUSE_NAMES = {
-    "slow-worker": "slow worker",
-    "late-host": "late host",
-    "stage-imbalance": "long stage",
-    "sequence-imbalance": "sequence lengths",
-    "expert-imbalance": "uneven experts",
-    "gc-pause": "garbage collection",
-    "slow-link": "slow link",
-    "flapping-link": "flapping link",
-    "data-loading": "data loading",
-    "allocator-stall": "allocator stalls",
-    "cpu-contention": "busy host",
-    "checkpoint-stall": "checkpoints",
-    "job-stop": "single stop",
-    "uniform-slowdown": "everything is slower",
-    "silent-worker": "silent worker",
-    "not-explained": "not explained",
-}
-
-CAUSE_PHRASES = {
-    "slow-worker": "a slow worker",
-    "late-host": "a late host",
-    "stage-imbalance": "a long stage",
-    "sequence-imbalance": "uneven sequence lengths",
-    "expert-imbalance": "uneven loads of experts",
-    "gc-pause": "garbage collection",
-    "slow-link": "a slow link",
-    "flapping-link": "a flapping link",
-    "data-loading": "slow data loading",
-    "allocator-stall": "allocator stalling",
-    "cpu-contention": "a busy host",
-    "checkpoint-stall": "long checkpoints",
-    "job-stop": "a single long stop",
-    "uniform-slowdown": "a uniform slowdown",
-    "silent-worker": "a silent worker",
-}
-
 Hosts = Mapping[tuple[int, int], str]
 ClockDetail = Literal["seconds", "minutes", "days"]
 
@@ -244,20 +206,6 @@ def optype_label(optype: str) -> str:
 def optype_in_text(optype: str) -> str:
     """An operation type in words within a sentence: backward compute."""
     return lower_first(optype_label(optype))
-
-
-def cause_name(name: str, *, is_last_stage: bool = False) -> str:
-    """A cause in lower case, as a chip has it; `is_last_stage` where its only culprit is that."""
-    if name == "stage-imbalance" and is_last_stage:
-        return "long last stage"
-    return _CAUSE_NAMES.get(name, name.replace("-", " "))
-
-
-def cause_phrase(name: str, num_culprits: int | None = None) -> str:
-    """A cause as a noun phrase in the singular: a late host; slow workers are counted if known."""
-    if name == "slow-worker" and num_culprits:
-        return "one slow worker" if num_culprits == 1 else plural(num_culprits, "slow worker")
-    return CAUSE_PHRASES.get(name, name.replace("-", " "))
 
 
 def culprit_name(culprit: Mapping[str, Any], *, names_unknown_host: bool = False) -> str:

@@ -10,6 +10,7 @@ from app import formatting
 from app.alerts.alert import AlertEventKind, AlertState, Blame, Detail
 from app.alerts.readings.facts import worker_of_name
 from app.alerts.rule import On
+from app.result.causes import CAUSES, cause_name, cause_phrase
 from app.result.clock_times import clock_onset_words
 from app.trace.job import job_of
 
@@ -163,12 +164,12 @@ def _optype(state: AlertState) -> str:
 
 def _cause(state: AlertState) -> str:
     """The cause that a rule is on, in words; the whole name of one that is not known."""
-    if state.subject not in formatting.CAUSE_PHRASES:
+    if state.subject not in CAUSES:
         return _subject(state)
     blame = state.detail.blame
     if blame is None or blame.cause != state.subject:
-        return formatting.cause_phrase(state.subject)
-    return formatting.cause_phrase(state.subject, blame.num_culprits)
+        return cause_phrase(state.subject)
+    return cause_phrase(state.subject, blame.num_culprits)
 
 
 def _slowed(state: AlertState, job: str, value: float, who: str, slows: str) -> str:
@@ -345,4 +346,4 @@ def _confidence(blame: Blame | None) -> str:
     if blame is None:
         return ""
     confidence = formatting.confidence(blame.confidence)
-    return f" Cause: {formatting.cause_name(blame.cause)} ({confidence})."
+    return f" Cause: {cause_name(blame.cause)} ({confidence})."

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 import app
 from app.api.static_files import ASK_AGAIN, NEVER_CHANGES, PLOTLY_PATH, CachedFile, FrontendFiles
 from app.errors import StartUpFailed
+from app.result.causes import causes_for_pages
 
 API_ROOT = "/api"
 PLOTLY_FILE = Path("vendor", "plotly-cartesian.min.js.gz")
@@ -35,6 +37,11 @@ PAGE_PATHS = (
     "/compare",
     "/status",
 )
+
+
+# Filled in, so that pages name causes as the rest of Paceline does.
+NO_CAUSES = '<script id="causes" type="application/json">{}</script>'
+_CAUSES = NO_CAUSES.replace("{}", json.dumps(causes_for_pages()))
 
 
 def frontend_dir() -> Path:
@@ -93,7 +100,7 @@ class Pages:
 
     def _html(self) -> bytes:
         # The version is in the address, so a browser downloads Plotly's 1.5 MB once.
-        html = self.files.index()
+        html = self.files.index().replace(NO_CAUSES, _CAUSES)
         return html.replace(f'"{PLOTLY_PATH}"', f'"{PLOTLY_PATH}?v={self._version}"').encode()
 
     def _script(self, request: Request) -> Response:

@@ -157,6 +157,8 @@ def _kind(schema: Schema) -> str:
         return str(schema["const"])
     kind = schema.get("type", "")
     word = " or ".join(kind) if isinstance(kind, list) else str(schema.get("format", kind))
+    if prefix := schema.get("prefixItems"):
+        return f"{word} of {', '.join(_kind(item) for item in prefix)}"
     return f"{word} of {_kind(schema['items'])}" if "items" in schema else word
 
 

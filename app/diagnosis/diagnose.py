@@ -72,7 +72,7 @@ from app.diagnosis.suspicions import (
 from app.diagnosis.unexplained import UnexplainedLoss, unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
-from app.result.causes import SILENT
+from app.result.causes import CAUSES, SILENT
 from app.trace.window import Window
 
 DETECTORS: tuple[Detector, ...] = (
@@ -103,8 +103,6 @@ MIN_HIDDEN_COST = 0.05
 MIN_UNEXPLAINED = 0.05
 # Costs by replay and by waits agree within this share of the step.
 MAX_COST_DIFFERENCE = 0.03
-# Causes that make a worker late itself.
-_LATE_WORKER_CAUSES = ("slow-worker", "late-host", "gc-pause", "data-loading")
 # Shares of a smaller loss than this are not given.
 MIN_LOSS = 0.02
 
@@ -391,7 +389,7 @@ def _cost(
     if suspicion.evidence.get("num_workers", 0) > len(workers):
         return share, None  # too many workers to be listed
     late = [each for each in case.cached(late_workers) if each.worker in workers]
-    if suspicion.cause not in _LATE_WORKER_CAUSES or len({each.worker for each in late}) < len(
+    if not CAUSES[suspicion.cause].delays_worker or len({each.worker for each in late}) < len(
         set(workers)
     ):
         return share, None

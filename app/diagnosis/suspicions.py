@@ -39,6 +39,7 @@ from app.engine.what_if import (
     edited_step_times,
     step_times,
 )
+from app.result.causes import CAUSES, cause_phrase, may_be_confused
 from app.trace.window import Floats, Ints
 
 
@@ -333,33 +334,6 @@ class _EditedDurations:
         self._edited_s = np.concatenate([self._edited_s, own_s]) if size else own_s.copy()
 
 
-# Pairs that may be confused. Others may share operations rightly, as a slow worker of a slow stage.
-_CONFUSABLE = frozenset(
-    frozenset(pair)
-    for pair in (
-        ("slow-worker", "allocator-stall"),
-        ("slow-worker", "gc-pause"),
-        ("gc-pause", "allocator-stall"),
-        ("data-loading", "allocator-stall"),
-        ("late-host", "allocator-stall"),
-        ("allocator-stall", "cpu-contention"),
-        ("slow-worker", "cpu-contention"),
-        ("gc-pause", "cpu-contention"),
-        ("data-loading", "cpu-contention"),
-        ("late-host", "cpu-contention"),
-        ("gc-pause", "job-stop"),
-        ("allocator-stall", "job-stop"),
-        ("data-loading", "job-stop"),
-        ("late-host", "job-stop"),
-        ("checkpoint-stall", "job-stop"),
-        ("gc-pause", "checkpoint-stall"),
-        ("data-loading", "checkpoint-stall"),
-        ("late-host", "checkpoint-stall"),
-        ("expert-imbalance", "allocator-stall"),
-        ("expert-imbalance", "cpu-contention"),
-        ("expert-imbalance", "gc-pause"),
-    )
-)
 # Share of the smaller one's excess time.
 _MIN_SHARED = 0.7
 
@@ -372,14 +346,14 @@ def drop_explained(
     explained |= _busy_hosts(case, suspicions)
     suspicions = [each for each in suspicions if each.cause not in explained]
     for one, other in combinations(suspicions, 2):
-        if frozenset((one.cause, other.cause)) not in _CONFUSABLE:
+        if not may_be_confused(one.cause, other.cause):
             continue
         shared = _shared_time(case, one, other)
         small, large = (one, other) if shared.first_s <= shared.second_s else (other, one)
         if shared.of_smaller >= _MIN_SHARED:
             explained[small.cause] = RuledOut(
                 small.cause,
-                f"its lost time is explained by {formatting.cause_phrase(large.cause)}",
+                f"its lost time is explained by {cause_phrase(large.cause)}",
                 score=small.score,
                 figures={"share_explained": shared.of_smaller},
             )
@@ -516,7 +490,7 @@ def _names_all(suspicion: Suspicion, workers: Sequence[Sequence[int]]) -> bool:
 
 
 def _explained(suspicion: Suspicion, by: str) -> dict[str, RuledOut]:
-    reason = f"its lost time is explained by {formatting.cause_phrase(by)}"
+    reason = f"its lost time is explained by {cause_phrase(by)}"
     return {suspicion.cause: RuledOut(suspicion.cause, reason, score=suspicion.score)}
 
 
@@ -572,13 +546,12 @@ def _late_rows(group: Replayer, delays: Repair | None) -> list[tuple[int, Floats
 
 
 # Causes that show in transfers.
-_TRANSFER_CAUSES = frozenset({"slow-link", "flapping-link"})
 
 
 def doubted_by_clocks(case: Case, suspicion: Suspicion) -> RuledOut | None:
     """The reason against a suspicion whose excess is below the clocks' error."""
     error_s = case.replay.clocks.error_s
-    if suspicion.cause not in _TRANSFER_CAUSES or error_s is None or suspicion.repair is None:
+    if not CAUSES[suspicion.cause].is_of_transfers or error_s is None or suspicion.repair is None:
         return None
     effect_s = _effect_s(case, suspicion.repair)
     if effect_s is None or effect_s >= error_s:

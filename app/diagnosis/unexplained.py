@@ -21,6 +21,7 @@ from app.diagnosis.evidence.stops import Stop, long_stops
 from app.diagnosis.finding import Finding
 from app.diagnosis.suspicions import RepairedTogether, RowChoice, blamed_step_times_s
 from app.engine.what_if import Replayer
+from app.result.causes import CAUSES
 from app.result.unexplained import MIN_SHARE, unexplained_sentence
 from app.trace.window import Floats, Ints
 
@@ -111,16 +112,12 @@ def unexplained_loss(
     )
 
 
-# Findings whose steps name stops.
-_STOP_CAUSES = ("checkpoint-stall", "job-stop", "gc-pause")
-
-
 def _unnamed_stops(case: Case, findings: Sequence[Finding]) -> list[Stop]:
     """Stops of all workers that no finding has, and that are no late launches of odd steps."""
     named = {
         step
         for each in findings
-        if each.cause in _STOP_CAUSES
+        if CAUSES[each.cause].names_stops
         for step in each.evidence.get("steps", ())
     }
     return [

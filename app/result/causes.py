@@ -1,22 +1,200 @@
-"""The causes that a finding may name."""
+"""The causes that a finding may name: one row each, which all that speak of causes read.
 
-CAUSES = (
-    "slow-worker",
-    "late-host",
-    "stage-imbalance",
-    "sequence-imbalance",
-    "expert-imbalance",
-    "gc-pause",
-    "slow-link",
-    "flapping-link",
-    "data-loading",
-    "allocator-stall",
-    "cpu-contention",
-    "checkpoint-stall",
-    "job-stop",
-    "uniform-slowdown",
-    "silent-worker",
-)
+A new cause is a detector (app/diagnosis/detectors) and a row here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from app.formatting import plural
+
+LeadingChart = Literal["workers", "steps", "stages", "dp-steps", "waited-for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """How one cause is called and treated, whoever shows it.
+
+    `label` stands on chips and in charts, `phrase` in sentences. `remedy` begins the sentence of
+    what a repair wins; "" where that depends on the finding. `chart` shows the cause best.
+    `nobody` is said in place of culprits where there are none, with a note. `is_in_host` is one of
+    a host or its network connection, `is_of_transfers` of transfers between workers;
+    `delays_worker` is one that makes a worker late by itself. Where `names_stops`, the evidence's
+    steps are those of stops. Of causes that are `confused_with` each other, and lose the same time,
+    one is dropped.
+    """
+
+    name: str
+    label: str
+    phrase: str
+    remedy: str = ""
+    chart: LeadingChart = "workers"
+    nobody: str = "no single worker"
+    nobody_note: str = ""
+    is_in_host: bool = False
+    is_of_transfers: bool = False
+    delays_worker: bool = False
+    names_stops: bool = False
+    confused_with: frozenset[str] = frozenset()
+
+
+# What all causes that stop workers may be taken for.
+_PAUSES = frozenset(("allocator-stall", "cpu-contention", "gc-pause"))
+_HOST_WORK = frozenset(("allocator-stall", "cpu-contention", "job-stop", "checkpoint-stall"))
+
+
+def _rows() -> Iterator[Cause]:
+    yield Cause(
+        name="slow-worker",
+        label="slow worker",
+        phrase="a slow worker",
+        is_in_host=True,
+        delays_worker=True,
+        confused_with=_PAUSES,
+    )
+    yield Cause(
+        name="late-host",
+        label="late host",
+        phrase="a late host",
+        remedy="Launching in time",
+        chart="waited-for",
+        is_in_host=True,
+        delays_worker=True,
+        confused_with=_HOST_WORK,
+    )
+    yield Cause(name="stage-imbalance", label="long stage", phrase="a long stage", chart="stages")
+    yield Cause(
+        name="sequence-imbalance",
+        label="sequence lengths",
+        phrase="uneven sequence lengths",
+        remedy="Balancing documents over dp ranks by that sum",
+        chart="dp-steps",
+        nobody="moves every step",
+        nobody_note="no single host",
+    )
+    yield Cause(
+        name="expert-imbalance",
+        label="uneven experts",
+        phrase="uneven loads of experts",
+        remedy="Balancing the experts' loads",
+        nobody="moves with the routing",
+        nobody_note="no single host",
+        confused_with=_PAUSES,
+    )
+    yield Cause(
+        name="gc-pause",
+        label="garbage collection",
+        phrase="garbage collection",
+        remedy="Collecting garbage on all workers in the same step",
+        chart="steps",
+        nobody="different workers",
+        delays_worker=True,
+        names_stops=True,
+        confused_with=_HOST_WORK,
+    )
+    yield Cause(
+        name="slow-link",
+        label="slow link",
+        phrase="a slow link",
+        is_in_host=True,
+        is_of_transfers=True,
+    )
+    yield Cause(
+        name="flapping-link",
+        label="flapping link",
+        phrase="a flapping link",
+        is_in_host=True,
+        is_of_transfers=True,
+    )
+    yield Cause(
+        name="data-loading",
+        label="data loading",
+        phrase="slow data loading",
+        remedy="Loading data in time",
+        is_in_host=True,
+        delays_worker=True,
+        confused_with=_HOST_WORK,
+    )
+    yield Cause(
+        name="allocator-stall",
+        label="allocator stalls",
+        phrase="allocator stalling",
+        remedy="Avoiding the memory allocator's stalls",
+        is_in_host=True,
+        confused_with=frozenset(("cpu-contention", "job-stop")),
+    )
+    yield Cause(
+        name="cpu-contention",
+        label="busy host",
+        phrase="a busy host",
+        remedy="Leaving the host's CPUs to the job",
+        is_in_host=True,
+    )
+    yield Cause(
+        name="checkpoint-stall",
+        label="checkpoints",
+        phrase="long checkpoints",
+        remedy="Writing checkpoints beside the training",
+        chart="steps",
+        nobody="all workers",
+        names_stops=True,
+        confused_with=frozenset(("job-stop",)),
+    )
+    yield Cause(
+        name="job-stop",
+        label="single stop",
+        phrase="a single long stop",
+        remedy="A window without such a stop",
+        chart="steps",
+        nobody="all workers",
+        names_stops=True,
+    )
+    yield Cause(
+        name="uniform-slowdown",
+        label="everything is slower",
+        phrase="a uniform slowdown",
+        remedy="Computing as fast as before",
+        chart="steps",
+        nobody="all workers",
+    )
+    yield Cause(name="silent-worker", label="silent worker", phrase="a silent worker")
+
+
+CAUSES: Mapping[str, Cause] = {cause.name: cause for cause in _rows()}
 
 # The cause that names missing workers.
 SILENT = "silent-worker"
+# Loss that no finding has, where losses are listed by cause.
+NOT_EXPLAINED = "not-explained"
+
+
+def causes_for_pages() -> dict[str, dict[str, str]]:
+    """What the pages need of each row."""
+    shown = ("label", "chart", "nobody", "nobody_note")
+    return {name: {key: getattr(row, key) for key in shown} for name, row in CAUSES.items()}
+
+
+def cause_of(name: str) -> Cause:
+    """The row of a cause; of one that this release does not know, its name in words."""
+    words = name.replace("-", " ")
+    return CAUSES.get(name) or Cause(name=name, label=words, phrase=words)
+
+
+def may_be_confused(one: str, other: str) -> bool:
+    """Whether two causes may be taken for each other."""
+    return other in CAUSES[one].confused_with or one in CAUSES[other].confused_with
+
+
+def cause_name(name: str, *, is_last_stage: bool = False) -> str:
+    """A cause in lower case, as a chip has it; `is_last_stage` where its only culprit is that."""
+    if name == "stage-imbalance" and is_last_stage:
+        return "long last stage"
+    return cause_of(name).label
+
+
+def cause_phrase(name: str, num_culprits: int | None = None) -> str:
+    """A cause as a noun phrase in the singular: a late host; slow workers are counted if known."""
+    if name == "slow-worker" and num_culprits:
+        return "one slow worker" if num_culprits == 1 else plural(num_culprits, "slow worker")
+    return cause_of(name).phrase

@@ -29,6 +29,7 @@ from sqlalchemy import (
 from app import formatting
 from app.engine.metrics import loss_shares
 from app.result import step_counts
+from app.result.causes import NOT_EXPLAINED, cause_of
 from app.result.clock_times import result_ended_s
 from app.result.join_causes import leading
 from app.result.step_counts import total_s
@@ -317,17 +318,10 @@ def _brief_key(job_id: str, epoch: int, first_step: int) -> tuple[Any, ...]:
     return (of.job_id == job_id, of.epoch == epoch, of.first_step == first_step)
 
 
-NOT_EXPLAINED = "not-explained"
 OTHER = "other"
 MIN_OPTYPE_SHARE = 0.01
 MAX_HOSTS = 64
 _MIN_UNEXPLAINED_SHARE = 1e-6  # less is a rounding error
-# Causes that lie in a host, or in its network connection.
-HOST_CAUSES = (
-    *("slow-worker", "late-host", "slow-link", "flapping-link"),
-    *("data-loading", "allocator-stall", "cpu-contention"),
-)
-
 _SLOWDOWN_FIELDS = ("slowdowns_against_peers", "slowdowns_against_itself")
 
 
@@ -402,7 +396,7 @@ def _losses_by_host(findings: Sequence[Mapping[str, Any]], recorded: float) -> l
     """Each finding's cost in equal parts to its hosts; none for rotating culprits."""
     found: dict[str, Loss] = {}
     for finding in findings:
-        if finding["cause"] not in HOST_CAUSES or finding["persistence"] == "rotating":
+        if not cause_of(finding["cause"]).is_in_host or finding["persistence"] == "rotating":
             continue
         slowdowns = _host_slowdowns(finding)
         part = max(0.0, finding["cost"] or 0.0) * recorded / max(1, len(slowdowns))

@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -5,6 +6,7 @@ import pytest
 from app.api.http.middleware import CSP
 from app.api.pages import frontend_dir
 from app.api.static_files import FrontendFiles
+from app.result.causes import CAUSES
 
 pytestmark = pytest.mark.anyio
 
@@ -147,6 +149,17 @@ async def test_reference_lists_every_operation_and_error_without_external_script
     assert len(codes) == len(set(codes))
     problem = (await api.client.get("/api/v1/jobs/none")).json()
     assert f'id="{problem["type"].partition("#")[2]}"' in page
+
+
+async def test_every_page_carries_the_words_for_causes(api):
+    page = (await api.client.get("/", headers=READER)).text
+    rows = json.loads(
+        re.findall(r'<script id="causes" type="application/json">(.*?)</script>', page)[0]
+    )
+    assert list(rows) == list(CAUSES)
+    assert rows["late-host"] == {
+        "label": "late host", "chart": "waited-for", "nobody": "no single worker", "nobody_note": ""
+    }  # fmt: skip
 
 
 async def test_common_refusals_are_documented(api):

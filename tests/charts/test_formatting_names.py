@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from app import formatting
-from app.formatting import cause_name
 
 
 @pytest.mark.parametrize(
@@ -108,16 +107,6 @@ def test_operation_types_have_the_same_names_on_the_page_and_in_its_charts():
     named = dict(re.findall(r'"?([a-z-]+)"?: "([^"]+)",', table))
     assert named == {name: formatting.optype_label(name) for name in named}
     assert len(named) >= 12
-
-
-def test_causes_have_the_same_names_on_the_page_and_in_its_charts():
-    script = (Path(__file__).parents[2] / "frontend/js/lib/formatting.js").read_text()
-    table = script.split("const CAUSE_NAMES = {")[1].split("}")[0]
-    named = dict(re.findall(r'"([a-z-]+)": "([^"]+)",', table))
-    assert {name: text.lower() for name, text in named.items()} == {
-        name: cause_name(name) for name in named
-    }
-    assert len(named) >= 11
 
 
 @pytest.mark.parametrize(

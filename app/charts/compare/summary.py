@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from app import formatting
 from app.result import step_counts
+from app.result.causes import cause_phrase
 from app.result.figures import gpu_time_wasted
 
 _SHAPE_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size")
@@ -178,7 +179,7 @@ def _changed_causes(found: Sequence[ComparedCause]) -> str:
 
 
 def _cause_text(cause: ComparedCause) -> str:
-    return formatting.cause_phrase(str(cause.finding["cause"]))
+    return cause_phrase(str(cause.finding["cause"]))
 
 
 def _recorded_only(a: Side, b: Side) -> tuple[str, str]:

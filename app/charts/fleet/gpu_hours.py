@@ -17,6 +17,7 @@ from app.charts.base.figure import (
     title,
 )
 from app.charts.base.theme import Theme
+from app.result.causes import NOT_EXPLAINED, cause_name
 
 _HEIGHT_PX = 236
 _MIN_DAYS = 7
@@ -105,7 +106,6 @@ def _sentence(shown: Sequence[FleetDay]) -> str:
     )
 
 
-NOT_EXPLAINED = "not-explained"
 _MAX_BARS = 7
 _FULL_SHARE = 0.4
 _LABEL_CHARS = 26
@@ -191,5 +191,5 @@ def _largest_first(lost: Mapping[str, float]) -> dict[str, float]:
 
 
 def _cause_label(name: str) -> str:
-    said = formatting.cause_name(name)
+    said = cause_name(name)
     return said[0].upper() + said[1:]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app import formatting
+from app.result.causes import cause_name
 
 HALF = 0.5
 
@@ -104,7 +105,7 @@ def _reason(job: LosingJob) -> str:
         return f"has sent nothing for {formatting.duration(job.silent_s)}"
     if job.finding is None:
         return "loses most, and Paceline cannot say where"
-    cause = formatting.cause_name(job.finding["cause"], is_last_stage=job.is_last_stage)
+    cause = cause_name(job.finding["cause"], is_last_stage=job.is_last_stage)
     since = f", since {job.since}" if job.since else ""
     return f"loses most: {cause}{_culprit_text(job.finding)}{since}"
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from app import formatting
 from app.charts.job.waits import remarks
+from app.result.causes import cause_of
 from app.result.figures import MAX_DISCREPANCY
 from app.result.sentence import sentence_case
 from app.result.step_counts import Resolution, num_steps, resolution_of
@@ -357,18 +358,6 @@ def _loss_sentence(result: Mapping[str, Any]) -> str:
 
 Finding = Mapping[str, Any]
 
-_ACTIONS = {
-    "gc-pause": "Collecting garbage on all workers in the same step",
-    "data-loading": "Loading data in time",
-    "allocator-stall": "Avoiding the memory allocator's stalls",
-    "cpu-contention": "Leaving the host's CPUs to the job",
-    "checkpoint-stall": "Writing checkpoints beside the training",
-    "job-stop": "A window without such a stop",
-    "expert-imbalance": "Balancing the experts' loads",
-    "uniform-slowdown": "Computing as fast as before",
-    "late-host": "Launching in time",
-    "sequence-imbalance": "Balancing documents over dp ranks by that sum",
-}
 # What to check on a host that launches late, by the known reason.
 _CHECKS = {
     "data-wait": "Its launches wait for data: check its data loader.",
@@ -450,7 +439,7 @@ def _action(finding: Finding) -> str:
             return f"Fixing {_these_nouns(len(culprits), 'link')}"
         case "stage-imbalance":
             return f"Fixing {_these_nouns(len(culprits), 'stage')}" if culprits else ""
-    return _ACTIONS.get(finding["cause"], "")
+    return cause_of(finding["cause"]).remedy
 
 
 def _reason(finding: Finding, pp_size: int) -> str:

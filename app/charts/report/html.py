@@ -20,6 +20,7 @@ from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions
 from app.charts.report.embedded import LOADER, Assets, font_face, script_data
 from app.charts.report.sections import findings, measured_steps, ruled_out, stats, table
 from app.formatting import TIMES, Hosts
+from app.result.causes import cause_of
 
 _TOKENS = ("surface", "well", "line", "line2", "ink", "ink2", "ink3", "lost", "ok", "accent")
 # Colours of the page alone, which no chart needs.
@@ -170,16 +171,6 @@ LEGENDS = {
     _WAITS: "How long the other ranks waited for each rank at collectives. Colours go from 0 to "
     "half a step and over. Outlined: to blame.",
 }
-# The chart that best shows a cause; for all others it is that of the workers.
-_LEADING_CHARTS = {
-    "stage-imbalance": "stages",
-    "sequence-imbalance": "dp-steps",
-    "gc-pause": _STEPS,
-    "checkpoint-stall": _STEPS,
-    "job-stop": _STEPS,
-    "uniform-slowdown": _STEPS,
-    "late-host": _WAITS,
-}
 # Naming a worker, a stage or an operation by these would be a guess when fidelity is low.
 _BLAMING = {"workers", "worker-steps", "dp-steps", "stages", "optypes"}
 
@@ -200,7 +191,7 @@ def report_figures(
 
 def _leading_chart(result: Result) -> str:
     causes = [finding["cause"] for finding in result["findings"] or ()]
-    return _LEADING_CHARTS.get(causes[0], "workers") if causes else "workers"
+    return cause_of(causes[0]).chart if causes else "workers"
 
 
 def _axis(result: Result) -> StepAxis:

@@ -7,6 +7,7 @@ from typing import Any
 from app import formatting
 from app.charts.base.figure import Cell, FigureTable
 from app.charts.job.waits import cost_text, remarks
+from app.result.causes import cause_name
 from app.result.figures import MAX_DISCREPANCY
 from app.result.step_counts import mean_s, num_steps
 
@@ -174,7 +175,7 @@ def _cost(found: Mapping[str, Any]) -> str:
 def _title(found: Mapping[str, Any], num_stages: int) -> str:
     culprits = found["culprits"]
     is_last = len(culprits) == 1 and culprits[0].get("stage") == num_stages - 1 > 0
-    cause = _capitalized(formatting.cause_name(found["cause"], is_last_stage=is_last))
+    cause = _capitalized(cause_name(found["cause"], is_last_stage=is_last))
     named = [
         formatting.culprit_name(each, names_unknown_host=True) for each in culprits[:_MAX_CULPRITS]
     ]
@@ -190,8 +191,7 @@ def ruled_out(result: Result) -> str:
     for title, is_unjudged in (("Ruled out", False), ("Undecided", True)):
         chosen = [each for each in others if each["insufficient_evidence"] is is_unjudged]
         rows = [
-            (_capitalized(formatting.cause_name(each["cause"])), _sentence(each["reason"]))
-            for each in chosen
+            (_capitalized(cause_name(each["cause"])), _sentence(each["reason"])) for each in chosen
         ]
         parts += [f"<h2>{title}</h2>{fact_list(rows)}"] if rows else []
     return f'<section class="card">{"".join(parts)}</section>' if parts else ""

@@ -14,6 +14,7 @@ from app.diagnosis.finding import Finding
 from app.engine.arrivals.arrivals import arrivals_as_json
 from app.engine.metrics import slowdown
 from app.engine.what_if import Replayer
+from app.result.causes import CAUSES
 from app.trace.window import Floats
 
 
@@ -90,7 +91,6 @@ def _optype_share(case: Case) -> dict[str, float]:
 
 
 # Causes that lengthen transfers, but make no rank late.
-_TRANSFER_CAUSES = ("slow-link", "flapping-link")
 # Workers sampled for the coverage.
 _MAX_WORKERS = 64
 
@@ -144,7 +144,11 @@ def _is_named(place: Any, findings: Sequence[Finding]) -> bool:
     """Whether this rank is, or is part of, the culprit of a finding."""
     for finding in findings:
         for culprit in finding.culprits:
-            if finding.cause in _TRANSFER_CAUSES and culprit.dp_rank is None and not culprit.host:
+            if (
+                CAUSES[finding.cause].is_of_transfers
+                and culprit.dp_rank is None
+                and not culprit.host
+            ):
                 continue
             names = (
                 (culprit.dp_rank, place.dp_rank),

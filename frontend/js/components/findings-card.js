@@ -1,9 +1,9 @@
 /** The findings card: causes, culprits, confidence, evidence; and the card of causes that were ruled out. */
 
+import { causeName } from "../lib/causes.js"
 import { h } from "../lib/dom.js"
 import {
   capitalized,
-  causeName,
   confidenceWords,
   contained,
   isKnown,

@@ -15,31 +15,6 @@ const DAY = new Intl.DateTimeFormat("en-CA")
 // Characters that change the direction of the text around them.
 const DIRECTION_MARKS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
 
-/** A cause has one name everywhere: in chips, filters and findings. */
-const CAUSE_NAMES = {
-  "slow-worker": "Slow worker",
-  "late-host": "Late host",
-  "stage-imbalance": "Long stage",
-  "sequence-imbalance": "Sequence lengths",
-  "expert-imbalance": "Uneven experts",
-  "gc-pause": "Garbage collection",
-  "slow-link": "Slow link",
-  "flapping-link": "Flapping link",
-  "data-loading": "Data loading",
-  "allocator-stall": "Allocator stalls",
-  "cpu-contention": "Busy host",
-  "checkpoint-stall": "Checkpoints",
-  "job-stop": "Single stop",
-  "uniform-slowdown": "Everything is slower",
-  "silent-worker": "Silent worker",
-}
-
-/** A cause in words; `isLastStage` where the last stage alone is the long one. */
-export function causeName(cause, isLastStage = false) {
-  if (cause === "stage-imbalance" && isLastStage) return "Long last stage"
-  return CAUSE_NAMES[cause] ?? contained(cause)
-}
-
 // As in app/charts/job/optypes.py; types that a job has declared are only capitalised.
 const OPTYPE_NAMES = {
   "forward-compute": "Forward compute",

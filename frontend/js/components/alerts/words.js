@@ -1,8 +1,8 @@
 /** Names and icons of severities and transitions, and alert rules in words. */
 
+import { causeName } from "../../lib/causes.js"
 import {
   capitalized,
-  causeName,
   contained,
   counted,
   duration,

@@ -4,10 +4,10 @@ import { culpritWords, hostHref, workerHref, workerName } from "../../components
 import { term } from "../../components/definition.js"
 import { isOfLastStage, onsetWords } from "../../components/findings-card.js"
 import { statStrip } from "../../components/stat-strip.js"
+import { causeName } from "../../lib/causes.js"
 import { h } from "../../lib/dom.js"
 import {
   capitalized,
-  causeName,
   contained,
   isKnown,
   NOT_MEASURED,

@@ -4,9 +4,9 @@ import { place, placeOf, rankWords } from "../../components/culprits.js"
 import { definedBy, term } from "../../components/definition.js"
 import { hasStaleFigures, missingDataInShort } from "../../components/missing-data.js"
 import { isOver, stateLabel } from "../../components/state-icon.js"
+import { causeName, causeOf } from "../../lib/causes.js"
 import { h } from "../../lib/dom.js"
 import {
-  causeName,
   contained,
   counted,
   isKnown,
@@ -292,7 +292,10 @@ const offBy = ({ discrepancy }) =>
 const lastKnown = ({ slowdown }) => (slowdown === null ? "" : `last known ${ratio(slowdown)}`)
 
 function blamed({ causes, culprits, num_culprits }) {
-  if (!culprits.length) return NOBODY[causes[0].cause] ?? ["no single worker", ""]
+  if (!culprits.length) {
+    const row = causeOf(causes[0].cause)
+    return [row?.nobody ?? "no single worker", row?.nobody_note ?? ""]
+  }
   const [first] = culprits
   const { host, local_rank, num_workers } = first
   const others = num_culprits > 1 ? `and ${whole(num_culprits - 1)} more` : ""
@@ -302,15 +305,6 @@ function blamed({ causes, culprits, num_culprits }) {
   const who = ranks && worker ? `${ranks} (${worker})` : ranks || worker
   if (!host) return [who || "no single worker", [ranks && "host not reported", gpu, others].filter(Boolean).join(", ")]
   return [contained(host), [who, gpu, all, others].filter(Boolean).join(", ")]
-}
-
-const NOBODY = {
-  "sequence-imbalance": ["moves every step", "no single host"],
-  "expert-imbalance": ["moves with the routing", "no single host"],
-  "gc-pause": ["different workers", ""],
-  "checkpoint-stall": ["all workers", ""],
-  "job-stop": ["all workers", ""],
-  "uniform-slowdown": ["all workers", ""],
 }
 
 /** How many causes a filter offers, with their words: `[cause, "slow worker (3)"]`. */

@@ -7,6 +7,7 @@ import { hostHistoryCard } from "../../components/host-history.js"
 import { silentRanksNow, silentRanksRemark } from "../../components/missing-data.js"
 import { showsWaits } from "../../components/waits.js"
 import { getJsonOrNull } from "../../lib/api.js"
+import { causeOf } from "../../lib/causes.js"
 import { h, patch } from "../../lib/dom.js"
 import { counted, isKnown, percentNumber, whole } from "../../lib/formatting.js"
 import { AdviceCard } from "./advice-card.js"
@@ -21,15 +22,13 @@ import { loadScores, scoresCard } from "./scores-card.js"
 // From this share on, the stages explain more of the loss than a few workers do.
 const MIN_SHARE = 0.5
 
-// The panel that best shows a cause; for all others it is the heatmap of the workers.
-const LEADS = {
-  "stage-imbalance": "stages",
-  "sequence-imbalance": "ranks",
-  "gc-pause": "steps",
-  "checkpoint-stall": "steps",
-  "job-stop": "steps",
-  "uniform-slowdown": "steps",
-  "late-host": "waited",
+// Where a panel is called otherwise than the chart in it.
+const PANELS = { "dp-steps": "ranks", "waited-for": "waited" }
+
+/** The panel that best shows a cause. */
+function panelOf(cause) {
+  const chart = causeOf(cause)?.chart ?? "workers"
+  return PANELS[chart] ?? chart
 }
 
 /** All panels in their order, by lead panel. */
@@ -244,7 +243,7 @@ const hasFigures = ({ result }) => isKnown(result?.slowdown)
 function leadOf(result) {
   const { findings, m_w, stage_share } = result
   if (findings?.length) {
-    const lead = LEADS[leadingFinding(findings).cause] ?? "workers"
+    const lead = panelOf(leadingFinding(findings).cause)
     return lead === "waited" && !showsWaits(result) ? "workers" : lead
   }
   const best = Math.max(...(stage_share ?? []).map((share) => share ?? 0), 0)
