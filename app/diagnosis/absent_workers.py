@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion, plural
-from app.diagnosis.finding import RuledOut
+from app.result.finding import RuledOut
 
 # A worker that is absent from more than this share of the steps counts as unknown.
 _MOST = 0.5

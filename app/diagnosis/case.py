@@ -28,7 +28,7 @@ from app.diagnosis.evidence.links import (
 from app.diagnosis.evidence.outliers import LaunchDelays, Outliers, find_outliers, launch_delays
 from app.diagnosis.evidence.reported_delays import AnnotatedDelays, annotated_delays, annotations_of
 from app.diagnosis.evidence.slowness import Slowness, slowness_by_history, slowness_to_peers
-from app.diagnosis.finding import Culprit, Hosts, Worker, group_culprits, with_ranks
+from app.diagnosis.finding import Hosts, Worker, group_culprits, with_ranks
 from app.diagnosis.job_history import (
     ExtendedHistory,
     History,
@@ -41,6 +41,7 @@ from app.engine.metrics import MAD_TO_DEVIATION
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.engine.what_if import Replayer
+from app.result.finding import Culprit
 from app.trace.job import Parallelism
 from app.trace.window import Floats, Ints, Trace
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from app import formatting
 from app.diagnosis.case import Case
-from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.repair import Repair
-from app.result.finding import OnsetForm, Persistence, SentenceParts
+from app.result.finding import Culprit, OnsetForm, Persistence, RuledOut, SentenceParts
 from app.result.sentence import cost_words, in_tense, onset_words, sentence_case, whole_sentence
 from app.trace.window import Floats
 
@@ -179,7 +179,7 @@ def _name(culprit: Culprit, num_stages: int | None) -> str:
     if culprit == Culprit(stage=culprit.stage) and culprit.stage == (num_stages or 0) - 1:
         return f"stage {culprit.stage}, the last stage,"
     host = _host(culprit.host) if culprit.host else None
-    return formatting.culprit_name(replace(culprit, host=host).as_json()) or "every worker"
+    return formatting.culprit_name(structs.replace(culprit, host=host).as_json()) or "every worker"
 
 
 def _host(name: str) -> str:

@@ -54,7 +54,7 @@ from app.diagnosis.fidelity import (
     fidelity_of,
     with_unexplained,
 )
-from app.diagnosis.finding import MIN_SCORE, Finding, RuledOut
+from app.diagnosis.finding import MIN_SCORE
 from app.diagnosis.job_history import (
     History,
     Suspected,
@@ -73,6 +73,7 @@ from app.diagnosis.unexplained import UnexplainedLoss, unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.result.causes import CAUSES, SILENT
+from app.result.finding import Finding, RuledOut
 from app.trace.window import Window
 
 DETECTORS: tuple[Detector, ...] = (

@@ -10,15 +10,16 @@ collectives. Each other cause is withheld for a reason of its own.
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion, percent, plural
 from app.diagnosis.evidence.features import Features
-from app.diagnosis.finding import Finding, RuledOut
 from app.diagnosis.suspicions import SuspicionCosts
 from app.engine.metrics import discrepancy
 from app.engine.steady_state import overlap_s
 from app.result.figures import MAX_DISCREPANCY
+from app.result.finding import Finding, RuledOut
 from app.trace.window import Floats, Ints
 
 # Cheaper causes are not named.
@@ -134,10 +135,11 @@ def as_independent(found: Finding, seen: Fidelity, recorded_s: Floats) -> Findin
         else f"The replay matches the record in {seen.near.size:,} of "
         f"{plural(seen.num_usual, 'step')} only"
     )
-    return replace(
+    parts = found.parts and structs.replace(found.parts, note=note)
+    return structs.replace(
         found,
         confidence=min(found.confidence, MAX_CONFIDENCE),
         sentence=f"{found.sentence}. {note}",
-        parts=replace(found.parts, note=note),
+        parts=parts,
         evidence={**found.evidence, "steps_near_record": int(seen.near.size)},
     )

@@ -1,112 +1,17 @@
-"""Findings, causes ruled out, culprits, and how scores and confidences are computed."""
+"""Who the culprits are of which workers, and how scores and confidences are computed."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from app.result.finding import Persistence, SentenceParts
+from app.result.finding import Culprit
 from app.trace.job import Parallelism
 from app.trace.window import Floats, Ints
 
 # Below this score a cause is not named.
 MIN_SCORE = 0.5
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Culprit:
-    """A worker, GPU, dp rank, stage or host; fields that do not apply are None.
-
-    `rank` is the global rank, the first where `ranks` lists several; `local_rank` is the GPU's
-    number on its host, `num_workers` how many workers a host has of which all are affected. None
-    of these counts when culprits are compared.
-    """
-
-    dp_rank: int | None = None
-    stage: int | None = None
-    host: str | None = None
-    rank: int | None = field(default=None, compare=False)
-    local_rank: int | None = field(default=None, compare=False)
-    ranks: tuple[int, ...] = field(default=(), compare=False)
-    num_workers: int | None = field(default=None, compare=False)
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields that apply."""
-        named = {
-            "dp_rank": self.dp_rank,
-            "stage": self.stage,
-            "host": self.host,
-            "rank": self.rank,
-            "local_rank": self.local_rank,
-            "ranks": list(self.ranks) or None,
-            "num_workers": self.num_workers,
-        }
-        return {name: value for name, value in named.items() if value is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One cause with its culprits, onset, cost and evidence.
-
-    `score` and `confidence` are within 0..1. `cost` is the share of the job's GPU time that a
-    repair wins back, None where unknown; `cost_range` are its bounds where replay and waits
-    disagree. `onset_step` is None where the cause began before the known steps, `end_step`, the
-    last step with it, while it lasts. `sentence` is made of `parts`, its onset, end and cost.
-    """
-
-    cause: str
-    score: float
-    confidence: float
-    culprits: tuple[Culprit, ...]
-    onset_step: int | None
-    persistence: Persistence | None
-    cost: float | None
-    evidence: Mapping[str, Any]
-    sentence: str
-    parts: SentenceParts
-    cost_range: tuple[float, float] | None = None
-    end_step: int | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """The finding in a result."""
-        return {
-            "cause": self.cause,
-            "score": self.score,
-            "confidence": self.confidence,
-            "culprits": [culprit.as_json() for culprit in self.culprits],
-            "onset_step": self.onset_step,
-            "end_step": self.end_step,
-            "persistence": self.persistence,
-            "cost": self.cost,
-            "cost_range": None if self.cost_range is None else list(self.cost_range),
-            "evidence": dict(self.evidence),
-            "sentence": self.sentence,
-            "sentence_parts": msgspec.to_builtins(self.parts),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class RuledOut:
-    """A cause that was not found; `insufficient` where the data cannot tell."""
-
-    cause: str
-    reason: str
-    insufficient: bool = False
-    score: float = 0.0
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """The cause and the reason against it in a result."""
-        return {
-            "cause": self.cause,
-            "score": self.score,
-            "insufficient_evidence": self.insufficient,
-            "reason": self.reason,
-            "evidence": dict(self.figures),
-        }
 
 
 Worker = tuple[int, int]  # dp rank, stage

@@ -27,7 +27,7 @@ from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.evidence.expert_levels import hot_by_routing
-from app.diagnosis.finding import RuledOut, Worker
+from app.diagnosis.finding import Worker
 from app.diagnosis.repair import Repair, Repaired
 from app.engine.kernels import all_of
 from app.engine.replays import WindowReplay
@@ -40,6 +40,7 @@ from app.engine.what_if import (
     step_times,
 )
 from app.result.causes import CAUSES, cause_phrase, may_be_confused
+from app.result.finding import RuledOut
 from app.trace.window import Floats, Ints
 
 

@@ -18,10 +18,10 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.evidence.features import ops_of
 from app.diagnosis.evidence.stops import Stop, long_stops
-from app.diagnosis.finding import Finding
 from app.diagnosis.suspicions import RepairedTogether, RowChoice, blamed_step_times_s
 from app.engine.what_if import Replayer
 from app.result.causes import CAUSES
+from app.result.finding import Finding
 from app.result.unexplained import MIN_SHARE, unexplained_sentence
 from app.trace.window import Floats, Ints
 

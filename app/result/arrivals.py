@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, UnsetType
+
+from app.result.record import Record
 
 Axis = Literal["dp", "tp", "cp", "ep", "pp", ""]
 # The groups that are listed, those that wait longest first; what says where a rank is.
@@ -12,7 +14,7 @@ PLACE_KEYS = ("rank", "dp_rank", "stage", "host", "local_rank")
 DelayKind = Literal["compute", "host", "data-wait", "gc", "unknown"]
 
 
-class GroupMember(Struct, kw_only=True, frozen=True):
+class GroupMember(Record, kw_only=True, frozen=True):
     """One rank of a group, with mean seconds a step."""
 
     rank: int
@@ -23,7 +25,7 @@ class GroupMember(Struct, kw_only=True, frozen=True):
     late_share: float | None
 
 
-class RankGroupRecord(Struct, kw_only=True, frozen=True):
+class RankGroupRecord(Record, kw_only=True, frozen=True):
     """Ranks that meet in one kind of collective."""
 
     name: str
@@ -48,7 +50,7 @@ class RankGroupRecord(Struct, kw_only=True, frozen=True):
     ]
 
 
-class LateRankRecord(Struct, kw_only=True, frozen=True):
+class LateRankRecord(Record, kw_only=True, frozen=True):
     """A rank that is late far more often than by chance, and by much."""
 
     rank: int
@@ -70,7 +72,7 @@ class LateRankRecord(Struct, kw_only=True, frozen=True):
     own_delay_s: float | None
 
 
-class ArrivalsByStep(Struct, kw_only=True, frozen=True):
+class ArrivalsByStep(Record, kw_only=True, frozen=True):
     """Figures by step; only with `per_step=true`."""
 
     waited_for_s: Annotated[
@@ -78,7 +80,7 @@ class ArrivalsByStep(Struct, kw_only=True, frozen=True):
     ]
 
 
-class ArrivalsRecord(Struct, kw_only=True, frozen=True):
+class ArrivalsRecord(Record, kw_only=True, frozen=True):
     """Ranks that the others waited for at collectives. Arrays by rank are parallel."""
 
     num_occurrences: int

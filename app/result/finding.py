@@ -1,11 +1,12 @@
 """Findings: each cause with its culprits, onset, cost and evidence; and the causes ruled out."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, UnsetType, field
 
 from app.result.causes import CAUSES
-from app.result.json_value import Json
+from app.result.record import Json, Record
 
 Persistence = Literal["transient", "chronic", "rotating", "progressive"]
 OnsetForm = Literal["since", "first"]
@@ -15,8 +16,12 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
-class CulpritRecord(Struct, kw_only=True, omit_defaults=True, frozen=True):
-    """A worker, GPU, dp rank, stage or host; what does not apply is left out."""
+class Culprit(Record, omit_defaults=True, frozen=True, eq=False):
+    """A worker, GPU, dp rank, stage or host; what does not apply is None, and left out in JSON.
+
+    `rank` is the first one where `ranks` lists several. Two are equal if they are the same place:
+    `dp_rank`, `stage` and `host` count.
+    """
 
     dp_rank: int | None = None
     stage: int | None = None
@@ -36,8 +41,18 @@ class CulpritRecord(Struct, kw_only=True, omit_defaults=True, frozen=True):
         int | None, Meta(description="Workers of a host of which all are affected.")
     ] = None
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Culprit) and self._place == other._place
 
-class SentenceParts(Struct, kw_only=True, frozen=True):
+    def __hash__(self) -> int:
+        return hash(self._place)
+
+    @property
+    def _place(self) -> tuple[int | None, int | None, str | None]:
+        return self.dp_rank, self.stage, self.host
+
+
+class SentenceParts(Record, kw_only=True, frozen=True):
     """What a sentence is made of, beside onset, end and cost."""
 
     fact: Annotated[str, Meta(description="In the present tense.")]
@@ -52,14 +67,14 @@ class SentenceParts(Struct, kw_only=True, frozen=True):
     note: Annotated[str, Meta(description="A sentence of its own, or empty.")] = ""
 
 
-class SeenIn(Struct, kw_only=True, frozen=True):
+class SeenIn(Record, kw_only=True, frozen=True):
     """For a range of windows: in how many of those examined the cause was found."""
 
     windows: int
     of: int
 
 
-class NearAnnotation(Struct, kw_only=True, frozen=True):
+class NearAnnotation(Record, kw_only=True, frozen=True):
     """An annotation at most 5 steps before an onset. Near in time is no proof of a cause."""
 
     annotation_id: str
@@ -68,13 +83,16 @@ class NearAnnotation(Struct, kw_only=True, frozen=True):
     sentence: str
 
 
-class FindingRecord(Struct, kw_only=True, frozen=True):
-    """One cause with its culprits, onset, cost and evidence."""
+class Finding(Record, kw_only=True, frozen=True):
+    """One cause with its culprits, onset, cost and evidence.
+
+    `sentence` is made of `parts`, its onset, end and cost.
+    """
 
     cause: Cause
     score: Share
     confidence: Share
-    culprits: tuple[CulpritRecord, ...]
+    culprits: tuple[Culprit, ...]
     onset_step: int | None
     end_step: Annotated[
         int | None, Meta(description="The last step with the cause; null while it lasts.")
@@ -92,12 +110,12 @@ class FindingRecord(Struct, kw_only=True, frozen=True):
             "null."
         ),
     ] = None
-    evidence: dict[str, Json]
+    evidence: Mapping[str, Json]
     sentence: Annotated[
         str,
         Meta(description="The fact, its onset and end, and its cost, without a full stop."),
     ]
-    sentence_parts: SentenceParts | UnsetType = UNSET
+    parts: SentenceParts | UnsetType = field(name="sentence_parts", default=UNSET)
     onset_at: Annotated[
         Timestamp | UnsetType | None,
         Meta(description="When `onset_step` started; null where not known."),
@@ -123,11 +141,11 @@ class FindingRecord(Struct, kw_only=True, frozen=True):
     ] = UNSET
 
 
-class RuledOutRecord(Struct, kw_only=True, frozen=True):
-    """A cause that was examined and not found, or that lacks evidence."""
+class RuledOut(Record, frozen=True):
+    """A cause that was examined and not found; `insufficient` where the data cannot tell."""
 
     cause: Cause
-    score: Share
-    insufficient_evidence: bool
     reason: str
-    evidence: dict[str, Json]
+    insufficient: bool = field(name="insufficient_evidence", default=False)
+    score: Share = 0.0
+    figures: Mapping[str, Json] = field(name="evidence", default_factory=dict)

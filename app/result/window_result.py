@@ -5,11 +5,11 @@ Unknown is null, never 0 or NaN. Lists are by dp rank, by stage, or by position 
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from app.result.arrivals import ArrivalsRecord
-from app.result.finding import CulpritRecord, FindingRecord, RuledOutRecord
-from app.result.json_value import Json
+from app.result.finding import Culprit, Finding, RuledOut
+from app.result.record import Json, Record
 from app.result.step_counts import Resolution
 
 # Hosts whose clocks are listed, the worst first.
@@ -25,7 +25,7 @@ Share = Annotated[float, Meta(ge=0)]
 PartOfIt = Annotated[float, Meta(ge=0, le=1)] | None
 
 
-class WindowHeader(Struct, kw_only=True, frozen=True):
+class WindowHeader(Record, kw_only=True, frozen=True):
     """The window, or the range of windows that are shown as one."""
 
     id: str | None
@@ -49,7 +49,7 @@ class WindowHeader(Struct, kw_only=True, frozen=True):
     ] = UNSET
 
 
-class JobSizes(Struct, kw_only=True, frozen=True):
+class JobSizes(Record, kw_only=True, frozen=True):
     """The job's name and parallel axes."""
 
     name: str
@@ -62,14 +62,14 @@ class JobSizes(Struct, kw_only=True, frozen=True):
     world_size: int
 
 
-class SkippedStepRecord(Struct, kw_only=True, frozen=True):
+class SkippedStepRecord(Record, kw_only=True, frozen=True):
     """A step that is not analysed."""
 
     step: int
     reason: str
 
 
-class AbsentWorker(Struct, kw_only=True, frozen=True):
+class AbsentWorker(Record, kw_only=True, frozen=True):
     """A worker that is missing from some steps."""
 
     rank: int
@@ -81,7 +81,7 @@ class AbsentWorker(Struct, kw_only=True, frozen=True):
     num_steps: Annotated[int, Meta(description="Number of steps that it is missing from.")]
 
 
-class CompletedStep(Struct, kw_only=True, frozen=True):
+class CompletedStep(Record, kw_only=True, frozen=True):
     """A step whose lost operations were imputed."""
 
     step: int
@@ -89,7 +89,7 @@ class CompletedStep(Struct, kw_only=True, frozen=True):
     missing: Annotated[tuple[int, ...], Meta(description="Ranks that had not reported the step.")]
 
 
-class ImputedRecord(Struct, kw_only=True, frozen=True):
+class ImputedRecord(Record, kw_only=True, frozen=True):
     """Operations of `steps` that nobody recorded, and that were imputed from their peers."""
 
     ops: Annotated[int, Meta(description="Number of imputed operations.")]
@@ -99,7 +99,7 @@ class ImputedRecord(Struct, kw_only=True, frozen=True):
     steps: tuple[CompletedStep, ...]
 
 
-class StepTimes(Struct, kw_only=True, frozen=True):
+class StepTimes(Record, kw_only=True, frozen=True):
     """Seconds of each step: recorded, idle before its first operation, replayed, and ideal."""
 
     recorded: BySteps
@@ -108,7 +108,7 @@ class StepTimes(Struct, kw_only=True, frozen=True):
     ideal: BySteps
 
 
-class FidelityRecord(Struct, kw_only=True, frozen=True):
+class FidelityRecord(Record, kw_only=True, frozen=True):
     """Relative difference between simulated and recorded step time."""
 
     discrepancy: Annotated[float | None, Meta(description="Of the means.")]
@@ -124,7 +124,7 @@ class FidelityRecord(Struct, kw_only=True, frozen=True):
     step_discrepancy: Annotated[BySteps, Meta(description="Of each step.")]
 
 
-class LaunchDelayRecord(Struct, kw_only=True, frozen=True):
+class LaunchDelayRecord(Record, kw_only=True, frozen=True):
     """Mean seconds per step between the time an operation could start and its actual start."""
 
     by_optype: Annotated[dict[str, float], Meta(description="For an average worker.")]
@@ -138,7 +138,7 @@ class LaunchDelayRecord(Struct, kw_only=True, frozen=True):
     ]
 
 
-class HostClockRecord(Struct, kw_only=True, frozen=True):
+class HostClockRecord(Record, kw_only=True, frozen=True):
     """One host's clock against the reference's."""
 
     offset_ms: float
@@ -146,7 +146,7 @@ class HostClockRecord(Struct, kw_only=True, frozen=True):
     residual_ms: float
 
 
-class ClocksRecord(Struct, kw_only=True, frozen=True):
+class ClocksRecord(Record, kw_only=True, frozen=True):
     """Clock differences between hosts, from the ends of shared operations (docs/clocks.md)."""
 
     residual_ms: Annotated[
@@ -159,7 +159,7 @@ class ClocksRecord(Struct, kw_only=True, frozen=True):
     ]
 
 
-class OptypeTime(Struct, kw_only=True, frozen=True):
+class OptypeTime(Record, kw_only=True, frozen=True):
     """Mean seconds per step and worker in operations of one type."""
 
     recorded: float | None
@@ -171,14 +171,14 @@ class OptypeTime(Struct, kw_only=True, frozen=True):
     ]
 
 
-class StageCompute(Struct, kw_only=True, frozen=True):
+class StageCompute(Record, kw_only=True, frozen=True):
     """Mean seconds of one micro-batch on each stage; null for one without such operations."""
 
     forward: tuple[float | None, ...]
     backward: tuple[float | None, ...]
 
 
-class Variance(Struct, kw_only=True, frozen=True):
+class Variance(Record, kw_only=True, frozen=True):
     """Shares of the variance of forward computations."""
 
     between_stages: float | None
@@ -186,7 +186,7 @@ class Variance(Struct, kw_only=True, frozen=True):
     within_workers: float | None
 
 
-class FingerprintRecord(Struct, kw_only=True, frozen=True):
+class FingerprintRecord(Record, kw_only=True, frozen=True):
     """Where computations vary, and the share of the loss by operation type and by stage."""
 
     variance: Variance
@@ -194,7 +194,7 @@ class FingerprintRecord(Struct, kw_only=True, frozen=True):
     stage_share: tuple[float | None, ...]
 
 
-class JobChangeRecord(Struct, kw_only=True, frozen=True):
+class JobChangeRecord(Record, kw_only=True, frozen=True):
     """A point at which the job or some workers became slower or faster."""
 
     step: int
@@ -203,10 +203,10 @@ class JobChangeRecord(Struct, kw_only=True, frozen=True):
     before_s: float
     after_s: float
     ratio: Annotated[float, Meta(description="Below 1 for a recovery.")]
-    culprits: tuple[CulpritRecord, ...]
+    culprits: tuple[Culprit, ...]
 
 
-class Unexplained(Struct, kw_only=True, frozen=True):
+class Unexplained(Record, kw_only=True, frozen=True):
     """Loss that is left after the repairs of all findings."""
 
     share: Annotated[Share, Meta(description="Of the step time.")]
@@ -236,21 +236,21 @@ class Unexplained(Struct, kw_only=True, frozen=True):
     ]
 
 
-class Snippet(Struct, kw_only=True, frozen=True):
+class Snippet(Record, kw_only=True, frozen=True):
     """What to paste for a fix, and where."""
 
     label: str
     text: str
 
 
-class NeedRecord(Struct, kw_only=True, frozen=True):
+class NeedRecord(Record, kw_only=True, frozen=True):
     """A fact that would make a fix's figures exact."""
 
     fact: str | None
     text: str
 
 
-class TopFix(Struct, kw_only=True, frozen=True):
+class TopFix(Record, kw_only=True, frozen=True):
     """The fix that wins most, with what is known without asking."""
 
     fix: str
@@ -277,7 +277,7 @@ class TopFix(Struct, kw_only=True, frozen=True):
     can_be_tracked: bool
 
 
-class RecordedPart(Struct, kw_only=True, frozen=True):
+class RecordedPart(Record, kw_only=True, frozen=True):
     """What a replay needs of the result of the window whose operations are stored."""
 
     window: WindowHeader
@@ -286,7 +286,7 @@ class RecordedPart(Struct, kw_only=True, frozen=True):
     imputed: ImputedRecord | None
 
 
-class Thinned(Struct, kw_only=True, frozen=True):
+class Thinned(Record, kw_only=True, frozen=True):
     """Only where the window is old: what was kept of it."""
 
     resolution: Annotated[
@@ -307,7 +307,7 @@ class Thinned(Struct, kw_only=True, frozen=True):
     ] = UNSET
 
 
-class FiguresByStep(Struct, kw_only=True, frozen=True):
+class FiguresByStep(Record, kw_only=True, frozen=True):
     """Slowdowns by step; only with `per_step=true`."""
 
     optype_slowdown: dict[str, BySteps]
@@ -318,7 +318,7 @@ class FiguresByStep(Struct, kw_only=True, frozen=True):
     ]
 
 
-class WindowResult(Struct, kw_only=True, frozen=True):
+class WindowResult(Record, kw_only=True, frozen=True):
     """The result of a window or of a range of windows."""
 
     schema: Literal[1]
@@ -358,7 +358,7 @@ class WindowResult(Struct, kw_only=True, frozen=True):
     stage_compute_s: StageCompute | None
     optype_time_s: dict[str, OptypeTime]
     findings: Annotated[
-        tuple[FindingRecord, ...] | None,
+        tuple[Finding, ...] | None,
         Meta(
             description="Missing workers, then causes by cost, descending; empty if nothing is "
             "wrong, null if the data does not allow a diagnosis."
@@ -371,7 +371,7 @@ class WindowResult(Struct, kw_only=True, frozen=True):
             "are omitted."
         ),
     ] = UNSET
-    ruled_out: tuple[RuledOutRecord, ...] | None
+    ruled_out: tuple[RuledOut, ...] | None
     fingerprint: FingerprintRecord | None
     changes: tuple[JobChangeRecord, ...] | None
     arrivals: Annotated[

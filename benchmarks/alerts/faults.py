@@ -14,8 +14,8 @@ import numpy as np
 from app.alerts.alert import AlertEvent, Blame
 from app.alerts.readings.facts import WindowFacts
 from app.alerts.rules.defaults import default_rules
-from app.diagnosis.finding import Culprit
 from app.diagnosis.warm_up import warm_up
+from app.result.finding import Culprit
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import SilentWorker
 from app.synth.restarts import SimulatedRun

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from app.diagnosis.finding import Culprit
 from app.diagnosis.warm_up import warm_up
+from app.result.finding import Culprit
 from app.synth.faults.fault import Fault
 from benchmarks.diagnosis.drawn_jobs import JobNumber, JobPlan, plan_of
 from benchmarks.diagnosis.observation import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.cluster import World
 from app.synth.faults import fault as synth_fault
 from app.synth.faults.effects import neighbours

@@ -2,10 +2,10 @@
 
 from app.diagnosis.case import Case
 from app.diagnosis.diagnose import Diagnosis, diagnose
-from app.diagnosis.finding import Finding
 from app.diagnosis.job_history import History
 from app.engine.replays import prepare
 from app.engine.report import analyse_replay
+from app.result.finding import Finding
 from app.synth.faults.fault import Fault
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism

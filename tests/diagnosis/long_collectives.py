@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
 from app.synth.faults.fault import Fault

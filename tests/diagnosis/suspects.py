@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion
-from app.diagnosis.finding import RuledOut
 from app.diagnosis.suspicions import suspicion_costs
+from app.result.finding import RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault

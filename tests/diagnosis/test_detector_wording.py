@@ -1,7 +1,7 @@
 import pytest
 
 from app.diagnosis.detector import CostFigures, as_ratio, finding_sentence, names_of, percent
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 
 
 def test_sentence_with_onset_and_cost():

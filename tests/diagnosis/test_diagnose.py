@@ -5,11 +5,11 @@ import pytest
 
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.diagnose import _is_healthy_wait
-from app.diagnosis.finding import Culprit
 from app.diagnosis.repair import Repaired
 from app.diagnosis.suspicions import doubted_by_clocks, drop_explained
 from app.engine.clocks.measure import Clocks
 from app.result.causes import CAUSES
+from app.result.finding import Culprit
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.normal_variation import SpecialSteps
 from tests.diagnosis.jobs import (

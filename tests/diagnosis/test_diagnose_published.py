@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.trace.readers.published import trace_files
 from tests.diagnosis.jobs import diagnosed, only_finding, reason_against
 from tests.shared_traces import SHARED_TRACES, needs_shared

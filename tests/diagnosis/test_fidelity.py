@@ -46,6 +46,7 @@ def test_a_slow_worker_is_named_where_half_of_the_steps_have_unexplained_gaps():
     sentence, _, note = found.sentence.partition(". ")
     assert sentence.endswith("of the job's GPU time")
     assert note.startswith("Late launches that no cause explains take another")
+    assert found.parts
     assert note == found.parts.note
     assert found.evidence["steps_near_record"] == NUM_STEPS // 2
     assert found.confidence <= 0.9

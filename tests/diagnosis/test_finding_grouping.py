@@ -1,4 +1,5 @@
-from app.diagnosis.finding import Culprit, group_culprits
+from app.diagnosis.finding import group_culprits
+from app.result.finding import Culprit
 from app.trace.job import Parallelism
 
 SIZES = Parallelism(4, 2)

@@ -9,9 +9,9 @@ from typing_extensions import override
 from app.diagnosis.detectors.link import SlowLink
 from app.diagnosis.evidence.network import network_transfers
 from app.diagnosis.evidence.network_suspects import network_suspects
-from app.diagnosis.finding import Culprit
 from app.diagnosis.network_repair import late_posts, slow_transfers
 from app.diagnosis.suspicions import suspicion_costs
+from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
 from app.synth.faults.fault import Fault, FaultSteps

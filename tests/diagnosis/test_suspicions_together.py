@@ -6,11 +6,11 @@ import pytest
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.diagnose import DETECTORS
-from app.diagnosis.finding import RuledOut
 from app.diagnosis.statistics.change_points import USUAL_CRITERIA, level_changes
 from app.diagnosis.statistics.ramps import rising_ramp
 from app.diagnosis.suspicions import RepairedTogether, suspicion_costs
 from app.engine.what_if import Replayer
+from app.result.finding import RuledOut
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.trace.window import Ints
 from tests.diagnosis.jobs import case_of, made, window_of

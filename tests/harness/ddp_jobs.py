@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import override
 
 from app.advice.models.all_reduce import Network, ring_s, straggl_ar_s
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
 from app.synth.faults.fault import Fault

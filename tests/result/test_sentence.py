@@ -1,7 +1,7 @@
 import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion, finding_sentence, sentence_and_parts
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.result.sentence import (
     IS,
     STOPS,

@@ -11,9 +11,10 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import Detector, Suspicion, finding_sentence, is_plural, names_of
 from app.diagnosis.evidence.interruptions import ComputationEvents, Stalls, stalls
 from app.diagnosis.evidence.stalled_workers import chance_of_one_host, held_up, launched_late
-from app.diagnosis.finding import RuledOut, Worker
+from app.diagnosis.finding import Worker
 from app.diagnosis.repair import delays_repair, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
+from app.result.finding import RuledOut
 from app.result.sentence import STOP, STOPS
 
 # Stops in fewer steps may be a single event.

@@ -37,8 +37,9 @@ from app.diagnosis.evidence.stops import (
     long_stops,
     usual_step_s,
 )
-from app.diagnosis.finding import Culprit, RuledOut, Worker
+from app.diagnosis.finding import Worker
 from app.diagnosis.repair import delays_repair, durations_repair
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import BEGIN, STOP, STOPS, TAKES, in_tense
 
 # So many stops show an interval: two evaluations, or one and a checkpoint, are alike as well.

@@ -24,12 +24,13 @@ from app.diagnosis.evidence.stalled_workers import (
     launched_late,
     rank_blocks,
 )
-from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, RuledOut, Worker
+from app.diagnosis.finding import MIN_SHARE_OF_HOST, Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.diagnosis.statistics.robust import CHANCE_MARGIN, MIN_CHANCE, log_binomial_tail
 from app.engine.graph import ALL_DP_RANKS, NO_PEERS
 from app.engine.what_if import Replayer
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import ARE, IS, verb
 from app.trace.ops import OpKind
 from app.trace.window import Floats, Ints

@@ -28,9 +28,10 @@ from app.diagnosis.evidence.data_waits import (
     unrecorded_s,
 )
 from app.diagnosis.evidence.job_changes import launch_lateness
-from app.diagnosis.finding import Culprit, RuledOut, Worker
+from app.diagnosis.finding import Worker
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import WAIT, WAITS
 
 _MAX_LISTED = 64

@@ -28,10 +28,11 @@ from app.diagnosis.evidence.expert_load import (
     ExpertLoad,
     expert_load,
 )
-from app.diagnosis.finding import Culprit, RuledOut, Worker, group_culprits, score
+from app.diagnosis.finding import Worker, group_culprits, score
 from app.diagnosis.repair import Repaired, without_factor
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import ARE, TAKE, verb
 from app.trace.window import Floats, Ints
 

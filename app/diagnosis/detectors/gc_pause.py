@@ -40,12 +40,12 @@ from app.diagnosis.evidence.interruptions import (
     stalls,
 )
 from app.diagnosis.evidence.stops import MIN_SHARE_OF_EXCESS, long_stops, usual_step_s
-from app.diagnosis.finding import Culprit, RuledOut, Worker
+from app.diagnosis.finding import Worker
 from app.diagnosis.repair import delays_repair, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.engine.medians import medians_of_known
 from app.engine.metrics import binomial_tail
-from app.result.finding import Persistence
+from app.result.finding import Culprit, Persistence, RuledOut
 from app.result.sentence import STOP, STOPS
 from app.trace.ops import OP_CODES
 from app.trace.window import Ints

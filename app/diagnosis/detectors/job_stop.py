@@ -29,8 +29,9 @@ from app.diagnosis.evidence.stops import (
     long_stops,
     usual_step_s,
 )
-from app.diagnosis.finding import RuledOut, Worker
+from app.diagnosis.finding import Worker
 from app.diagnosis.repair import delays_repair, durations_repair
+from app.result.finding import RuledOut
 from app.result.sentence import STOP, STOPS, WAIT
 
 # A stop takes at least so many usual steps,

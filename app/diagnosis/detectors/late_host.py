@@ -34,8 +34,8 @@ from app.diagnosis.evidence.late_workers import (
     late_hosts,
 )
 from app.diagnosis.evidence.outliers import launch_delays_s
-from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.repair import BlamedByGroup, BlamedOps, delays_repair, durations_repair
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import ARE, IS, TAKE, verb
 from app.trace.window import Floats
 

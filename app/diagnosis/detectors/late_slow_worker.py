@@ -26,7 +26,7 @@ from app.diagnosis.evidence.late_workers import (
     late_workers,
 )
 from app.diagnosis.evidence.slow_steps import workers_in_turn
-from app.diagnosis.finding import RuledOut
+from app.result.finding import RuledOut
 from app.result.sentence import ARE, IS, WAIT
 
 _MAX_LISTED = 64

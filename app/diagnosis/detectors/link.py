@@ -35,13 +35,13 @@ from app.diagnosis.evidence.network_suspects import (
     network_suspects,
 )
 from app.diagnosis.fidelity import is_recorded
-from app.diagnosis.finding import RuledOut
 from app.diagnosis.network_repair import late_posts, slow_transfers
 from app.diagnosis.repair import Repair, Repaired, delays_repair, durations_repair
 from app.diagnosis.statistics.persistence import onset_of_hits
 from app.diagnosis.suspicions import clock_doubt, step_times_delayed, step_times_with
 from app.engine.medians import median_of
 from app.engine.what_if import Replayer
+from app.result.finding import RuledOut
 from app.result.sentence import TAKE
 from app.trace.ops import Axis, OpKind
 from app.trace.window import Floats, Ints

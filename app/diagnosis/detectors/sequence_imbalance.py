@@ -21,10 +21,11 @@ from app.diagnosis.evidence.sequence_lengths import (
     variation,
 )
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS
-from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, score
+from app.diagnosis.finding import MIN_SCORE, score
 from app.diagnosis.repair import Repaired, without_factor
 from app.diagnosis.statistics.persistence import rotation
 from app.engine.what_if import Replayer
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import ARE, IS
 from app.trace.window import Floats
 

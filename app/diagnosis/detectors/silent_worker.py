@@ -14,7 +14,8 @@ from app.diagnosis.detector import (
     names_of,
     plural,
 )
-from app.diagnosis.finding import Culprit, RuledOut, Worker, culprit_of_each, with_ranks
+from app.diagnosis.finding import Worker, culprit_of_each, with_ranks
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import verb
 from app.trace.window import Integers, Window
 

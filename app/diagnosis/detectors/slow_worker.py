@@ -58,8 +58,6 @@ from app.diagnosis.evidence.slowness import (
 )
 from app.diagnosis.finding import (
     MIN_SCORE,
-    Culprit,
-    RuledOut,
     Worker,
     confidence,
     culprit_of_each,
@@ -74,6 +72,7 @@ from app.diagnosis.repair import (
     stretch_slice,
 )
 from app.diagnosis.statistics.persistence import rotation
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import ARE, IS, TAKE, TAKES
 from app.trace.window import Floats, Ints, Trace
 

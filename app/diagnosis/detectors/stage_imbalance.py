@@ -36,11 +36,12 @@ from app.diagnosis.detector import (
 )
 from app.diagnosis.evidence.features import Computations
 from app.diagnosis.evidence.slowness import NO_COMPUTATIONS, Slowness
-from app.diagnosis.finding import MIN_SCORE, Culprit, RuledOut, confidence, scores
+from app.diagnosis.finding import MIN_SCORE, confidence, scores
 from app.diagnosis.repair import Repaired, stretch_slice, without_factor
 from app.diagnosis.statistics.robust import Stretches, spread_of_steps, stretches
 from app.engine.medians import medians_of_known
 from app.engine.what_if import Replayer
+from app.result.finding import Culprit, RuledOut
 from app.result.sentence import TAKE, TAKES
 from app.trace.window import Floats, Ints
 

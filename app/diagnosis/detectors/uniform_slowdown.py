@@ -18,7 +18,7 @@ from app.diagnosis.evidence.job_changes import (
     compute_per_work,
     least_common_rises,
 )
-from app.diagnosis.finding import RuledOut, confidence, score
+from app.diagnosis.finding import confidence, score
 from app.diagnosis.job_history import ExtendedHistory, median_over_workers
 from app.diagnosis.repair import FasterTypes, TypePredicate
 from app.diagnosis.statistics.change_points import (
@@ -28,7 +28,7 @@ from app.diagnosis.statistics.change_points import (
     latest_onset,
 )
 from app.diagnosis.statistics.persistence import MIN_CHRONIC_SHARE, MIN_CHRONIC_STEPS, persistence
-from app.result.finding import Persistence
+from app.result.finding import Persistence, RuledOut
 from app.result.sentence import TAKE, TAKES
 from app.trace.ops import Direction, OpKind, OpSpec
 from app.trace.window import Floats

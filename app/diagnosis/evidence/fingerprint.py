@@ -10,11 +10,11 @@ from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import late_workers
-from app.diagnosis.finding import Finding
 from app.engine.arrivals.arrivals import arrivals_as_json
 from app.engine.metrics import slowdown
 from app.engine.what_if import Replayer
 from app.result.causes import CAUSES
+from app.result.finding import Finding
 from app.trace.window import Floats
 
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from app.diagnosis.case import Case
 from app.diagnosis.evidence.interruptions import annotated_pauses, annotated_s
-from app.diagnosis.finding import Culprit
 from app.engine.arrivals.arrivals import Arrivals
 from app.engine.arrivals.blame import LateRank
 from app.engine.arrivals.hidden_waits import recorded_waits
 from app.engine.arrivals.waits import WaitIntervals, merged_intervals
 from app.engine.medians import medians_of_known
 from app.engine.what_if import Replayer
+from app.result.finding import Culprit
 from app.trace.collectives import RankPlace
 from app.trace.ops import OpKind
 from app.trace.window import Floats

@@ -16,10 +16,11 @@ from app.diagnosis.case import Case
 from app.diagnosis.evidence.link_topology import slow_block
 from app.diagnosis.evidence.links import SLOW_RATIO, spans_hosts
 from app.diagnosis.evidence.network import MIN_SLOW_SHARE, NetworkTransfers, hit_chance
-from app.diagnosis.finding import MIN_SHARE_OF_HOST, Culprit, Worker, worker_culprit
+from app.diagnosis.finding import MIN_SHARE_OF_HOST, Worker, worker_culprit
 from app.diagnosis.statistics.persistence import MIN_HIT_SHARE, best_stretch
 from app.diagnosis.statistics.robust import log_binomial_tail, quantile_of
 from app.engine.medians import median_of
+from app.result.finding import Culprit
 from app.trace.window import Floats, Ints
 
 # A dp group is explained by slow links that show in so many, and this share, of its slow steps.

@@ -15,8 +15,8 @@ from typing import ClassVar
 import numpy as np
 from typing_extensions import override
 
-from app.diagnosis.finding import Culprit
 from app.errors import InvalidRequest
+from app.result.finding import Culprit
 from app.synth.cluster import RngOf, Worker, World
 from app.synth.drawing import DrawnSteps
 from app.trace.window import Floats, Ints

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from app.diagnosis.finding import Culprit
 from app.errors import InvalidRequest
+from app.result.finding import Culprit
 from app.synth.cluster import WHOLE_JOB, RngOf, World
 from app.synth.drawing import DrawnSteps, Interruption
 from app.synth.faults.effects import add_pause, affected_steps, log_normal_around

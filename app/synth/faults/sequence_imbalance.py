@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 from typing_extensions import override
 
-from app.diagnosis.finding import Culprit
 from app.errors import InvalidRequest
+from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
 from app.synth.cluster import rng_of as rng_of_fault
 from app.synth.drawing import DrawnSteps

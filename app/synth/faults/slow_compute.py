@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from typing_extensions import override
 
-from app.diagnosis.finding import Culprit
 from app.errors import InvalidRequest
+from app.result.finding import Culprit
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
 from app.synth.faults.effects import factor_while, scale_stage, scale_worker

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.cluster import Cluster, World
 from app.synth.faults.slow_compute import SlowHost, SlowStage, SlowWorker
 from app.synth.faults.slow_network import SlowLink, SlowNic

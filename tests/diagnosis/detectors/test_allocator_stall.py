@@ -3,7 +3,7 @@ import pytest
 
 from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.allocator_stall import AllocatorStall
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps

@@ -7,7 +7,7 @@ import pytest
 from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.cpu_contention import CONFIDENCE, CpuContention
 from app.diagnosis.evidence.interruptions import stalls
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps

@@ -3,7 +3,7 @@ import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.data_loading import DataLoading
-from app.diagnosis.finding import Culprit, RuledOut
+from app.result.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps

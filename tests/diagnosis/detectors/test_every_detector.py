@@ -6,11 +6,12 @@ from functools import cache
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
 from app.diagnosis.diagnose import DETECTORS
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
@@ -115,7 +116,7 @@ def test_renamed_dp_ranks_rename_the_culprits(fault):
     def renamed(culprit: Culprit) -> Culprit:
         if culprit.dp_rank is None:
             return culprit
-        return replace(culprit, dp_rank=int(new_rank[culprit.dp_rank]))
+        return structs.replace(culprit, dp_rank=int(new_rank[culprit.dp_rank]))
 
     assert {(cause, frozenset(map(renamed, culprits))) for cause, culprits in of(seen)} == {
         (cause, frozenset(culprits)) for cause, culprits in of(moved)

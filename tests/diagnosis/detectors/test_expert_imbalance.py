@@ -10,7 +10,7 @@ from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.expert_imbalance import ExpertImbalance
 from app.diagnosis.evidence import expert_load
 from app.diagnosis.evidence.expert_load import NOT_TOLD_APART
-from app.diagnosis.finding import RuledOut
+from app.result.finding import RuledOut
 from app.synth.costs import OperationCosts
 from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker

@@ -5,8 +5,8 @@ import pytest
 
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.gc_pause import GcPause
-from app.diagnosis.finding import Culprit, RuledOut
 from app.diagnosis.job_history import History
+from app.result.finding import Culprit, RuledOut
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, GcPauses, PlannedGc

@@ -6,7 +6,7 @@ import pytest
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.job_stop import JobStop
 from app.diagnosis.evidence.stops import WorkerStop, without_followers
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.stops import CheckpointStalls

@@ -7,7 +7,7 @@ import pytest
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.link import FlappingLink
 from app.diagnosis.evidence.network import network_transfers
-from app.diagnosis.finding import Culprit, RuledOut
+from app.result.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps

@@ -6,7 +6,7 @@ import pytest
 
 from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.link import SlowLink
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_network import SlowDpGroup, SlowNic

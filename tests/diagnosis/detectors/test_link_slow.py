@@ -5,7 +5,7 @@ import pytest
 
 from app.diagnosis.detector import CostFigures
 from app.diagnosis.detectors.link import SlowLink
-from app.diagnosis.finding import Culprit, RuledOut
+from app.result.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from app.diagnosis.detectors.link import FlappingLink, SlowLink
-from app.diagnosis.finding import Culprit, RuledOut
 from app.engine.clocks.measure import Clocks
+from app.result.finding import Culprit, RuledOut
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps

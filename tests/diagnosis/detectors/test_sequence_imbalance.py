@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.diagnosis.evidence.sequence_lengths import relative_durations
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.costs import OperationCosts
 from app.synth.faults.effects import affected_steps
 from app.synth.faults.interruptions import GcPauses

@@ -5,7 +5,7 @@ import pytest
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.silent_worker import SilentWorker, silent_worker
 from app.diagnosis.diagnose import DETECTORS, diagnose
-from app.diagnosis.finding import Culprit, RuledOut
+from app.result.finding import Culprit, RuledOut
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import SilentWorker as SilentFault
 from app.trace.window import SkippedStep, Window

@@ -6,7 +6,7 @@ from typing_extensions import override
 
 from app.diagnosis.detectors.slow_worker import SlowWorker as SlowWorkerDetector
 from app.diagnosis.evidence.slow_operations import slow_operations
-from app.diagnosis.finding import Culprit
+from app.result.finding import Culprit
 from app.synth.faults.effects import factor_while, scale_worker
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.sequence_imbalance import SequenceImbalance

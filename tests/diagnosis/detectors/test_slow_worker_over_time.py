@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from app.diagnosis.finding import Finding
 from app.diagnosis.job_history import History
+from app.result.finding import Finding
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
 from app.synth.faults.effects import scale_worker

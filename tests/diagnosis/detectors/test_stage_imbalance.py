@@ -8,8 +8,9 @@ from hypothesis.extra import numpy as arrays
 
 from app.diagnosis.detectors import stage_imbalance
 from app.diagnosis.detectors.stage_imbalance import MIN_RATIO, against_others
-from app.diagnosis.finding import MIN_SCORE, Culprit
+from app.diagnosis.finding import MIN_SCORE
 from app.diagnosis.statistics.robust import stretches
+from app.result.finding import Culprit
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.slow_compute import LongLastStage, SlowStage, SlowWorker

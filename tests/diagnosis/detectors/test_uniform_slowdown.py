@@ -8,9 +8,9 @@ from app.diagnosis.case import Case
 from app.diagnosis.detector import CostFigures, Suspicion
 from app.diagnosis.detectors.uniform_slowdown import UniformSlowdown
 from app.diagnosis.evidence.job_changes import compute_per_work
-from app.diagnosis.finding import RuledOut
 from app.diagnosis.job_history import ExtendedHistory, History, onset_in_history
 from app.diagnosis.suspicions import suspicion_costs
+from app.result.finding import RuledOut
 from app.synth.cluster import RngOf, World
 from app.synth.drawing import DrawnSteps
 from app.synth.faults.fault import Fault, FaultSteps

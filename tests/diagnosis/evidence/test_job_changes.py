@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from app.diagnosis.evidence.job_changes import job_changes
-from app.diagnosis.finding import Culprit
 from app.diagnosis.job_history import ExtendedHistory
+from app.result.finding import Culprit
 from app.result.join_causes import MAX_CHANGES
 from app.trace.job import Parallelism
 

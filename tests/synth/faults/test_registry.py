@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.diagnosis.finding import Culprit
 from app.errors import InvalidRequest
+from app.result.finding import Culprit
 from app.synth.faults.fault import FaultSteps, NoFault
 from app.synth.faults.interruptions import (
     AllocatorStalls,
