@@ -117,9 +117,11 @@ class Consumer:
             for shard, work in self._shards.items()
             if (taken_s := work.taken_before_s()) is not None
         }
+        stuck = {job_id for work in self._shards.values() for job_id in work.stuck_jobs}
         with self._context.store.write() as conn:
             at_s = self._context.database_time(conn)
             as_of.note_taken(conn, self._name, before_s, now_s=at_s)
+            as_of.note_refused(conn, stuck, now_s=at_s)
         is_behind = (
             len(before_s) < len(self._shards)
             or max(before_s.values(), default=0.0) > _AS_OF_EVERY_S

@@ -89,6 +89,11 @@ class ShardWork:
         for part in self._poison.parts(suspects):
             self._try(part)
 
+    @property
+    def stuck_jobs(self) -> set[str]:
+        """Jobs of which some entries cannot be taken: others of the shard do not wait for them."""
+        return set(self._runs.stuck_entries.values())
+
     def taken_before_s(self) -> float | None:
         """Seconds since all that had come was taken; None where that is not known yet."""
         looks = self._runs.looks

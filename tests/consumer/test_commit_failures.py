@@ -8,7 +8,7 @@ from sqlalchemy import text, update
 
 from app.consumer.poison import MAX_TRIALS, SUSPECT_AFTER_DELIVERIES
 from app.ingest.assembly.assembler import RunAssembler
-from app.store import runs
+from app.store import as_of, runs
 from app.store.tables import cursors
 from tests.consumer.jobs import HEALTHY, SIZES
 from tests.consumer.twin import Crash, step_batches
@@ -126,6 +126,11 @@ def test_job_with_unreadable_state_blocks_no_other_job_and_delays_no_end(twin):
     assert windows_of(twin, "job") == [("complete", 3)]
     assert windows_of(twin, "broken") == [("open", 1)]
     assert twin.queue.reader.backlog(0) == 2 * SIZES.num_workers
+    twin.pass_time(6)
+    twin.turns(consumer)
+    with twin.store.read() as conn:
+        processed = as_of.read(conn, num_shards=1, now_s=twin.unix_clock())
+    assert [processed.of(job_id).is_behind for job_id in ("broken", "job")] == [True, False]
     for job_id in ("broken", "job"):
         twin.end(job_id)
     twin.turns(consumer, num_turns=5)

@@ -62,7 +62,7 @@ class JobFacts:
     step_s: float | None = None  # what a step takes, where earlier ones tell
     num_gpus: int = 0  # of a running job; 0 where no figures a day are given
     ended_by: str | None = None  # what made a job crash, or preempted it
-    is_refused: bool = False  # what its workers push, until Paceline has room again
+    is_refused: bool = False  # what its workers push, or it cannot be taken from the queue
 
 
 def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> Headline:
@@ -281,13 +281,10 @@ def _who_is_silent(seen: JobFacts) -> str:
 
 def _unknown(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
     """That nothing is seen is Paceline's own trouble here: it says nothing of the job."""
-    trouble = "refuses what this job sends" if seen.is_refused else "is behind"
+    trouble = "cannot take what this job sends" if seen.is_refused else "is behind"
     sentence = f"Paceline {trouble}: what this job does{_since(seen)} is not known."
-    sub = (
-        "Its workers keep what is refused, and send it again."
-        if seen.is_refused
-        else "What its workers send is kept, and analysed once Paceline has caught up."
-    )
+    once = "it can be taken" if seen.is_refused else "Paceline has caught up"
+    sub = f"What its workers send is kept, and analysed once {once}."
     if result is None or _is_low(result):
         return sentence, sub
     return sentence, f"Before, it ran at {formatting.ratio(result['slowdown'])} of its ideal. {sub}"

@@ -114,7 +114,7 @@ async def test_state_is_unknown_while_data_is_not_processed(api, save_silence):
     with api.store.write() as conn:
         as_of.note_refused(conn, [KEY], now_s=api.clock.now_s)
     refused = await headline(api)
-    assert refused["sentence"].startswith("Paceline refuses what this job sends: what this job")
+    assert refused["sentence"].startswith("Paceline cannot take what this job sends: what this job")
 
 
 async def test_a_recovered_job_leads_with_what_happened(api, save_silence):
