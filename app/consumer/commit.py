@@ -22,6 +22,7 @@ from app.errors import LeaseLost, Unavailable
 from app.ingest.assembly.assembler import SpooledBatch, WindowRevision, pack_spool
 from app.ingest.queue import EventMessage
 from app.monitor import Observation
+from app.result.stored import split_by_step
 from app.store import dead_letters, fleet, hosts, jobs, joint_windows, shards, windows
 from app.store import runs as stored_runs
 from app.store.alerting import alerts, notifications
@@ -29,7 +30,7 @@ from app.store.database import Connection, with_longer_limit
 from app.store.dead_letters import DeadLetter
 from app.store.ending import exits
 from app.store.shards import SpoolRow
-from app.store.windows import StepRow, WindowRecord, split_by_step
+from app.store.windows import StepRow, WindowRecord
 
 GroupKey = tuple[str, str]  # job_id, rule
 

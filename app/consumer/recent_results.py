@@ -6,9 +6,9 @@ import structlog
 
 from app.alerts.readings.facts import window_position
 from app.result.recent import RECENT_WINDOWS, Result, recent_result
+from app.result.stored import split_by_step
 from app.store import windows
 from app.store.database import Store
-from app.store.windows import split_by_step
 
 log = structlog.get_logger()
 

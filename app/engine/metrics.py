@@ -1,12 +1,11 @@
 """The figures of the paper and shared statistics, one function each; needs NumPy only."""
 
-from collections.abc import Mapping
 from math import exp, lgamma, log, log1p
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.result.figures import EQUAL_TIMES
+from app.result.figures import EQUAL_TIMES, num_slowest_workers
 from app.trace.window import Floats, Ints
 
 # Standard deviations of a normal variable in its median absolute deviation.
@@ -49,30 +48,12 @@ def discrepancy(simulated_s: Floats, recorded_s: Floats) -> float:
     return float(abs(simulated_s.mean() - recorded_s.mean()) / recorded_s.mean())
 
 
-def num_slowest_workers(num_workers: int) -> int:
-    """How many workers are the slowest 3 %: rounded up, so at least one (Eq. 5)."""
-    return (3 * num_workers + 99) // 100
-
-
 def slowest_workers(slowdown: Floats, rank: Ints) -> NDArray[np.bool_]:
     """[dp, pp], the slowest 3 % of workers, at least one; ties go to the lowest rank (Eq. 5)."""
     order = np.lexsort((rank.ravel(), -slowdown.ravel()))
     chosen = np.zeros(slowdown.size, np.bool_)
     chosen[order[: num_slowest_workers(slowdown.size)]] = True
     return chosen.reshape(slowdown.shape)
-
-
-def loss_shares(optype_slowdown: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Each type's share of the loss: max(0, S_t - 1) over the sum of all types; None if unknown."""
-    losses = {
-        name: None if slowdown is None else max(0.0, slowdown - 1.0)
-        for name, slowdown in optype_slowdown.items()
-    }
-    total = sum(loss or 0.0 for loss in losses.values())
-    return {
-        name: None if loss is None else loss / total if total > 0 else 0.0
-        for name, loss in losses.items()
-    }
 
 
 def binomial_tail(hits: int, trials: int, chance: float) -> float:

@@ -9,6 +9,8 @@ from app.result.record import Record
 Axis = Literal["dp", "tp", "cp", "ep", "pp", ""]
 # The groups that are listed, those that wait longest first; what says where a rank is.
 MAX_GROUPS = 50
+# Ranks that are listed, those waited for longest.
+MAX_RANKS = 256
 PLACE_KEYS = ("rank", "dp_rank", "stage", "host", "local_rank")
 
 DelayKind = Literal["compute", "host", "data-wait", "gc", "unknown"]

@@ -1,8 +1,9 @@
 """Up to when what workers send is processed: of each shard of the queue, and of each job.
 
-A consumer saves for each of its shards up to when all batches are taken, and an API process which
-jobs' batches it refuses for want of room; a consumer does so of those that it cannot take. What a job did after that is not known: that nothing of
-it is there then proves nothing. A shard without a consumer stays as of what its last one saved.
+A consumer saves for each of its shards up to when all batches are taken; an API process which jobs'
+batches it refuses for want of room, and a consumer those of which it can take none. What a job did
+after that is not known: that nothing of it is there then proves nothing. A shard without a consumer
+stays as of what its last one saved.
 """
 
 from collections.abc import Collection, Mapping, Sequence

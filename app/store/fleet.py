@@ -27,10 +27,10 @@ from sqlalchemy import (
 )
 
 from app import formatting
-from app.engine.metrics import loss_shares
 from app.result import step_counts
 from app.result.causes import NOT_EXPLAINED, cause_of
 from app.result.clock_times import result_ended_s
+from app.result.figures import loss_shares
 from app.result.join_causes import leading
 from app.result.step_counts import total_s
 from app.store.alerting.tables import alert_events

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from app.engine.arrivals.arrivals import MAX_RANKS
+from app.result.arrivals import MAX_RANKS
 from app.result.join import joint_result
 from app.result.recent import RECENT_WINDOWS, recent_result
 from app.result.since import result_since

@@ -5,7 +5,7 @@ step has one row, analysed or skipped.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -29,6 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningInsert
 
 from app.errors import InvalidRequest, WindowNotFound
+from app.result.stored import join_by_step
 from app.store.columns import PackedBytes
 from app.store.database import (
     Int64,
@@ -146,32 +147,6 @@ class WindowRecord:
 
 
 _SAVED = tuple(name for name in WindowRecord.__slots__ if name != "remainders")
-_ARRIVALS = "arrivals"
-_BY_STEP = "per_step"
-
-
-def split_by_step(result: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Split a result into what lists need, and its figures by step: most of it for large jobs.
-
-    The figures are None where nothing was measured.
-    """
-    rest = {name: value for name, value in result.items() if name != _BY_STEP}
-    by_step = result.get(_BY_STEP)
-    arrivals = result.get(_ARRIVALS)
-    if not arrivals or _BY_STEP not in arrivals:
-        return rest, by_step
-    rest[_ARRIVALS] = {name: value for name, value in arrivals.items() if name != _BY_STEP}
-    return rest, None if by_step is None else {**by_step, **arrivals[_BY_STEP]}
-
-
-def join_by_step(result: Mapping[str, Any], by_step: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The result with its figures by step, at `per_step` and `arrivals.per_step`."""
-    arrivals = result.get(_ARRIVALS)
-    if not arrivals or by_step is None or "waited_for_s" not in by_step:
-        return {**result, _BY_STEP: by_step}
-    rest = {name: value for name, value in by_step.items() if name != "waited_for_s"}
-    own = {_BY_STEP: {"waited_for_s": by_step["waited_for_s"]}}
-    return {**result, _ARRIVALS: {**arrivals, **own}, _BY_STEP: rest}
 
 
 def save(conn: Connection, job_id: str, record: WindowRecord) -> bool:

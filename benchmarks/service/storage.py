@@ -24,6 +24,7 @@ from app.diagnosis.job_history import History
 from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.window_codec import pack_window
 from app.monitor import observe
+from app.result.stored import split_by_step
 from app.settings import Settings
 from app.store import fleet, hosts, retention, runs, windows
 from app.store.database import Connection, Store, parse_url
@@ -31,7 +32,7 @@ from app.store.retention import RetentionLimits
 from app.store.runs import Registration
 from app.store.shrinking.file_size import give_back_free_pages
 from app.store.shrinking.thinning import ThinningDays
-from app.store.windows import StepRow, WindowRecord, split_by_step
+from app.store.windows import StepRow, WindowRecord
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
 from app.synth.faults.slow_compute import SlowWorker

@@ -7,11 +7,12 @@ from typing import Any
 from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
 from app.diagnosis.job_history import History
 from app.monitor import analysed
+from app.result.stored import split_by_step
 from app.store import fleet, hosts, runs, windows
 from app.store.alerting import alerts
 from app.store.database import Connection, Store
 from app.store.runs import Registration
-from app.store.windows import StepRow, WindowRecord, split_by_step
+from app.store.windows import StepRow, WindowRecord
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
 from app.synth.faults.sequence_imbalance import SequenceImbalance

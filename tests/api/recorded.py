@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from app.monitor import observe
-from app.store.windows import split_by_step
+from app.result.stored import split_by_step
 from app.trace.window import SkippedStep, Window, WindowState
 from tests import window_factory
 from tests.api.server import Api, recorded_record

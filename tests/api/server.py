@@ -20,12 +20,13 @@ from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.window_codec import pack_window
 from app.ingest.wire.codec import BINARY_TYPE
 from app.main import Connections, create_app
+from app.result.stored import split_by_step
 from app.settings import Settings
 from app.store import tokens, windows
 from app.store.database import Store, is_migrated
 from app.store.disk.usage import DiskWatch
 from app.store.tokens import SCOPES, NewToken, Scope
-from app.store.windows import StepRow, WindowRecord, split_by_step
+from app.store.windows import StepRow, WindowRecord
 from app.trace.job import job_key
 from app.trace.window import Trace, Window
 from tests.ingest.memory_queue import MemoryQueue

@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from app.monitor import observe
+from app.result.stored import split_by_step
 from app.store import fixes
 from app.store.migrations import migrate
-from app.store.windows import split_by_step
 from tests.api import recorded
 from tests.api.server import JOB, KEY, NOW_S, TOKEN, recorded_record
 from tests.client.real_servers import serving

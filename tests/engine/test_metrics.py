@@ -3,7 +3,7 @@ import pytest
 
 from app.engine import metrics
 from app.engine.report import analyse, report_as_json
-from app.result.figures import gpu_time_wasted
+from app.result.figures import gpu_time_wasted, loss_shares
 from tests.window_factory import Row, in_row, window
 
 IDEAL_S = np.array([9.0, 11.0])
@@ -59,7 +59,7 @@ def test_equally_slow_workers_are_chosen_by_lowest_rank():
 
 
 def test_an_op_types_share_is_its_excess_over_the_sum_of_all_excesses():
-    shares = metrics.loss_shares(
+    shares = loss_shares(
         {"forward-compute": 1.3, "backward-compute": 1.1, "optimizer": 0.9}
     )
     assert shares == {
@@ -70,7 +70,7 @@ def test_an_op_types_share_is_its_excess_over_the_sum_of_all_excesses():
 
 
 def test_an_op_type_that_was_not_measured_has_no_share():
-    assert metrics.loss_shares({"gc": None, "optimizer": 1.2}) == {"gc": None, "optimizer": 1.0}
+    assert loss_shares({"gc": None, "optimizer": 1.2}) == {"gc": None, "optimizer": 1.0}
 
 
 def slow_worker_job() -> list[Row]:

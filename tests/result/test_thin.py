@@ -2,8 +2,8 @@
 
 from app.monitor import observe
 from app.result.step_counts import mean_s, num_steps, total_s
+from app.result.stored import split_by_step
 from app.result.thin import MAX_SKIPPED, MAX_VALUES, thinned_result, thinned_steps
-from app.store.windows import split_by_step
 from tests.diagnosis.jobs import made
 from tests.diagnosis.windows import made_window
 

@@ -8,9 +8,9 @@ from app.engine.report import result_without_figures
 from app.monitor import observe
 from app.result.clock_times import in_clock_words
 from app.result.join import joint_result
+from app.result.stored import split_by_step
 from app.result.thin import thinned_result
 from app.result.window_result import WindowResult
-from app.store.windows import split_by_step
 from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
 from app.synth.faults.sequence_imbalance import SequenceImbalance

@@ -11,6 +11,7 @@ from app.diagnosis.job_history import History
 from app.errors import LeaseLost, ObjectStorageUnavailable, WindowNotFound
 from app.monitor import observe
 from app.result.step_counts import num_steps, resolution_of, total_s
+from app.result.stored import split_by_step
 from app.result.thin import thinned_result
 from app.store import fleet, joint_windows, retention, windows
 from app.store import tables as at
@@ -20,7 +21,7 @@ from app.store.objects import moves
 from app.store.retention import RetentionLimits
 from app.store.shrinking import thinning
 from app.store.shrinking.thinning import ThinningDays
-from app.store.windows import StepRow, split_by_step
+from app.store.windows import StepRow
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism

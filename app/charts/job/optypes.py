@@ -11,7 +11,7 @@ from typing import Any
 from app import formatting
 from app.charts.base.figure import Bar, Cell, PlotlyFigure, bar_layout, bar_trace, meta
 from app.charts.base.theme import Theme
-from app.engine.metrics import loss_shares
+from app.result.figures import loss_shares
 
 # A row's upper part has the share of the loss, its lower part the text.
 _BAR_OFFSET, _BAR_WIDTH = -0.16, 0.42

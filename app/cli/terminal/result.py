@@ -22,8 +22,8 @@ from app.cli.terminal.blocks import (
     full_share,
     share_style,
 )
-from app.engine.metrics import num_slowest_workers
 from app.formatting import TIMES
+from app.result.figures import num_slowest_workers
 
 Result = dict[str, Any]
 Ranks = Sequence[Sequence[int]]

@@ -19,7 +19,7 @@ from app.engine.arrivals.lateness import Lateness, fill_missing_steps, lateness_
 from app.engine.arrivals.occurrences import Occurrences, occurrences_of_replay, occurrences_of_table
 from app.engine.arrivals.waits import RankWaitTimes, step_clock, table_clock
 from app.engine.what_if import ReplayGroups
-from app.result.arrivals import MAX_GROUPS, PLACE_KEYS
+from app.result.arrivals import MAX_GROUPS, MAX_RANKS, PLACE_KEYS
 from app.trace.collectives import Collectives, RankPlace
 from app.trace.window import Floats, Ints
 
@@ -144,8 +144,6 @@ def arrivals_of_table(
 
 MAX_MEMBERS = 16
 MAX_RANKS_NAMED = 64
-# Ranks listed in the result, longest wait first.
-MAX_RANKS = 256
 
 
 def arrivals_as_json(arrivals: Arrivals, kinds: dict[int, str] | None = None) -> dict[str, Any]:

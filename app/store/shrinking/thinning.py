@@ -29,7 +29,7 @@ from sqlalchemy import (
     update,
 )
 
-from app.engine.arrivals.arrivals import MAX_RANKS
+from app.result.arrivals import MAX_RANKS
 from app.result.recent import RECENT_WINDOWS
 from app.result.step_counts import Resolution, num_steps
 from app.result.thin import MAX_VALUES, recorded_part, thinned_result, thinned_steps

@@ -31,9 +31,10 @@ from app.monitor import analysed
 from app.result.clock_times import in_clock_words
 from app.result.join import joint_result
 from app.result.since import result_since
+from app.result.stored import split_by_step
 from app.store import hosts, windows
 from app.store.joint_windows import read_range
-from app.store.windows import RecentSummary, StepRow, Verdict, WindowSummary, split_by_step
+from app.store.windows import RecentSummary, StepRow, Verdict, WindowSummary
 from app.trace.window import WindowState, parse_step_ranges
 
 # Separates the first and the last window of a range.

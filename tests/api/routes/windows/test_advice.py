@@ -11,8 +11,8 @@ from app.advice.facts import facts_of
 from app.advice.fix import Facts
 from app.engine.replays import prepare
 from app.monitor import advice_case, observe
+from app.result.stored import split_by_step
 from app.store import hosts
-from app.store.windows import split_by_step
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism

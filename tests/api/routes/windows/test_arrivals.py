@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from app.store.windows import join_by_step, split_by_step
+from app.result.stored import join_by_step, split_by_step
 from tests import arrival_results
 from tests.api.server import recorded_record
 

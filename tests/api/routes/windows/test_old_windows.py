@@ -9,12 +9,12 @@ from app.api.routes.windows import charts
 from app.diagnosis.job_history import History
 from app.ingest.assembly.window_codec import pack_window
 from app.monitor import observe
+from app.result.stored import split_by_step
 from app.store import fleet, retention
 from app.store.objects import moves
 from app.store.retention import RetentionLimits
 from app.store.shrinking import thinning
 from app.store.shrinking.thinning import ThinningDays
-from app.store.windows import split_by_step
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
