@@ -25,7 +25,6 @@ from app.api.http.middleware import (
     HeaderMiddleware,
     HostMiddleware,
 )
-from app.api.http.old_spellings import OldSpellings
 from app.api.http.parameters import refuse_unknown_parameters
 from app.api.http.request_log import RequestLog, route_labels
 from app.api.http.work_places import WorkPlaces
@@ -183,7 +182,6 @@ def _middleware(service: Service, limits: RequestLimits, files: FrontendFiles) -
     return [
         Middleware(RequestPace),
         Middleware(HeaderMiddleware),
-        Middleware(OldSpellings),
         Middleware(RequestLog, measured=service.metrics, nouns=nouns, refused=service.refused_jobs),
         Middleware(ErrorMiddleware),
         Middleware(HostMiddleware, allowed=allowed),

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import Field, computed_field
+from pydantic import Field
 
 from app.alerts.notice import NoticeKind
 from app.alerts.receiver import Format
@@ -57,18 +57,6 @@ class DeliveryOut(ResponseModel):
     created_at: datetime
     done_at: datetime | None
     fingerprints: list[str] = Field(description="Fingerprints of the alerts that are news in it.")
-
-    @computed_field(json_schema_extra={"deprecated": True})  # type: ignore[prop-decorator]
-    @property
-    def endpoint_id(self) -> str:
-        """The old spelling of `receiver_id`, for one release."""
-        return self.receiver_id
-
-    @computed_field(json_schema_extra={"deprecated": True})  # type: ignore[prop-decorator]
-    @property
-    def endpoint_name(self) -> str | None:
-        """The old spelling of `receiver_name`, for one release."""
-        return self.receiver_name
 
 
 class AttemptOut(ResponseModel):

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import AliasChoices, ConfigDict, Field, StringConstraints, computed_field
+from pydantic import AliasChoices, ConfigDict, Field, StringConstraints
 
 from app.alerts.guard.guard import SsrfGuard
 from app.alerts.receiver import (
@@ -115,12 +115,6 @@ class ReceiverOut(ResponseModel):
     )
     health: ReceiverHealthOut
     deliveries: DeliveryCountsOut
-
-    @computed_field(json_schema_extra={"deprecated": True})  # type: ignore[prop-decorator]
-    @property
-    def endpoint_id(self) -> str:
-        """The old spelling of `receiver_id`, for one release."""
-        return self.receiver_id
 
 
 class ReceiverDetailOut(ReceiverOut):

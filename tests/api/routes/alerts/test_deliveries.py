@@ -36,7 +36,6 @@ async def test_delivery_has_its_attempts_and_errors(api, sent):
     assert message == {
         "delivery_id": sent,
         **{"receiver_id": "ep_1", "receiver_name": "on call"},
-        **{"endpoint_id": "ep_1", "endpoint_name": "on call"},
         "receiver_format": "standard",
         **{"job_id": "job-a", "rule": "slowdown", "kind": "firing", "state": "due", "attempt": 1},
         "next_at": "2026-09-21T14:14:20Z",

@@ -148,7 +148,7 @@ async def test_receiver_is_tested_before_it_is_saved(api):
         listening.answer = Answer(503, body=b"come again")
         made = await make(api, url=f"{listening.url}/old", headers={"X-Team": "a"})
         change = {"url": f"{listening.url}/changed"}
-        answer = await api.client.post(f"{PATH}/{made['endpoint_id']}/test-change", json=change)
+        answer = await api.client.post(f"{PATH}/{made['receiver_id']}/test-change", json=change)
         found = answer.json()
         assert (found["delivered"], found["status"]) == (False, 503)
         assert found["detail"] == "HTTP 503 come again"
