@@ -34,6 +34,18 @@ VAGUE_NAMES = frozenset(
 )
 
 
+# Where a cause's name may be written out: in its row, its detector, its confidences, made faults.
+CAUSES = "app/result/causes.py"
+NAMES_CAUSES = (
+    CAUSES,
+    "app/diagnosis/detectors/",
+    "app/diagnosis/calibration_table.py",
+    "app/synth/",
+)
+# Also an op type, and what an alert rule may be on.
+OTHER_MEANING = {"gc-pause", "silent-worker"}
+
+
 def main() -> int:
     """Print every broken rule; 1 if there is one."""
     broken = [
@@ -42,6 +54,7 @@ def main() -> int:
         *full_folders("*.js", MAX_JAVASCRIPT_FILES, [ROOT / "frontend"]),
         *vague_names(),
         *classes_named_twice(),
+        *causes_as_literals(),
         *import_circles(),
     ]
     for line in broken:
@@ -95,6 +108,24 @@ def classes_named_twice() -> Iterator[str]:
     for name, paths in sorted(defined.items()):
         if len(paths) > 1:
             yield f"class {name}: defined in " + ", ".join(sorted(map(shown, paths)))
+
+
+def causes_as_literals() -> Iterator[str]:
+    """Names of causes that are written out where a constant of the table should stand."""
+    rows = ast.parse((ROOT / CAUSES).read_text())
+    names = {
+        node.value.value
+        for node in rows.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    } - OTHER_MEANING
+    for path in sorted((ROOT / "app").rglob("*.py")):
+        if shown(path).startswith(NAMES_CAUSES):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and node.value in names:
+                yield f"{shown(path)}:{node.lineno}: {node.value!r}: use its constant in {CAUSES}"
 
 
 def import_circles() -> Iterator[str]:

@@ -9,9 +9,10 @@ Sources: Ananthanarayanan et al., OSDI 2010 (Mantri) and NSDI 2013 (Dolly).
 
 from app.advice.fix import AdviceCase, NotOffered
 from app.advice.replace_worker import culprit_workers
+from app.result import causes
 
 NAME = "backup-tasks"
-CAUSES = ("slow-worker",)
+CAUSES = (causes.SLOW_WORKER,)
 
 
 def backup_tasks(case: AdviceCase) -> NotOffered:

@@ -12,10 +12,11 @@ from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_
 from app.advice.models.expert_placement import ExpertPlacement, balanced, in_order
 from app.engine.questions.edits import Edit, Factor, Selection
 from app.errors import InvalidRequest
+from app.result import causes
 from app.trace.ops import COMPUTE_STREAM, OpKind
 
 NAME = "balance-experts"
-CAUSES = ("expert-imbalance",)
+CAUSES = (causes.EXPERT_IMBALANCE,)
 # Memory of one more expert on each rank.
 COPIES_PER_RANK = 1
 # Below, batches differ by more from step to step.

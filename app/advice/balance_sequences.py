@@ -26,10 +26,11 @@ from app.advice.sequences.microbatch_work import (
 )
 from app.advice.sequences.pasted import ASSIGN
 from app.engine.what_if import Replayer
+from app.result import causes
 from app.trace.window import Floats, Ints
 
 NAME = "balance-sequences"
-CAUSES = ("sequence-imbalance",)
+CAUSES = (causes.SEQUENCE_IMBALANCE,)
 MIN_SPEED_UP = 1.01
 # Random orders that are simulated, fewer where the window is so large that one takes long.
 NUM_ORDERS = 5

@@ -15,9 +15,10 @@ from app.advice.heterogeneous import balanced_counts, largest_time_s
 from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_change
 from app.advice.pipeline.recorded_pipeline import NotRebuilt
 from app.advice.replace_worker import culprit_workers
+from app.result import causes
 
 NAME = "move-microbatches"
-CAUSES = ("slow-worker",)
+CAUSES = (causes.SLOW_WORKER,)
 # A smaller gain is within the noise of a prediction, and not worth a restart.
 MIN_SPEED_UP = 1.01
 # Neighbours of the counts that the simulator tries, at most; none for pipelines of so many

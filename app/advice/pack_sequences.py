@@ -39,10 +39,11 @@ from app.advice.sequences.sharding import (
     simulated_layer_s,
 )
 from app.engine.what_if import Replayer
+from app.result import causes
 from app.trace.window import Floats
 
 NAME = "pack-sequences"
-CAUSES = ("sequence-imbalance",)
+CAUSES = (causes.SEQUENCE_IMBALANCE,)
 MIN_SPEED_UP = 1.01
 NUM_QUEUES = 2
 # Given lengths are those of the job if their squares per token are within this factor of its own.

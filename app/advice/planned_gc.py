@@ -9,9 +9,10 @@ from typing import Any
 
 from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
+from app.result import causes
 
 NAME = "planned-gc"
-CAUSES = ("gc-pause",)
+CAUSES = (causes.GC_PAUSE,)
 EVERY_STEPS = 500
 
 

@@ -9,9 +9,10 @@ from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of
 from app.advice.nccl_settings import RECORD_COLLECTIVES, SHOW_COMMUNICATORS
 from app.advice.node_commands import drain_commands, host_needs
+from app.result import causes
 
 NAME = "repair-link"
-CAUSES = ("slow-link", "flapping-link")
+CAUSES = (causes.SLOW_LINK, causes.FLAPPING_LINK)
 
 
 def repair_link(case: AdviceCase) -> Fix | NotOffered:

@@ -14,11 +14,12 @@ from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, confidence_of, restart_needs
 from app.advice.node_commands import drain_commands, host_needs, hosts_of
 from app.engine.questions.edits import Edit, Factor, Selection
+from app.result import causes
 from app.trace.ops import OpKind
 from app.trace.window import Floats
 
 NAME = "replace-worker"
-CAUSES = ("slow-worker",)
+CAUSES = (causes.SLOW_WORKER,)
 
 # Types that take less of a worker's computing time are left as they are.
 _MIN_SHARE = 0.01

@@ -15,10 +15,11 @@ from app.advice.stages.split_search import best_split
 from app.advice.stages.stage_costs import NoCosts, StageCosts, stage_costs, virtual_stage
 from app.advice.stages.stage_layout import pastes, split_in_words
 from app.engine.questions.edits import Edit, Factor, Selection
+from app.result import causes
 from app.trace.window import Floats
 
 NAME = "resplit-stages"
-CAUSES = ("stage-imbalance",)
+CAUSES = (causes.STAGE_IMBALANCE,)
 # A smaller gain is within the noise of a prediction, and not worth a restart.
 MIN_SPEED_UP = 1.01
 # Of more stages or chunks, the title names no numbers: the layout has them.

@@ -20,6 +20,7 @@ from app.advice.signs import (
     total_s,
     work_imbalance,
 )
+from app.result import causes
 
 # Mean numbers of micro-batches that differ by less are the same.
 _SAME_MICROBATCHES = 0.02
@@ -90,7 +91,7 @@ def _has_predicted_microbatches(sign: Sign, now: Shape) -> bool:
 
 def _has_same_work(sign: Sign, window: FollowedWindow) -> bool:
     """Whether workers that the fix leaves alone compute as long for a step, over all stages."""
-    if not sign.stage_s or "sequence-imbalance" in window.causes:
+    if not sign.stage_s or causes.SEQUENCE_IMBALANCE in window.causes:
         return True
     without = sign.places if sign.kind == "host" else ()
     before_s = np.array(sign.stage_s)
@@ -111,7 +112,7 @@ def _layout_seen(sign: Sign, window: FollowedWindow) -> Seen:
             return _structure_seen(sign, window.shape)
         if _is_moved(sign, window.shares):
             # A slow worker makes its stage long, too.
-            is_new = "slow-worker" in window.causes and "slow-worker" not in sign.found
+            is_new = causes.SLOW_WORKER in window.causes and causes.SLOW_WORKER not in sign.found
             return "unknown" if is_new else "applied"
     if not set(sign.causes) & set(sign.found):
         return "there"  # what was never found cannot go away

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from app.result import causes
 from app.trace.imputation import impute
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Window
@@ -25,13 +26,13 @@ Seen = Literal[
 
 # For each fix that can be noticed: by what, and the causes that it is for.
 SIGNS: Mapping[str, tuple[SignKind, tuple[str, ...]]] = {
-    "replace-worker": ("host", ("slow-worker",)),
-    "resplit-stages": ("shares", ("stage-imbalance",)),
+    "replace-worker": ("host", (causes.SLOW_WORKER,)),
+    "resplit-stages": ("shares", (causes.STAGE_IMBALANCE,)),
     "other-schedule": ("structure", ()),
-    "planned-gc": ("pauses", ("gc-pause",)),
-    "balance-sequences": ("balance", ("sequence-imbalance",)),
-    "pack-sequences": ("balance", ("sequence-imbalance",)),
-    "repair-link": ("link", ("slow-link", "flapping-link")),
+    "planned-gc": ("pauses", (causes.GC_PAUSE,)),
+    "balance-sequences": ("balance", (causes.SEQUENCE_IMBALANCE,)),
+    "pack-sequences": ("balance", (causes.SEQUENCE_IMBALANCE,)),
+    "repair-link": ("link", (causes.SLOW_LINK, causes.FLAPPING_LINK)),
 }
 # More culprits are not taken down: one of their hosts is proof enough.
 MAX_WORKERS = 64
@@ -294,7 +295,7 @@ def _compared_stage_s(
     kind: SignKind, window: FollowedWindow, without: Collection[tuple[int, int]]
 ) -> tuple[float, ...]:
     """[pp]; empty where the times of micro-batches differ by their documents."""
-    if kind == "balance" or "sequence-imbalance" in window.causes:
+    if kind == "balance" or causes.SEQUENCE_IMBALANCE in window.causes:
         return ()
     return tuple(stage_seconds(window.window, without).sum(axis=0).tolist())
 

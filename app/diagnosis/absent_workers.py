@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion, plural
+from app.result import causes
 from app.result.finding import RuledOut
 
 # A worker that is absent from more than this share of the steps counts as unknown.
@@ -27,7 +28,7 @@ def absent_from_most(case: Case) -> NDArray[np.bool_]:
 
 def doubted_by_absence(case: Case, suspicion: Suspicion) -> RuledOut | None:
     """The reason against a suspicion that absent workers may explain; None where they do not."""
-    if case.replay.window.imputed is None or suspicion.cause == "silent-worker":
+    if case.replay.window.imputed is None or suspicion.cause == causes.SILENT_WORKER:
         return None
     workers = [(dp_rank, stage) for dp_rank, stage in suspicion.evidence.get("workers", ())]
     absent = absent_from_most(case)
@@ -56,7 +57,10 @@ def doubted_by_absence(case: Case, suspicion: Suspicion) -> RuledOut | None:
 
 def _lone_stage(case: Case, suspicion: Suspicion, absent: NDArray[np.bool_]) -> int | None:
     """A suspected stage, or one of a suspected worker, of which one dp rank only is known."""
-    if case.parallelism.dp_size == 1 or suspicion.cause not in ("stage-imbalance", "slow-worker"):
+    if case.parallelism.dp_size == 1 or suspicion.cause not in (
+        causes.STAGE_IMBALANCE,
+        causes.SLOW_WORKER,
+    ):
         return None
     num_known = (~absent).sum(axis=0)
     stages = {each.stage for each in suspicion.culprits if each.stage is not None}

@@ -72,7 +72,8 @@ from app.diagnosis.suspicions import (
 from app.diagnosis.unexplained import UnexplainedLoss, unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
-from app.result.causes import CAUSES, SILENT
+from app.result import causes
+from app.result.causes import CAUSES, SILENT_WORKER
 from app.result.finding import Finding, RuledOut
 from app.trace.window import Window
 
@@ -97,7 +98,6 @@ DETECTORS: tuple[Detector, ...] = (
 ARRIVALS_DETECTORS: tuple[Detector, ...] = (LateHost(), SlowWorkerByArrivals())
 
 
-LATE_HOST = "late-host"
 # Causes that another one hides are named if they cost this after its repair.
 MIN_HIDDEN_COST = 0.05
 # Unexplained waiting, as a share of the step, from which ARRIVALS_DETECTORS are used.
@@ -162,7 +162,7 @@ def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosi
         if with_late is not None:
             left = _without_found([*ruled_out_with, *not_late], with_late)
             return _diagnosis(case, with_late, left, [*suspicions, *late])
-        ruled_out_then += [each for each in ruled_out_with if each.cause == LATE_HOST]
+        ruled_out_then += [each for each in ruled_out_with if each.cause == causes.LATE_HOST]
     elif late:
         reason = "the time that others wait for late ranks is explained by other causes"
         not_late += [RuledOut(each.cause, reason, score=each.score) for each in late]
@@ -232,7 +232,7 @@ def _confirmed(
     """Causes that do not depend on what the replay leaves out; None where there is none."""
     findings, left, of_record = [], list(ruled_out), with_unexplained(cost, seen)
     for index, each in enumerate(suspicions):
-        is_silent = each.cause == SILENT
+        is_silent = each.cause == SILENT_WORKER
         doubt = None if is_silent else doubted_by_fidelity(case, each, cost, index, seen)
         answer = doubt or _judged(case, suspicions, of_record, index)
         if isinstance(answer, RuledOut):
@@ -437,7 +437,7 @@ def _onset(case: Case, suspicion: Suspicion) -> Onset:
     shown = Onset(None, None) if badness is None else case.onset_of(badness)
     onset_step = shown.onset_step if suspicion.onset_step is None else suspicion.onset_step
     is_known = badness is not None and np.isfinite(badness[: history.num_before]).any()
-    if onset_step is None and not is_known and suspicion.cause != SILENT:
+    if onset_step is None and not is_known and suspicion.cause != SILENT_WORKER:
         first = next(iter(suspicion.evidence.get("steps", ())), int(case.steps[0]))
         onset_step = onset_by_earlier_windows(history, suspicion.cause, first)
     end_step = shown.end_step if suspicion.end_step is None else suspicion.end_step
@@ -469,6 +469,11 @@ def _by_cost(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(
         sorted(
             findings,
-            key=lambda each: (each.cause != SILENT, -(each.cost or 0.0), -each.score, each.cause),
+            key=lambda each: (
+                each.cause != SILENT_WORKER,
+                -(each.cost or 0.0),
+                -each.score,
+                each.cause,
+            ),
         )
     )

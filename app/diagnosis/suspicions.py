@@ -39,6 +39,7 @@ from app.engine.what_if import (
     edited_step_times,
     step_times,
 )
+from app.result import causes
 from app.result.causes import CAUSES, cause_phrase, may_be_confused
 from app.result.finding import RuledOut
 from app.trace.window import Floats, Ints
@@ -365,16 +366,16 @@ def drop_explained(
 def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops sequence-imbalance where experts explain it, and the workers that these slow."""
     by_cause = {each.cause: each for each in suspicions}
-    lengths = by_cause.get("sequence-imbalance")
+    lengths = by_cause.get(causes.SEQUENCE_IMBALANCE)
     found: dict[str, RuledOut] = {}
-    if lengths is not None and "expert-imbalance" in by_cause:
-        found |= _explained(lengths, "expert-imbalance")
+    if lengths is not None and causes.EXPERT_IMBALANCE in by_cause:
+        found |= _explained(lengths, causes.EXPERT_IMBALANCE)
     # Arrivals may have some of the same workers again.
-    for slow in (each for each in suspicions if each.cause == "slow-worker"):
-        by_load = "expert-imbalance" in by_cause and _are_hot(case, slow)
+    for slow in (each for each in suspicions if each.cause == causes.SLOW_WORKER):
+        by_load = causes.EXPERT_IMBALANCE in by_cause and _are_hot(case, slow)
         reason = None if by_load else _reason_by_experts(case, slow)
         if by_load:
-            found |= _explained(slow, "expert-imbalance")
+            found |= _explained(slow, causes.EXPERT_IMBALANCE)
         elif reason is not None:
             found[slow.cause] = RuledOut(slow.cause, reason, True, slow.score)
     for stop in (each for each in suspicions if each.cause in _STOPS):
@@ -400,7 +401,7 @@ _NOT_TOLD_FROM_EXPERTS = (
     "and slow GPUs or hosts look alike"
 )
 # Computations of all ranks of a block that are long now and then are no stops either.
-_STOPS = ("allocator-stall", "cpu-contention")
+_STOPS = (causes.ALLOCATOR_STALL, causes.CPU_CONTENTION)
 # So many slow workers, of no common host, are more likely to have busy experts than bad GPUs.
 _MIN_SLOW_WORKERS = 3
 
@@ -447,19 +448,19 @@ def _late_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledO
     Data waits are data-loading, and garbage collection is gc-pause.
     """
     by_cause = {each.cause: each for each in suspicions}
-    late = by_cause.get("late-host")
+    late = by_cause.get(causes.LATE_HOST)
     if late is None:
         return {}
     because, workers = late.evidence["late_because"], late.evidence["workers"]
-    loading = by_cause.get("data-loading")
+    loading = by_cause.get(causes.DATA_LOADING)
     # A data wait without annotation is a late launch of the first computation.
     if loading is not None and (not loading.culprits or _names_all(loading, workers)):
-        return _explained(late, "data-loading")
-    busy = by_cause.get("cpu-contention")
+        return _explained(late, causes.DATA_LOADING)
+    busy = by_cause.get(causes.CPU_CONTENTION)
     if because == "unknown host work" and busy is not None and _names_all(busy, workers):
-        return _explained(late, "cpu-contention")
-    if because == "gc" and "gc-pause" in by_cause:
-        return _explained(late, "gc-pause")
+        return _explained(late, causes.CPU_CONTENTION)
+    if because == "gc" and causes.GC_PAUSE in by_cause:
+        return _explained(late, causes.GC_PAUSE)
     return {}
 
 
@@ -469,17 +470,21 @@ _MAX_SHARE_OF_BUSY = 0.5
 
 def _busy_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops a small slowdown of the workers whose hosts are busy with something else."""
-    busy = next((each for each in suspicions if each.cause == "cpu-contention"), None)
+    busy = next((each for each in suspicions if each.cause == causes.CPU_CONTENTION), None)
     if busy is None:
         return {}
     held_up, dp_ranks = set(_workers_of(busy)), range(case.parallelism.dp_size)
     found: dict[str, RuledOut] = {}
     for slow in suspicions:
         workers = set(_workers_of(slow))
-        if slow.cause == "stage-imbalance":
+        if slow.cause == causes.STAGE_IMBALANCE:
             stages = [each.stage for each in slow.culprits if each.stage is not None]
             workers = {(dp_rank, stage) for stage in stages for dp_rank in dp_ranks}
-        if slow.cause in ("slow-worker", "stage-imbalance") and workers and workers <= held_up:
+        if (
+            slow.cause in (causes.SLOW_WORKER, causes.STAGE_IMBALANCE)
+            and workers
+            and workers <= held_up
+        ):
             shared = _shared_time(case, slow, busy)
             if shared.first_s <= _MAX_SHARE_OF_BUSY * shared.second_s:
                 found |= _explained(slow, busy.cause)

@@ -20,6 +20,7 @@ from app.diagnosis.evidence.features import ops_of
 from app.diagnosis.evidence.stops import Stop, long_stops
 from app.diagnosis.suspicions import RepairedTogether, RowChoice, blamed_step_times_s
 from app.engine.what_if import Replayer
+from app.result import causes
 from app.result.causes import CAUSES
 from app.result.finding import Finding
 from app.result.unexplained import MIN_SHARE, unexplained_sentence
@@ -142,7 +143,7 @@ def _cost_beside_replays(
 ) -> float:
     """Costs of findings that are not replayed and lie within steps, as a share."""
     not_replayed = {each.cause for each in named if each.repair is None and each.delays is None} - {
-        "checkpoint-stall"
+        causes.CHECKPOINT_STALL
     }
     return sum(each.cost or 0.0 for each in findings if each.cause in not_replayed)
 

@@ -2,5 +2,6 @@
 
 Read `window_result.py` first (every field, with its meaning), then `join.py`. `since.py`,
 `recent.py` and `thin.py` are parts of a run. Nothing here analyses, stores or draws.
-Imported by: advice, alerts, api, charts, cli, consumer, diagnosis, engine, monitor, store, synth.
+Imported by: advice, alerts, api, charts, cli, consumer, diagnosis, engine, monitor, store, synth,
+watch.
 """

@@ -9,6 +9,23 @@ from typing import Literal
 
 from app.formatting import plural
 
+# Names, as results, alerts and addresses have them. The last one is of missing workers.
+SLOW_WORKER = "slow-worker"
+LATE_HOST = "late-host"
+STAGE_IMBALANCE = "stage-imbalance"
+SEQUENCE_IMBALANCE = "sequence-imbalance"
+EXPERT_IMBALANCE = "expert-imbalance"
+GC_PAUSE = "gc-pause"
+SLOW_LINK = "slow-link"
+FLAPPING_LINK = "flapping-link"
+DATA_LOADING = "data-loading"
+ALLOCATOR_STALL = "allocator-stall"
+CPU_CONTENTION = "cpu-contention"
+CHECKPOINT_STALL = "checkpoint-stall"
+JOB_STOP = "job-stop"
+UNIFORM_SLOWDOWN = "uniform-slowdown"
+SILENT_WORKER = "silent-worker"
+
 LeadingChart = Literal["workers", "steps", "stages", "dp-steps", "waited-for"]
 
 
@@ -40,13 +57,13 @@ class Cause:
 
 
 # What all causes that stop workers may be taken for.
-_PAUSES = frozenset(("allocator-stall", "cpu-contention", "gc-pause"))
-_HOST_WORK = frozenset(("allocator-stall", "cpu-contention", "job-stop", "checkpoint-stall"))
+_PAUSES = frozenset((ALLOCATOR_STALL, CPU_CONTENTION, GC_PAUSE))
+_HOST_WORK = frozenset((ALLOCATOR_STALL, CPU_CONTENTION, JOB_STOP, CHECKPOINT_STALL))
 
 
 def _rows() -> Iterator[Cause]:
     yield Cause(
-        name="slow-worker",
+        name=SLOW_WORKER,
         label="slow worker",
         phrase="a slow worker",
         is_in_host=True,
@@ -54,7 +71,7 @@ def _rows() -> Iterator[Cause]:
         confused_with=_PAUSES,
     )
     yield Cause(
-        name="late-host",
+        name=LATE_HOST,
         label="late host",
         phrase="a late host",
         remedy="Launching in time",
@@ -63,9 +80,9 @@ def _rows() -> Iterator[Cause]:
         delays_worker=True,
         confused_with=_HOST_WORK,
     )
-    yield Cause(name="stage-imbalance", label="long stage", phrase="a long stage", chart="stages")
+    yield Cause(name=STAGE_IMBALANCE, label="long stage", phrase="a long stage", chart="stages")
     yield Cause(
-        name="sequence-imbalance",
+        name=SEQUENCE_IMBALANCE,
         label="sequence lengths",
         phrase="uneven sequence lengths",
         remedy="Balancing documents over dp ranks by that sum",
@@ -74,7 +91,7 @@ def _rows() -> Iterator[Cause]:
         nobody_note="no single host",
     )
     yield Cause(
-        name="expert-imbalance",
+        name=EXPERT_IMBALANCE,
         label="uneven experts",
         phrase="uneven loads of experts",
         remedy="Balancing the experts' loads",
@@ -83,7 +100,7 @@ def _rows() -> Iterator[Cause]:
         confused_with=_PAUSES,
     )
     yield Cause(
-        name="gc-pause",
+        name=GC_PAUSE,
         label="garbage collection",
         phrase="garbage collection",
         remedy="Collecting garbage on all workers in the same step",
@@ -94,21 +111,21 @@ def _rows() -> Iterator[Cause]:
         confused_with=_HOST_WORK,
     )
     yield Cause(
-        name="slow-link",
+        name=SLOW_LINK,
         label="slow link",
         phrase="a slow link",
         is_in_host=True,
         is_of_transfers=True,
     )
     yield Cause(
-        name="flapping-link",
+        name=FLAPPING_LINK,
         label="flapping link",
         phrase="a flapping link",
         is_in_host=True,
         is_of_transfers=True,
     )
     yield Cause(
-        name="data-loading",
+        name=DATA_LOADING,
         label="data loading",
         phrase="slow data loading",
         remedy="Loading data in time",
@@ -117,32 +134,32 @@ def _rows() -> Iterator[Cause]:
         confused_with=_HOST_WORK,
     )
     yield Cause(
-        name="allocator-stall",
+        name=ALLOCATOR_STALL,
         label="allocator stalls",
         phrase="allocator stalling",
         remedy="Avoiding the memory allocator's stalls",
         is_in_host=True,
-        confused_with=frozenset(("cpu-contention", "job-stop")),
+        confused_with=frozenset((CPU_CONTENTION, JOB_STOP)),
     )
     yield Cause(
-        name="cpu-contention",
+        name=CPU_CONTENTION,
         label="busy host",
         phrase="a busy host",
         remedy="Leaving the host's CPUs to the job",
         is_in_host=True,
     )
     yield Cause(
-        name="checkpoint-stall",
+        name=CHECKPOINT_STALL,
         label="checkpoints",
         phrase="long checkpoints",
         remedy="Writing checkpoints beside the training",
         chart="steps",
         nobody="all workers",
         names_stops=True,
-        confused_with=frozenset(("job-stop",)),
+        confused_with=frozenset((JOB_STOP,)),
     )
     yield Cause(
-        name="job-stop",
+        name=JOB_STOP,
         label="single stop",
         phrase="a single long stop",
         remedy="A window without such a stop",
@@ -151,20 +168,18 @@ def _rows() -> Iterator[Cause]:
         names_stops=True,
     )
     yield Cause(
-        name="uniform-slowdown",
+        name=UNIFORM_SLOWDOWN,
         label="everything is slower",
         phrase="a uniform slowdown",
         remedy="Computing as fast as before",
         chart="steps",
         nobody="all workers",
     )
-    yield Cause(name="silent-worker", label="silent worker", phrase="a silent worker")
+    yield Cause(name=SILENT_WORKER, label="silent worker", phrase="a silent worker")
 
 
 CAUSES: Mapping[str, Cause] = {cause.name: cause for cause in _rows()}
 
-# The cause that names missing workers.
-SILENT = "silent-worker"
 # Loss that no finding has, where losses are listed by cause.
 NOT_EXPLAINED = "not-explained"
 
@@ -188,13 +203,13 @@ def may_be_confused(one: str, other: str) -> bool:
 
 def cause_name(name: str, *, is_last_stage: bool = False) -> str:
     """A cause in lower case, as a chip has it; `is_last_stage` where its only culprit is that."""
-    if name == "stage-imbalance" and is_last_stage:
+    if name == STAGE_IMBALANCE and is_last_stage:
         return "long last stage"
     return cause_of(name).label
 
 
 def cause_phrase(name: str, num_culprits: int | None = None) -> str:
     """A cause as a noun phrase in the singular: a late host; slow workers are counted if known."""
-    if name == "slow-worker" and num_culprits:
+    if name == SLOW_WORKER and num_culprits:
         return "one slow worker" if num_culprits == 1 else plural(num_culprits, "slow worker")
     return cause_of(name).phrase

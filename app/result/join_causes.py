@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from app import formatting
-from app.result.causes import SILENT
+from app.result.causes import SILENT_WORKER
 from app.result.clock_times import step_ends_s
 from app.result.finding import SentenceParts
 from app.result.sentence import cost_words, whole_sentence
@@ -88,13 +88,13 @@ def _findings(diagnosed: Sequence[Result]) -> list[dict[str, Any]]:
 def by_cost(finding: Result) -> tuple[Any, ...]:
     """Sorts findings: missing workers, of which all else is unknown, then the most costly first."""
     cost = finding["cost"] or 0.0
-    return (finding["cause"] != SILENT, -cost, -finding["score"], finding["cause"])
+    return (finding["cause"] != SILENT_WORKER, -cost, -finding["score"], finding["cause"])
 
 
 def leading(findings: Sequence[Result] | None) -> Result | None:
     """The most costly finding; a missing worker only where nothing else was found."""
     found = findings or ()
-    return next((each for each in found if each["cause"] != SILENT), next(iter(found), None))
+    return next((each for each in found if each["cause"] != SILENT_WORKER), next(iter(found), None))
 
 
 def _key(finding: Result, first_rank: Mapping[tuple[str, int, int], int]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from app.result.causes import SILENT
+from app.result.causes import SILENT_WORKER
 from app.result.join import joint_result
 from app.result.join_causes import by_cost, finding_key, joint_onset, leading, with_cost
 from app.result.since import result_since
@@ -95,7 +95,7 @@ def _first_recent_step(parts: Sequence[Result]) -> int:
 def _onset_of_leading(parts: Sequence[Result]) -> int:
     """The onset of the leading cause, if that lasts now and its onset is known; else 0."""
     found = leading([each for each in parts[-1]["findings"] or () if _is_live(each)])
-    if found is None or found["cause"] == SILENT or not _lasts(found):
+    if found is None or found["cause"] == SILENT_WORKER or not _lasts(found):
         return 0
     key = finding_key(found)
     seen = [

@@ -23,6 +23,7 @@ from paceline_client.sending.transport import Transport, Unreachable, job_path
 
 from app import formatting
 from app.errors import Unavailable
+from app.result import causes
 from app.store import projects, runs
 from app.store.alerting import service_watches
 from app.store.database import Connection, Store
@@ -35,7 +36,7 @@ log = structlog.get_logger()
 
 _SIZES = Parallelism(4, 2)
 CULPRIT = (2, 1)  # dp rank and stage
-CAUSE = "slow-worker"
+CAUSE = causes.SLOW_WORKER
 _SLOWDOWN = 1.6
 NUM_STEPS = 8
 # A consumer that has just died is replaced within a lease and a refresh, and has work to catch up.

@@ -59,9 +59,7 @@ def test_equally_slow_workers_are_chosen_by_lowest_rank():
 
 
 def test_an_op_types_share_is_its_excess_over_the_sum_of_all_excesses():
-    shares = loss_shares(
-        {"forward-compute": 1.3, "backward-compute": 1.1, "optimizer": 0.9}
-    )
+    shares = loss_shares({"forward-compute": 1.3, "backward-compute": 1.1, "optimizer": 0.9})
     assert shares == {
         "forward-compute": pytest.approx(0.75),
         "backward-compute": pytest.approx(0.25),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from app import formatting
 from app.charts.job.waits import remarks
+from app.result import causes
 from app.result.causes import cause_of
 from app.result.figures import MAX_DISCREPANCY
 from app.result.sentence import sentence_case
@@ -29,8 +30,6 @@ JobState = Literal[
 
 
 ENDED: tuple[JobState, ...] = ("finished", "crashed", "preempted")
-_SILENT = "silent-worker"
-_UNIFORM = "uniform-slowdown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ def missing_ranks_sentence(result: Mapping[str, Any]) -> str:
     """Which ranks are missing from some steps of a result; "" if none, or if a finding says it."""
     workers = (result.get("imputed") or {}).get("workers") or ()
     found = result.get("findings") or ()
-    if not workers or any(each.get("cause") == _SILENT for each in found):
+    if not workers or any(each.get("cause") == causes.SILENT_WORKER for each in found):
         return ""
     are = "is" if len(workers) == 1 else "are"
     most, of = max(each["num_steps"] for each in workers), num_steps(result)
@@ -160,7 +159,7 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
         runs_at = f"{runs_at[:-1]}, late launches not counted."
     findings, remarked = result.get("findings"), " ".join(remarks(result))
     if findings:
-        if findings[0]["cause"] == _UNIFORM:
+        if findings[0]["cause"] == causes.UNIFORM_SLOWDOWN:
             runs_at = _against_itself(result["slowdown"])
         sentence = f"{_leading_cause(findings)} {remarked}".rstrip()
         if state != "straggling":
@@ -188,7 +187,7 @@ def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
 
     Workers that are missing are said before it.
     """
-    if findings[0]["cause"] == _SILENT and len(findings) > 1:
+    if findings[0]["cause"] == causes.SILENT_WORKER and len(findings) > 1:
         return f"{_leading_cause(findings[:1])} {_leading_cause(findings[1:])}"
     # Results of older versions begin in lower case.
     first = sentence_case(formatting.bidi_isolated(findings[0]["sentence"]).removesuffix("."))
@@ -200,7 +199,7 @@ def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
 def _remedy_of_leading(result: Mapping[str, Any], seen: JobFacts) -> str:
     first, *others = result["findings"]
     return remedy(
-        others[0] if others and first["cause"] == _SILENT else first,
+        others[0] if others and first["cause"] == causes.SILENT_WORKER else first,
         pp_size=len(result.get("stage_share") or ()),
         num_gpus=seen.num_gpus,
         slowdown=result["slowdown"],
@@ -271,7 +270,7 @@ def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]
         return sentence, "The figures are those of before."
     others_at = f"The others run at {formatting.ratio(result['slowdown'])} of their ideal"
     sub = f"{others_at}; medians of other workers of the same stage stand in for what is missing."
-    found = [each for each in result.get("findings") or () if each["cause"] != _SILENT]
+    found = [each for each in result.get("findings") or () if each["cause"] != causes.SILENT_WORKER]
     return sentence, f"{_leading_cause(found)} {sub}" if found else sub
 
 
@@ -312,7 +311,11 @@ def _after(seen: JobFacts) -> str:
 def _finished_unmeasured(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
     """Of a job without figures: who is to blame for that, as far as that is known."""
     sentence = f"This job has finished{_after(seen)}. None of its steps was analysed"
-    silent = [each for each in (result or {}).get("findings") or () if each["cause"] == _SILENT]
+    silent = [
+        each
+        for each in (result or {}).get("findings") or ()
+        if each["cause"] == causes.SILENT_WORKER
+    ]
     skipped = (result or {}).get("skipped_steps") or ()
     sub = f"The last step was skipped: {skipped[-1]['reason']}." if skipped else ""
     if not silent:
@@ -340,7 +343,7 @@ def _finished(result: Mapping[str, Any], seen: JobFacts) -> tuple[str, str]:
         return f"This job has finished{after}.", _leading_cause(findings) if findings else text
     sentence = f"This job has finished{after}. Over the run it ran at {at} of its ideal."
     findings, remarked = result.get("findings"), " ".join(remarks(result))
-    if findings and findings[0]["cause"] == _UNIFORM:
+    if findings and findings[0]["cause"] == causes.UNIFORM_SLOWDOWN:
         remarked = f"{_against_itself(result['slowdown'])} {remarked}"
     return sentence, f"{_leading_cause(findings) if findings else ''} {remarked}".strip()
 
@@ -421,7 +424,7 @@ def _exceeded_loss(finding: Finding, slowdown: float | None) -> float | None:
     The cost of a uniform slowdown is against the job's earlier pace, and no part of the loss.
     """
     lost = None if slowdown is None else max(0.0, 1 - 1 / slowdown)
-    if lost is None or finding["cause"] == _UNIFORM:
+    if lost is None or finding["cause"] == causes.UNIFORM_SLOWDOWN:
         return None
     return lost if finding["cost"] > _CLEARLY_MORE * lost else None
 
@@ -429,26 +432,26 @@ def _exceeded_loss(finding: Finding, slowdown: float | None) -> float | None:
 def _action(finding: Finding) -> str:
     culprits = finding["culprits"]
     match finding["cause"]:
-        case "slow-worker":
+        case causes.SLOW_WORKER:
             of_workers = any("stage" in each for each in culprits)
             return f"Fixing {_these_nouns(len(culprits), 'worker' if of_workers else 'host')}"
-        case "slow-link" | "flapping-link":
+        case causes.SLOW_LINK | causes.FLAPPING_LINK:
             return f"Fixing {_these_nouns(len(culprits), 'link')}"
-        case "stage-imbalance":
+        case causes.STAGE_IMBALANCE:
             return f"Fixing {_these_nouns(len(culprits), 'stage')}" if culprits else ""
     return cause_of(finding["cause"]).remedy
 
 
 def _reason(finding: Finding, pp_size: int) -> str:
     match finding["cause"]:
-        case "late-host":
+        case causes.LATE_HOST:
             because = (finding.get("evidence") or {}).get("late_because")
             return _CHECKS.get(str(because), _CHECK_ALL)
-        case "stage-imbalance" if any(
+        case causes.STAGE_IMBALANCE if any(
             each.get("stage") == pp_size - 1 for each in finding["culprits"]
         ):
             return "Give the last stage fewer layers: it also computes the loss."
-        case "sequence-imbalance":
+        case causes.SEQUENCE_IMBALANCE:
             r = (finding.get("evidence") or {}).get("pearson_r_with_lengths_squared")
             fit = "" if r is None else f" (r\u00b2 {r * r:.2f})"
             follows = "Micro-batch time follows the sum of squared sequence lengths"

@@ -17,8 +17,7 @@ from app.charts.job.waits import waited_for
 from app.charts.worker.grid import Sort
 from app.charts.worker.heatmap import worker_heatmap
 from app.formatting import Hosts
-
-SILENT_WORKER_CAUSE = "silent-worker"
+from app.result import causes
 
 Worker = tuple[int, int]  # dp rank, stage
 
@@ -26,7 +25,7 @@ Worker = tuple[int, int]  # dp rank, stage
 def silent_workers(result: Mapping[str, Any]) -> list[Worker]:
     """Workers that send nothing any more."""
     return _workers_named_in(
-        result, (each for each in _findings(result) if each["cause"] == SILENT_WORKER_CAUSE), {}
+        result, (each for each in _findings(result) if each["cause"] == causes.SILENT_WORKER), {}
     )
 
 
@@ -34,7 +33,7 @@ def culprit_workers(result: Mapping[str, Any], hosts: Hosts | None) -> list[Work
     """Culprits, and all workers on a culprit host; None where causes were not looked for."""
     if result.get("findings") is None:
         return None
-    others = (each for each in _findings(result) if each["cause"] != SILENT_WORKER_CAUSE)
+    others = (each for each in _findings(result) if each["cause"] != causes.SILENT_WORKER)
     return _workers_named_in(result, others, hosts or {})
 
 

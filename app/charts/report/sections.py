@@ -7,6 +7,7 @@ from typing import Any
 from app import formatting
 from app.charts.base.figure import Cell, FigureTable
 from app.charts.job.waits import cost_text, remarks
+from app.result import causes
 from app.result.causes import cause_name
 from app.result.figures import MAX_DISCREPANCY
 from app.result.step_counts import mean_s, num_steps
@@ -54,7 +55,7 @@ def _won_back(result: Result) -> Row:
     """What fixing the slowest workers, or the last stage, would win back: at most all of it."""
     by_worker, by_stage = result["m_w"], result["m_s"]
     is_of_stage = any(
-        found["cause"] == "stage-imbalance" for found in (result["findings"] or ())[:1]
+        found["cause"] == causes.STAGE_IMBALANCE for found in (result["findings"] or ())[:1]
     )
     label = "Won back by last stage" if is_of_stage else "Won back by worker"
     share, other = (by_stage, by_worker) if is_of_stage else (by_worker, by_stage)

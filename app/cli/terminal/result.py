@@ -23,6 +23,7 @@ from app.cli.terminal.blocks import (
     share_style,
 )
 from app.formatting import TIMES
+from app.result.causes import SILENT_WORKER
 from app.result.figures import num_slowest_workers
 
 Result = dict[str, Any]
@@ -59,7 +60,7 @@ def headline(result: Result, ranks: Ranks | None = None) -> list[Text]:
 def _most_costly(result: Result) -> list[Text]:
     """The most costly finding; after it says who is missing, if anybody is."""
     findings = result["findings"] or []
-    num_first = 2 if findings and findings[0].get("cause") == "silent-worker" else 1
+    num_first = 2 if findings and findings[0].get("cause") == SILENT_WORKER else 1
     missing = missing_ranks_sentence(result)
     return ([Text(missing)] if missing else []) + [
         Text(f"{_said(each['sentence'])}.") for each in findings[:num_first]

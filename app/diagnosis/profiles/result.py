@@ -20,24 +20,32 @@ from app.diagnosis.profiles.sentences import headline, of_finding
 from app.engine.arrivals.arrivals import arrivals_as_json
 from app.engine.report import header, without_replay
 from app.formatting import percent, seconds
+from app.result.causes import (
+    DATA_LOADING,
+    LATE_HOST,
+    SEQUENCE_IMBALANCE,
+    SLOW_LINK,
+    SLOW_WORKER,
+    STAGE_IMBALANCE,
+)
 from app.trace.readers.profiles.collective_table import job_sizes
 from app.trace.readers.profiles.profile import WHOLE_FILE
 
 MAX_TRANSFERS = 200
 MAX_RANKS_LISTED = 4_096
 _CAUSE = {
-    COMPUTE: "slow-worker",
-    WORK: "sequence-imbalance",
-    DATA_WAIT: "data-loading",
-    HOST: "late-host",
+    COMPUTE: SLOW_WORKER,
+    WORK: SEQUENCE_IMBALANCE,
+    DATA_WAIT: DATA_LOADING,
+    HOST: LATE_HOST,
 }
 # Above this difference of the two cost figures both are given.
 _MAX_COST_DIFFERENCE = 0.03
 _SCORE, _CONFIDENCE = 0.9, 0.9
 # Causes that a profile cannot show.
 _NOT_SHOWN = {
-    "slow-link": "a profile has no other time to compare transfers with",
-    "stage-imbalance": "a profile does not name the computations of a micro-batch",
+    SLOW_LINK: "a profile has no other time to compare transfers with",
+    STAGE_IMBALANCE: "a profile does not name the computations of a micro-batch",
 }
 
 
@@ -175,27 +183,27 @@ def _ruled_out(job: ProfiledJob, found: Causes) -> list[dict[str, Any]]:
 
 def _no_slow_worker(found: Causes) -> dict[str, Any]:
     if found.reason:
-        return _ruled("slow-worker", found.reason, True)
+        return _ruled(SLOW_WORKER, found.reason, True)
     return _ruled(
-        "slow-worker", "no rank that the others wait for computes longer than its peers", False
+        SLOW_WORKER, "no rank that the others wait for computes longer than its peers", False
     )
 
 
 def _no_imbalance(job: ProfiledJob, found: Causes) -> dict[str, Any]:
     if found.reason:
-        return _ruled("sequence-imbalance", found.reason, True)
+        return _ruled(SEQUENCE_IMBALANCE, found.reason, True)
     if not all(np.isfinite(each.blocks).all() for each in job.ranks):
         return _ruled(
-            "sequence-imbalance", "the files do not say how large the kernels' grids are", True
+            SEQUENCE_IMBALANCE, "the files do not say how large the kernels' grids are", True
         )
     return _ruled(
-        "sequence-imbalance", "kernels of late ranks are no larger than their peers'", False
+        SEQUENCE_IMBALANCE, "kernels of late ranks are no larger than their peers'", False
     )
 
 
 def _no_late_host(job: ProfiledJob, found: Causes) -> dict[str, Any]:
     if found.reason:
-        return _ruled("late-host", found.reason, True)
+        return _ruled(LATE_HOST, found.reason, True)
     if found.minor:
         most = found.minor[0]
         share = percent(most.alone_s / float(job.step_s.mean()))
@@ -203,10 +211,10 @@ def _no_late_host(job: ProfiledJob, found: Causes) -> dict[str, Any]:
             f"rank {most.rank} launches late and is waited for {seconds(most.alone_s)} a step "
             f"({share}), which the profiler itself may cost"
         )
-        return _ruled("late-host", reason, True)
+        return _ruled(LATE_HOST, reason, True)
     if (idle := _idlest(job)) is not None:
-        return _ruled("late-host", idle, True)
-    return _ruled("late-host", "no host launches late far more often than by chance", False)
+        return _ruled(LATE_HOST, idle, True)
+    return _ruled(LATE_HOST, "no host launches late far more often than by chance", False)
 
 
 def _idlest(job: ProfiledJob) -> str | None:
