@@ -38,13 +38,12 @@ from app.diagnosis.detectors.slow_worker import SlowWorker
 from app.diagnosis.detectors.stage_imbalance import StageImbalance
 from app.diagnosis.detectors.uniform_slowdown import UniformSlowdown
 from app.diagnosis.evidence.fingerprint import (
-    Fingerprint,
     arrivals_block,
     coverage,
     fingerprint,
     unexplained_share,
 )
-from app.diagnosis.evidence.job_changes import JobChange, job_changes
+from app.diagnosis.evidence.job_changes import job_changes
 from app.diagnosis.evidence.late_workers import LateWorker, late_workers, wait_cost
 from app.diagnosis.fidelity import (
     MIN_COST,
@@ -75,6 +74,7 @@ from app.engine.report import Report
 from app.result import causes
 from app.result.causes import CAUSES, SILENT_WORKER
 from app.result.finding import Finding, RuledOut
+from app.result.window_result import Fingerprint, JobChange
 from app.trace.window import Window
 
 DETECTORS: tuple[Detector, ...] = (

@@ -179,28 +179,43 @@ class StageCompute(Record, kw_only=True, frozen=True):
 
 
 class Variance(Record, kw_only=True, frozen=True):
-    """Shares of the variance of forward computations."""
+    """Shares of the variance of forward computations, between workers of one stage.
+
+    None together where nothing varies, or no forward is on every stage.
+    """
 
     between_stages: float | None
     between_workers: float | None
     within_workers: float | None
 
 
-class FingerprintRecord(Record, kw_only=True, frozen=True):
+class Fingerprint(Record, kw_only=True, frozen=True):
     """Where computations vary, and the share of the loss by operation type and by stage."""
 
     variance: Variance
-    optype_share: dict[str, float]
-    stage_share: tuple[float | None, ...]
+    optype_share: Annotated[
+        dict[str, float],
+        Meta(
+            description="Share of the loss with only this type as recorded; adds up to 1 where "
+            "anything is lost."
+        ),
+    ]
+    stage_share: Annotated[
+        tuple[float | None, ...], Meta(description="Share won back by fixing each stage.")
+    ]
 
 
-class JobChangeRecord(Record, kw_only=True, frozen=True):
-    """A point at which the job or some workers became slower or faster."""
+class JobChange(Record, kw_only=True, frozen=True):
+    """A new level of step time, or of some workers' computations; of all without culprits."""
 
     step: int
-    until_step: int | None
+    until_step: Annotated[
+        int, Meta(description="The level changed from `step` on; at once where both are the same.")
+    ]
     what: Literal["step-time", "compute"]
-    before_s: float
+    before_s: Annotated[
+        float, Meta(description="Seconds of a step, or of the mean computation of those workers.")
+    ]
     after_s: float
     ratio: Annotated[float, Meta(description="Below 1 for a recovery.")]
     culprits: tuple[Culprit, ...]
@@ -372,8 +387,8 @@ class WindowResult(Record, kw_only=True, frozen=True):
         ),
     ] = UNSET
     ruled_out: tuple[RuledOut, ...] | None
-    fingerprint: FingerprintRecord | None
-    changes: tuple[JobChangeRecord, ...] | None
+    fingerprint: Fingerprint | None
+    changes: tuple[JobChange, ...] | None
     arrivals: Annotated[
         ArrivalsRecord | None,
         Meta(description="Null if no collective was recorded by all members of its group."),

@@ -1,7 +1,6 @@
 """Summary figures of a diagnosis: variance and loss by place, unexplained waiting, coverage."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,58 +14,35 @@ from app.engine.metrics import slowdown
 from app.engine.what_if import Replayer
 from app.result.causes import CAUSES
 from app.result.finding import Finding
+from app.result.window_result import Fingerprint, Variance
 from app.trace.window import Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """Shares of the variance of forward computations, and of the loss by op type and stage.
-
-    `between_stages`, `between_workers` (of one stage) and `within_workers` are None together where
-    nothing varies or no forward is on every stage. `optype_share` {type: share of the loss with
-    only this type as recorded} adds up to 1 where anything is lost. `stage_share` [pp] is the share
-    won back by fixing each stage.
-    """
-
-    between_stages: float | None
-    between_workers: float | None
-    within_workers: float | None
-    optype_share: dict[str, float]
-    stage_share: tuple[float | None, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain numbers; unknown is None."""
-        return {
-            "variance": {
-                "between_stages": self.between_stages,
-                "between_workers": self.between_workers,
-                "within_workers": self.within_workers,
-            },
-            "optype_share": self.optype_share,
-            "stage_share": list(self.stage_share),
-        }
 
 
 def fingerprint(case: Case) -> Fingerprint:
     """The fingerprint of the window."""
     return Fingerprint(
-        *_shares(case.groups),
+        variance=_variance(case.groups),
         optype_share=_optype_share(case),
         stage_share=tuple(case.report.stage_share),
     )
 
 
-def _shares(groups: tuple[Features, ...]) -> tuple[float | None, float | None, float | None]:
+def _variance(groups: tuple[Features, ...]) -> Variance:
     """Shares of the variance; groups weigh by their operations."""
+    unknown = Variance(between_stages=None, between_workers=None, within_workers=None)
     parts = np.zeros(3)
     for group in groups:
         if group.forward is None or not group.forward.shared.size:
-            return None, None, None
+            return unknown
         parts += _sums_of_squares(group.forward.duration_s)
     if parts.sum() <= 0:
-        return None, None, None
-    between_stages, between_workers, within = (parts / parts.sum()).tolist()
-    return between_stages, between_workers, within
+        return unknown
+    between_stages, between_workers, within_workers = (parts / parts.sum()).tolist()
+    return Variance(
+        between_stages=between_stages,
+        between_workers=between_workers,
+        within_workers=within_workers,
+    )
 
 
 def _sums_of_squares(duration_s: Floats) -> Floats:

@@ -6,7 +6,7 @@ Read `job_changes` for the changes that results list, `common_rises` for a slowd
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from app.diagnosis.statistics.robust import lower_quantile
 from app.engine.medians import median_of, medians_of_known
 from app.result.finding import Culprit
 from app.result.join_causes import MAX_CHANGES, MAX_STEPS_APART
+from app.result.window_result import JobChange
 from app.trace.job import Parallelism
 from app.trace.window import Floats
 
@@ -318,34 +319,6 @@ NEARBY_STEPS = 8
 MIN_SHARE_OF_ALL = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class JobChange:
-    """A new level of step time ("step-time") or of some workers' computations ("compute").
-
-    The level changed from `step` to `until_step`, at once where both are the same. Seconds are of a
-    step, or of the mean computation of those workers; without culprits all workers changed.
-    """
-
-    step: int
-    until_step: int
-    what: str
-    before_s: float
-    after_s: float
-    culprits: tuple[Culprit, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """As results carry it; a ratio below 1 is a recovery."""
-        return {
-            "step": self.step,
-            "until_step": self.until_step,
-            "what": self.what,
-            "before_s": self.before_s,
-            "after_s": self.after_s,
-            "ratio": self.after_s / self.before_s,
-            "culprits": [culprit.as_json() for culprit in self.culprits],
-        }
-
-
 def job_changes(
     history: ExtendedHistory, hosts: Hosts, parallelism: Parallelism
 ) -> tuple[JobChange, ...]:
@@ -428,11 +401,20 @@ def _followers(of_worker: Floats, change: LevelChange, ratio: float) -> set[int]
 
 def _job_change(
     history: ExtendedHistory,
-    what: str,
+    what: Literal["step-time", "compute"],
     change: LevelChange,
     before_s: float,
     ratio: float,
     culprits: tuple[Culprit, ...] = (),
 ) -> JobChange:
     steps = int(history.steps[change.position]), int(history.steps[change.until])
-    return JobChange(*steps, what, before_s, before_s * ratio, culprits)
+    after_s = before_s * ratio
+    return JobChange(
+        step=steps[0],
+        until_step=steps[1],
+        what=what,
+        before_s=before_s,
+        after_s=after_s,
+        ratio=after_s / before_s,
+        culprits=culprits,
+    )

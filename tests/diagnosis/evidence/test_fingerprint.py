@@ -10,7 +10,7 @@ from tests.window_factory import in_row, replicas, window
 
 def shares_of(job):
     seen = fingerprint(case_of(window_of(job)))
-    return seen.between_stages, seen.between_workers, seen.within_workers
+    return seen.variance.between_stages, seen.variance.between_workers, seen.variance.within_workers
 
 
 def test_a_long_stage_is_variance_between_stages():
@@ -34,7 +34,11 @@ def test_variance_shares_need_micro_batches_on_every_stage():
         for row in in_row(("forward-compute", 1), ("backward-compute", 2))
     ]
     seen = fingerprint(case_of(window(rows, pp_size=2)))
-    assert (seen.between_stages, seen.between_workers, seen.within_workers) == (None, None, None)
+    assert (
+        seen.variance.between_stages,
+        seen.variance.between_workers,
+        seen.variance.within_workers,
+    ) == (None, None, None)
 
 
 def test_shares_of_op_types_are_those_of_the_loss():
@@ -49,7 +53,7 @@ def test_shares_of_op_types_are_those_of_the_loss():
         {"forward-compute": 1.0, "backward-compute": 0.0, "optimizer": 0.0}
     )
     assert seen.stage_share == pytest.approx((1.0,))
-    assert seen.between_workers == pytest.approx(1.0)
+    assert seen.variance.between_workers == pytest.approx(1.0)
 
 
 def test_coverage_counts_overlapping_operations_once_in_any_order():
