@@ -68,13 +68,13 @@ from app.diagnosis.suspicions import (
     drop_explained,
     suspicion_costs,
 )
-from app.diagnosis.unexplained import UnexplainedLoss, unexplained_loss
+from app.diagnosis.unexplained import unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.result import causes
 from app.result.causes import CAUSES, SILENT_WORKER
 from app.result.finding import Finding, RuledOut
-from app.result.window_result import Fingerprint, JobChange
+from app.result.window_result import Fingerprint, JobChange, Unexplained
 from app.trace.window import Window
 
 DETECTORS: tuple[Detector, ...] = (
@@ -129,7 +129,7 @@ class Diagnosis:
     arrivals: dict[str, Any] | None
     unexplained_share: float | None
     coverage: float | None
-    unexplained: UnexplainedLoss | None
+    unexplained: Unexplained | None
     repairs: Mapping[str, Repair]
 
     def as_json(self) -> dict[str, Any]:

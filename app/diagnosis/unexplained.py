@@ -8,11 +8,10 @@ placed by making one op type, or one stage, ideal as well: what wins back most h
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from app.diagnosis.case import Case
 from app.diagnosis.detector import Suspicion
@@ -24,6 +23,7 @@ from app.result import causes
 from app.result.causes import CAUSES
 from app.result.finding import Finding
 from app.result.unexplained import MIN_SHARE, unexplained_sentence
+from app.result.window_result import Unexplained
 from app.trace.window import Floats, Ints
 
 # An op type or stage that wins back less of the rest is not where most of it is.
@@ -32,43 +32,9 @@ MIN_PLACE_SHARE = 0.3
 MIN_TIMES_EVEN = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class UnexplainedLoss:
-    """Loss without a cause as shares of the step time and of the loss, and its place.
-
-    `optype` and `stage` win back the shares `share_in_optype` and `share_in_stage` of it; None
-    where no one stands out or `share` is small. `late_launch_share` is the part of it that is no
-    operation: launches are late in single steps, as before an evaluation. `stop_share` is the part
-    in stops of all workers, in or before the steps `stop_steps`, which raise the ideal or lie
-    between steps.
-    """
-
-    share: float
-    share_of_loss: float | None
-    optype: str | None = None
-    share_in_optype: float | None = None
-    stage: int | None = None
-    share_in_stage: float | None = None
-    late_launch_share: float = 0.0
-    stop_share: float = 0.0
-    stop_steps: tuple[int, ...] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """The result's `unexplained`, with its sentence."""
-        block: dict[str, Any] = {name: getattr(self, name) for name in _NAMES}
-        block["stop_steps"] = list(self.stop_steps)
-        return {**block, "sentence": unexplained_sentence(block)}
-
-
-_NAMES = (
-    *("share", "share_of_loss", "optype", "share_in_optype", "stage", "share_in_stage"),
-    *("late_launch_share", "stop_share"),
-)
-
-
 def unexplained_loss(
     case: Case, named: Sequence[Suspicion], findings: Sequence[Finding]
-) -> UnexplainedLoss | None:
+) -> Unexplained | None:
     """The rest after the repairs of the named suspicions; None where nothing was replayed.
 
     The first steps of a job are left out. Costs that no replay has are subtracted as they are.
@@ -94,23 +60,29 @@ def unexplained_loss(
     of_loss = min(1.0, max(0.0, rest_s / loss_s)) if loss_s > 0 else None
     late_share = max(0.0, min(share, float(late_s[steps].mean()) / total_s))
     stop_steps = tuple(int(case.steps[stop.at]) for stop in stops)
-    stopped = (late_share, min(share, stop_s / total_s), stop_steps)
+    found = Unexplained(
+        share=share,
+        share_of_loss=of_loss,
+        optype=None,
+        share_in_optype=None,
+        stage=None,
+        share_in_stage=None,
+        late_launch_share=late_share,
+        stop_share=min(share, stop_s / total_s),
+        stop_steps=stop_steps,
+        sentence=None,
+    )
     if share < MIN_SHARE:
-        return UnexplainedLoss(share, of_loss, None, None, None, None, *stopped)
+        return found
     left_s = repaired_s[steps].mean() - ideal_s
     optype, share_in_optype = _most(_by_optype(case, repaired, steps), left_s)
     stage, share_in_stage = _most(_by_stage(case, repaired, steps), left_s)
+    found = structs.replace(found, optype=optype, share_in_optype=share_in_optype)
     pp_size = case.parallelism.pp_size
-    stands_out = share_in_stage is not None and share_in_stage * pp_size >= MIN_TIMES_EVEN
-    return UnexplainedLoss(
-        share,
-        of_loss,
-        optype,
-        share_in_optype,
-        int(stage) if stage is not None and stands_out and pp_size > 1 else None,
-        share_in_stage if stands_out and pp_size > 1 else None,
-        *stopped,
-    )
+    if share_in_stage is not None and pp_size > 1 and share_in_stage * pp_size >= MIN_TIMES_EVEN:
+        of_stage = None if stage is None else int(stage)
+        found = structs.replace(found, stage=of_stage, share_in_stage=share_in_stage)
+    return structs.replace(found, sentence=unexplained_sentence(found.as_json()))
 
 
 def _unnamed_stops(case: Case, findings: Sequence[Finding]) -> list[Stop]:

@@ -222,7 +222,11 @@ class JobChange(Record, kw_only=True, frozen=True):
 
 
 class Unexplained(Record, kw_only=True, frozen=True):
-    """Loss that is left after the repairs of all findings."""
+    """Loss that is left after the repairs of all findings, and its place.
+
+    Stops of all workers, and launches that are late in single steps as before an evaluation, are no
+    operation: the former raise the ideal, or lie between steps.
+    """
 
     share: Annotated[Share, Meta(description="Of the step time.")]
     share_of_loss: Annotated[PartOfIt, Meta(description="Of the loss; null without a loss.")]
