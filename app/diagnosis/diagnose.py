@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from app.diagnosis.absent_workers import doubted_by_absence
 from app.diagnosis.calibration import calibrated
@@ -253,7 +254,7 @@ def _diagnosis(
     found = {each.cause for each in findings or ()}
     named = [each for each in suspicions if each.cause in found]
     changes = tuple(
-        replace(each, culprits=tuple(map(case.with_rank, each.culprits)))
+        structs.replace(each, culprits=tuple(map(case.with_rank, each.culprits)))
         for each in job_changes(case.extended_history, case.replay.window.hosts, case.parallelism)
     )
     return Diagnosis(
