@@ -23,7 +23,7 @@ from app.diagnosis.evidence.interruptions import (
 from app.diagnosis.evidence.late_workers import late_hosts
 from app.diagnosis.evidence.outliers import LaunchDelays
 from app.diagnosis.finding import Worker
-from app.trace.window import Floats
+from app.trace.window import Floats, Ints
 
 # A stopped worker's delay counts from so many times the usual one.
 MIN_TIMES_USUAL = 5.0
@@ -74,11 +74,12 @@ def rank_blocks(case: Case, stopped: NDArray[np.bool_], size: int) -> dict[str, 
 
     By the first and last global rank in words; empty where a host would have one worker.
     """
-    tp_size = case.parallelism.tp_size
+    tp_size, rank = case.parallelism.tp_size, case.replay.groups[0].grid.rank
+    hit = np.isin(rank // size, rank[stopped & (rank >= 0)] // size)
     return {
         f"ranks {size * number} to {size * number + len(workers) * tp_size - 1}": workers
-        for number, workers in _blocks(case, size).items()
-        if len(workers) > 1 and any(stopped[worker] for worker in workers)
+        for number, workers in _blocks(rank, hit, size).items()
+        if len(workers) > 1
     }
 
 
@@ -90,17 +91,17 @@ def chance_of_one_host(case: Case, workers: Sequence[Worker]) -> float:
     by_host: dict[str, list[Worker]] = defaultdict(list)
     for worker, host in case.replay.window.hosts.items():
         by_host[host].append(worker)
-    hosts = [*(by_host or _blocks(case, HOST_SIZES[0])).values()]
+    rank = case.replay.groups[0].grid.rank
+    hosts = [*(by_host or _blocks(rank, rank >= 0, HOST_SIZES[0])).values()]
     if not any(set(workers) <= set(others) for others in hosts):
         return 1.0
     shared = sum(comb(len(others), len(workers)) for others in hosts)
     return float(shared / comb(case.num_workers, len(workers)))
 
 
-def _blocks(case: Case, size: int) -> dict[int, list[Worker]]:
-    """Workers by host, if each host has so many GPUs and ranks fill them in order."""
-    rank = case.replay.groups[0].grid.rank
+def _blocks(rank: Ints, chosen: NDArray[np.bool_], size: int) -> dict[int, list[Worker]]:
+    """The chosen workers [dp, pp] by host, if each has so many GPUs and ranks fill them."""
     found: dict[int, list[Worker]] = defaultdict(list)
-    for dp_rank, stage in np.argwhere(rank >= 0).tolist():
+    for dp_rank, stage in np.argwhere(chosen & (rank >= 0)).tolist():
         found[int(rank[dp_rank, stage]) // size].append((dp_rank, stage))
     return dict(found)
