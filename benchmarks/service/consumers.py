@@ -37,6 +37,7 @@ _DRAINED_WITHIN_S = 600.0
 # Where consumers crash: short, so that the next one has the shards and dies anywhere in its work.
 _SHORT_LEASE_S = 2.0
 _WORKS_S = 0.0, 3.0
+_CRASHES_A_BACKLOG = 8
 
 
 @contextmanager
@@ -224,7 +225,9 @@ def consumers(
     if rounds:
         _compared("two on one core", steps, rounds, lambda n: rate(1, n), lambda n: rate(2, n))
         if crashes:
+            # What those that crash get done is no small part of a backlog.
+            more = steps * max(1, crashes // _CRASHES_A_BACKLOG)
             after = f"after {crashes} crashes"
             _compared(
-                after, steps, rounds, lambda n: rate(1, n), lambda n: rate(1, n, crashes=crashes)
+                after, more, rounds, lambda n: rate(1, n), lambda n: rate(1, n, crashes=crashes)
             )
