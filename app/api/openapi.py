@@ -25,7 +25,7 @@ from app.ingest.wire.collectives import (
     Axis,
 )
 from app.ingest.wire.json_columns import MAX_JSON_ROWS
-from app.result.schema import result_schemas
+from app.result.window_result import result_schemas
 from app.trace.ops import MAX_TYPE_NAME, OP_NAMES
 from app.trace.window import OPTIONAL, StepKind
 

@@ -163,7 +163,7 @@ def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosi
         if with_late is not None:
             left = _without_found([*ruled_out_with, *not_late], with_late)
             return _diagnosis(case, with_late, left, [*suspicions, *late])
-        ruled_out_then += [each for each in ruled_out_with if each.cause == causes.LATE_HOST]
+        ruled_out_then += [denied for denied in ruled_out_with if denied.cause == causes.LATE_HOST]
     elif late:
         reason = "the time that others wait for late ranks is explained by other causes"
         not_late += [RuledOut(each.cause, reason, score=each.score) for each in late]
@@ -391,9 +391,8 @@ def _cost(
     if suspicion.evidence.get("num_workers", 0) > len(workers):
         return share, None  # too many workers to be listed
     late = [each for each in case.cached(late_workers) if each.worker in workers]
-    if not CAUSES[suspicion.cause].delays_worker or len({each.worker for each in late}) < len(
-        set(workers)
-    ):
+    is_all_late = {late_worker.worker for late_worker in late} >= set(workers)
+    if not CAUSES[suspicion.cause].delays_worker or not is_all_late:
         return share, None
     if share is not None and _is_late_with_others(case, late):
         return share, None  # joint waits cannot be divided

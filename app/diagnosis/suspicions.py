@@ -371,7 +371,8 @@ def _experts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]
     if lengths is not None and causes.EXPERT_IMBALANCE in by_cause:
         found |= _explained(lengths, causes.EXPERT_IMBALANCE)
     # Arrivals may have some of the same workers again.
-    for slow in (each for each in suspicions if each.cause == causes.SLOW_WORKER):
+    slow_workers = [suspicion for suspicion in suspicions if suspicion.cause == causes.SLOW_WORKER]
+    for slow in slow_workers:
         by_load = causes.EXPERT_IMBALANCE in by_cause and _are_hot(case, slow)
         reason = None if by_load else _reason_by_experts(case, slow)
         if by_load:
@@ -470,7 +471,9 @@ _MAX_SHARE_OF_BUSY = 0.5
 
 def _busy_hosts(case: Case, suspicions: Sequence[Suspicion]) -> dict[str, RuledOut]:
     """Drops a small slowdown of the workers whose hosts are busy with something else."""
-    busy = next((each for each in suspicions if each.cause == causes.CPU_CONTENTION), None)
+    busy = next(
+        (suspicion for suspicion in suspicions if suspicion.cause == causes.CPU_CONTENTION), None
+    )
     if busy is None:
         return {}
     held_up, dp_ranks = set(_workers_of(busy)), range(case.parallelism.dp_size)

@@ -22,7 +22,7 @@ from app.engine.what_if import Replayer
 from app.result import causes
 from app.result.causes import CAUSES
 from app.result.finding import Finding
-from app.result.unexplained import MIN_SHARE, unexplained_sentence
+from app.result.sentence import MIN_UNEXPLAINED_SHARE, unexplained_sentence
 from app.result.window_result import Unexplained
 from app.trace.window import Floats, Ints
 
@@ -72,7 +72,7 @@ def unexplained_loss(
         stop_steps=stop_steps,
         sentence=None,
     )
-    if share < MIN_SHARE:
+    if share < MIN_UNEXPLAINED_SHARE:
         return found
     left_s = repaired_s[steps].mean() - ideal_s
     optype, share_in_optype = _most(_by_optype(case, repaired, steps), left_s)

@@ -31,7 +31,7 @@ LeadingChart = Literal["workers", "steps", "stages", "dp-steps", "waited-for"]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """How one cause is called and treated, whoever shows it.
+    """How one cause is called and treated, on pages, in alerts, reports and the diagnosis.
 
     `label` stands on chips and in charts, `phrase` in sentences. `remedy` begins the sentence of
     what a repair wins; "" where that depends on the finding. `chart` shows the cause best.

@@ -9,9 +9,8 @@ from app import formatting
 from app.result.causes import SILENT_WORKER
 from app.result.clock_times import step_ends_s
 from app.result.finding import SentenceParts
-from app.result.sentence import cost_words, whole_sentence
+from app.result.sentence import cost_words, unexplained_sentence, whole_sentence
 from app.result.step_counts import total_s
-from app.result.unexplained import unexplained_sentence
 
 Result = Mapping[str, Any]
 
@@ -94,7 +93,9 @@ def by_cost(finding: Result) -> tuple[Any, ...]:
 def leading(findings: Sequence[Result] | None) -> Result | None:
     """The most costly finding; a missing worker only where nothing else was found."""
     found = findings or ()
-    return next((each for each in found if each["cause"] != SILENT_WORKER), next(iter(found), None))
+    return next(
+        (finding for finding in found if finding["cause"] != SILENT_WORKER), next(iter(found), None)
+    )
 
 
 def _key(finding: Result, first_rank: Mapping[tuple[str, int, int], int]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Sentences of findings, and the parts that they are made of.
+"""Sentences of findings, the parts that they are made of, and the loss that no finding has.
 
     {fact}{onset and end}{cost}. {note}
 
@@ -7,7 +7,8 @@ sentence. Facts mark their verbs, so that one fact gives the present and the pas
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from app import formatting
 from app.result.finding import OnsetForm, SentenceParts
@@ -100,3 +101,34 @@ def cost_words(
         )
     shares = " to ".join(formatting.percent(each) for each in cost_range or (cost,))
     return f"; it {'cost' if is_past else 'costs'} {shares} of the job's GPU time"
+
+
+# A smaller share of the step is not placed, and no sentence is made of it.
+MIN_UNEXPLAINED_SHARE = 0.05
+
+
+def unexplained_sentence(block: Mapping[str, Any]) -> str | None:
+    """The block in words, without a full stop; None where the share is small."""
+    share, of_loss = block["share"], block["share_of_loss"]
+    if share < MIN_UNEXPLAINED_SHARE:
+        return None
+    is_all = of_loss is None or of_loss > 0.995
+    of_it = "" if is_all else f" ({formatting.percent(of_loss)} of the loss)"
+    fact = (
+        f"{formatting.percent(share)} of the step time{of_it} is not explained by any known cause"
+    )
+    place = _place_in_words(block)
+    return f"{fact}, most of it in {place}" if place else fact
+
+
+def _place_in_words(block: Mapping[str, Any]) -> str:
+    if block["stop_share"] > 0.5 * block["share"]:
+        steps = block["stop_steps"]
+        listed = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, first {steps[0]}"
+        return f"stops of all workers (in or before {listed})"
+    if block["late_launch_share"] > 0.5 * block["share"]:
+        return "late launches of single steps"
+    on = "" if block["stage"] is None else f" on stage {block['stage']}"
+    if block["optype"] is None:
+        return on.removeprefix(" on ")
+    return f"{formatting.optype_in_text(block['optype'])}{on}"

@@ -5,7 +5,7 @@ Unknown is null, never 0 or NaN. Lists are by dp rank, by stage, or by position 
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, json
 
 from app.result.arrivals import ArrivalsRecord
 from app.result.finding import Culprit, Finding, RuledOut
@@ -90,7 +90,7 @@ class CompletedStep(Record, kw_only=True, frozen=True):
 
 
 class ImputedRecord(Record, kw_only=True, frozen=True):
-    """Operations of `steps` that nobody recorded, and that were imputed from their peers."""
+    """Operations of `steps` that were not recorded, and were imputed from their peers."""
 
     ops: Annotated[int, Meta(description="Number of imputed operations.")]
     lone_ops: Annotated[int, Meta(description="Those of workers that recorded the rest.")]
@@ -416,3 +416,9 @@ class WindowResult(Record, kw_only=True, frozen=True):
     ]
     thinned: Thinned | UnsetType = UNSET
     per_step: FiguresByStep | UnsetType | None = UNSET
+
+
+def result_schemas(ref_template: str) -> dict[str, Json]:
+    """JSON schemas by name of a window's result, and of all that it consists of."""
+    _, found = json.schema_components([WindowResult], ref_template=ref_template)
+    return found

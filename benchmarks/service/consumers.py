@@ -64,7 +64,7 @@ class Shards:
         return {row.shard: (row.owner, row.fence) for row in rows}
 
     def has_new_owner(self, before: Mapping[int, tuple[str | None, int]]) -> bool:
-        """Whether somebody holds a shard who did not."""
+        """Whether a shard has changed hands since."""
         return any(self.owners()[shard][1] > fence for shard, (_, fence) in before.items())
 
     def wait_for(self, num_owners: int, within_s: float = _TAKEN_OVER_WITHIN_S) -> float:

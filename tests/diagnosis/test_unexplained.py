@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.engine.report import analyse
-from app.result.unexplained import unexplained_sentence
+from app.result.sentence import unexplained_sentence
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.faults.stops import ExpertImbalance

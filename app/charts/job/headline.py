@@ -137,7 +137,7 @@ def missing_ranks_sentence(result: Mapping[str, Any]) -> str:
     """Which ranks are missing from some steps of a result; "" if none, or if a finding says it."""
     workers = (result.get("imputed") or {}).get("workers") or ()
     found = result.get("findings") or ()
-    if not workers or any(each.get("cause") == causes.SILENT_WORKER for each in found):
+    if not workers or any(finding.get("cause") == causes.SILENT_WORKER for finding in found):
         return ""
     are = "is" if len(workers) == 1 else "are"
     most, of = max(each["num_steps"] for each in workers), num_steps(result)
@@ -270,7 +270,8 @@ def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]
         return sentence, "The figures are those of before."
     others_at = f"The others run at {formatting.ratio(result['slowdown'])} of their ideal"
     sub = f"{others_at}; medians of other workers of the same stage stand in for what is missing."
-    found = [each for each in result.get("findings") or () if each["cause"] != causes.SILENT_WORKER]
+    everything = result.get("findings") or ()
+    found = [finding for finding in everything if finding["cause"] != causes.SILENT_WORKER]
     return sentence, f"{_leading_cause(found)} {sub}" if found else sub
 
 
@@ -312,9 +313,9 @@ def _finished_unmeasured(result: Mapping[str, Any] | None, seen: JobFacts) -> tu
     """Of a job without figures: who is to blame for that, as far as that is known."""
     sentence = f"This job has finished{_after(seen)}. None of its steps was analysed"
     silent = [
-        each
-        for each in (result or {}).get("findings") or ()
-        if each["cause"] == causes.SILENT_WORKER
+        finding
+        for finding in (result or {}).get("findings") or ()
+        if finding["cause"] == causes.SILENT_WORKER
     ]
     skipped = (result or {}).get("skipped_steps") or ()
     sub = f"The last step was skipped: {skipped[-1]['reason']}." if skipped else ""

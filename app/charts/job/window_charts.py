@@ -25,7 +25,9 @@ Worker = tuple[int, int]  # dp rank, stage
 def silent_workers(result: Mapping[str, Any]) -> list[Worker]:
     """Workers that send nothing any more."""
     return _workers_named_in(
-        result, (each for each in _findings(result) if each["cause"] == causes.SILENT_WORKER), {}
+        result,
+        (finding for finding in _findings(result) if finding["cause"] == causes.SILENT_WORKER),
+        {},
     )
 
 
@@ -33,7 +35,7 @@ def culprit_workers(result: Mapping[str, Any], hosts: Hosts | None) -> list[Work
     """Culprits, and all workers on a culprit host; None where causes were not looked for."""
     if result.get("findings") is None:
         return None
-    others = (each for each in _findings(result) if each["cause"] != causes.SILENT_WORKER)
+    others = (finding for finding in _findings(result) if finding["cause"] != causes.SILENT_WORKER)
     return _workers_named_in(result, others, hosts or {})
 
 

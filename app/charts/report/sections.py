@@ -192,7 +192,8 @@ def ruled_out(result: Result) -> str:
     for title, is_unjudged in (("Ruled out", False), ("Undecided", True)):
         chosen = [each for each in others if each["insufficient_evidence"] is is_unjudged]
         rows = [
-            (_capitalized(cause_name(each["cause"])), _sentence(each["reason"])) for each in chosen
+            (_capitalized(cause_name(denied["cause"])), _sentence(denied["reason"]))
+            for denied in chosen
         ]
         parts += [f"<h2>{title}</h2>{fact_list(rows)}"] if rows else []
     return f'<section class="card">{"".join(parts)}</section>' if parts else ""

@@ -2,7 +2,8 @@
 
 import { contained } from "./formatting.js"
 
-const ROWS = JSON.parse(document.getElementById("causes").textContent)
+// A page that was opened before an upgrade has no table: its causes are shown by their names.
+const ROWS = JSON.parse(document.getElementById("causes")?.textContent ?? "{}")
 
 const titled = (text) => text.charAt(0).toUpperCase() + text.slice(1)
 
