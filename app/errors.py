@@ -13,7 +13,6 @@ PacelineError                500
 │   ├── PictureNotFound
 │   ├── FixNotFound
 │   ├── QuestionNotFound
-│   ├── ReportNotFound
 │   ├── ShareLinkNotFound
 │   ├── SessionNotFound
 │   ├── SilenceNotFound
@@ -224,19 +223,6 @@ class QuestionNotFound(NotFound):
         super().__init__(
             f"job {job!r} has no saved question {question_id!r}: "
             f"list them with GET /api/v1/jobs/{job}/what-ifs"
-        )
-
-
-class ReportNotFound(NotFound):
-    """The job has no such report of scores."""
-
-    code = "report_not_found"
-
-    def __init__(self, job_id: str, report_id: str) -> None:
-        job = _plain(job_id)
-        super().__init__(
-            f"job {job!r} has no report of scores {report_id!r}: "
-            f"list them with GET /api/v1/jobs/{job}/scores/reports"
         )
 
 

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 NOT_MEASURED = "not measured"
 TIMES = "\u00d7"
@@ -195,7 +195,7 @@ def plural(number: int, noun: str) -> str:
 def worker(dp_rank: int, stage: int, hosts: Hosts | None = None, rank: int | None = None) -> str:
     """A worker's name, with its host and global rank where they are known."""
     host = (hosts or {}).get((dp_rank, stage)) or None
-    return culprit_name({"dp_rank": dp_rank, "stage": stage, "host": host, "rank": rank})
+    return culprit_name(dp_rank=dp_rank, stage=stage, host=host, rank=rank)
 
 
 def optype_label(optype: str) -> str:
@@ -208,27 +208,40 @@ def optype_in_text(optype: str) -> str:
     return lower_first(optype_label(optype))
 
 
-def culprit_name(culprit: Mapping[str, Any], *, names_unknown_host: bool = False) -> str:
+def culprit_name(
+    *,
+    dp_rank: int | None = None,
+    stage: int | None = None,
+    host: str | None = None,
+    rank: int | None = None,
+    ranks: Sequence[int] = (),
+    local_rank: int | None = None,
+    num_workers: int | None = None,
+    names_unknown_host: bool = False,
+) -> str:
     """A culprit by host, global ranks and place, as far as these are known; "" where none is.
 
     host-043, rank 11 (dp 3, stage 1), GPU 5; host-017 (ranks 8 to 15, all 8 of its workers). As in
     frontend/js/components/culprits.js.
 
     Args:
-        culprit: `dp_rank`, `stage`, `host`, `rank`, `ranks` (if several), `local_rank` (the GPU)
-            and `num_workers` (of a host of whose workers all are slow); those that apply. Its
-            host is isolated against other directions of text.
+        dp_rank: with `stage`, its place.
+        stage: pipeline stage.
+        host: isolated against other directions of text.
+        rank: global rank.
+        ranks: if several; `rank` is then the first.
+        local_rank: index of the GPU on its host.
+        num_workers: of a host of whose workers all are slow.
         names_unknown_host: whether a worker says that its host was not reported.
     """
     place = ", ".join(
-        f"{word} {culprit[name]}"
-        for word, name in (("dp", "dp_rank"), ("stage", "stage"))
-        if culprit.get(name) is not None
+        f"{word} {number}"
+        for word, number in (("dp", dp_rank), ("stage", stage))
+        if number is not None
     )
-    who = rank_words(culprit)
+    who = rank_words(rank, ranks)
     who = (f"{who} ({place})" if place else who) if who else place
-    host, num_workers = culprit.get("host"), culprit.get("num_workers")
-    words = [bidi_isolated(str(host))] if host is not None else []
+    words = [bidi_isolated(host)] if host is not None else []
     if host is not None and num_workers is not None:
         hit = f"all {count(num_workers)} of its workers"
         words = [f"{words[0]} ({', '.join(filter(None, [who, hit]))})"]
@@ -236,17 +249,16 @@ def culprit_name(culprit: Mapping[str, Any], *, names_unknown_host: bool = False
         words = [f"{words[0]} ({place})"]
     elif who:
         words.append(who)
-    if host is None and names_unknown_host and culprit.get("rank") is not None:
+    if host is None and names_unknown_host and rank is not None:
         words.append("host not reported")
-    if culprit.get("local_rank") is not None:
-        words.append(f"GPU {culprit['local_rank']}")
+    if local_rank is not None:
+        words.append(f"GPU {local_rank}")
     return ", ".join(words)
 
 
-def rank_words(culprit: Mapping[str, Any]) -> str:
-    """A culprit's global ranks: rank 11, ranks 88 to 95; "" where unknown."""
-    rank = culprit.get("rank")
-    numbers = culprit.get("ranks") or ([] if rank is None else [rank])
+def rank_words(rank: int | None, several: Sequence[int] = ()) -> str:
+    """Global ranks: rank 11, ranks 88 to 95; "" where unknown."""
+    numbers = several or ([] if rank is None else [rank])
     return lower_first(ranks(numbers)) if numbers else ""
 
 

@@ -1,10 +1,11 @@
 """Analyse one window: how slow is it, and why? Pure: nothing is read or saved."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import structlog
+from msgspec import structs
 from structlog.contextvars import bound_contextvars
 
 from app.advice.advise import fix_as_json, top_fix
@@ -13,10 +14,11 @@ from app.alerts.readings.facts import WindowFacts
 from app.diagnosis.diagnose import Diagnosis, diagnose, without_steps
 from app.diagnosis.job_history import History
 from app.engine.replays import WindowReplay, prepare
-from app.engine.report import Report, analyse_replay, report_as_json, result_without_figures
+from app.engine.report import Report, analyse_replay, report_result, result_without_figures
 from app.engine.step_starts import step_starts_s
 from app.errors import InvalidTrace
 from app.result.clock_times import with_clock_times
+from app.result.window_result import TopFix, WindowResult
 from app.trace.imputation import impute
 from app.trace.window import SkippedStep, Window
 
@@ -27,13 +29,13 @@ log = structlog.get_logger()
 class Observation:
     """The analysis of one revision of a window, which the consumer saves.
 
-    `report` is None if the window has no complete step or cannot be replayed; `result` is
-    the JSON object of docs/glossary.md either way, with the reason among its skipped steps.
+    `report` is None if the window has no complete step or cannot be replayed; `result` is there
+    either way, with the reason among its skipped steps.
     `facts` are the input of alert rules, and `recent` is what the window adds to the job's history.
     """
 
     report: Report | None
-    result: dict[str, Any]
+    result: WindowResult
     facts: WindowFacts
     recent: History | None = None
 
@@ -60,7 +62,9 @@ def observe(
         result=result,
         num_gpus=window.job.num_gpus,
         hosts=window.hosts,
-        earlier_step_s=history.before(window.first_step).step_s,
+        usual_step_s=history.before(window.first_step).usual_step_s(
+            np.array(result.step_time_s.recorded, np.float64)
+        ),
     )
     return Observation(report, result, facts, recent)
 
@@ -71,7 +75,7 @@ def _verdict(report: Report | None) -> Literal["ok", "low"] | None:
     return "low" if report.is_low_fidelity else "ok"
 
 
-Figures = tuple[Report | None, dict[str, Any], History | None]
+Figures = tuple[Report | None, WindowResult, History | None]
 
 
 def _figures(window: Window, history: History, now_s: float | None) -> Figures:
@@ -99,7 +103,7 @@ class Analysis:
 
     report: Report
     diagnosis: Diagnosis | None
-    result: dict[str, Any]
+    result: WindowResult
 
     @property
     def new_history(self) -> History | None:
@@ -108,16 +112,17 @@ class Analysis:
 
 
 def analysed(
-    window: Window, history: History, *, now_s: float | None = None
-) -> tuple[Report, dict[str, Any], History | None]:
+    window: Window, history: History | None = None, *, now_s: float | None = None
+) -> tuple[Report, WindowResult, History | None]:
     """Report, result and added history of a window with at least one complete step.
 
-    The added history is None if the diagnosis failed; `now_s` as in `observe`.
+    `history` is that of earlier windows. The added history is None if the diagnosis failed; `now_s`
+    as in `observe`.
 
     Raises:
         InvalidTrace: no step can be replayed; the message names the operations.
     """
-    found = analysis_of(prepare(window), history, now_s=now_s)
+    found = analysis_of(prepare(window), history or History(), now_s=now_s)
     return found.report, found.result, found.new_history
 
 
@@ -137,18 +142,19 @@ def analysis_of(replay: WindowReplay, history: History, *, now_s: float | None =
         # A bug of Paceline. The figures are still valid, and people on call need them. Raised, it
         # would stop the job's other windows. Out of memory is different: the process must end.
         log.exception("window not diagnosed", name=replay.window.job.name)
-        return Analysis(report, None, with_clock_times(report_as_json(report), own))
+        return Analysis(report, None, with_clock_times(report_result(report), own))
     added = diagnosis.new_history
     started_s = np.array([starts_s.get(step, np.nan) for step in added.steps.tolist()])
     diagnosis = replace(diagnosis, new_history=replace(added, started_s=started_s))
-    result = with_clock_times(report_as_json(report) | diagnosis.as_json(), history.clock() | own)
+    diagnosed = diagnosis.added_to(report_result(report))
+    result = with_clock_times(diagnosed, history.clock() | own)
     case = AdviceCase(replay, result, Facts(), diagnosis.repairs)
-    return Analysis(report, diagnosis, result | {"advice": _top_fix(case)})
+    return Analysis(report, diagnosis, structs.replace(result, advice=_top_fix(case)))
 
 
-def _top_fix(case: AdviceCase) -> dict[str, Any] | None:
+def _top_fix(case: AdviceCase) -> TopFix | None:
     """The fix that wins most, with what is known without asking; None in an open window."""
-    if case.replay.window.state == "open" or not case.result["findings"]:
+    if case.replay.window.state == "open" or not case.result.findings:
         return None
     try:
         found = top_fix(case)
@@ -173,8 +179,9 @@ def advice_case(replay: WindowReplay, facts: Facts) -> AdviceCase:
     return AdviceCase(replay, found.result, facts, found.diagnosis.repairs)
 
 
-def _not_measured(window: Window, history: History) -> dict[str, Any]:
-    result = result_without_figures(window) | without_steps(window)
+def _not_measured(window: Window, history: History) -> WindowResult:
+    findings, ruled_out = without_steps(window)
+    result = structs.replace(result_without_figures(window), findings=findings, ruled_out=ruled_out)
     return with_clock_times(result, history.clock())
 
 

@@ -3,12 +3,13 @@
 import os
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.addresses import is_loopback, listens_on_all, own_name
@@ -688,7 +689,7 @@ def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _complaint(item: Mapping[str, Any]) -> str:
+def _complaint(item: ErrorDetails) -> str:
     # The input stays out of the message: it may be a secret.
     where = _variable(str(item["loc"][0])) if item["loc"] else "settings"
     link = service_link_complaint(where, item["input"])

@@ -229,9 +229,8 @@ class Pair:
         Code has coefficients of the job's own micro-batches in it, which differ a little.
         """
         trial, case = self.trial, _case(self.trial, self.before)
-        causes = tuple(each["cause"] for each in case.result["findings"] or ())
-        discrepancy = case.result["fidelity"]["discrepancy"]
-        found = Outcome(trial.training, rounds, causes, case.step_s, discrepancy, text)
+        causes = tuple(finding.cause for finding in case.result.findings or ())
+        found = Outcome(trial.training, rounds, causes, case.step_s, case.discrepancy, text)
         fix = _advised(trial, case)
         if text is None or fix is None or (trial.pasted_as != "code" and _text(trial, fix) != text):
             return found

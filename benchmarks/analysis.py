@@ -19,7 +19,7 @@ from app.engine.memory import keep_freed_memory
 from app.engine.questions.answer import Questions
 from app.engine.questions.edits import Edit, Factor, FromWorker, Selection, Set
 from app.engine.replays import prepare
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse, report_result
 from app.errors import InvalidRequest
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
@@ -60,11 +60,11 @@ def _sources(traces: list[Path], synthetic: str | None) -> list[tuple[str, Calla
 def _measure(load: Callable[[], Window], repeats: int) -> dict[str, Any]:
     keep_freed_memory()  # as the consumer does
     analyse(load())
-    peak_bytes = peak_rss_bytes_of(lambda: report_as_json(analyse(load())))
+    peak_bytes = peak_rss_bytes_of(lambda: report_result(analyse(load())))
     timings, source = Timings(), array_to_copy()
     for _ in _progress(repeats):
         timings.time("load_s", load)
-        timings.time("total_s", lambda: report_as_json(analyse(load())))
+        timings.time("total_s", lambda: report_result(analyse(load())))
         timings.time("copy_100mb_s", source.copy)
     del source
     window = load()
@@ -146,7 +146,7 @@ def _analysis_s(window: Window, repeats: int) -> float:
     analyse(window)
     timings = Timings()
     for _ in range(repeats):
-        timings.time("total_s", lambda: report_as_json(analyse(window)))
+        timings.time("total_s", lambda: report_result(analyse(window)))
     return timings.medians()["total_s"]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from app.engine.arrivals.arrivals import arrivals_of_replay
 from app.engine.memory import keep_freed_memory
 from app.engine.replays import prepare
-from app.engine.report import analyse_replay, report_as_json
+from app.engine.report import analyse_replay, report_result
 from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN, OP_CODES, OpKind
 from app.trace.window import Trace, Window
@@ -141,7 +141,7 @@ def measure(window: Window, repeats: int) -> Measured:
     """An analysis with and without arrivals, and arrivals alone, in turn."""
 
     def analyse() -> None:
-        report_as_json(analyse_replay(prepare(window)))
+        report_result(analyse_replay(prepare(window)))
 
     analyse()
     replay = prepare(window)

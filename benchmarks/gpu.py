@@ -8,9 +8,15 @@ beside the recording: the step with and without the slow rank.
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from app.cli.terminal.blocks import known
+from app.result.finding import Finding
+from app.result.step_counts import total_s
+from app.result.window_result import WindowResult
 
 MAX_DISCREPANCY = 0.02
 
@@ -53,52 +59,50 @@ def main(arguments: list[str]) -> int:
 def judged(truth: Truth, folder: Path) -> dict[str, Any]:
     """What is said of one recording, and which bars that misses."""
     result = _result(folder, f"nccl-{truth.name}")
-    findings = result["findings"] or []
+    findings = result.findings or ()
     missed = []
     if truth.rank is None:
-        missed += [f"false cause: {each['sentence']}" for each in findings]
+        missed += [f"false cause: {finding.sentence}" for finding in findings]
     else:
         missed += _misses(truth, findings)
-    discrepancy = result["fidelity"]["discrepancy"]
+    discrepancy = known(result.fidelity.discrepancy)
     if truth.holds_fidelity and discrepancy > MAX_DISCREPANCY:
         missed.append(f"fidelity: simulated and recorded step differ by {discrepancy:.1%}")
-    if truth.name == "fsdp2-none" and not findings and not result["unexplained_share"]:
+    if truth.name == "fsdp2-none" and not findings and not result.unexplained_share:
         missed.append("neither a late host nor a share that is not explained")
     return {
-        "said": [each["sentence"] for each in findings],
-        "cost": [each["cost"] for each in findings],
-        "cost_range": [each["cost_range"] for each in findings],
-        "slowdown": result["slowdown"],
-        "step_ms": 1e3 * sum(result["step_time_s"]["recorded"]) / len(result["steps"]),
+        "said": [finding.sentence for finding in findings],
+        "cost": [finding.cost for finding in findings],
+        "cost_range": [finding.cost_range for finding in findings],
+        "slowdown": result.slowdown,
+        "step_ms": 1e3 * total_s(result, "recorded") / len(result.steps),
         "discrepancy": discrepancy,
-        "unexplained_share": result["unexplained_share"],
+        "unexplained_share": result.unexplained_share,
         "missed": missed,
     }
 
 
-def _misses(truth: Truth, findings: list[dict[str, Any]]) -> list[str]:
+def _misses(truth: Truth, findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return ["nothing is named"]
     first, *others = findings
-    missed = [f"another cause: {each['sentence']}" for each in others]
-    if first["cause"] != "slow-worker":
-        missed.append(f"the cause is {first['cause']}")
-    if [each.get("rank") for each in first["culprits"]] != [truth.rank]:
-        missed.append(f"culprits: {first['culprits']}")
+    missed = [f"another cause: {finding.sentence}" for finding in others]
+    if first.cause != "slow-worker":
+        missed.append(f"the cause is {first.cause}")
+    if [culprit.rank for culprit in first.culprits] != [truth.rank]:
+        missed.append(f"culprits: {[culprit.as_json() for culprit in first.culprits]}")
     if truth.cost is not None:
         low, high = truth.cost
-        if first["cost_range"] is not None:
-            missed.append(f"a range of costs: {first['cost_range']}")
-        elif first["cost"] is None or not low <= first["cost"] <= high:
-            missed.append(f"cost {first['cost']}, not within {low} to {high}")
+        if first.cost_range is not None:
+            missed.append(f"a range of costs: {first.cost_range}")
+        elif first.cost is None or not low <= first.cost <= high:
+            missed.append(f"cost {first.cost}, not within {low} to {high}")
     return missed
 
 
-def _result(folder: Path, name: str) -> dict[str, Any]:
-    from app.diagnosis.job_history import History
+def _result(folder: Path, name: str) -> WindowResult:
     from app.monitor import analysed
     from app.trace.readers.published import trace_files
 
     window = trace_files.read(folder / f"trace-{name}.parquet", folder / f"meta-{name}.yaml")
-    _, result, _ = analysed(window, History())
-    return result
+    return analysed(window)[1]

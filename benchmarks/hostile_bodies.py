@@ -9,11 +9,10 @@ from typing import Any
 from app.ingest.wire.codec import BINARY_TYPE
 from app.trace.readers.otlp.sample import as_json, resource, spans
 from app.trace.readers.otlp.spans import ANALYSE, HOST_TIMES_KEY, JOB_KEY
-from app.trace.readers.registry import SCORE_FORMATS
 from tests.harness.batches import body_of
 from tests.harness.fuzz.input_families import JSON, YAML, Family
 from tests.harness.fuzz.repeated_items import Path, Repeat, repeats_of, shown
-from tests.harness.fuzz.repeated_records import span_families, text_families
+from tests.harness.fuzz.repeated_records import span_families
 from tests.harness.fuzz.schema_samples import BodySchema, Schema, num_variants
 
 AnyFamily = Callable[[int], str | bytes]
@@ -53,8 +52,6 @@ def bodies_of(operation: Mapping[str, Any], document: Mapping[str, Any]) -> Iter
             )
         elif media == JSON_TYPE:
             yield from _of_schema(media, content, document)
-        elif media.startswith(("text/", "application/x-nd")):
-            yield from _scores(media)
 
 
 def _of_schema(
@@ -122,13 +119,3 @@ def _spans(media: str) -> Iterator[HostileBody]:
     request = json.loads(as_json(resource(0, **_OPTED_IN), spans(0, range(5, 6))))
     for each in repeats_of(request):
         yield HostileBody(f"{media} {each.name}", media, each.family())
-
-
-def _scores(media: str) -> Iterator[HostileBody]:
-    """What other tools write, as the text of a request."""
-    for name, chosen in SCORE_FORMATS.items():
-        for file, content in chosen.sample().items():
-            for label, family in text_families(content):
-                yield HostileBody(
-                    f"{media} {name} {file} {label}", media, family, query={"format": name}
-                )

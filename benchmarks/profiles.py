@@ -21,9 +21,12 @@ from typing import Any
 
 from rich.console import Console
 
-from app.cli.terminal import profiles
-from app.diagnosis.profiles import job, result
+from app.cli.terminal.blocks import known
+from app.cli.terminal.profiles import profile_summary
+from app.diagnosis.profiles import job
+from app.diagnosis.profiles.result import profile_result
 from app.errors import InvalidRequest
+from app.result.window_result import WindowResult
 
 # Recordings with rank 1 at 1.8x.
 SLOW = ("nccl-ddp-slow-on", "nccl-ddp-slow-off", "nccl-fsdp2-slow-on", "nccl-pipe-slow-on")
@@ -73,39 +76,40 @@ def _real(folder: Path) -> dict[str, list[Path]]:
 
 
 def _slow(paths: Sequence[Path]) -> dict[str, Any]:
-    found = result.as_json(job.read(paths))
-    first = (found["findings"] or [{}])[0]
+    found = profile_result(job.read(paths))
+    findings = found.findings or ()
     return {
-        "causes": [each["cause"] for each in found["findings"] or []],
-        "first": [culprit["rank"] for culprit in first.get("culprits", [])],
-        "cost": [each["cost_range"] or each["cost"] for each in found["findings"] or []],
-        "step_ms": _rounded(1e3 * found["profile"]["step_time_s"]),
-        "coverage": _rounded(found["coverage"]),
-        "unexplained_share": _rounded(found["unexplained_share"]),
+        "causes": [finding.cause for finding in findings],
+        "first": [culprit.rank for finding in findings[:1] for culprit in finding.culprits],
+        "cost": [finding.cost_range or finding.cost for finding in findings],
+        "step_ms": _rounded(1e3 * known(found.profile).step_time_s),
+        "coverage": _rounded(found.coverage),
+        "unexplained_share": _rounded(found.unexplained_share),
     }
 
 
 def _real_file(name: str, paths: Sequence[Path]) -> dict[str, Any]:
     try:
-        found = result.as_json(job.read(paths))
+        found = profile_result(job.read(paths))
     except InvalidRequest as error:
         wanted = REFUSED.get(name)
         is_named = wanted is not None and wanted in str(error) and paths[0].name in str(error)
         return {"refused": str(error), "is_right": is_named}
-    screen = Console(file=StringIO(), width=200)
-    screen.print(profiles.profile_summary(found))
-    shown = (screen.file.getvalue() + json.dumps(found)).lower()  # type: ignore[attr-defined]
+    printed = StringIO()
+    Console(file=printed, width=200).print(profile_summary(found))
+    profile, coverage = known(found.profile), known(found.coverage)
+    shown = (printed.getvalue() + json.dumps(found.as_json())).lower()
     claims = [claim for claim in CLAIMS if claim in shown]
-    is_low = found["coverage"] < MIN_COVERAGE
+    is_low = coverage < MIN_COVERAGE
     return {
-        "ranks": f"{len(found['profile']['ranks_read'])} of {found['profile']['world_size']}",
-        "steps": len(found["steps"]),
-        "step_ms": _rounded(1e3 * found["profile"]["step_time_s"]),
-        "coverage": _rounded(found["coverage"]),
-        "headline": found["profile"]["headline"],
-        "is_right": not (is_low and (claims or found["findings"] is not None))
+        "ranks": f"{len(profile.ranks_read)} of {profile.world_size}",
+        "steps": len(found.steps),
+        "step_ms": _rounded(1e3 * profile.step_time_s),
+        "coverage": _rounded(coverage),
+        "headline": profile.headline,
+        "is_right": not (is_low and (claims or found.findings is not None))
         and name not in REFUSED
-        and found["profile"]["step_time_s"] > 0,
+        and profile.step_time_s > 0,
     }
 
 
@@ -133,14 +137,19 @@ def _against_hta(paths: Sequence[Path], python: str | None) -> dict[str, Any]:
 
 def _ours(path: Path) -> dict[str, float] | None:
     try:
-        found = result.as_json(job.read([path]))
+        found = profile_result(job.read([path]))
     except InvalidRequest:
         return None
-    span = found["profile"]["breakdown"][0]["kernel_span"]
+    return kernel_shares(found)
+
+
+def kernel_shares(result: WindowResult) -> dict[str, float]:
+    """Shares of the first rank's time from its first kernel to its last, as HTA has them."""
+    span = known(result.profile).breakdown[0].kernel_span
     return {
-        "computing": span["computing_s"] / span["span_s"],
-        "exposed": span["communicating_exposed_s"] / span["span_s"],
-        "idle": span["idle_s"] / span["span_s"],
+        "computing": span.computing_s / span.span_s,
+        "exposed": span.communicating_exposed_s / span.span_s,
+        "idle": span.idle_s / span.span_s,
     }
 
 

@@ -22,7 +22,7 @@ from app.errors import PacelineError
 from app.store.migrations import migrate
 from app.trace.readers.importing import ImportOptions
 from app.trace.readers.published import meta
-from app.trace.readers.registry import FORMATS, SCORE_FORMATS, format_named
+from app.trace.readers.registry import FORMATS, format_named
 from benchmarks.hostile_requests import (
     MAX_QUERY_BYTES,
     HostileRequest,
@@ -173,7 +173,7 @@ def _of_files() -> Iterator[tuple[str, Callable[[], Growth]]]:
                 f"meta file: {family}",
                 partial(reader_growth, read_meta, text, _MAX_FILE_BYTES // 5),
             )
-        for name in (*FORMATS, *SCORE_FORMATS):
+        for name in FORMATS:
             records = importer(name, Path(folder))
             for label, files in record_families(name):
                 yield (

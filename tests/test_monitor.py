@@ -1,11 +1,14 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import structlog
+from msgspec import structs
 
 from app.diagnosis.job_history import History
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse, report_result
 from app.monitor import observe
+from app.result.window_result import SkippedStepRecord
 from app.synth.job import SimulatedJob
 from app.trace.window import SkippedStep, Window
 from tests.consumer.jobs import HEALTHY, SLOW, UNEXPLAINED
@@ -20,16 +23,18 @@ def test_healthy_window_has_figures_and_no_alert():
     healthy = made_window(HEALTHY, 0, 1, 2)
     seen = observe(healthy)
     assert seen.verdict == "ok"
-    figures = report_as_json(analyse(healthy))
+    figures = report_result(analyse(healthy))
     looked_for = (
         *("findings", "ruled_out", "fingerprint", "changes"),
         *("arrivals", "unexplained_share", "unexplained", "coverage", "advice"),
         "step_started_s",
     )
-    assert seen.result == figures | {name: seen.result[name] for name in looked_for}
-    assert seen.result["findings"] == seen.result["changes"] == []
-    assert len(seen.result["ruled_out"]) == 15
-    assert seen.result["slowdown"] < 1.1
+    of_causes = {name: getattr(seen.result, name) for name in looked_for}
+    assert seen.result == structs.replace(figures, **of_causes)
+    assert (seen.result.findings, seen.result.changes) == ((), ())
+    assert len(seen.result.ruled_out or ()) == 15
+    assert seen.result.slowdown is not None
+    assert seen.result.slowdown < 1.1
 
 
 def test_window_facts_are_the_input_of_alert_rules():
@@ -39,28 +44,31 @@ def test_window_facts_are_the_input_of_alert_rules():
     assert (seen.facts.state, seen.facts.verdict) == ("complete", "ok")
     assert seen.facts.result is seen.result
     assert seen.facts.num_gpus == slow.job.num_gpus
-    assert seen.facts.took_s == sum(seen.result["step_time_s"]["recorded"])
-    assert seen.facts.earlier_step_s.size == 0
+    assert seen.facts.took_s == sum(s or 0.0 for s in seen.result.step_time_s.recorded)
+    assert seen.facts.usual_step_s is None
 
 
 def test_rules_on_the_step_time_see_earlier_steps_only():
     first = observe(made_window(HEALTHY, 0, 1, 2))
     assert first.recent is not None
     history = History().extended(first.recent)
-    assert observe(made_window(HEALTHY, 3, 4), history).facts.earlier_step_s.size == 3
-    assert observe(made_window(HEALTHY, 1, 2), history).facts.earlier_step_s.size == 1
+    took_s = float(np.median(first.recent.step_s))
+    known = History(np.arange(-40, 3), np.full(43, took_s))
+    assert observe(made_window(HEALTHY, 3, 4), history).facts.usual_step_s is None  # too few
+    assert observe(made_window(HEALTHY, 3, 4), known).facts.usual_step_s == pytest.approx(took_s)
 
 
 def test_finding_of_a_slow_window_has_cause_and_cost():
-    (found,) = observe(made_window(SLOW, 4, 5)).result["findings"]
-    assert found["cause"] == "slow-worker"
-    assert f"it costs {100 * found['cost']:.0f} %" in found["sentence"]
+    (found,) = observe(made_window(SLOW, 4, 5)).result.findings or ()
+    assert found.cause == "slow-worker"
+    assert found.cost is not None
+    assert f"it costs {100 * found.cost:.0f} %" in found.sentence
 
 
 def test_unexplained_figures_have_a_low_verdict():
     seen = observe(made_window(UNEXPLAINED, 0))
     assert seen.verdict == seen.facts.verdict == "low"
-    assert seen.result["slowdown"] >= 1.1
+    assert (seen.result.slowdown or 0.0) >= 1.1
 
 
 def test_window_without_a_complete_step_has_a_reason():
@@ -75,11 +83,11 @@ def test_window_without_a_complete_step_has_a_reason():
     seen = observe(nothing)
     assert seen.report is None
     assert seen.verdict is None
-    assert seen.result["slowdown"] is None
-    assert seen.result["window"]["missing"] == [3]
-    assert seen.result["skipped_steps"] == [{"step": 7, "reason": skipped.reason}]
+    assert seen.result.slowdown is None
+    assert seen.result.window.missing == (3,)
+    assert seen.result.skipped_steps == (SkippedStepRecord(step=7, reason=skipped.reason),)
     assert seen.facts.verdict is None
-    assert seen.result["findings"] is None  # one step is too few for a diagnosis
+    assert seen.result.findings is None  # one step is too few for a diagnosis
 
 
 def test_silent_worker_is_found_without_a_complete_step():
@@ -94,10 +102,10 @@ def test_silent_worker_is_found_without_a_complete_step():
         state="incomplete",
     )
     result = observe(nothing).result
-    [finding] = result["findings"]
-    assert (finding["cause"], finding["cost"]) == ("silent-worker", None)
-    assert len(finding["culprits"]) == 1
-    assert {each["insufficient_evidence"] for each in result["ruled_out"]} == {True}
+    [finding] = result.findings or ()
+    assert (finding.cause, finding.cost) == ("silent-worker", None)
+    assert len(finding.culprits) == 1
+    assert {denied.insufficient for denied in result.ruled_out or ()} == {True}
 
 
 def circle():
@@ -123,11 +131,11 @@ def circle():
 def test_steps_with_circular_waits_are_skipped_with_that_reason():
     seen = observe(circle())
     assert seen.report is None
-    assert seen.result["slowdown"] is None
-    assert seen.result["steps"] == []
-    first, second = seen.result["skipped_steps"]
-    assert (first["step"], second["step"]) == (0, 1)
-    assert "in a circle" in first["reason"]
+    assert seen.result.slowdown is None
+    assert seen.result.steps == ()
+    first, second = seen.result.skipped_steps
+    assert (first.step, second.step) == (0, 1)
+    assert "in a circle" in first.reason
     assert seen.facts.verdict is None
 
 
@@ -141,7 +149,7 @@ def test_error_in_the_diagnosis_keeps_the_figures(monkeypatch, error):
         seen = observe(made_window(SLOW, 4, 5))
     assert seen.report is not None
     assert seen.recent is None
-    assert seen.result == {**report_as_json(seen.report), "step_started_s": [None, None]}
+    assert seen.result == report_result(seen.report)
     assert [each["event"] for each in logs] == ["window not diagnosed"]
 
 
@@ -155,14 +163,15 @@ def test_out_of_memory_in_the_diagnosis_is_raised(monkeypatch):
 
 
 def test_result_of_a_slow_window_advises_the_fix_of_its_cause():
-    advice = observe(made_window(SLOW, 4, 5)).result["advice"]
-    assert (advice["fix"], advice["cause"]) == ("replace-worker", "slow-worker")
-    assert advice["speed_up"] > 1.01
+    advice = observe(made_window(SLOW, 4, 5)).result.advice
+    assert advice is not None
+    assert (advice.fix, advice.cause) == ("replace-worker", "slow-worker")
+    assert advice.speed_up > 1.01
 
 
 def test_open_window_has_no_advice():
     window = replace(made_window(SLOW, 4, 5), state="open")
-    assert observe(window).result["advice"] is None
+    assert observe(window).result.advice is None
 
 
 def test_error_in_the_advice_keeps_findings(monkeypatch):
@@ -171,5 +180,5 @@ def test_error_in_the_advice_keeps_findings(monkeypatch):
 
     monkeypatch.setattr("app.monitor.top_fix", fail)
     seen = observe(made_window(SLOW, 4, 5))
-    assert seen.result["advice"] is None
-    assert seen.result["findings"]
+    assert seen.result.advice is None
+    assert seen.result.findings

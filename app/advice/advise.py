@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app.advice import (
     backup_tasks,
@@ -21,6 +20,8 @@ from app.advice.fix import AdviceCase, Facts, Fix, Method, Need, NotOffered
 from app.advice.signs import SIGNS
 from app.advice.together import FixSet, best_together
 from app.engine.questions.edits import edits_as_json
+from app.result.record import Record
+from app.result.window_result import NeedRecord, Snippet, TopFix
 
 # A smaller gain is within the noise of a prediction; such a fix may still be one of a set.
 MIN_SPEED_UP = 1.01
@@ -79,7 +80,7 @@ def top_fix(case: AdviceCase) -> Fix | None:
     """
     if withheld_because(case) is not None:
         return None
-    left = {each["cause"] for each in case.result["findings"]}
+    left: set[str] = {finding.cause for finding in case.result.findings or ()}
     found: list[Fix] = []
     for method in METHODS:
         if left.intersection(method.causes):
@@ -105,76 +106,100 @@ def _best_first(case: AdviceCase, found: Sequence[Fix | NotOffered]) -> list[Fix
 
     Their ranges are as wide as the replay is wrong.
     """
-    discrepancy = float(case.result["fidelity"]["discrepancy"])
     fixes = (
-        each.with_error(discrepancy, case.step_error_s) for each in found if isinstance(each, Fix)
+        answer.with_error(case.discrepancy, case.step_error_s)
+        for answer in found
+        if isinstance(answer, Fix)
     )
     return sorted(fixes, key=lambda fix: (fix.cause is None, fix.step_s, fix.name))
 
 
 def withheld_because(case: AdviceCase) -> str | None:
     """The reason why no gain can be predicted; None if one can."""
-    if case.result["fidelity"]["verdict"] != "ok":
+    if case.result.fidelity.verdict != "ok":
         return "the replay is too far from the record to predict a gain"
-    if case.result["findings"] is None:
+    if case.result.findings is None:
         return "no cause could be concluded, so none can be removed"
     return None
 
 
-def advice_as_json(advice: Advice) -> dict[str, Any]:
-    """The advice as one object; unknown is None."""
-    return {
-        "withheld": advice.withheld,
-        "fixes": [fix_as_json(each) for each in advice.fixes],
-        "together": None if advice.together is None else _together(advice.together),
-        "not_offered": [
-            {"fix": each.name, "reason": each.reason, "needs": _needs(each.needs)}
-            for each in advice.not_offered
-        ],
-    }
+class FixSetRecord(Record, kw_only=True, frozen=True):
+    """Fixes that are made together, by name."""
+
+    fixes: tuple[str, ...]
+    step_s: float
+    step_s_before: float
+    speed_up: float
+    gpu_hours_per_day: float
 
 
-def _together(found: FixSet) -> dict[str, Any]:
-    return {
-        "fixes": [each.name for each in found.fixes],
-        "step_s": found.step_s,
-        "step_s_before": found.before_s,
-        "speed_up": found.speed_up,
-        "gpu_hours_per_day": found.gpu_hours_per_day,
-    }
+class NotOfferedRecord(Record, kw_only=True, frozen=True):
+    """A fix that is not advised, and why."""
+
+    fix: str
+    reason: str
+    needs: tuple[NeedRecord, ...]
 
 
-def fix_as_json(fix: Fix) -> dict[str, Any]:
-    """One fix as an object; unknown is None."""
-    return {
-        "fix": fix.name,
-        "cause": fix.cause,
-        "title": fix.title,
-        "step_s": fix.step_s,
-        "step_range_s": _list(fix.step_range_s),
-        "step_s_before": fix.before_s,
-        "speed_up": fix.speed_up,
-        "gpu_hours_per_day": fix.gpu_hours_per_day,
-        "gpu_hours_per_day_range": _list(fix.gpu_hours_per_day_range),
-        "confidence": fix.confidence,
-        "risk": fix.risk,
-        "microbatches": fix.microbatches,
-        "stops_job": fix.stops_job,
-        "stop_minutes": fix.stop_minutes,
-        "pays_after_minutes": fix.pays_after_minutes,
-        "lost_minutes": fix.lost_minutes,
-        "lost_is_at_least": fix.lost_is_at_least,
-        "pays_now": fix.pays_now,
-        "paste": [{"label": each.label, "text": each.text} for each in fix.paste],
-        "needs": _needs(fix.needs),
-        "what_if": edits_as_json(fix.change.edits) if fix.change.is_question else None,
-        "can_be_tracked": fix.name in SIGNS,
-    }
+class AdviceRecord(Record, kw_only=True, frozen=True):
+    """All fixes for one window, as answers and files have them; unknown is None."""
+
+    withheld: str | None
+    fixes: tuple[TopFix, ...]
+    together: FixSetRecord | None
+    not_offered: tuple[NotOfferedRecord, ...]
 
 
-def _needs(needs: Sequence[Need]) -> list[dict[str, Any]]:
-    return [{"fact": each.fact, "text": each.text} for each in needs]
+def advice_as_json(advice: Advice) -> AdviceRecord:
+    """The advice as a record."""
+    return AdviceRecord(
+        withheld=advice.withheld,
+        fixes=tuple(fix_as_json(fix) for fix in advice.fixes),
+        together=None if advice.together is None else _together(advice.together),
+        not_offered=tuple(
+            NotOfferedRecord(fix=other.name, reason=other.reason, needs=_needs(other.needs))
+            for other in advice.not_offered
+        ),
+    )
 
 
-def _list(values: Sequence[Any]) -> list[Any]:
-    return list(values)
+def _together(found: FixSet) -> FixSetRecord:
+    return FixSetRecord(
+        fixes=tuple(fix.name for fix in found.fixes),
+        step_s=found.step_s,
+        step_s_before=found.before_s,
+        speed_up=found.speed_up,
+        gpu_hours_per_day=found.gpu_hours_per_day,
+    )
+
+
+def fix_as_json(fix: Fix) -> TopFix:
+    """One fix as a record; unknown is None."""
+    return TopFix(
+        fix=fix.name,
+        cause=fix.cause,
+        title=fix.title,
+        step_s=fix.step_s,
+        step_range_s=fix.step_range_s,
+        step_s_before=fix.before_s,
+        speed_up=fix.speed_up,
+        gpu_hours_per_day=fix.gpu_hours_per_day,
+        gpu_hours_per_day_range=fix.gpu_hours_per_day_range,
+        confidence=fix.confidence,
+        risk=fix.risk,
+        microbatches=fix.microbatches,
+        stops_job=fix.stops_job,
+        stop_minutes=fix.stop_minutes,
+        pays_after_minutes=fix.pays_after_minutes,
+        lost_minutes=fix.lost_minutes,
+        lost_is_at_least=fix.lost_is_at_least,
+        pays_now=fix.pays_now,
+        paste=tuple(Snippet(label=paste.label, text=paste.text) for paste in fix.paste),
+        needs=_needs(fix.needs),
+        what_if=tuple(edits_as_json(fix.change.edits)) if fix.change.is_question else None,
+        can_be_tracked=fix.name in SIGNS,
+    )
+
+
+def _needs(needs: Sequence[Need]) -> tuple[NeedRecord, ...]:
+    return tuple(NeedRecord(fact=need.fact, text=need.text) for need in needs)

@@ -25,7 +25,7 @@ def backup_tasks(case: AdviceCase) -> NotOffered:
     gpus_a_worker = case.num_gpus // (sizes.dp_size * sizes.pp_size)
     num_gpus = gpus_a_worker * len(workers)
     copied = "the slow worker" if len(workers) == 1 else f"the {len(workers)} slow workers"
-    cost = found[0]["cost"]
+    cost = found[0].cost
     wins = "" if cost is None else f", {cost:.1%} of the step"
     return NotOffered(
         NAME,

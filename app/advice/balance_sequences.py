@@ -68,7 +68,7 @@ def balance_sequences(case: AdviceCase) -> Fix | NotOffered:
         "A step's samples are the same, on other ranks.",
         stops_job=True,
         change=predicted.change,
-        cause=found[0]["cause"],
+        cause=found[0].cause,
         stop_minutes=case.facts.stop_minutes,
         elapsed=case.since_onset(found[0]),
         paste=_pastes(case, known),

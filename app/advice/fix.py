@@ -7,7 +7,7 @@ delays are in neither.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from app.engine.replays import WindowReplay
 from app.engine.report import analyse_replay
 from app.errors import InvalidRequest
 from app.result.figures import MAX_DISCREPANCY
+from app.result.finding import Finding
+from app.result.window_result import WindowResult
 
 Scheduler = Literal["slurm", "kubernetes"]
 
@@ -83,7 +85,7 @@ class AdviceCase:
     """
 
     replay: WindowReplay
-    result: Mapping[str, Any]
+    result: WindowResult
     facts: Facts = field(default_factory=Facts)
     known_repairs: Mapping[str, Repair] | None = None
 
@@ -97,9 +99,14 @@ class AdviceCase:
         """GPUs of the job."""
         return self.replay.window.job.num_gpus
 
-    def findings(self, *causes: str) -> list[Mapping[str, Any]]:
+    @property
+    def discrepancy(self) -> float:
+        """Of the replay; where it is not known, all advice is withheld."""
+        return self.result.fidelity.discrepancy or 0.0
+
+    def findings(self, *causes: str) -> list[Finding]:
         """Findings of these causes, the most costly first; none where the verdict is withheld."""
-        return [each for each in self.result["findings"] or () if each["cause"] in causes]
+        return [finding for finding in self.result.findings or () if finding.cause in causes]
 
     def step_s_with(self, *changes: Change) -> float:
         """Seconds: the mean step with these changes, simulated together.
@@ -124,13 +131,13 @@ class AdviceCase:
         """The job as it can be simulated with another pipeline, or why it cannot."""
         return rebuilt_pipeline(self.replay.groups)
 
-    def since_onset(self, finding: Mapping[str, Any]) -> "Elapsed":
+    def since_onset(self, finding: Finding) -> "Elapsed":
         """How long the finding has lasted, or at least, where it has no onset: it began earlier.
 
         Gains are of the window's mean step, healthy ones included, so at least the whole window
         counts.
         """
-        steps, onset = self.replay.steps, finding["onset_step"]
+        steps, onset = self.replay.steps, finding.onset_step
         first = steps[0] if onset is None else min(onset, steps[0])
         seconds = (steps[-1] + 1 - first) * float(self.replay.recorded_s.mean())
         return Elapsed(seconds / 60, is_at_least=onset is None)
@@ -296,11 +303,10 @@ def restart_needs(case: AdviceCase) -> tuple[Need, ...]:
     return tuple(needs)
 
 
-def confidence_of(case: AdviceCase, finding: Mapping[str, Any] | None = None) -> float:
+def confidence_of(case: AdviceCase, finding: Finding | None = None) -> float:
     """Confidence of a prediction, 0..1: that of its finding, less where the replay is far off.
 
     It falls to half at the limit of fidelity.
     """
-    found = 1.0 if finding is None else float(finding["confidence"])
-    discrepancy = float(case.result["fidelity"]["discrepancy"])
-    return found * max(0.0, 1 - 0.5 * discrepancy / MAX_DISCREPANCY)
+    found = 1.0 if finding is None else finding.confidence
+    return found * max(0.0, 1 - 0.5 * case.discrepancy / MAX_DISCREPANCY)

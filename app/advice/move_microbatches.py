@@ -2,20 +2,69 @@
 
 Known as heterogeneous load balance; the second remedy of FALCON and Greyhound. A replica takes one
 more micro-batch in the time of its longest stage. Counts with the smallest longest replica
-(`heterogeneous.py`) are then improved with the simulator, since pipelines fill and drain, too.
+are then improved with the simulator, since pipelines fill and drain, too.
 """
 
+import heapq
 import json
 from collections.abc import Sequence
 
 import numpy as np
 
 from app.advice.fix import AdviceCase, Fix, Need, NotOffered, Paste, confidence_of, restart_needs
-from app.advice.heterogeneous import balanced_counts, largest_time_s
 from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_change
 from app.advice.pipeline.recorded_pipeline import NotRebuilt
 from app.advice.replace_worker import culprit_workers
+from app.errors import InvalidRequest
 from app.result import causes
+
+
+def balanced_counts(
+    total: int, seconds_each: Sequence[float], seconds_besides: Sequence[float] | None = None
+) -> tuple[int, ...]:
+    """Micro-batches of each replica, at least 1, with the smallest largest time.
+
+    Args:
+        total: M, micro-batches of all replicas in a step.
+        seconds_each: t_i of each replica, above 0.
+        seconds_besides: a_i of each replica; none where left out.
+
+    Returns:
+        m_i of each replica; of equal choices the first replica's.
+
+    Raises:
+        InvalidRequest: there are fewer micro-batches than replicas, or a time is not above 0.
+    """
+    if total < len(seconds_each) or not seconds_each:
+        raise InvalidRequest(
+            f"{total} micro-batches for {len(seconds_each)} replicas: give each at least 1"
+        )
+    if not all(each > 0 for each in seconds_each):
+        raise InvalidRequest("a micro-batch takes no time on some replica: give more than 0 s")
+    besides = seconds_besides or [0.0] * len(seconds_each)
+    counts = [1] * len(seconds_each)
+    ends = [(besides[i] + 2 * each_s, i) for i, each_s in enumerate(seconds_each)]
+    heapq.heapify(ends)
+    for _ in range(total - len(counts)):
+        _, first = ends[0]
+        counts[first] += 1
+        next_s = besides[first] + (counts[first] + 1) * seconds_each[first]
+        heapq.heapreplace(ends, (next_s, first))
+    return tuple(counts)
+
+
+def largest_time_s(
+    counts: Sequence[int],
+    seconds_each: Sequence[float],
+    seconds_besides: Sequence[float] | None = None,
+) -> float:
+    """Seconds: max_i (a_i + m_i t_i)."""
+    besides = seconds_besides or [0.0] * len(seconds_each)
+    return max(
+        a_s + count * each_s
+        for a_s, count, each_s in zip(besides, counts, seconds_each, strict=True)
+    )
+
 
 NAME = "move-microbatches"
 CAUSES = (causes.SLOW_WORKER,)
@@ -70,7 +119,7 @@ def move_microbatches(case: AdviceCase) -> Fix | NotOffered:
         risk=_risk(model, counts),
         stops_job=True,
         change=change,
-        cause=found[0]["cause"],
+        cause=found[0].cause,
         stop_minutes=case.facts.stop_minutes,
         elapsed=case.since_onset(found[0]),
         paste=pastes(counts, schedule, takes=torch_takes(schedule, counts, sizes.pp_size)),

@@ -6,13 +6,14 @@ Achieved speed-up is T at the prediction / mean T after the fix: both simulated,
 prediction, so launch delays are in neither.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from app import formatting
 from app.advice.seen import comparable_step_s, seen_in
 from app.advice.signs import FollowedWindow, Seen, Sign, sign_of
+from app.result.window_result import TopFix
 
 State = Literal["open", "applied", "measured", "gone", "not-comparable", "expired"]
 LIVE: tuple[State, ...] = ("open", "applied")
@@ -107,20 +108,18 @@ class Prediction:
         return outcome_sentence(self.tracked, self.speed_up)
 
 
-def prediction_of(fix: Mapping[str, Any], window: FollowedWindow) -> Prediction | None:
-    """A fix of this window, as `fix_as_json` makes it; None where nothing would show that it was
-    applied.
-    """
+def prediction_of(fix: TopFix, window: FollowedWindow) -> Prediction | None:
+    """A fix of this window, to be followed; None where nothing would show that it was applied."""
     sign = sign_of(fix, window)
     if sign is None:
         return None
-    least_s, most_s = fix["step_range_s"]
+    least_s, most_s = fix.step_range_s
     return Prediction(
-        fix["title"],
-        fix["step_s"],
+        fix.title,
+        fix.step_s,
         (least_s, most_s),
-        fix["gpu_hours_per_day"],
-        Tracked(fix["fix"], sign, window.epoch, window.first_step, fix["step_s_before"]),
+        fix.gpu_hours_per_day,
+        Tracked(fix.fix, sign, window.epoch, window.first_step, fix.step_s_before),
     )
 
 
@@ -136,7 +135,7 @@ def advance(tracked: Tracked, window: FollowedWindow) -> Tracked:
         return tracked
     seen = SeenWindow(
         *place,
-        len(window.result["steps"]),
+        len(window.result.steps),
         comparable_step_s(tracked.sign, window),
         seen_in(tracked.sign, window),
         window.causes,

@@ -99,7 +99,7 @@ def pack_sequences(case: AdviceCase) -> Fix | NotOffered:
         "and memory must allow. Long documents are trained on some steps later.",
         stops_job=True,
         change=change,
-        cause=found[0]["cause"],
+        cause=found[0].cause,
         stop_minutes=case.facts.stop_minutes,
         elapsed=case.since_onset(found[0]),
         paste=_pastes(case, packing),

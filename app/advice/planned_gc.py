@@ -4,12 +4,10 @@ Predicted by the replay without the pauses, which the finding's cost comes from,
 pause put back every N steps.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, Paste, confidence_of, restart_needs
 from app.result import causes
+from app.result.finding import Finding
 
 NAME = "planned-gc"
 CAUSES = (causes.GC_PAUSE,)
@@ -21,14 +19,14 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
     found = case.findings(*CAUSES)
     if not found:
         return NotOffered(NAME, "no garbage collection was found to stop workers")
-    finding, evidence = found[0], found[0]["evidence"]
+    finding, evidence = found[0], found[0].evidence
     if evidence["planned"]:
         every = evidence["every_steps"]  # None where the window has one collection only
         often = f", every {every} steps" if every is not None else ""
         return NotOffered(NAME, f"collections are planned already{often}")
-    if finding["cost"] is None:
+    if finding.cost is None:
         return NotOffered(NAME, "what the pauses cost is not known")
-    change = _change(case, finding)
+    change = _change(case, finding, finding.cost)
     step_s = case.step_s_with(change)
     without_s = step_s - evidence["mean_pause_s"] / EVERY_STEPS
     worst_s = without_s + evidence["longest_pause_s"] / EVERY_STEPS
@@ -45,7 +43,7 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
         risk="Memory grows between collections: watch it, and collect more often if it is short.",
         stops_job=True,
         change=change,
-        cause=finding["cause"],
+        cause=finding.cause,
         stop_minutes=case.facts.stop_minutes,
         elapsed=case.since_onset(finding),
         paste=(
@@ -62,10 +60,10 @@ def planned_gc(case: AdviceCase) -> Fix | NotOffered:
     )
 
 
-def _change(case: AdviceCase, finding: Mapping[str, Any]) -> Change:
+def _change(case: AdviceCase, finding: Finding, cost: float) -> Change:
     """The pauses taken out, and a joint one put back every `EVERY_STEPS` steps."""
-    joint_s = finding["evidence"]["mean_pause_s"] / EVERY_STEPS
-    repair = case.repair(finding["cause"])
+    joint_s = finding.evidence["mean_pause_s"] / EVERY_STEPS
+    repair = case.repair(finding.cause)
     if repair is None:  # pauses before operations: launch delays, which no replay has
-        return Change(added_s=joint_s - case.step_s * finding["cost"])
+        return Change(added_s=joint_s - case.step_s * cost)
     return Change(repair=repair, added_s=joint_s)

@@ -21,15 +21,15 @@ def repair_link(case: AdviceCase) -> Fix | NotOffered:
     if not found:
         return NotOffered(NAME, "no link was found to be slow")
     finding = found[0]
-    if finding["cost"] is None:
+    if finding.cost is None:
         return NotOffered(NAME, "what the link costs is not known")
-    repair = case.repair(finding["cause"])
+    repair = case.repair(finding.cause)
     if repair is None:
         return NotOffered(NAME, "the link's transfers cannot be replayed")
     change = Change(repair=repair)
     step_s = case.step_s_with(change)
-    bounds_s = [case.step_s * (1 - cost) for cost in finding["cost_range"] or ()]
-    hosts = sorted({each["host"] for each in finding["culprits"] if "host" in each})
+    bounds_s = [case.step_s * (1 - cost) for cost in finding.cost_range or ()]
+    hosts = sorted({culprit.host for culprit in finding.culprits if culprit.host is not None})
     return Fix(
         name=NAME,
         title=f"Repair the network of {', '.join(hosts) if hosts else 'the named workers'}",
@@ -43,10 +43,10 @@ def repair_link(case: AdviceCase) -> Fix | NotOffered:
         stops_job=True,
         stop_minutes=case.facts.stop_minutes,
         change=change,
-        cause=finding["cause"],
+        cause=finding.cause,
         elapsed=case.since_onset(finding),
         paste=(RECORD_COLLECTIVES, SHOW_COMMUNICATORS, *_drains(case, hosts)),
-        needs=() if finding["evidence"]["only_collectives"] else host_needs(case, hosts),
+        needs=() if finding.evidence["only_collectives"] else host_needs(case, hosts),
     )
 
 

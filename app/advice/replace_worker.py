@@ -4,17 +4,15 @@ Predicted by scaling the worker's computations to the usual pace of a peer of it
 peer, with the fastest and the slowest peer that is no culprit as bounds.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
+from msgspec.structs import replace
 
-from app import formatting
 from app.advice.change import Change
 from app.advice.fix import AdviceCase, Fix, NotOffered, confidence_of, restart_needs
 from app.advice.node_commands import drain_commands, host_needs, hosts_of
 from app.engine.questions.edits import Edit, Factor, Selection
 from app.result import causes
+from app.result.finding import Culprit, Finding
 from app.trace.ops import OpKind
 from app.trace.window import Floats
 
@@ -58,7 +56,7 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
         + _others_on(case, workers, hosts),
         stops_job=True,
         change=changes[1],
-        cause=found[0]["cause"],
+        cause=found[0].cause,
         stop_minutes=case.facts.stop_minutes,
         elapsed=case.since_onset(found[0]),
         paste=drain_commands(case, hosts, "slow worker", restarts=True),
@@ -66,22 +64,21 @@ def replace_worker(case: AdviceCase) -> Fix | NotOffered:
     )
 
 
-def culprit_workers(case: AdviceCase, finding: Mapping[str, Any]) -> list[Worker]:
+def culprit_workers(case: AdviceCase, finding: Finding) -> list[Worker]:
     """Workers that a finding names: by place, or all on a host that it names."""
     every = [(dp_rank, stage) for dp_rank, stage in np.ndindex(*_shape(case))]
     hosts = case.replay.window.hosts
     return [
         worker
         for worker in every
-        if any(_is_named(culprit, worker, hosts.get(worker)) for culprit in finding["culprits"])
+        if any(_is_named(culprit, worker, hosts.get(worker)) for culprit in finding.culprits)
     ]
 
 
-def _is_named(culprit: Mapping[str, Any], worker: Worker, host: str | None) -> bool:
-    dp_rank, stage = culprit.get("dp_rank"), culprit.get("stage")
-    if dp_rank is None and stage is None:
-        return host is not None and host == culprit.get("host")
-    return dp_rank in (None, worker[0]) and stage in (None, worker[1])
+def _is_named(culprit: Culprit, worker: Worker, host: str | None) -> bool:
+    if culprit.dp_rank is None and culprit.stage is None:
+        return host is not None and host == culprit.host
+    return culprit.dp_rank in (None, worker[0]) and culprit.stage in (None, worker[1])
 
 
 def mean_compute_s(case: AdviceCase) -> Floats:
@@ -115,9 +112,9 @@ def _healthy_peers(compute_s: Floats, stage: int, workers: list[Worker]) -> list
     return [dp_rank for dp_rank in order if dp_rank not in slow]
 
 
-def _affected_steps(case: AdviceCase, finding: Mapping[str, Any]) -> tuple[int, ...]:
+def _affected_steps(case: AdviceCase, finding: Finding) -> tuple[int, ...]:
     """Steps from the onset on; none where all of the window's are."""
-    onset, steps = finding["onset_step"], case.replay.steps
+    onset, steps = finding.onset_step, case.replay.steps
     return () if onset is None or onset <= steps[0] else tuple(x for x in steps if x >= onset)
 
 
@@ -170,12 +167,10 @@ def _paces(
     return found
 
 
-def _title(found: Mapping[str, Any], workers: list[Worker], hosts: list[str]) -> str:
+def _title(finding: Finding, workers: list[Worker], hosts: list[str]) -> str:
     if len(workers) == 1:
         dp_rank, stage = workers[0]
-        named = formatting.culprit_name(
-            {**found["culprits"][0], "dp_rank": dp_rank, "stage": stage}
-        )
+        named = replace(finding.culprits[0], dp_rank=dp_rank, stage=stage).name()
         return named if hosts else f"the worker of {named}"
     if len(hosts) == 1:
         return hosts[0]

@@ -4,8 +4,7 @@ A window proves a fix only where nothing else explains it: another host, other s
 of operations. A cause that is merely no longer found proves none.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from app.advice.signs import (
     work_imbalance,
 )
 from app.result import causes
+from app.result.finding import Finding
 
 # Mean numbers of micro-batches that differ by less are the same.
 _SAME_MICROBATCHES = 0.02
@@ -141,7 +141,7 @@ def _balance_seen(sign: Sign, window: FollowedWindow) -> Seen:
 
 def _pauses_seen(sign: Sign, window: FollowedWindow) -> Seen:
     found = findings_of(window, sign.causes)
-    if any(each["evidence"].get("planned") for each in found):
+    if any(finding.evidence.get("planned") for finding in found):
         return "applied"
     return _cause_seen(sign, window, found)
 
@@ -183,14 +183,13 @@ def _is_renamed(sign: Sign, window: FollowedWindow) -> bool:
     return len(same) < _MIN_SAME_HOSTS * len(sign.hosts) or not sign.hosts
 
 
-def _cause_seen(sign: Sign, window: FollowedWindow, found: Sequence[Mapping[str, Any]]) -> Seen:
+def _cause_seen(sign: Sign, window: FollowedWindow, found: Sequence[Finding]) -> Seen:
     """Whether the cause is still found; one that a window cannot show is not gone."""
     if found:
         return "there"
     result = window.result
-    if result["findings"] is None or any(
-        each["cause"] in sign.causes and each["insufficient_evidence"]
-        for each in result["ruled_out"] or ()
+    if result.findings is None or any(
+        other.cause in sign.causes and other.insufficient for other in result.ruled_out or ()
     ):
         return "unknown"
     return "recovered" if sign.needs_restart and window.epoch == sign.epoch else "gone"

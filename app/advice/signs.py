@@ -8,11 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from app.result import causes
+from app.result.finding import Finding
+from app.result.record import Json
+from app.result.window_result import TopFix, WindowResult
 from app.trace.imputation import impute
 from app.trace.ops import OP_CODES
 from app.trace.window import Floats, Window
@@ -142,10 +145,10 @@ def work_imbalance(work_s: Floats) -> float:
 
 @dataclass(frozen=True)
 class FollowedWindow:
-    """A closed window with its result (docs/glossary.md), as signs are looked for in it."""
+    """A closed window with its result, as signs are looked for in it."""
 
     window: Window
-    result: Mapping[str, Any]
+    result: WindowResult
 
     @property
     def epoch(self) -> int:
@@ -175,12 +178,12 @@ class FollowedWindow:
     @property
     def step_s(self) -> float:
         """T, seconds: mean simulated step time."""
-        return float(np.mean(self.result["step_time_s"]["simulated"]))
+        return float(np.mean(np.array(self.result.step_time_s.simulated, np.float64)))
 
     @property
     def causes(self) -> tuple[str, ...]:
         """Causes that are found, each once, in the order of their names."""
-        return tuple(sorted({each["cause"] for each in self.result["findings"] or ()}))
+        return tuple(sorted({finding.cause for finding in self.result.findings or ()}))
 
     @cached_property
     def stage_s(self) -> Floats:
@@ -198,7 +201,7 @@ def _shares(stage_s: Floats) -> tuple[float, ...]:
 
 
 def followed_window(
-    window: Window, result: Mapping[str, Any], *, is_trusted: bool
+    window: Window, result: WindowResult, *, is_trusted: bool
 ) -> FollowedWindow | None:
     """A window as signs are looked for in it; None where its figures are not to be compared.
 
@@ -206,9 +209,9 @@ def followed_window(
     fidelity (not `is_trusted`).
     """
     is_closed = window.state == "complete" or (
-        window.state == "incomplete" and bool(result.get("imputed"))
+        window.state == "incomplete" and result.imputed is not None
     )
-    if not is_closed or not is_trusted or not result["steps"]:
+    if not is_closed or not is_trusted or not result.steps:
         return None
     return FollowedWindow(impute(window), result)
 
@@ -248,12 +251,12 @@ class Sign:
         return frozenset((dp_rank, stage) for dp_rank, stage, _ in self.workers)
 
 
-def sign_of(fix: Mapping[str, Any], window: FollowedWindow) -> Sign | None:
+def sign_of(fix: TopFix, window: FollowedWindow) -> Sign | None:
     """What to look for after this prediction; None where nothing recorded would show the fix.
 
-    `fix` is as `fix_as_json` makes it, `window` the one that it was predicted for.
+    `window` is the one that it was predicted for.
     """
-    known = SIGNS.get(fix["fix"])
+    known = SIGNS.get(fix.fix)
     if known is None:
         return None
     kind, causes = known
@@ -269,18 +272,18 @@ def sign_of(fix: Mapping[str, Any], window: FollowedWindow) -> Sign | None:
         kind,
         causes,
         # A link can be repaired under a running job.
-        bool(fix["stops_job"]) and fix["fix"] != "repair-link",
+        fix.stops_job and fix.fix != "repair-link",
         window.epoch,
         window.shape,
         window.causes,
         workers,
         window.shares if is_split else (),
-        _predicted_shares(fix["what_if"] or (), window) if is_split else (),
+        _predicted_shares(fix.what_if or (), window) if is_split else (),
         work_imbalance(window.work_s) if kind == "balance" else None,
         total_s(window.work_s) if kind == "balance" else None,
         _other_hosts(window, workers),
         _compared_stage_s(kind, window, without),
-        fix.get("microbatches") if kind == "structure" else None,
+        fix.microbatches if kind == "structure" else None,
     )
 
 
@@ -315,30 +318,26 @@ def _workers(
     return tuple((*worker, window.hosts.get(worker)) for worker in named)
 
 
-def findings_of(window: FollowedWindow, causes: Sequence[str]) -> list[Mapping[str, Any]]:
+def findings_of(window: FollowedWindow, causes: Sequence[str]) -> list[Finding]:
     """Findings of these causes, as the result has them."""
-    return [each for each in window.result["findings"] or () if each["cause"] in causes]
+    return [finding for finding in window.result.findings or () if finding.cause in causes]
 
 
-def named_workers(window: FollowedWindow, finding: Mapping[str, Any]) -> set[tuple[int, int]]:
+def named_workers(window: FollowedWindow, finding: Finding) -> set[tuple[int, int]]:
     """(dp rank, stage) of all workers that are culprits of the finding."""
     found: set[tuple[int, int]] = set()
     dp_size, pp_size = window.shape.sizes[:2]
-    for culprit in finding["culprits"]:
-        dp_rank, stage = culprit.get("dp_rank"), culprit.get("stage")
-        if dp_rank is None and stage is None:
-            host = culprit.get("host")
-            found.update(worker for worker, name in window.hosts.items() if name == host)
+    for culprit in finding.culprits:
+        if culprit.dp_rank is None and culprit.stage is None:
+            found.update(worker for worker, host in window.hosts.items() if host == culprit.host)
             continue
-        dp_ranks = range(dp_size) if dp_rank is None else (dp_rank,)
-        stages = range(pp_size) if stage is None else (stage,)
-        found.update((each, at) for each in dp_ranks for at in stages)
+        dp_ranks = range(dp_size) if culprit.dp_rank is None else (culprit.dp_rank,)
+        stages = range(pp_size) if culprit.stage is None else (culprit.stage,)
+        found.update((dp_rank, stage) for dp_rank in dp_ranks for stage in stages)
     return found
 
 
-def _predicted_shares(
-    edits: Sequence[Mapping[str, Any]], window: FollowedWindow
-) -> tuple[float, ...]:
+def _predicted_shares(edits: Sequence[Json], window: FollowedWindow) -> tuple[float, ...]:
     """[pp], the shares with these edits: factors of the passes of single stages."""
     factors = np.ones_like(window.stage_s)
     for edit in edits:

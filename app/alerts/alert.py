@@ -1,11 +1,13 @@
 """An alert's state, its transitions and its details: plain data."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from app.alerts.rule import On, Severity
+from app.result.finding import Culprit
+from app.result.record import Record
 
 Phase = Literal["pending", "firing"]
 # "cleared" ends a pending alert, "resolved" a firing one. People acknowledge, assign, write notes.
@@ -33,12 +35,10 @@ def fingerprint(job_id: str, rule: str, subject: str) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class Blame:
+class Blame(Record, frozen=True):
     """A finding of the diagnosis in short.
 
-    `culprits` have those of dp_rank, stage, host, rank and local_rank (the GPU) that apply; `cost`
-    is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset,
+    `cost` is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset,
     `end_step` its end, None while it lasts; `since_at_s` and `end_at_s` are their Unix times.
     `fact` is the sentence without onset and cost; "" in alerts of older versions.
     """
@@ -47,7 +47,7 @@ class Blame:
     sentence: str
     cost: float | None
     confidence: float
-    culprits: Sequence[Mapping[str, Any]] = ()
+    culprits: tuple[Culprit, ...] = ()
     num_culprits: int = 0
     since_step: int | None = None
     end_step: int | None = None
@@ -56,8 +56,7 @@ class Blame:
     end_at_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SuggestedFix:
+class SuggestedFix(Record, frozen=True):
     """The fix of the finding that wins most, in short.
 
     `speed_up` is predicted, T / T_new; `gpu_hours_per_day` is what that wins. `command` is one line
@@ -72,8 +71,7 @@ class SuggestedFix:
     command_label: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(Record, frozen=True):
     """Figures of an alert; None is unknown.
 
     `value` is the figure that the rule is `on`, in its unit. `since_step` is the finding's onset,
@@ -97,7 +95,7 @@ class Detail:
     unexplained: str | None = None
     # Silent workers, by name ("dp 3, stage 1 on host-7"), the first few; and how many there are.
     # Of a rule with more subjects than it may have alerts, how many more are over its threshold.
-    names: Sequence[str] = ()
+    names: tuple[str, ...] = ()
     num_named: int = 0
     ended: str | None = None  # what ended a crashed job, without a full stop
 

@@ -11,17 +11,19 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Literal
 
 import httpcore
 
 from app.alerts.guard.guard import SsrfGuard
 from app.alerts.notice import NoticeAlert
+from app.alerts.readings.facts import worker_name
 from app.alerts.rule import Rule
 from app.errors import Blocked
+from app.result.finding import Culprit
 from app.trace.job import job_of, project_of
 
 MAX_WORKERS = 80
@@ -41,7 +43,7 @@ class CordonRequest:
     workers: Sequence[str]
     hosts: Sequence[str]
     reason: str
-    alerts: Sequence[Mapping[str, Any]]
+    alerts: Sequence[NoticeAlert]
     disputed_hosts: Sequence[str] | None = ()
 
     @property
@@ -61,7 +63,14 @@ class CordonRequest:
             "hosts_are_declared_by": "the job",
             "hosts_that_other_projects_declare": self.disputed_hosts,
             "reason": self.reason,
-            "alerts": list(self.alerts),
+            "alerts": [
+                {
+                    "fingerprint": alert.fingerprint,
+                    "event_id": alert.event_id,
+                    "labels": dict(alert.labels),
+                }
+                for alert in self.alerts
+            ],
         }
         return json.dumps(content, allow_nan=False, ensure_ascii=False)
 
@@ -80,26 +89,23 @@ def cordon_request_for(
     hosts = sorted({each for alert in fired for each in _hosts(rule, alert)})
     if not workers and not hosts:
         return None
-    alerts = [
-        {"fingerprint": alert.fingerprint, "event_id": alert.event_id, "labels": dict(alert.labels)}
-        for alert in fired[:MAX_WORKERS]
-    ]
-    return CordonRequest(rule.cordon, job_id, rule.name, workers, hosts, fired[0].sentence, alerts)
+    reason, alerts = fired[0].sentence, fired[:MAX_WORKERS]
+    return CordonRequest(rule.cordon, job_id, rule.name, workers, hosts, reason, alerts)
 
 
 def _workers(rule: Rule, alert: NoticeAlert) -> Iterable[str]:
     for culprit in _culprits(rule, alert):
-        if "dp_rank" in culprit and "stage" in culprit:
-            yield f"{culprit['dp_rank']}-{culprit['stage']}"
+        if culprit.dp_rank is not None and culprit.stage is not None:
+            yield worker_name(culprit.dp_rank, culprit.stage)
 
 
 def _hosts(rule: Rule, alert: NoticeAlert) -> Iterable[str]:
     for culprit in _culprits(rule, alert):
-        if culprit.get("host"):
-            yield str(culprit["host"])
+        if culprit.host:
+            yield culprit.host
 
 
-def _culprits(rule: Rule, alert: NoticeAlert) -> Iterable[Mapping[str, Any]]:
+def _culprits(rule: Rule, alert: NoticeAlert) -> Iterable[Culprit]:
     """Whom a finding names that is sure enough; being slow alone makes no worker the culprit.
 
     All workers of a long stage are slow, and none of their hosts is to blame.
@@ -108,8 +114,7 @@ def _culprits(rule: Rule, alert: NoticeAlert) -> Iterable[Mapping[str, Any]]:
     if blame is None or blame.confidence < rule.min_confidence:
         return
     for culprit in blame.culprits:
-        of_worker = f"{culprit.get('dp_rank')}-{culprit.get('stage')}"
-        named = {of_worker, culprit.get("host")}
+        named = {f"{culprit.dp_rank}-{culprit.stage}", culprit.host}
         if rule.on == "cause" or named & {alert.labels.get("subject"), _host_of(rule, alert)}:
             yield culprit
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
+from msgspec import Struct
+
 from app.alerts.alert import AlertState
 from app.alerts.rule import SEVERITIES, Rule
 from app.trace.job import job_of, project_of
@@ -23,8 +25,7 @@ BUILT_IN_LABELS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Matcher:
+class Matcher(Struct, frozen=True, omit_defaults=True):
     """One label and a pattern with * and ?, negated if `is_negative`.
 
     A missing label counts as empty.

@@ -1,9 +1,10 @@
 """What an alert rule says: on which figure, from where on, for how long, and how bad that is."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
+
+from msgspec import Struct, field
 
 On = Literal[
     "slowdown",
@@ -28,8 +29,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # ascending
 MAX_RUNBOOK_CHARS = 1500
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True, omit_defaults=True):
     """One rule of a project, for the jobs whose ids match `jobs` (a pattern with * and ?).
 
     It begins to hold at a value of `above` or more and ceases to below `clear`, both in the unit

@@ -6,6 +6,8 @@ text around it.
 
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from app import formatting
 from app.alerts.alert import AlertEventKind, AlertState, Blame, Detail
 from app.alerts.readings.facts import worker_of_name
@@ -143,8 +145,8 @@ def _worker(state: AlertState) -> str:
     host = state.labels.get("host")
     worker = worker_of_name(state.subject)
     for culprit in () if state.detail.blame is None else state.detail.blame.culprits:
-        if (culprit.get("dp_rank"), culprit.get("stage")) == worker:
-            return formatting.culprit_name({"host": host, **culprit})
+        if (culprit.dp_rank, culprit.stage) == worker:
+            return replace(culprit, host=culprit.host or host).name()
     return formatting.worker(*worker, {worker: host} if host else None)
 
 

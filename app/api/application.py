@@ -55,7 +55,6 @@ from app.api.routes.jobs import (
     ops,
     otlp,
     recording,
-    scores,
 )
 from app.api.routes.pictures import LinkedPictureMiddleware, PictureMiddleware
 from app.api.routes.windows import (
@@ -97,7 +96,6 @@ ROUTERS = (
     arrivals.router,
     what_if.router,
     advice.router,
-    scores.router,
     windows.steps_router,
     workers.router,
     timeline.timeline_chart_router,  # before the charts of a window, which take any name

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, get_args
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
@@ -12,8 +13,8 @@ from app.api.http.auth import COOKIE
 from app.api.http.fields import PRINTABLE
 from app.api.routes.alerts.rules import RulesIn
 from app.api.routes.dependencies import ProblemOut
-from app.api.routes.jobs.scores import ScoresIn
 from app.api.routes.pictures import describe_pictures
+from app.api.routes.windows.arrivals import WindowArrivals
 from app.api.routes.windows.what_if import SavedQuestionIn
 from app.api.routes.windows.what_if_edits import QuestionIn
 from app.ingest.wire.body import KNOWN_VERSIONS
@@ -25,7 +26,7 @@ from app.ingest.wire.collectives import (
     Axis,
 )
 from app.ingest.wire.json_columns import MAX_JSON_ROWS
-from app.result.window_result import result_schemas
+from app.result.window_result import WindowResult
 from app.trace.ops import MAX_TYPE_NAME, OP_NAMES
 from app.trace.window import OPTIONAL, StepKind
 
@@ -37,11 +38,6 @@ TAGS = [
     {
         "name": "windows",
         "description": "Results of the analysis, by window: the steps that are analysed together.",
-    },
-    {
-        "name": "scores",
-        "description": "Scores of ranks measured by other tools. What-if questions do not apply "
-        "to them.",
     },
     {
         "name": "annotations",
@@ -119,15 +115,16 @@ def _schemas() -> dict[str, Any]:
             (QuestionIn, "validation"),
             (SavedQuestionIn, "validation"),
             (RulesIn, "validation"),
-            (ScoresIn, "validation"),
         ],
         ref_template="#/components/schemas/{model}",
+    )
+    _, records = msgspec.json.schema_components(
+        [WindowResult, WindowArrivals], ref_template="#/components/schemas/{name}"
     )
     return {
         **models["$defs"],
         "OpsIn": _ops_in(),
-        **result_schemas("#/components/schemas/{name}"),
-        "WindowArrivals": _window_arrivals(),
+        **records,
         "Figure": {
             "type": "object",
             "required": ["data", "layout", "meta"],
@@ -284,23 +281,3 @@ def _collectives_in() -> dict[str, Any]:
 def _only(name: str, kind: str, *, but: str) -> dict[str, Any]:
     """One of two keys; null is as good as leaving the other out."""
     return {"required": [name], "properties": {name: {"type": kind}, but: {"type": "null"}}}
-
-
-def _window_arrivals() -> dict[str, Any]:
-    number = {"type": ["number", "null"]}
-    properties = {
-        "window": {"type": "string"},
-        "steps": {"type": "array", "items": {"type": "integer"}},
-        "arrivals": {
-            "anyOf": [{"$ref": "#/components/schemas/ArrivalsRecord"}, {"type": "null"}],
-            "description": "As in the window's result, with `per_step`. With `group`: only the "
-            "members of the group.",
-        },
-        "reason": {
-            "type": ["string", "null"],
-            "description": "Reason why `arrivals` is null; otherwise null.",
-        },
-        "unexplained_share": number,
-        "coverage": number,
-    }
-    return {"type": "object", "required": list(properties), "properties": properties}

@@ -7,8 +7,6 @@ from typing import Any
 
 from app.errors import PacelineError
 
-Schema = dict[str, Any]
-
 # Codes of answers that are no `PacelineError`.
 _OTHER_CODES = {
     "method_not_allowed": (405, "The path takes other methods, which Allow names."),
@@ -144,7 +142,7 @@ def _schemas(document: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _kind(schema: Schema) -> str:
+def _kind(schema: dict[str, Any]) -> str:
     """Short name of a schema's type."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]

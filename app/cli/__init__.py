@@ -1,7 +1,8 @@
 """Which commands does `paceline` have?
 
 Read `__init__.py` first: its end lists them. Commands import heavy modules (numba, pyarrow,
-fastapi) when they run, so that `--help` is quick.
+fastapi) when they run, so that `--help` is quick. Whatever they cannot do they refuse with a
+`PacelineError`, which is reported in one line.
 Imported by: nothing.
 """
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from app.cli.output import STANDARD_OUTPUT, write_json
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from app.result.window_result import WindowResult
     from app.trace.window import Window
 
 
@@ -93,14 +94,13 @@ def _analyze_profiles(
         Console().print(profiles.profile_summary(result))
 
 
-def _result(trace: Path, window: "Window") -> dict[str, Any]:
+def _result(trace: Path, window: "Window") -> "WindowResult":
     from app.cli.trace_input import errors_naming
-    from app.diagnosis.job_history import History
     from app.monitor import analysed
     from app.result.clock_times import in_clock_words
 
     with errors_naming(trace, "record the step again, or choose other steps with --steps"):
-        _, result, _ = analysed(window, History())
+        _, result, _ = analysed(window)
         return in_clock_words(result, time())
 
 
@@ -113,7 +113,7 @@ def _warn_of_guessed_sizes(trace: Path, meta: Path | None) -> None:
         typer.echo(f"No meta file for {name}: sizes are from the trace, tp_size is 1.", err=True)
 
 
-def _show(result: dict[str, Any], window: "Window") -> None:
+def _show(result: "WindowResult", window: "Window") -> None:
     from rich.console import Console
 
     from app.cli.terminal import result as result_screen

@@ -14,14 +14,14 @@ def migrate(data_dir: DataDir = None) -> None:
 
     Example: PACELINE_DATABASE_URL=postgresql://... paceline migrate
     """
-    from app.cli.store_access import seal_plain_secrets
+    from app.cli.store_access import locked_secrets
     from app.settings import load_settings
     from app.store import migrations
 
     settings = load_settings(data_dir=data_dir)
     migrations.migrate(settings.store_url)
-    for sentence in seal_plain_secrets(settings):
-        typer.echo(sentence)
+    if (complaint := locked_secrets(settings)) is not None:
+        typer.echo(complaint)
     typer.echo("the database is up to date")
 
 
@@ -60,7 +60,7 @@ def restore(
 
     Example: PACELINE_DATABASE_URL=postgresql://... paceline restore paceline-2026-11-21.zip
     """
-    from app.cli.store_access import seal_plain_secrets
+    from app.cli.store_access import locked_secrets
     from app.settings import load_settings
     from app.store import migrations
     from app.store.backup import restore as read
@@ -74,8 +74,8 @@ def restore(
     finally:
         store.close()
     typer.echo(f"restored from {file}")
-    for sentence in seal_plain_secrets(settings):
-        typer.echo(sentence)
+    if (complaint := locked_secrets(settings)) is not None:
+        typer.echo(complaint)
 
 
 secrets_app = typer.Typer(
@@ -109,7 +109,6 @@ def show(data_dir: DataDir = None) -> None:
     typer.echo("no secret key is set" if newest is None else f"newest key: {newest}")
     for name, number in sorted(counts.by_key.items()):
         typer.echo(f"encrypted with key {name}: {number}")
-    typer.echo(f"not encrypted: {counts.plain}")
     typer.echo(f"not readable, as their key is not here: {counts.locked}")
 
 

@@ -7,17 +7,18 @@ import html
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import Theme
 from app.charts.report.embedded import LOADER, Assets, script_data
 
 if TYPE_CHECKING:
+    from app.result.window_result import WindowResult
     from app.trace.window import Window
 
 
-def write_report(result: dict[str, Any], window: "Window", path: Path) -> None:
+def write_report(result: "WindowResult", window: "Window", path: Path) -> None:
     """Write the report; atomic.
 
     Raises:
@@ -27,7 +28,7 @@ def write_report(result: dict[str, Any], window: "Window", path: Path) -> None:
     from app.charts.report.html import html_report
     from app.cli.output import written_whole
 
-    state = state_of_window(result["slowdown"], result["fidelity"]["verdict"], StateThresholds())
+    state = state_of_window(result.slowdown, result.fidelity.verdict, StateThresholds())
     page = html_report(result, state=state, hosts=window.hosts, assets=assets())
     with written_whole(path) as file:
         file.write(page.encode(errors="replace"))

@@ -38,11 +38,7 @@ class IngestClient:
         return f"{self.url}/jobs/{self.job_id}"
 
     def epoch_of_ended(self, *, may_exist: bool) -> int | None:
-        """Epoch of the job's last run, which must have ended; None if there is no such job.
-
-        Raises:
-            InvalidRequest: the job exists although `may_exist` is False, or is still running.
-        """
+        """Epoch of the job's last run, which must have ended; None if there is no such job."""
         transport = Transport(self.url, self._token)
         path = job_path(self.job_id)
         try:
@@ -135,11 +131,7 @@ class IngestClient:
 
 
 def refuse_address(option: str, url: str) -> None:
-    """Check a server's address, given by `option`.
-
-    Raises:
-        InvalidRequest: it is invalid. The message repeats no password, which would reach logs.
-    """
+    """Check a server's address, given by `option`."""
     if "@" in url:
         raise InvalidRequest(
             f"{option}: no user or password in the address, want one like "
@@ -150,11 +142,7 @@ def refuse_address(option: str, url: str) -> None:
 
 
 def refuse_job_id(job_id: str) -> None:
-    """Check a job id.
-
-    Raises:
-        InvalidRequest: it is invalid.
-    """
+    """Check a job id."""
     if not is_job_name(job_id):
         raise InvalidRequest(
             f"--job {job_id!r}: want 1 to {MAX_JOB_CHARS} letters, digits, dots, dashes and "

@@ -26,9 +26,6 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
     It is written beside `path` and then renamed, so that no reader sees half of it. A device or a
     pipe (`/dev/stdout`) is written to directly. Of a link, the target is replaced.
-
-    Raises:
-        InvalidRequest: the file cannot be written; the message names it.
     """
     try:
         if _is_special(path):
@@ -63,8 +60,10 @@ def _advice(error: OSError) -> str:
 
 
 def write_json(content: Any, path: Path) -> None:
-    """Write one line of JSON; to standard output if the path is -."""
-    text = json.dumps(content, allow_nan=False) + "\n"
+    """Write objects, or a record, as one line of JSON; to standard output if the path is -."""
+    from msgspec import to_builtins
+
+    text = json.dumps(content, allow_nan=False, default=to_builtins) + "\n"
     if path == STANDARD_OUTPUT:
         sys.stdout.write(text)
         return
@@ -117,11 +116,7 @@ def _escaped(character: str) -> str:
 def refuse_to_overwrite(
     option: str, out: Path | None, trace: Path, meta: Path | None, *others: Path | None
 ) -> None:
-    """Check that `out` is none of the input files, the trace's own meta file included.
-
-    Raises:
-        InvalidRequest: it is one of them.
-    """
+    """Check that `out` is none of the input files, the trace's own meta file included."""
     from app.trace.readers.published.meta import beside
 
     if out is None or not out.exists():

@@ -123,11 +123,7 @@ _DETACHED_WITHIN_S = 120.0
 
 
 def _detach_demo(host: str | None, port: int | None, data_dir: Path | None) -> None:
-    """Start the demo in a session of its own, and say where it is and how it is stopped.
-
-    Raises:
-        StartUpFailed: it ended at its start; its log says why.
-    """
+    """Start the demo in a session of its own, and say where it is and how it is stopped."""
     from app.cli.supervisor import paceline_command
 
     directory = data_dir or Path(mkdtemp(prefix="paceline-"))
@@ -157,7 +153,7 @@ _CANARY_EVERY_S = 120.0
 _END_OF_ADDRESS = "Ctrl-C stops everything."
 
 
-def _canary_change(settings: "Settings") -> dict[str, object]:
+def _canary_change(settings: "Settings") -> dict[str, float]:
     """The canary is on where everything runs on one machine, unless that was set."""
     is_set = "canary_every_s" in settings.model_fields_set
     return {} if is_set else {"canary_every_s": _CANARY_EVERY_S}
@@ -175,7 +171,7 @@ def _demo_settings(
     from app.settings import load_settings
 
     settings = load_settings(host=host, port=port, data_dir=data_dir)
-    changes: dict[str, object] = {}
+    changes: dict[str, float] = {}
     if "silent_after_s" not in settings.model_fields_set:
         changes["silent_after_s"] = _DEMO_SILENT_AFTER_S
     if "port" in settings.model_fields_set or is_port_free(settings.host, settings.port):

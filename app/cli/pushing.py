@@ -221,12 +221,7 @@ def _optional_values(trace: Trace, rows: slice) -> Iterator[dict[str, int]]:
 
 
 def deliver(recorders: Sequence[paceline_client.Recorder], warnings: Sequence[str]) -> None:
-    """Wait until the server has accepted everything.
-
-    Raises:
-        InvalidRequest: it refused some of it.
-        Unavailable: it did not accept everything in time.
-    """
+    """Wait until the server has accepted everything."""
     until_s = time.monotonic() + _MAX_DELIVERY_S
     for recorder in recorders:
         while not recorder.flush(_POLL_EVERY_S):

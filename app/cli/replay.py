@@ -101,11 +101,7 @@ def _replay(server: "IngestClient", window: "Window", speed: float) -> None:
 
 
 def parse_speed(option: str, text: str) -> float:
-    """Speed relative to the recording; infinite for max.
-
-    Raises:
-        InvalidRequest: it is not a valid number.
-    """
+    """Speed relative to the recording; infinite for max."""
     try:
         speed = math.inf if text == "max" else float(text)
     except ValueError:
@@ -116,11 +112,7 @@ def parse_speed(option: str, text: str) -> float:
 
 
 def local_token() -> str:
-    """The token in the local data directory.
-
-    Raises:
-        InvalidRequest: there is none.
-    """
+    """The token in the local data directory."""
     from app.settings import load_settings
 
     path = load_settings().data_dir / "token"
@@ -145,11 +137,7 @@ def _demo_token_file() -> Path | None:
 
 
 def job_id_of(name: str) -> str:
-    """A job id made from a name.
-
-    Raises:
-        InvalidRequest: no valid character is left.
-    """
+    """A job id made from a name."""
     job_id = _NOT_IN_JOB_ID.sub("-", name).strip("-._")[:MAX_JOB_CHARS]
     if not job_id:
         raise InvalidRequest(f"no job id can be derived from {name!r}: give one with --job")

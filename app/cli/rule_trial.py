@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from app.alerts.readings.facts import WindowFacts
 from app.alerts.rule import Rule
 from app.alerts.rules.evaluation import AlertChange, JobAlerts
 from app.diagnosis.job_history import History
+from app.result.window_result import WindowResult
 from app.store import hosts, jobs, windows
 from app.store.database import Store
 from app.store.jobs import JobRecord
@@ -129,15 +129,16 @@ def _facts(
         with store.read() as conn:
             result = windows.get(conn, job.job_id, summary.window_id)
         before = earlier[summary.epoch]
+        recorded_s = np.asarray(result.step_time_s.recorded, np.float64)
         if summary.updated_s >= since_s:
-            yield summary, _window_facts(store, job, summary, result, before)
-        recorded_s = np.asarray(result["step_time_s"]["recorded"], np.float64)
-        steps = np.asarray(result["steps"], np.int64)[: recorded_s.size]
+            usual_s = before.usual_step_s(recorded_s)
+            yield summary, _window_facts(store, job, summary, result, usual_s)
+        steps = np.asarray(result.steps, np.int64)[: recorded_s.size]
         earlier[summary.epoch] = before.extended(History(steps, recorded_s))
 
 
 def _window_facts(
-    store: Store, job: JobRecord, of: WindowSummary, result: dict[str, Any], before: History
+    store: Store, job: JobRecord, of: WindowSummary, result: WindowResult, usual_s: float | None
 ) -> WindowFacts:
     with store.read() as conn:
         num_gpus = jobs.registration(conn, job.job_id, of.epoch).num_gpus
@@ -149,7 +150,7 @@ def _window_facts(
         result=result,
         num_gpus=num_gpus,
         hosts=known_hosts,
-        earlier_step_s=before.step_s,
+        usual_step_s=usual_s,
     )
 
 

@@ -5,7 +5,7 @@ import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -79,7 +79,7 @@ def try_out(
                 each, "trying", total=len(of_jobs), console=stderr_console(), transient=True
             ),
         )
-    typer.echo(json.dumps(_as_json(rules, found)) if as_json else _as_text(rules, found))
+    typer.echo(_as_json(rules, found) if as_json else _as_text(rules, found))
 
 
 def _rules(file: Path, *, as_json: bool) -> "list[Rule]":
@@ -145,8 +145,8 @@ def _line(event: "AlertEvent") -> str:
     return printable(f"{at} {event.kind}: {where}: {event.sentence}")
 
 
-def _as_json(rules: "list[Rule]", found: "RuleTrial") -> dict[str, Any]:
-    return {
+def _as_json(rules: "list[Rule]", found: "RuleTrial") -> str:
+    content = {
         "jobs": found.num_jobs,
         "windows": found.num_windows,
         "kept_back": dict(found.num_muted),
@@ -155,9 +155,10 @@ def _as_json(rules: "list[Rule]", found: "RuleTrial") -> dict[str, Any]:
             rule.name: [_event(event) for event in found.of_rule(rule.name)] for rule in rules
         },
     }
+    return json.dumps(content)
 
 
-def _event(event: "AlertEvent") -> dict[str, Any]:
+def _event(event: "AlertEvent") -> dict[str, str | float | None]:
     from app.formatting import utc_timestamp
     from app.trace.job import job_of
 

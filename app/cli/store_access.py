@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_store(data_dir: Path | None) -> Iterator[tuple[Store, Settings]]:
-    """The store and the settings; closed at the end of the block.
-
-    Raises:
-        StartUpFailed: there is none, or it needs a migration.
-        StoreUnavailable: it does not answer.
-    """
+    """The store and the settings; closed at the end of the block."""
     settings = load_settings(data_dir=data_dir)
     check_store_exists(settings)
     if not is_migrated(settings.store_url):
@@ -34,11 +29,7 @@ def open_store(data_dir: Path | None) -> Iterator[tuple[Store, Settings]]:
 
 
 def check_store_exists(settings: Settings) -> None:
-    """Check that the store exists; SQLite's error for a missing file is unclear.
-
-    Raises:
-        StartUpFailed: the file does not exist.
-    """
+    """Check that the store exists; SQLite's error for a missing file is unclear."""
     parsed = parse_url(settings.store_url)
     path = Path(parsed.database or "")
     if parsed.get_backend_name() == "sqlite" and not path.exists():
@@ -48,35 +39,24 @@ def check_store_exists(settings: Settings) -> None:
         )
 
 
-def seal_plain_secrets(settings: Settings) -> list[str]:
-    """Encrypt what older releases stored in plain; what there is to say of secrets, in sentences.
-
-    Raises:
-        StoreUnavailable: the database does not answer.
-    """
+def locked_secrets(settings: Settings) -> str | None:
+    """Which keys the stored secrets lack, in a sentence; None if all can be read."""
     from app.store.credentials import resealing
 
     keys = settings.secret_keys()
     store = Store(settings.store_url, keys=keys)
     try:
         with store.read() as conn:
-            before = resealing.count(conn)
-        done = resealing.reseal(store).done if keys and before.plain else 0
+            counts = resealing.count(conn)
     finally:
         store.close()
-    said = [f"{done} secrets are encrypted now"] if done else []
-    if before.plain and not keys:
-        said.append(
-            f"{before.plain} secrets are stored in plain, as there is no key: set "
-            "PACELINE_SECRET_KEY (paceline secrets new-key makes one) and run paceline migrate"
-        )
-    if before.locked:
-        needed = ", ".join(sorted(before.by_key.keys() - keys.ids))
-        said.append(
-            f"{before.locked} secrets cannot be read, as their key is not here ({needed}): "
-            "add it to PACELINE_SECRET_KEY, behind the newest"
-        )
-    return said
+    if not counts.locked:
+        return None
+    needed = ", ".join(sorted(counts.by_key.keys() - keys.ids))
+    return (
+        f"{counts.locked} secrets cannot be read, as their key is not here ({needed}): "
+        "add it to PACELINE_SECRET_KEY, behind the newest"
+    )
 
 
 CLI_ACTOR = "command line"

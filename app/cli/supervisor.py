@@ -22,7 +22,7 @@ import structlog
 
 from app.addresses import listens_on_all
 from app.api.service.demo_switch import DemoSwitch
-from app.cli.store_access import seal_plain_secrets
+from app.cli.store_access import locked_secrets
 from app.data_directory import make_data_dir
 from app.errors import DiskFull, QueueUnavailable, StartUpFailed
 from app.ingest.embedded.queue import EmbeddedQueue
@@ -120,11 +120,7 @@ _COMPACT_EVERY_S = 30.0
 
 @contextmanager
 def data_dir_lock(data_dir: Path) -> Iterator[None]:
-    """Lock the data directory for this process.
-
-    Raises:
-        StartUpFailed: another Paceline uses it.
-    """
+    """Lock the data directory for this process."""
     make_data_dir(data_dir)
     with (data_dir / "lock").open("w") as lock:
         try:
@@ -154,11 +150,7 @@ def is_port_free(host: str, port: int) -> bool:
 
 
 def check_port_free(host: str, port: int) -> None:
-    """Check that the address can be bound.
-
-    Raises:
-        StartUpFailed: it cannot.
-    """
+    """Check that the address can be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -204,11 +196,7 @@ class Supervisor:
         self._demo: ChildProcess | None = None
 
     def start(self, stack: ExitStack) -> None:
-        """Start all in order, and wait until the API answers; `stack` stops them.
-
-        Raises:
-            StartUpFailed: something cannot start.
-        """
+        """Start all in order, and wait until the API answers; `stack` stops them."""
         settings = self._settings
         settings.check_usable()
         stack.enter_context(data_dir_lock(settings.data_dir))
@@ -223,8 +211,8 @@ class Supervisor:
             stack.callback(self._queue.stop)
             environment["PACELINE_REDIS_URL"] = self._queue.start()
         migrate(settings.store_url)
-        for sentence in seal_plain_secrets(settings):
-            log.warning("secrets of receivers", said=sentence)
+        if (complaint := locked_secrets(settings)) is not None:
+            log.warning("secrets of receivers", said=complaint)
         # One consumer at a time, so that a restarted one gets its shards back at once.
         label = ("--name", "embedded", "--identity", secrets.token_hex(16))
         commands = {"api": ["api"], "consumer": ["consumer", *label]}

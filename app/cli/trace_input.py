@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,15 +17,12 @@ from app.cli.output import printable
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from app.result.window_result import WindowResult
     from app.trace.window import Window
 
 
 def read_trace(trace: Path, meta: Path | None = None, steps: str | None = None) -> "Window":
-    """The trace's window, restricted to `steps` if given.
-
-    Raises:
-        InvalidRequest: none of the steps can be analysed.
-    """
+    """The trace's window, restricted to `steps` if given."""
     from app.cli.typed_text import select_steps
     from app.trace.readers.published import trace_files
 
@@ -63,11 +60,7 @@ _BLANK = b" \t\r\n\xef\xbb\xbf"
 
 
 def are_profiles(paths: Sequence[Path]) -> bool:
-    """Whether these are JSON files rather than one parquet trace.
-
-    Raises:
-        InvalidRequest: there are several files, and a parquet trace among them.
-    """
+    """Whether these are JSON files rather than one parquet trace."""
     are_parquet = [_first_bytes(path)[:4] == _PARQUET for path in paths]
     if len(paths) == 1:
         path = paths[0]
@@ -97,18 +90,14 @@ def _first_bytes(path: Path) -> bytes:
         return b""
 
 
-def analyse_profiles(paths: Sequence[Path], steps: str | None) -> dict[str, Any]:
-    """The result of some ranks' profiles.
-
-    Raises:
-        InvalidRequest: none of the files can be analysed.
-    """
+def analyse_profiles(paths: Sequence[Path], steps: str | None) -> "WindowResult":
+    """The result of some ranks' profiles."""
     from app.diagnosis.profiles import job, result
 
     with printable_errors():
         found = job.read(paths, steps)
         _prepare_engine()
-        return result.as_json(found)
+        return result.profile_result(found)
 
 
 def _prepare_engine() -> None:

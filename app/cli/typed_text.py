@@ -23,11 +23,7 @@ from app.trace.window import Window, parse_step_ranges
 
 
 def select_steps(window: Window, named: str) -> Window:
-    """The window with only these steps; incomplete ones are skipped with their reasons.
-
-    Raises:
-        InvalidRequest: the text names no step that can be analysed.
-    """
+    """The window with only these steps; incomplete ones are skipped with their reasons."""
     reasons = {skip.step: skip for skip in window.skipped}
     steps = parse_step_ranges(named, sorted([*window.steps, *reasons]))
     complete = [step for step in steps if step not in reasons]
@@ -48,11 +44,7 @@ _CHANGES = "ideal, factor=X, add=SECONDS, set=SECONDS or from=DP/STAGE"
 
 
 def parse_edit(text: str, steps: Sequence[int]) -> Edit:
-    """One edit of a window with these steps.
-
-    Raises:
-        InvalidRequest: the text is not an edit.
-    """
+    """One edit of a window with these steps."""
     select: dict[str, Any] = {}
     changes: list[DurationChange] = []
     for part in text.split():

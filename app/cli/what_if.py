@@ -60,7 +60,7 @@ def what_if(
     if json_out is not None:
         write_json(answer_as_json(answer), json_out)
     if json_out != STANDARD_OUTPUT:
-        Console().print(render_answer(answer, answer_as_json(answer)))
+        Console().print(render_answer(answer))
 
 
 def _answer_of(
@@ -79,11 +79,7 @@ def _answer_of(
 
 
 def _read_edits(path: Path) -> "list[Edit]":
-    """Edits from a file in the format of the API's request body.
-
-    Raises:
-        InvalidRequest: it cannot be read, or holds no valid edits.
-    """
+    """Edits from a file in the format of the API's request body."""
     from pydantic import ValidationError
 
     from app.api.routes.windows.what_if_edits import QuestionIn

@@ -195,7 +195,7 @@ def _is_counted(conn: Connection, job_id: str, window: WindowSummary) -> bool:
     if window.verdict is None or window.state not in ("complete", "incomplete"):
         return False
     is_complete = window.state == "complete"
-    return is_complete or bool(windows.get(conn, job_id, window.window_id).get("imputed"))
+    return is_complete or windows.get(conn, job_id, window.window_id).imputed is not None
 
 
 def _rule_versions(store: Store) -> Mapping[str, int]:

@@ -22,6 +22,7 @@ from app.errors import LeaseLost, Unavailable
 from app.ingest.assembly.assembler import SpooledBatch, WindowRevision, pack_spool
 from app.ingest.queue import EventMessage
 from app.monitor import Observation
+from app.result.brief import brief_of
 from app.result.stored import split_by_step
 from app.store import dead_letters, fleet, hosts, jobs, joint_windows, shards, windows
 from app.store import runs as stored_runs
@@ -62,7 +63,7 @@ def save_window(conn: Connection, context: ConsumerContext, outcome: WindowOutco
         "window": window.id,
         "revision": window.revision,
         "state": window.state,
-        "slowdown": outcome.observation.result["slowdown"],
+        "slowdown": outcome.observation.result.slowdown,
     }
 
 
@@ -108,10 +109,10 @@ def _save_brief_and_losses(conn: Connection, outcome: WindowOutcome, record: Win
     num_gpus = outcome.change.window.job.num_gpus
     judged = outcome.judged
     if judged is None or record.slowdown is None:
-        brief = fleet.brief_of(record.result, num_gpus=num_gpus)
+        brief = brief_of(record.result, num_gpus=num_gpus)
         fleet.save_brief(conn, outcome.job_id, record.epoch, record.first_step, brief)
     if judged is not None:
-        brief = fleet.brief_of(judged.result, num_gpus=num_gpus)
+        brief = brief_of(judged.result, num_gpus=num_gpus)
         fleet.save_brief(conn, outcome.job_id, record.epoch, judged.first_step, brief)
     if record.state != "open":
         lost = fleet.losses_of(record.result, num_gpus=num_gpus)
@@ -129,7 +130,7 @@ def _window_record(outcome: WindowOutcome, now_s: float) -> WindowRecord:
         last_step=max(settled),
         revision=window.revision,
         state=window.state,
-        num_steps=len(result["steps"]),
+        num_steps=len(result.steps),
         num_ops=window.trace.num_ops,
         slowdown=None if report is None else report.slowdown,
         verdict=outcome.observation.verdict,
@@ -143,12 +144,12 @@ def _window_record(outcome: WindowOutcome, now_s: float) -> WindowRecord:
 
 def _step_rows(outcome: WindowOutcome) -> list[StepRow]:
     window, result = outcome.change.window, outcome.observation.result
-    times, slowdowns = result["step_time_s"], result["step_slowdown"]
+    times = result.step_time_s
     figures = zip(
-        result["steps"], times["recorded"], times["simulated"], times["ideal"], slowdowns,
+        result.steps, times.recorded, times.simulated, times.ideal, result.step_slowdown,
         strict=False,
     )  # fmt: skip
-    started_s = dict(zip(result["steps"], result["step_started_s"], strict=True))
+    started_s = dict(zip(result.steps, result.step_started_s, strict=True))
     measured = {
         step: StepRow(
             window.epoch,
@@ -163,10 +164,8 @@ def _step_rows(outcome: WindowOutcome) -> list[StepRow]:
         for step, recorded, simulated, ideal, slowdown in figures
     }
     skipped = {
-        skip["step"]: StepRow(
-            window.epoch, skip["step"], None, None, None, None, window.id, skip["reason"]
-        )
-        for skip in result["skipped_steps"]
+        skip.step: StepRow(window.epoch, skip.step, None, None, None, None, window.id, skip.reason)
+        for skip in result.skipped_steps
     }
     return list((measured | skipped).values())
 
@@ -294,7 +293,7 @@ def _judge_whole_run(conn: Connection, run: LoadedRun) -> None:
     if job.epoch != epoch or job.ended_s is None or job.latest is None:
         return
     result = joint_windows.read_judged(conn, job_id, joint_windows.judged_windows(conn, job_id))
-    brief = fleet.brief_of(result, num_gpus=job.num_gpus)
+    brief = brief_of(result, num_gpus=job.num_gpus)
     fleet.save_brief(conn, job_id, epoch, job.latest.first_step, brief)
 
 

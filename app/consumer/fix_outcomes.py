@@ -49,7 +49,7 @@ def follow_fixes(
     num_due = 0
     for window, observation in closed:
         live = [each for each in records if each.tracked.is_live]
-        has_top = _advice(observation) is not None
+        has_top = observation.result.advice is not None
         if live or has_top:
             # Before this window is one of those that were looked at.
             newest = fixes.newest_place(conn, job_id) if has_top else None
@@ -64,12 +64,6 @@ def follow_fixes(
         num_due += _num_due(records)
     rule = _rule_of(conn, context, job_id) if num_due else None
     return [] if rule is None else [(job_id, rule)]
-
-
-def _advice(observation: Observation) -> dict[str, object] | None:
-    """The top fix of a straggling window, as app.advice gives it; None where there is none."""
-    found: dict[str, object] | None = observation.result.get("advice")
-    return found
 
 
 def _after_window(
@@ -87,7 +81,7 @@ def _after_window(
 
 
 def _top_fix(observation: Observation, seen: FollowedWindow) -> Prediction | None:
-    advice = _advice(observation)
+    advice = observation.result.advice
     found = None if advice is None else prediction_of(advice, seen)
     return None if found is None or found.speed_up < MIN_SPEED_UP else found
 

@@ -1,12 +1,13 @@
 """What each running job is judged by, worked out once when a window closes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from app.alerts.readings.facts import window_position
-from app.result.recent import RECENT_WINDOWS, Result, recent_result
+from app.result.recent import RECENT_WINDOWS, recent_result
 from app.result.stored import split_by_step
+from app.result.window_result import WindowResult
 from app.store import windows
 from app.store.database import Store
 
@@ -17,7 +18,7 @@ class JudgedResult(NamedTuple):
     """The result of the recent steps, and the first step of the newest window among them."""
 
     first_step: int
-    result: dict[str, Any]
+    result: WindowResult
 
 
 class RecentResults:
@@ -26,13 +27,13 @@ class RecentResults:
     def __init__(self, store: Store, job_id: str, epoch: int) -> None:
         self._store = store
         self._run = job_id, epoch
-        self._parts: dict[int, Result] | None = None
+        self._parts: dict[int, WindowResult] | None = None
 
-    def add(self, result: Result) -> JudgedResult | None:
+    def add(self, result: WindowResult) -> JudgedResult | None:
         """Add a closed window, or its revision; None where the recent steps are the same after."""
         parts = self._loaded() if self._parts is None else self._parts
-        _, first_step = window_position(result["window"]["id"])
-        if result["slowdown"] is None:
+        _, first_step = window_position(str(result.window.id))
+        if result.slowdown is None:
             had_figures = parts.pop(first_step, None) is not None
         else:
             parts[first_step] = split_by_step(result)[0]
@@ -42,13 +43,13 @@ class RecentResults:
         self._parts = {each: parts[each] for each in kept}
         return self._judged(kept[-1], list(self._parts.values())) if is_among else None
 
-    def _loaded(self) -> dict[int, Result]:
+    def _loaded(self) -> dict[int, WindowResult]:
         job_id, epoch = self._run
         with self._store.read() as conn:
             found = windows.last_closed(conn, job_id, epoch, limit=RECENT_WINDOWS)
             return {each.first_step: windows.get(conn, job_id, each.window_id) for each in found}
 
-    def _judged(self, first_step: int, parts: list[Result]) -> JudgedResult:
+    def _judged(self, first_step: int, parts: list[WindowResult]) -> JudgedResult:
         try:
             return JudgedResult(first_step, recent_result(parts))
         except MemoryError:
@@ -56,4 +57,4 @@ class RecentResults:
         except Exception:
             # A bug of Paceline. The newest window's own figures are still valid.
             log.exception("recent windows not joined", job=self._run[0], window=first_step)
-            return JudgedResult(first_step, dict(parts[-1]))
+            return JudgedResult(first_step, parts[-1])

@@ -156,9 +156,8 @@ class LoadedRun:
 
     `turn` is the number of the last commit with batches of it; `history` covers its closed
     windows; `last_step` is the last step that a worker has reported, but for one that is far ahead
-    of all others: `far_step` is the rank that reported such a one last, and the step. A run that
-    `is_only_scored` has sent scores and never an operation, so none is waited for. `recent` are the
-    results that the job is judged by.
+    of all others: `far_step` is the rank that reported such a one last, and the step. `recent` are
+    the results that the job is judged by.
     """
 
     key: RunKey
@@ -172,7 +171,6 @@ class LoadedRun:
     last_used_s: float = 0.0
     last_step: int | None = None
     far_step: tuple[int, int] | None = None
-    is_only_scored: bool = False
 
     @property
     def is_at_first_steps(self) -> bool:
@@ -212,10 +210,7 @@ class LoadedRun:
 
 
 def batch_digest(body: bytes | bytearray) -> int:
-    """Tells batches of the same number apart.
-
-    Negative, unlike digests of earlier releases, whose hash takes three times as long.
-    """
+    """Tells batches of the same number apart."""
     digest = sha1(body, usedforsecurity=False).digest()
     return ~(int.from_bytes(digest[:8]) >> (64 - _DIGEST_BITS))
 
@@ -373,18 +368,14 @@ class RunCache:
         return self._of_shard(kept)
 
     def starting(self) -> list[RunKey]:
-        """Runs that have registered and sent nothing so far; empty unless a check is due.
-
-        With them runs that were saved as stalled and have sent only scores: these do not stall.
-        """
+        """Runs that have registered and sent nothing so far; empty unless a check is due."""
         if self._context.monotonic() < self._next_listen_s:
             return []
         return self._of_shard(self._context.shared.get("starting runs", self._starting))
 
     def _starting(self) -> set[RunKey]:
         with self._context.store.read() as conn:
-            starting = runs.starting(conn, now_s=self._context.unix_time())
-            return {*starting, *runs.only_scored(conn, stalled=True)}
+            return set(runs.starting(conn, now_s=self._context.unix_time()))
 
     @property
     def to_reload(self) -> list[RunKey]:
@@ -460,7 +451,6 @@ class RunCache:
             return {}  # ranks may only seem silent: what they sent waits since before the last time
         self.has_listened = True
         found: dict[str, dict[RunKey, SilentRanks]] = defaultdict(dict)
-        self._note_only_scored()
         self._note_processed()
         for key, run in self._runs.items():
             if not self.is_excused(key):
@@ -509,20 +499,7 @@ class RunCache:
                 log.exception("run cannot be loaded", job=key[0], epoch=key[1])
             raise JobStateUnreadable(f"run {key} cannot be loaded") from error
 
-    def _note_only_scored(self) -> None:
-        """A run stays only-scored until a batch comes, even when its reports have expired."""
-        now = self._context.shared.get("scored runs", self._only_scored)
-        for key, run in self._runs.items():
-            was = run.is_only_scored and not run.rank_watch.has_begun
-            run.is_only_scored = was or key in now
-
-    def _only_scored(self) -> set[RunKey]:
-        with self._context.store.read() as conn:
-            return set(runs.only_scored(conn))
-
     def _silence(self, run: LoadedRun, now_s: float) -> SilentRanks:
-        if run.is_only_scored:
-            return NONE_SILENT
         unix_s = self._context.unix_time()
         tracker = run.assembler.tracker
         never_seen = tracker.unseen_ranks() if run.rank_watch.has_begun else ()
@@ -562,7 +539,6 @@ def silence_facts(run: LoadedRun, silence: SilentRanks) -> MissingDataFacts:
     if silence == NONE_SILENT:
         return MissingDataFacts(
             is_starting=not run.rank_watch.has_begun,
-            is_only_scored=run.is_only_scored,
             has_unseen_ranks=tracker.has_unseen_ranks,
         )
     hosts, pp_size = tracker.hosts(), job.parallelism.pp_size

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app import formatting
 from app.diagnosis.case import Case
 from app.diagnosis.repair import Repair
-from app.result.finding import Culprit, OnsetForm, Persistence, RuledOut, SentenceParts
+from app.result.finding import Basis, Culprit, OnsetForm, Persistence, RuledOut, SentenceParts
 from app.result.sentence import cost_words, in_tense, onset_words, sentence_case, whole_sentence
 from app.trace.window import Floats
 
@@ -62,7 +62,8 @@ class Suspicion:
     with a repair. `max_confidence` is for few steps, on which nothing was calibrated, and for a
     doubt that the sentence names and that the calibrated jobs rarely have.
     With `is_cost_recorded` the cost is `cost`, read from the record, whatever is replayed.
-    `is_at_step_end` is for work after the last micro-batch, as the optimizer.
+    `is_at_step_end` is for work after the last micro-batch, as the optimizer. `basis` says what the
+    cause rests on.
     """
 
     cause: str
@@ -84,6 +85,7 @@ class Suspicion:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     parts: CulpritParts | None = None
     onset_form: OnsetForm | None = "since"
+    basis: Basis = "concluded"
 
 
 class Detector(ABC):
@@ -179,7 +181,7 @@ def _name(culprit: Culprit, num_stages: int | None) -> str:
     if culprit == Culprit(stage=culprit.stage) and culprit.stage == (num_stages or 0) - 1:
         return f"stage {culprit.stage}, the last stage,"
     host = _host(culprit.host) if culprit.host else None
-    return formatting.culprit_name(structs.replace(culprit, host=host).as_json()) or "every worker"
+    return structs.replace(culprit, host=host).name() or "every worker"
 
 
 def _host(name: str) -> str:

@@ -39,7 +39,7 @@ from app.diagnosis.detectors.slow_worker import SlowWorker
 from app.diagnosis.detectors.stage_imbalance import StageImbalance
 from app.diagnosis.detectors.uniform_slowdown import UniformSlowdown
 from app.diagnosis.evidence.fingerprint import (
-    arrivals_block,
+    arrivals_of,
     coverage,
     fingerprint,
     unexplained_share,
@@ -73,9 +73,10 @@ from app.diagnosis.unexplained import unexplained_loss
 from app.engine.replays import WindowReplay
 from app.engine.report import Report
 from app.result import causes
+from app.result.arrivals import ArrivalsRecord
 from app.result.causes import CAUSES, SILENT_WORKER
 from app.result.finding import Finding, RuledOut
-from app.result.window_result import Fingerprint, JobChange, Unexplained
+from app.result.window_result import Fingerprint, JobChange, Unexplained, WindowResult
 from app.trace.window import Window
 
 DETECTORS: tuple[Detector, ...] = (
@@ -115,7 +116,7 @@ class Diagnosis:
 
     `findings` is None where causes are withheld because the replay is too far from the record, and
     no worker is silent. `changes` are those of the extended history, `new_history` is what the
-    window adds to it. `arrivals` is that block of the result (docs/arrivals.md).
+    window adds to it. `arrivals` is that part of the result (docs/arrivals.md).
     `unexplained_share` is waiting that no finding explains, `coverage` the time with operations,
     both as shares of the step; None where unknown. `unexplained` is the loss that is left after the
     repairs of all findings; None where causes are withheld. `repairs` are those of the findings
@@ -127,25 +128,25 @@ class Diagnosis:
     fingerprint: Fingerprint
     changes: tuple[JobChange, ...]
     new_history: History
-    arrivals: dict[str, Any] | None
+    arrivals: ArrivalsRecord | None
     unexplained_share: float | None
     coverage: float | None
     unexplained: Unexplained | None
     repairs: Mapping[str, Repair]
 
-    def as_json(self) -> dict[str, Any]:
-        """The blocks of the result about causes."""
-        found = self.findings
-        return {
-            "findings": None if found is None else [each.as_json() for each in found],
-            "ruled_out": [each.as_json() for each in self.ruled_out],
-            "fingerprint": self.fingerprint.as_json(),
-            "changes": [each.as_json() for each in self.changes],
-            "arrivals": self.arrivals,
-            "unexplained_share": self.unexplained_share,
-            "coverage": self.coverage,
-            "unexplained": None if self.unexplained is None else self.unexplained.as_json(),
-        }
+    def added_to(self, result: WindowResult) -> WindowResult:
+        """The result with what it says about causes."""
+        return structs.replace(
+            result,
+            findings=self.findings,
+            ruled_out=self.ruled_out,
+            fingerprint=self.fingerprint,
+            changes=self.changes,
+            arrivals=self.arrivals,
+            unexplained_share=self.unexplained_share,
+            coverage=self.coverage,
+            unexplained=self.unexplained,
+        )
 
 
 def diagnose(replay: WindowReplay, report: Report, history: History) -> Diagnosis:
@@ -263,7 +264,7 @@ def _diagnosis(
         fingerprint(case),
         changes,
         replace(case.new_history, suspected=_suspected_steps(case, suspicions)),
-        arrivals=arrivals_block(case),
+        arrivals=arrivals_of(case),
         unexplained_share=unexplained_share(case, findings or ()),
         coverage=coverage(case),
         unexplained=None if findings is None else unexplained_loss(case, named, findings),
@@ -271,10 +272,10 @@ def _diagnosis(
     )
 
 
-def without_steps(window: Window) -> dict[str, Any]:
-    """The blocks of the result about causes, where no step could be replayed.
+def without_steps(window: Window) -> tuple[tuple[Finding, ...] | None, tuple[RuledOut, ...]]:
+    """Findings, and causes ruled out, where no step could be replayed.
 
-    Only a silent worker can be found; otherwise `findings` is None.
+    Only a silent worker can be found; otherwise findings are None.
     """
     answer = silent_worker(window)
     all_ = dict.fromkeys(detector.cause for detector in (*DETECTORS, *ARRIVALS_DETECTORS))
@@ -282,7 +283,7 @@ def without_steps(window: Window) -> dict[str, Any]:
     no_step = "no step of the window could be replayed"
     ruled_out = [RuledOut(cause, no_step, insufficient=True) for cause in others]
     if isinstance(answer, RuledOut):
-        return {"findings": None, "ruled_out": [each.as_json() for each in (answer, *ruled_out)]}
+        return None, (answer, *ruled_out)
     sentence, parts = sentence_and_parts(
         answer, CostFigures(None, answer.onset_step, answer.persistence)
     )
@@ -292,13 +293,16 @@ def without_steps(window: Window) -> dict[str, Any]:
         confidence=answer.confidence,
         culprits=answer.culprits,
         onset_step=answer.onset_step,
+        end_step=None,
         persistence=answer.persistence,
         cost=None,
+        cost_range=None,
         evidence=answer.evidence,
         sentence=sentence,
         parts=parts,
+        basis=answer.basis,
     )
-    return {"findings": [found.as_json()], "ruled_out": [each.as_json() for each in ruled_out]}
+    return (found,), tuple(ruled_out)
 
 
 def _suspected(case: Case, detectors: Sequence[Detector]) -> tuple[list[Suspicion], list[RuledOut]]:
@@ -367,6 +371,7 @@ def _judged(
         parts=parts,
         cost_range=cost_range,
         end_step=costs.end_step,
+        basis=suspicion.basis,
     )
 
 

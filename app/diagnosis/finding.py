@@ -58,14 +58,15 @@ def with_ranks(
     """The culprit with the global ranks of its workers, where it is one worker or a host.
 
     Args:
-        culprit: one that knows its rank already is returned as it is.
+        culprit: one that knows its rank already keeps it.
         workers: what it consists of; empty for a dp rank or a stage.
         rank_of: [dp, pp], the rank that each worker reported, below 0 where none did.
         sizes: of the job: the tensor-parallel ranks of a worker in the usual order are known.
         is_whole: whether all workers of a host are affected.
     """
-    is_group = (culprit.dp_rank is None) is not (culprit.stage is None)
-    if culprit.rank is not None or is_group:
+    if culprit.rank is not None:
+        return replace(culprit, ranks=culprit.ranks or (culprit.rank,))
+    if (culprit.dp_rank is None) is not (culprit.stage is None):  # a dp rank or a stage
         return culprit
     ranks = sorted(
         rank for worker in workers for rank in _ranks_of(worker, int(rank_of[worker]), sizes)
@@ -75,7 +76,7 @@ def with_ranks(
     if culprit.dp_rank is None:
         # A host has no rank of its own: `rank` would be that of one worker.
         return replace(culprit, ranks=tuple(ranks), num_workers=len(workers) if is_whole else None)
-    return replace(culprit, rank=ranks[0], ranks=tuple(ranks) if len(ranks) > 1 else ())
+    return replace(culprit, rank=ranks[0], ranks=tuple(ranks))
 
 
 def _ranks_of(worker: Worker, rank: int, sizes: Parallelism) -> Sequence[int]:

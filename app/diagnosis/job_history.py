@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from app.diagnosis.statistics.change_points import level_changes
+from app.diagnosis.statistics.change_points import latest_onset, level_changes
 from app.diagnosis.statistics.episodes import episodes_of
 from app.diagnosis.statistics.persistence import Onset, persistence_of
 from app.engine.medians import medians_of_known
@@ -26,6 +26,8 @@ MAX_VALUES = 1 << 19  # of a signal
 MIN_STEPS = 32
 MAX_CHANGES = 3
 STEPS_AT_CHANGES = 4  # on either side
+# Fewer steps do not show what is usual: the first ones are slow in most jobs.
+_MIN_USUAL_STEPS = 16
 
 AnswerT = TypeVar("AnswerT")
 # When a cause was suspected in earlier windows: its onset, None where that is before the history,
@@ -39,7 +41,7 @@ class History:
 
     Shapes: `steps` [n] ascending; `step_s` [n] recorded step times in seconds; `signals` {name:
     [n, dp, pp]}, the names and meanings in app/diagnosis/evidence/features.py; NaN where not known.
-    `suspected` are the causes that these windows showed; None in histories of older releases.
+    `suspected` are the causes that these windows showed.
     `started_s` [n] are the Unix times at which the steps started, NaN where not known; None where
     none is.
     """
@@ -47,7 +49,7 @@ class History:
     steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     step_s: Floats = field(default_factory=lambda: np.empty(0))
     signals: Mapping[str, Floats] = field(default_factory=dict)
-    suspected: Mapping[str, Suspected] | None = field(default_factory=dict, kw_only=True)
+    suspected: Mapping[str, Suspected] = field(default_factory=dict, kw_only=True)
     started_s: Floats | None = field(default=None, kw_only=True)
 
     def clock(self) -> dict[int, tuple[float, float]]:
@@ -59,6 +61,20 @@ class History:
     def num_steps(self) -> int:
         """Number of steps."""
         return int(self.steps.size)
+
+    def usual_step_s(self, newer_s: Floats) -> float | None:
+        """Seconds that a step took before it changed to what it takes now.
+
+        Args:
+            newer_s: [n] seconds of the steps that follow, which may have changed, too.
+
+        Returns:
+            The median of all steps where nothing has changed; None after few steps.
+        """
+        if self.num_steps < _MIN_USUAL_STEPS or not newer_s.size:
+            return None
+        onset = latest_onset(np.concatenate([self.step_s, newer_s]))
+        return float(np.median(self.step_s)) if onset is None else onset.before
 
     def before(self, step: int) -> "History":
         """The history before this step."""
@@ -89,7 +105,7 @@ class History:
             np.concatenate([old.step_s, newer.step_s])[order],
             {name: np.concatenate([_signal(old, name), _signal(newer, name)])[order]
              for name in names},
-            suspected=_joint(self.suspected, newer.suspected),
+            suspected={**self.suspected, **newer.suspected},
             started_s=np.concatenate([_started(old), _started(newer)])[order],
         )  # fmt: skip
 
@@ -121,12 +137,6 @@ def _started(history: History) -> Floats:
     if history.started_s is None:
         return np.full(history.steps.size, np.nan)
     return history.started_s
-
-
-def _joint(
-    old: Mapping[str, Suspected] | None, new: Mapping[str, Suspected] | None
-) -> Mapping[str, Suspected] | None:
-    return None if old is None and not new else {**(old or {}), **(new or {})}
 
 
 def _workers(history: History) -> tuple[int, ...] | None:
@@ -196,11 +206,10 @@ def unpack(blob: bytes) -> History:
             )
         steps = np.frombuffer(message["steps"], "<i8").astype(np.int64)
         signals = {name: _unpacked(packed) for name, packed in message["signals"].items()}
-        step_s, suspected = _unpacked(message["step_s"]), message.get("suspected")
-        known = None if suspected is None else {k: (v[0], v[1]) for k, v in suspected.items()}
-        started = message.get("started_s")
-        started_s = None if started is None else np.frombuffer(started, "<f8").astype(np.float64)
-        return History(steps, step_s, signals, suspected=known, started_s=started_s)
+        suspected = {cause: (since[0], since[1]) for cause, since in message["suspected"].items()}
+        started_s = np.frombuffer(message["started_s"], "<f8").astype(np.float64)
+        step_s = _unpacked(message["step_s"])
+        return History(steps, step_s, signals, suspected=suspected, started_s=started_s)
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise ValueError("not a packed history") from error
 
@@ -269,9 +278,9 @@ MAX_WINDOWS_BETWEEN = 2
 def onset_by_earlier_windows(history: ExtendedHistory, cause: str, first_step: int) -> int | None:
     """Onset of a cause that the window shows from `first_step` on, by what earlier ones showed.
 
-    None where it began before the history, or nothing is known of earlier windows.
+    None where it began before the history, or there are no earlier windows.
     """
-    if not history.num_before or history.suspected is None:
+    if not history.num_before:
         return None
     if cause not in history.suspected:
         return first_step

@@ -82,7 +82,7 @@ def unexplained_loss(
     if share_in_stage is not None and pp_size > 1 and share_in_stage * pp_size >= MIN_TIMES_EVEN:
         of_stage = None if stage is None else int(stage)
         found = structs.replace(found, stage=of_stage, share_in_stage=share_in_stage)
-    return structs.replace(found, sentence=unexplained_sentence(found.as_json()))
+    return structs.replace(found, sentence=unexplained_sentence(found))
 
 
 def _unnamed_stops(case: Case, findings: Sequence[Finding]) -> list[Stop]:

@@ -1,11 +1,12 @@
-"""All figures of one window, and their JSON object (docs/glossary.md)."""
+"""All figures of one window, and the result that says them (docs/glossary.md)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Literal
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from app.engine import metrics
@@ -14,8 +15,25 @@ from app.engine.metrics import slowdown
 from app.engine.op_times import LaunchDelay, OpTimes, launch_delay, op_times
 from app.engine.replays import WindowReplay, prepare
 from app.engine.what_if import Mask, StepTimeQuestion, fix, keep_one_replica, keep_only
-from app.result.figures import MAX_DISCREPANCY, as_lists, gpu_time_wasted
-from app.result.window_result import MAX_CLOCKS
+from app.result.figures import MAX_DISCREPANCY, as_tuples, gpu_time_wasted
+from app.result.window_result import (
+    MAX_CLOCKS,
+    AbsentWorker,
+    ClocksRecord,
+    CompletedStep,
+    FidelityRecord,
+    FiguresByStep,
+    HostClockRecord,
+    ImputedRecord,
+    JobSizes,
+    LaunchDelayRecord,
+    OptypeTime,
+    SkippedStepRecord,
+    StageCompute,
+    StepTimes,
+    WindowHeader,
+    WindowResult,
+)
 from app.trace.ops import NUM_CODES
 from app.trace.window import Floats, Window
 
@@ -207,101 +225,152 @@ def _launch_delay(replay: WindowReplay) -> LaunchDelay:
     )
 
 
-RESULT_SCHEMA = 1
-
-# Blocks that only a diagnosis fills, or only a replay and a diagnosis; unknown is None.
-_OF_DIAGNOSIS = (
-    "findings",
-    "ruled_out",
-    "fingerprint",
-    "changes",
-    "arrivals",
-    "unexplained_share",
-    "unexplained",
-    "coverage",
-    "advice",
-)
-_NOT_MEASURED = (
-    "launch_slowdown",
-    "slowdown",
-    "gpu_time_wasted",
-    "gpu_hours_lost",
-    "dp_rank_slowdown",
-    "stage_slowdown",
-    "worker_slowdown",
-    "worker_slowdown_estimate",
-    "m_w",
-    "m_w_exact",
-    "m_s",
-    "stage_share",
-    "stage_compute_s",
-    *_OF_DIAGNOSIS,
-    "per_step",
-)
+RESULT_SCHEMA: Literal[1] = 1
 
 
-def report_as_json(report: Report) -> dict[str, Any]:
-    """The whole result, with `per_step`; unknown is None, never 0 or NaN."""
-    return {
-        **_window_header(report.window),
-        **_step_times(report),
-        "clocks": _clocks(report.clocks),
-        **_figures(report),
-        "per_step": _per_step(report),
-    }
+def report_result(report: Report) -> WindowResult:
+    """The whole result, with `per_step`; unknown is None, never 0 or NaN.
+
+    Nothing has looked for causes, so "none found" would be a claim: findings are None.
+    """
+    ideal_s, gone = report.ideal_s, report.is_absent.all(axis=2)
+    times = report.op_times
+    return structs.replace(
+        result_without_figures(report.window),
+        step_time_s=StepTimes(
+            recorded=as_tuples(report.recorded_s),
+            between=as_tuples(report.between_s),
+            simulated=as_tuples(report.simulated_s),
+            ideal=as_tuples(ideal_s),
+        ),
+        structures=report.structures,
+        launch_slowdown=float(report.recorded_s.mean() / report.simulated_s.mean()),
+        fidelity=FidelityRecord(
+            discrepancy=report.discrepancy,
+            verdict="low" if report.is_low_fidelity else "ok",
+            step_discrepancy=as_tuples(report.step_discrepancy),
+        ),
+        clocks=_clocks(report.clocks),
+        slowdown=report.slowdown,
+        gpu_time_wasted=gpu_time_wasted(report.slowdown),
+        gpu_hours_lost=report.gpu_hours_lost,
+        launch_delay=LaunchDelayRecord(
+            by_optype=report.launch_delay.by_optype,
+            by_worker=as_tuples(np.where(gone, np.nan, report.launch_delay.by_worker)),
+            others_waited=as_tuples(np.where(gone, np.nan, report.launch_delay.others_waited)),
+        ),
+        step_slowdown=as_tuples(report.simulated_s / ideal_s),
+        optype_slowdown={
+            name: float(slowdown(step_s, ideal_s)) for name, step_s in report.optype_step_s.items()
+        },
+        dp_rank_slowdown=as_tuples(report.dp_rank_slowdown),
+        stage_slowdown=as_tuples(slowdown(report.stage_step_s, ideal_s)),
+        worker_slowdown=as_tuples(report.worker_slowdown),
+        worker_slowdown_estimate=as_tuples(report.worker_slowdown_estimate),
+        m_w=report.m_w,
+        m_w_exact=report.m_w_exact,
+        m_s=report.stage_share[-1],
+        stage_share=tuple(report.stage_share),
+        stage_compute_s=StageCompute(
+            forward=tuple(times.forward_s), backward=tuple(times.backward_s)
+        ),
+        optype_time_s={
+            name: OptypeTime(
+                recorded=of_type.recorded_s, transfer=of_type.transfer_s, wait=of_type.wait_s
+            )
+            for name, of_type in times.by_type.items()
+        },
+        per_step=_per_step(report),
+    )
 
 
-def result_without_figures(window: Window) -> dict[str, Any]:
+def result_without_figures(window: Window) -> WindowResult:
     """The result of a window without one complete step: its header, and nothing measured."""
-    return {
-        **_window_header(window),
-        "step_time_s": {"recorded": [], "between": [], "simulated": [], "ideal": []},
-        **without_replay("no step can be replayed"),
-    }
-
-
-def without_replay(reason: str) -> dict[str, Any]:
-    """Every block that needs a replay or a diagnosis, empty; `reason` is that of the clocks."""
-    return {
-        "fidelity": {"discrepancy": None, "verdict": None, "step_discrepancy": []},
-        "launch_delay": {"by_optype": {}, "by_worker": None, "others_waited": None},
-        "structures": [],
-        "clocks": {"residual_ms": None, "hosts": {}, "reason": reason},
-        "step_slowdown": [],
-        "optype_slowdown": {},
-        "optype_time_s": {},
-        **dict.fromkeys(_NOT_MEASURED),
-    }
-
-
-def header(
-    window: Mapping[str, Any],
-    job: Mapping[str, Any],
-    steps: Sequence[int],
-    skipped: Iterable[tuple[int, str]],
-) -> dict[str, Any]:
-    """The blocks that every result begins with; `skipped` has the steps left out and reasons."""
-    return {
-        "schema": RESULT_SCHEMA,
-        "window": dict(window),
-        "job": dict(job),
-        "steps": list(steps),
-        "skipped_steps": [{"step": step, "reason": reason} for step, reason in skipped],
-    }
-
-
-def _window_header(window: Window) -> dict[str, Any]:
     sizes = window.job.parallelism
-    names = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size", "world_size")
-    return header(
-        {name: getattr(window, name) for name in ("id", "epoch", "revision", "state", "missing")},
-        {"name": window.job.name} | {name: getattr(sizes, name) for name in names},
+    found = unmeasured_result(
+        WindowHeader(
+            id=window.id,
+            epoch=window.epoch,
+            revision=window.revision,
+            state=window.state,
+            missing=tuple(window.missing),
+        ),
+        JobSizes(
+            name=window.job.name,
+            dp_size=sizes.dp_size,
+            pp_size=sizes.pp_size,
+            tp_size=sizes.tp_size,
+            vpp_size=sizes.vpp_size,
+            dsp_size=sizes.dsp_size,
+            ep_size=sizes.ep_size,
+            world_size=sizes.world_size,
+        ),
         window.steps,
         ((skip.step, skip.reason) for skip in window.skipped),
-    ) | {"imputed": imputed_as_json(window)}
+        reason="no step can be replayed",
+    )
+    return structs.replace(found, imputed=imputed_record(window))
 
 
-def imputed_as_json(window: Window) -> dict[str, Any] | None:
+def unmeasured_result(
+    window: WindowHeader,
+    job: JobSizes,
+    steps: Sequence[int],
+    skipped: Iterable[tuple[int, str]],
+    *,
+    reason: str,
+) -> WindowResult:
+    """A result of which nothing was measured, replayed or diagnosed.
+
+    Args:
+        window: the window.
+        job: its parallel axes.
+        steps: the steps with operations.
+        skipped: steps left out, and why.
+        reason: why no clocks were measured.
+    """
+    return WindowResult(
+        schema=RESULT_SCHEMA,
+        window=window,
+        job=job,
+        steps=tuple(steps),
+        skipped_steps=tuple(SkippedStepRecord(step=step, reason=why) for step, why in skipped),
+        imputed=None,
+        step_time_s=StepTimes(recorded=(), between=(), simulated=(), ideal=()),
+        structures=(),
+        launch_slowdown=None,
+        fidelity=FidelityRecord(discrepancy=None, verdict=None, step_discrepancy=()),
+        clocks=ClocksRecord(residual_ms=None, hosts={}, reason=reason),
+        slowdown=None,
+        gpu_time_wasted=None,
+        gpu_hours_lost=None,
+        launch_delay=LaunchDelayRecord(by_optype={}, by_worker=None, others_waited=None),
+        step_slowdown=(),
+        optype_slowdown={},
+        dp_rank_slowdown=None,
+        stage_slowdown=None,
+        worker_slowdown=None,
+        worker_slowdown_estimate=None,
+        m_w=None,
+        m_w_exact=None,
+        m_s=None,
+        stage_share=None,
+        stage_compute_s=None,
+        optype_time_s={},
+        findings=None,
+        ruled_out=None,
+        fingerprint=None,
+        changes=None,
+        arrivals=None,
+        unexplained_share=None,
+        unexplained=None,
+        coverage=None,
+        advice=None,
+        step_started_s=(None,) * len(steps),
+    )
+
+
+def imputed_record(window: Window) -> ImputedRecord | None:
     """What was not recorded of the window's steps; None where nothing is imputed.
 
     Workers are those absent from some step, by rank. `steps` are those completed, as they were.
@@ -310,112 +379,55 @@ def imputed_as_json(window: Window) -> dict[str, Any] | None:
     if found is None:
         return None
     workers = [
-        {
-            "rank": found.ranks[worker],
-            "dp_rank": worker[0],
-            "stage": worker[1],
-            "host": window.hosts.get(worker),
-            "first_step": steps[0],
-            "last_step": steps[-1],
-            "num_steps": len(steps),
-        }
+        AbsentWorker(
+            rank=found.ranks[worker],
+            dp_rank=worker[0],
+            stage=worker[1],
+            host=window.hosts.get(worker),
+            first_step=steps[0],
+            last_step=steps[-1],
+            num_steps=len(steps),
+        )
         for worker, steps in found.absent.items()
     ]
-    return {
-        "ops": found.num_ops,
-        "lone_ops": len(found.lone),
-        "share": found.num_ops / window.trace.num_ops,
-        "workers": sorted(workers, key=lambda each: each["rank"]),
-        "steps": [
-            {"step": each.step, "reason": each.reason, "missing": list(each.missing)}
-            for each in found.lacking
-        ],
-    }
+    return ImputedRecord(
+        ops=found.num_ops,
+        lone_ops=len(found.lone),
+        share=found.num_ops / window.trace.num_ops,
+        workers=tuple(sorted(workers, key=lambda worker: worker.rank)),
+        steps=tuple(
+            CompletedStep(step=step.step, reason=step.reason, missing=tuple(step.missing))
+            for step in found.lacking
+        ),
+    )
 
 
-def _step_times(report: Report) -> dict[str, Any]:
-    return {
-        "step_time_s": {
-            "recorded": report.recorded_s.tolist(),
-            "between": report.between_s.tolist(),
-            "simulated": report.simulated_s.tolist(),
-            "ideal": report.ideal_s.tolist(),
-        },
-        "structures": [list(steps) for steps in report.structures],
-        "launch_slowdown": float(report.recorded_s.mean() / report.simulated_s.mean()),
-        "fidelity": {
-            "discrepancy": report.discrepancy,
-            "verdict": "low" if report.is_low_fidelity else "ok",
-            "step_discrepancy": report.step_discrepancy.tolist(),
-        },
-    }
-
-
-def _clocks(clocks: Clocks) -> dict[str, Any]:
+def _clocks(clocks: Clocks) -> ClocksRecord:
     """Clocks of the hosts with the largest residuals, worst first."""
-    by_residual = sorted(clocks.hosts.items(), key=lambda each: (-each[1].residual_s, each[0]))
-    return {
-        "residual_ms": None if clocks.residual_s is None else clocks.residual_s * 1e3,
-        "hosts": {
-            name: {
-                "offset_ms": clock.offset_s * 1e3,
-                "drift_ppm": clock.drift_ppm,
-                "residual_ms": clock.residual_s * 1e3,
-            }
+    by_residual = sorted(clocks.hosts.items(), key=lambda named: (-named[1].residual_s, named[0]))
+    return ClocksRecord(
+        residual_ms=None if clocks.residual_s is None else clocks.residual_s * 1e3,
+        hosts={
+            name: HostClockRecord(
+                offset_ms=clock.offset_s * 1e3,
+                drift_ppm=clock.drift_ppm,
+                residual_ms=clock.residual_s * 1e3,
+            )
             for name, clock in by_residual[:MAX_CLOCKS]
         },
-        "reason": clocks.reason,
-    }
+        reason=clocks.reason,
+    )
 
 
-def _figures(report: Report) -> dict[str, Any]:
-    ideal_s, gone = report.ideal_s, report.is_absent.all(axis=2)
-    return {
-        "slowdown": report.slowdown,
-        "gpu_time_wasted": gpu_time_wasted(report.slowdown),
-        "gpu_hours_lost": report.gpu_hours_lost,
-        "launch_delay": {
-            "by_optype": report.launch_delay.by_optype,
-            "by_worker": as_lists(np.where(gone, np.nan, report.launch_delay.by_worker)),
-            "others_waited": as_lists(np.where(gone, np.nan, report.launch_delay.others_waited)),
-        },
-        "step_slowdown": (report.simulated_s / ideal_s).tolist(),
-        "optype_slowdown": {
-            name: float(slowdown(step_s, ideal_s)) for name, step_s in report.optype_step_s.items()
-        },
-        "dp_rank_slowdown": as_lists(report.dp_rank_slowdown),
-        "stage_slowdown": slowdown(report.stage_step_s, ideal_s).tolist(),
-        "worker_slowdown": as_lists(report.worker_slowdown),
-        "worker_slowdown_estimate": as_lists(report.worker_slowdown_estimate),
-        "m_w": report.m_w,
-        "m_w_exact": report.m_w_exact,
-        "m_s": report.stage_share[-1],
-        "stage_share": report.stage_share,
-        **_op_times(report.op_times),
-        # Nothing has looked for causes, so "none found" ([]) would be a claim.
-        **dict.fromkeys(_OF_DIAGNOSIS),
-    }
-
-
-def _op_times(times: OpTimes) -> dict[str, Any]:
-    return {
-        "stage_compute_s": {"forward": times.forward_s, "backward": times.backward_s},
-        "optype_time_s": {
-            name: {"recorded": each.recorded_s, "transfer": each.transfer_s, "wait": each.wait_s}
-            for name, each in times.by_type.items()
-        },
-    }
-
-
-def _per_step(report: Report) -> dict[str, Any]:
+def _per_step(report: Report) -> FiguresByStep:
     ideal_s, gone = report.ideal_s, report.is_absent
     dp_rank = np.where(gone.all(axis=1), np.nan, report.dp_rank_step_s / ideal_s)
     worker = np.where(gone, np.nan, report.worker_step_s / ideal_s)
-    return {
-        "optype_slowdown": {
-            name: (step_s / ideal_s).tolist() for name, step_s in report.optype_step_s.items()
+    return FiguresByStep(
+        optype_slowdown={
+            name: as_tuples(step_s / ideal_s) for name, step_s in report.optype_step_s.items()
         },
-        "dp_rank_slowdown": as_lists(dp_rank.T),
-        "stage_slowdown": (report.stage_step_s / ideal_s).T.tolist(),
-        "worker_slowdown": as_lists(worker.transpose(2, 0, 1)),
-    }
+        dp_rank_slowdown=as_tuples(dp_rank.T),
+        stage_slowdown=as_tuples((report.stage_step_s / ideal_s).T),
+        worker_slowdown=as_tuples(worker.transpose(2, 0, 1)),
+    )

@@ -225,7 +225,7 @@ OptypeNameOf = Callable[[int], str]  # of a row's operation type
 
 def columns_from_buffers(wire: BinaryColumns, optypes: list[str], op_types: OpTypes) -> OpColumns:
     """Columns of a binary batch: views of it, but for the operation types and what is packed."""
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     packed: dict[str, PackedColumn] = {}
     for name in WIRE_DTYPES:
         column = getattr(wire, name)
@@ -290,11 +290,10 @@ def columns_from_json(ops: JsonOps, op_types: OpTypes) -> OpColumns:
     integers = ops.integers
     codes = [op_types.codes.get(name, UNKNOWN_OPTYPE) for name in ops.optype]
     optype = np.array(codes, dtype=np.int16)
-    arrays: dict[str, Any] = {
-        name: np.full(optype.size, -1)
-        if values is None and name in REQUIRED_WIRE_COLUMNS
-        else values
+    arrays = {
+        name: np.full(optype.size, -1) if values is None else values
         for name, values in integers.items()
+        if values is not None or name in REQUIRED_WIRE_COLUMNS
     }
     if integers["seq_id"] is None:
         arrays["seq_id"] = _count_by_start(arrays["step"], optype, arrays["start_ns"])
@@ -325,7 +324,7 @@ def _column_array(name: str, buffer: memoryview) -> NDArray[Any]:
     return np.frombuffer(buffer, dtype=dtype)
 
 
-def _unpack_columns(packed: dict[str, PackedColumn], arrays: dict[str, Any]) -> None:
+def _unpack_columns(packed: dict[str, PackedColumn], arrays: dict[str, NDArray[Any]]) -> None:
     """Put the packed columns beside the others; starts last, since they may need durations."""
     for name, each in sorted(packed.items(), key=lambda column: column[0] == "start_ns"):
         if name == "optype":

@@ -2,16 +2,15 @@
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from app.result.record import Record
 
-Axis = Literal["dp", "tp", "cp", "ep", "pp", ""]
+Axis = Annotated[str, Meta(extra_json_schema={"enum": ["dp", "tp", "cp", "ep", "pp", ""]})]
 # The groups that are listed, those that wait longest first; what says where a rank is.
 MAX_GROUPS = 50
 # Ranks that are listed, those waited for longest.
 MAX_RANKS = 256
-PLACE_KEYS = ("rank", "dp_rank", "stage", "host", "local_rank")
 
 DelayKind = Literal["compute", "host", "data-wait", "gc", "unknown"]
 
@@ -87,8 +86,8 @@ class ArrivalsRecord(Record, kw_only=True, frozen=True):
 
     num_occurrences: int
     num_ranks: Annotated[
-        int | UnsetType, Meta(description="Number of ranks that recorded a collective.")
-    ] = UNSET
+        int | None, Meta(description="Number of ranks that recorded a collective.")
+    ] = None
     waiting_share: Annotated[
         float | None, Meta(description="Share of GPU time that ranks waited for later ones.")
     ]
@@ -127,4 +126,4 @@ class ArrivalsRecord(Record, kw_only=True, frozen=True):
         tuple[RankGroupRecord, ...], Meta(description="At most 50 groups, by waiting, descending.")
     ]
     culprits: tuple[LateRankRecord, ...]
-    per_step: ArrivalsByStep | UnsetType = UNSET
+    per_step: ArrivalsByStep | None = None

@@ -4,52 +4,49 @@
 the sentences, for a reader of now.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+
+from msgspec.structs import replace
 
 from app import formatting
-from app.result.finding import OnsetForm
+from app.result.finding import Finding, OnsetForm
 from app.result.sentence import onset_words
 from app.result.step_counts import step_counts
+from app.result.window_result import WindowResult
 
-Result = Mapping[str, Any]
 StepTime = tuple[float, float]  # Unix time at which a step started, seconds that it took
 
 
-def with_clock_times(result: Result, clock: Mapping[int, StepTime]) -> dict[str, Any]:
+def with_clock_times(result: WindowResult, clock: Mapping[int, StepTime]) -> WindowResult:
     """The result with `step_started_s`, and `onset_at` and `ended_at` of its findings.
 
-    Args:
-        result: as of docs/glossary.md.
-        clock: of its steps and of earlier ones, as far as known.
+    `clock` is of its steps and of earlier ones, as far as known.
     """
-    found = result.get("findings")
-    steps = result["steps"]
-    return {
-        **result,
-        "step_started_s": [clock[step][0] if step in clock else None for step in steps],
-        "findings": found and [_with_times(each, clock) for each in found],
-    }
+    found = result.findings
+    return replace(
+        result,
+        step_started_s=tuple(clock[step][0] if step in clock else None for step in result.steps),
+        findings=found and tuple(_with_times(finding, clock) for finding in found),
+    )
 
 
-def _with_times(finding: Result, clock: Mapping[int, StepTime]) -> dict[str, Any]:
+def _with_times(finding: Finding, clock: Mapping[int, StepTime]) -> Finding:
     # -1 is no step.
-    steps = (finding.get(name) for name in ("onset_step", "end_step"))
+    steps = (finding.onset_step, finding.end_step)
     onset, end = (clock.get(-1 if step is None else step) for step in steps)
-    return {
-        **finding,
-        "onset_at": formatting.utc_timestamp(None if onset is None else onset[0]),
-        "ended_at": formatting.utc_timestamp(None if end is None else sum(end)),
-    }
+    return replace(
+        finding,
+        onset_at=formatting.utc_timestamp(None if onset is None else onset[0]),
+        ended_at=formatting.utc_timestamp(None if end is None else sum(end)),
+    )
 
 
-def step_ends_s(result: Result) -> dict[int, float]:
+def step_ends_s(result: WindowResult) -> dict[int, float]:
     """Unix times at which the steps of a result ended, as far as known."""
-    started_s: Sequence[float | None] = result.get("step_started_s") or ()
-    recorded_s = (result.get("step_time_s") or {}).get("recorded") or ()
+    started_s, recorded_s = result.step_started_s, result.step_time_s.recorded
     if not started_s or not recorded_s:
         return {}
-    times = zip(result["steps"], started_s, recorded_s, step_counts(result), strict=False)
+    times = zip(result.steps, started_s, recorded_s, step_counts(result), strict=False)
     return {
         step: at_s + (took_s or 0.0) * count
         for step, at_s, took_s, count in times
@@ -57,21 +54,21 @@ def step_ends_s(result: Result) -> dict[int, float]:
     }
 
 
-def result_ended_s(result: Result) -> float | None:
+def result_ended_s(result: WindowResult) -> float | None:
     """Unix time at which the newest step of a result ended; None where that is not known."""
     return max(step_ends_s(result).values(), default=None)
 
 
-def in_clock_words(result: Result, now_s: float) -> dict[str, Any]:
+def in_clock_words(result: WindowResult, now_s: float) -> WindowResult:
     """The result with times in the sentences of its findings, and `lasted_s` of each."""
-    found = result.get("findings")
-    if not found:
-        return dict(result)
+    if not result.findings:
+        return result
     last_s = result_ended_s(result)
-    return {**result, "findings": [finding_in_clock_words(each, last_s, now_s) for each in found]}
+    timed = (finding_in_clock_words(finding, last_s, now_s) for finding in result.findings)
+    return replace(result, findings=tuple(timed))
 
 
-def finding_in_clock_words(finding: Result, last_s: float | None, now_s: float) -> dict[str, Any]:
+def finding_in_clock_words(finding: Finding, last_s: float | None, now_s: float) -> Finding:
     """The finding with times in its sentence, and `lasted_s`; both only as far as known.
 
     Args:
@@ -80,28 +77,23 @@ def finding_in_clock_words(finding: Result, last_s: float | None, now_s: float) 
         now_s: Unix time of the reader: times of another day have their date.
     """
     lasted_s = finding_lasted_s(finding, last_s)
-    return {
-        **finding,
-        "lasted_s": lasted_s,
-        "sentence": _timed_sentence(finding, lasted_s, now_s),
-    }
+    return replace(finding, lasted_s=lasted_s, sentence=_timed_sentence(finding, lasted_s, now_s))
 
 
-def finding_lasted_s(finding: Result, last_s: float | None) -> float | None:
+def finding_lasted_s(finding: Finding, last_s: float | None) -> float | None:
     """Seconds from the onset of a finding to its end, or to the newest step while it lasts."""
-    onset_s = formatting.unix_time(finding.get("onset_at"))
-    has_ended = finding.get("end_step") is not None
-    until_s = formatting.unix_time(finding.get("ended_at")) if has_ended else last_s
+    onset_s = formatting.unix_time(finding.onset_at)
+    until_s = last_s if finding.end_step is None else formatting.unix_time(finding.ended_at)
     return None if onset_s is None or until_s is None else max(0.0, until_s - onset_s)
 
 
-def _timed_sentence(finding: Result, lasted_s: float | None, now_s: float) -> str:
-    sentence: str = finding["sentence"]
-    onset, end = finding["onset_step"], finding.get("end_step")
-    onset_s, end_s = (formatting.unix_time(finding.get(name)) for name in ("onset_at", "ended_at"))
+def _timed_sentence(finding: Finding, lasted_s: float | None, now_s: float) -> str:
+    sentence, onset, end = finding.sentence, finding.onset_step, finding.end_step
+    onset_s, end_s = formatting.unix_time(finding.onset_at), formatting.unix_time(finding.ended_at)
     if onset_s is None and end_s is None:
         return sentence
-    for form in ("since", "first"):
+    forms: tuple[OnsetForm, ...] = ("since", "first")
+    for form in forms:
         plain = onset_words(onset, end, form)
         # The last one: names from outside come before it.
         before, found, after = sentence.rpartition(plain)

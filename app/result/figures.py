@@ -14,11 +14,17 @@ MAX_DISCREPANCY = 0.05
 EQUAL_TIMES = 1e-9
 
 
-def as_lists(values: Floats) -> Any:
-    """The values as nested lists, None where they are not finite."""
+def as_tuples(values: Floats) -> Any:
+    """The values as nested tuples, None where they are not finite."""
+    if np.isfinite(values).all():
+        return _nested(values.tolist(), values.ndim)
     found = values.astype(object)
     found[~np.isfinite(values)] = None
-    return found.tolist()
+    return _nested(found.tolist(), values.ndim)
+
+
+def _nested(values: list[Any], depth: int) -> tuple[Any, ...]:
+    return tuple(values if depth == 1 else (_nested(row, depth - 1) for row in values))
 
 
 def gpu_time_wasted(slowdown: float) -> float:

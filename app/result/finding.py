@@ -3,24 +3,27 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType, field
+from msgspec import Meta, field
 
+from app.formatting import culprit_name
 from app.result.causes import CAUSES
 from app.result.record import Json, Record
 
 Persistence = Literal["transient", "chronic", "rotating", "progressive"]
 OnsetForm = Literal["since", "first"]
+# Rows of the recording say it; it follows from timings; it follows from what did not come.
+Basis = Literal["recorded", "concluded", "not-recorded"]
 
 Cause = Annotated[str, Meta(extra_json_schema={"enum": list(CAUSES)})]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 
-class Culprit(Record, omit_defaults=True, frozen=True, eq=False):
+class Culprit(Record, frozen=True, eq=False):
     """A worker, GPU, dp rank, stage or host; what does not apply is None, and left out in JSON.
 
-    `rank` is the first one where `ranks` lists several. Two are equal if they are the same place:
-    `dp_rank`, `stage` and `host` count.
+    `ranks` are all of a worker, a GPU or a host, also where it is one. Two are equal if they are
+    the same place: `dp_rank`, `stage` and `host` count.
     """
 
     dp_rank: int | None = None
@@ -35,7 +38,10 @@ class Culprit(Record, omit_defaults=True, frozen=True, eq=False):
     ] = None
     ranks: Annotated[
         tuple[int, ...],
-        Meta(description="Global ranks, of a host or of a worker with several."),
+        Meta(
+            description="All global ranks of a worker, a GPU or a host, also where it is one; "
+            "absent for a dp rank or a stage."
+        ),
     ] = ()
     num_workers: Annotated[
         int | None, Meta(description="Workers of a host of which all are affected.")
@@ -47,12 +53,17 @@ class Culprit(Record, omit_defaults=True, frozen=True, eq=False):
     def __hash__(self) -> int:
         return hash(self._place)
 
+    def name(self, *, names_unknown_host: bool = False) -> str:
+        """By host, ranks and place (`formatting.culprit_name`); "" where none is known."""
+        fields = {field: getattr(self, field) for field in self.__struct_fields__}
+        return culprit_name(**fields, names_unknown_host=names_unknown_host)
+
     @property
     def _place(self) -> tuple[int | None, int | None, str | None]:
         return self.dp_rank, self.stage, self.host
 
 
-class SentenceParts(Record, kw_only=True, frozen=True):
+class SentenceParts(Record, kw_only=True, frozen=True, omit_defaults=False):
     """What a sentence is made of, beside onset, end and cost."""
 
     fact: Annotated[str, Meta(description="In the present tense.")]
@@ -96,7 +107,7 @@ class Finding(Record, kw_only=True, frozen=True):
     onset_step: int | None
     end_step: Annotated[
         int | None, Meta(description="The last step with the cause; null while it lasts.")
-    ] = None
+    ]
     persistence: Persistence | None
     cost: Annotated[
         float | None,
@@ -109,39 +120,69 @@ class Finding(Record, kw_only=True, frozen=True):
             "the waits in collectives, if they differ by more than 3 percentage points; otherwise "
             "null."
         ),
-    ] = None
+    ]
     evidence: Mapping[str, Json]
     sentence: Annotated[
         str,
         Meta(description="The fact, its onset and end, and its cost, without a full stop."),
     ]
-    parts: SentenceParts | UnsetType = field(name="sentence_parts", default=UNSET)
+    parts: SentenceParts | None = field(name="sentence_parts", default=None)
     onset_at: Annotated[
-        Timestamp | UnsetType | None,
-        Meta(description="When `onset_step` started; null where not known."),
-    ] = UNSET
+        Timestamp | None,
+        Meta(description="When `onset_step` started; absent where not known."),
+    ] = None
     ended_at: Annotated[
-        Timestamp | UnsetType | None,
-        Meta(description="When `end_step` ended; null while it lasts, or where not known."),
-    ] = UNSET
+        Timestamp | None,
+        Meta(description="When `end_step` ended; absent while it lasts, or where not known."),
+    ] = None
     lasted_s: Annotated[
-        float | UnsetType | None,
+        float | None,
         Meta(
             description="Seconds from `onset_at` to `ended_at` or to the end of the newest step "
-            "shown; null where not known."
+            "shown; absent where not known."
         ),
-    ] = UNSET
-    seen_in: SeenIn | UnsetType = UNSET
+    ] = None
+    basis: Annotated[
+        Basis | None,
+        Meta(
+            description="What the cause rests on: `recorded` rows, `concluded` from timings, or "
+            "what was `not-recorded`."
+        ),
+    ] = None
+    seen_in: SeenIn | None = None
     after: Annotated[
-        tuple[NearAnnotation, ...] | UnsetType,
+        tuple[NearAnnotation, ...] | None,
         Meta(
             description="Annotations at most 5 steps before the onset, the nearest first; missing "
             "if there are none."
         ),
-    ] = UNSET
+    ] = None
 
 
-class RuledOut(Record, frozen=True):
+class Unchecked(Record, kw_only=True, frozen=True):
+    """A cause that the recording cannot show."""
+
+    cause: Cause
+    record: Annotated[str, Meta(description="What to record to see it.")]
+
+
+class ObservationRecord(Record, kw_only=True, frozen=True):
+    """A fact without a cause, such as idle time between steps."""
+
+    share: Annotated[float | None, Meta(description="Of the GPU time; null where not known.")]
+    sentence: str
+
+
+class HangRecord(Record, kw_only=True, frozen=True):
+    """Ranks that the others wait for without an end."""
+
+    ranks: Annotated[tuple[int, ...], Meta(description="Empty where no rank can be told.")]
+    kind: Literal["host", "device", "mismatch", "cycle"] | None
+    since_at: Timestamp | None
+    sentence: str
+
+
+class RuledOut(Record, frozen=True, omit_defaults=False):
     """A cause that was examined and not found; `insufficient` where the data cannot tell."""
 
     cause: Cause

@@ -9,16 +9,17 @@ the leading cause, after the end of a cause that lasted, and where the loss has 
 without a known cause. The cost of a cause that began among them is that since its onset.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+
+from msgspec.structs import replace
 
 from app.result.causes import SILENT_WORKER
+from app.result.finding import Finding
 from app.result.join import joint_result
 from app.result.join_causes import by_cost, finding_key, joint_onset, leading, with_cost
 from app.result.since import result_since
-
-Result = Mapping[str, Any]
+from app.result.window_result import WindowResult
 
 RECENT_WINDOWS = 4  # the last closed ones of a run
 # Causes of this kind have one onset and one end; transient ones come and go.
@@ -32,7 +33,7 @@ _MIN_LEVEL_APART = 0.08
 _MIN_LEVEL_RATIO = 0.5
 
 
-def recent_result(parts: Sequence[Result]) -> dict[str, Any]:
+def recent_result(parts: Sequence[WindowResult]) -> WindowResult:
     """One result of the recent steps.
 
     Args:
@@ -41,124 +42,132 @@ def recent_result(parts: Sequence[Result]) -> dict[str, Any]:
     """
     parts = _with_common_names(parts)
     begin = _first_recent_step(parts)
-    first, *others = [each for each in parts if each["steps"][-1] >= begin]
+    first, *others = [part for part in parts if part.steps[-1] >= begin]
     kept = result_since(first, begin)
-    is_whole = len(kept["steps"]) == len(first["steps"])
-    if not is_whole and kept["slowdown"] < 1.0:
+    is_whole = len(kept.steps) == len(first.steps)
+    if not is_whole and kept.slowdown is not None and kept.slowdown < 1.0:
         kept = _at_ideal(kept)
     whole = kept if is_whole and not others else joint_result([kept, *others])
     if not others:
-        whole["window"] = kept["window"]
-    found = None if whole["findings"] is None else _since_onset(whole, begin)
-    return {**whole, "findings": found}
+        whole = replace(whole, window=kept.window)
+    if whole.findings is None:
+        return whole
+    return replace(whole, findings=_since_onset(whole, whole.findings, begin))
 
 
-def _with_common_names(parts: Sequence[Result]) -> list[Result]:
+def _with_common_names(parts: Sequence[WindowResult]) -> list[WindowResult]:
     """Causes that rotate in one window do so in all: in a few steps it may not show."""
-    of_all = [each for part in parts for each in part["findings"] or ()]
-    rotating = {each["cause"] for each in of_all if each["persistence"] == "rotating"}
-    named: list[Result] = []
+    rotating = {
+        finding.cause
+        for part in parts
+        for finding in part.findings or ()
+        if finding.persistence == "rotating"
+    }
+    named: list[WindowResult] = []
     for part in parts:
-        found = part["findings"]
-        if found is not None and any(each["cause"] in rotating for each in found):
-            found = [_rotating(each) if each["cause"] in rotating else each for each in found]
-            part = {**part, "findings": found}
+        found = part.findings
+        if found is not None and any(finding.cause in rotating for finding in found):
+            renamed = (
+                _rotating(finding) if finding.cause in rotating else finding for finding in found
+            )
+            part = replace(part, findings=tuple(renamed))
         named.append(part)
     return named
 
 
-def _rotating(finding: Result) -> Result:
-    is_of_few_steps = finding["persistence"] == "transient"
-    return {**finding, "persistence": "rotating"} if is_of_few_steps else finding
+def _rotating(finding: Finding) -> Finding:
+    is_of_few_steps = finding.persistence == "transient"
+    return replace(finding, persistence="rotating") if is_of_few_steps else finding
 
 
-def _at_ideal(kept: Result) -> dict[str, Any]:
+def _at_ideal(kept: WindowResult) -> WindowResult:
     """Healthy steps after a fault: the window's ideal is a mean that the fault has raised."""
-    simulated_s = kept["step_time_s"]["simulated"]
-    return {
-        **kept,
-        "slowdown": 1.0,
-        "gpu_time_wasted": 0.0,
-        "gpu_hours_lost": 0.0,
-        "step_slowdown": [1.0] * len(simulated_s),
-        "step_time_s": {**kept["step_time_s"], "ideal": list(simulated_s)},
-    }
+    simulated_s = kept.step_time_s.simulated
+    return replace(
+        kept,
+        slowdown=1.0,
+        gpu_time_wasted=0.0,
+        gpu_hours_lost=0.0,
+        step_slowdown=(1.0,) * len(simulated_s),
+        step_time_s=replace(kept.step_time_s, ideal=simulated_s),
+    )
 
 
-def _first_recent_step(parts: Sequence[Result]) -> int:
-    begin, last = int(parts[0]["steps"][0]), parts[-1]["steps"][-1]
+def _first_recent_step(parts: Sequence[WindowResult]) -> int:
+    begin, last = parts[0].steps[0], parts[-1].steps[-1]
     changed = max(_onset_of_leading(parts), _step_after_ended(parts), _first_of_level(parts))
     # A change in the very last step leaves nothing to measure yet.
     return changed if begin < changed <= last else begin
 
 
-def _onset_of_leading(parts: Sequence[Result]) -> int:
+def _onset_of_leading(parts: Sequence[WindowResult]) -> int:
     """The onset of the leading cause, if that lasts now and its onset is known; else 0."""
-    found = leading([each for each in parts[-1]["findings"] or () if _is_live(each)])
-    if found is None or found["cause"] == SILENT_WORKER or not _lasts(found):
+    found = leading([finding for finding in parts[-1].findings or () if finding.end_step is None])
+    if found is None or found.cause == SILENT_WORKER or not _lasts(found):
         return 0
     key = finding_key(found)
     seen = [
-        (part["steps"][0], each["onset_step"])
+        (part.steps[0], finding.onset_step)
         for part in parts
-        for each in part["findings"] or ()
-        if finding_key(each) == key
+        for finding in part.findings or ()
+        if finding_key(finding) == key
     ]
     return joint_onset(seen) or 0
 
 
-def _step_after_ended(parts: Sequence[Result]) -> int:
+def _step_after_ended(parts: Sequence[WindowResult]) -> int:
     """The first step of which no cause is known that lasted and has ended; 0 if there is none.
 
     A window that it ended in counts only until a whole one follows.
     """
     newest = parts[-1]
-    if newest["findings"] is None:
+    if newest.findings is None:
         return 0
-    live = {finding_key(each) for each in newest["findings"] if _is_live(each)}
-    ended = {
-        key
+    live = {finding_key(finding) for finding in newest.findings if finding.end_step is None}
+    ended = [
+        (part, finding)
         for part in parts
-        for each in part["findings"] or ()
-        if _lasts(each)
-        and (each["cost"] or 0.0) >= _MIN_ENDED_COST
-        and (key := finding_key(each)) not in live
-    }
+        for finding in part.findings or ()
+        if _lasts(finding)
+        and (finding.cost or 0.0) >= _MIN_ENDED_COST
+        and finding_key(finding) not in live
+    ]
+    keys = {finding_key(finding) for _, finding in ended}
     last = [
-        (part, each)
+        (part, finding)
         for part in parts
-        for each in part["findings"] or ()
-        if finding_key(each) in ended
+        for finding in part.findings or ()
+        if finding_key(finding) in keys
     ]
     if not last:
         return 0
     part, finding = last[-1]
-    end = finding.get("end_step")
-    if end is None and finding["persistence"] == "rotating":
+    end = finding.end_step
+    if end is None and finding.persistence == "rotating":
         return 0  # it may come again
-    return 1 + int(part["steps"][-1] if end is None or part is not newest else end)
+    return 1 + (part.steps[-1] if end is None or part is not newest else end)
 
 
-def _first_of_level(parts: Sequence[Result]) -> int:
+def _first_of_level(parts: Sequence[WindowResult]) -> int:
     """The first step at the level of the loss that the newest windows have in common.
 
     Where a cause is known, its onset and end say that better.
     """
     newest = _wasted(parts[-_MIN_WINDOWS_OF_LEVEL:])
     begin = parts[0]
-    has_cause = any(each["findings"] for each in parts)
+    has_cause = any(part.findings for part in parts)
     if not has_cause and len(parts) > _MIN_WINDOWS_OF_LEVEL and not _differ(*sorted(newest)):
         for before, after in pairwise(parts):
             if after is parts[-1]:
                 break
             (loss,) = _wasted([before])
-            if all(_differ(loss, each) for each in newest):
+            if all(_differ(loss, newer) for newer in newest):
                 begin = after
-    return int(begin["steps"][0])
+    return begin.steps[0]
 
 
-def _wasted(parts: Sequence[Result]) -> list[float]:
-    return [float(each["gpu_time_wasted"]) for each in parts]
+def _wasted(parts: Sequence[WindowResult]) -> list[float]:
+    return [part.gpu_time_wasted or 0.0 for part in parts]
 
 
 def _differ(one: float, other: float) -> bool:
@@ -166,29 +175,29 @@ def _differ(one: float, other: float) -> bool:
     return apart > _MIN_LEVEL_APART and apart > _MIN_LEVEL_RATIO * max(one, other)
 
 
-def _is_live(finding: Result) -> bool:
-    return finding.get("end_step") is None
-
-
-def _lasts(finding: Result) -> bool:
+def _lasts(finding: Finding) -> bool:
     """Whether it is there in each step since its onset; bursts are not."""
-    has_bursts = (finding.get("sentence_parts") or {}).get("onset") == "first"
-    return finding["persistence"] in _LASTING and not has_bursts
+    has_bursts = finding.parts is not None and finding.parts.onset == "first"
+    return finding.persistence in _LASTING and not has_bursts
 
 
-def _since_onset(whole: Result, begin: int) -> list[dict[str, Any]]:
+def _since_onset(
+    whole: WindowResult, findings: Sequence[Finding], begin: int
+) -> tuple[Finding, ...]:
     """The findings, without those that ended before, with costs since their onsets."""
-    found = [
-        each for each in whole["findings"] if _is_live(each) or each.get("end_step", begin) >= begin
-    ]
-    return sorted((_cost_since_onset(each, whole) for each in found), key=by_cost)
+    found = (
+        _cost_since_onset(finding, whole)
+        for finding in findings
+        if finding.end_step is None or finding.end_step >= begin
+    )
+    return tuple(sorted(found, key=by_cost))
 
 
-def _cost_since_onset(finding: Result, whole: Result) -> dict[str, Any]:
-    onset, cost = finding["onset_step"], finding["cost"]
-    if onset is None or cost is None or not _lasts(finding) or not _is_live(finding):
-        return dict(finding)
-    times = list(zip(whole["steps"], whole["step_time_s"]["recorded"], strict=True))
-    since_s = sum(recorded_s for step, recorded_s in times if step >= onset)
-    all_s = sum(recorded_s for _, recorded_s in times)
-    return dict(finding) if not 0 < since_s < all_s else with_cost(finding, all_s / since_s)
+def _cost_since_onset(finding: Finding, whole: WindowResult) -> Finding:
+    onset = finding.onset_step
+    if onset is None or finding.cost is None or not _lasts(finding) or finding.end_step is not None:
+        return finding
+    times = list(zip(whole.steps, whole.step_time_s.recorded, strict=True))
+    since_s = sum(recorded_s or 0.0 for step, recorded_s in times if step >= onset)
+    all_s = sum(recorded_s or 0.0 for _, recorded_s in times)
+    return finding if not 0 < since_s < all_s else with_cost(finding, all_s / since_s)

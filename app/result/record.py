@@ -7,18 +7,13 @@ import msgspec
 Json: TypeAlias = Any  # what a cause has for evidence is its detector's own
 
 
-class Record(msgspec.Struct, frozen=True):
-    """A part of a result; its fields say with which names, types and units."""
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a result; its fields say with which names, types and units.
+
+    A field with a default is left out of JSON where it has that: what is absent is absent.
+    """
 
     def as_json(self) -> dict[str, Json]:
-        """As objects, lists and plain values."""
-        found: dict[str, Json] = _with_lists(msgspec.to_builtins(self))
+        """As objects, lists and plain values, as whoever reads the JSON gets it."""
+        found: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(self))
         return found
-
-
-def _with_lists(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {name: _with_lists(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_with_lists(part) for part in value]
-    return value

@@ -7,11 +7,11 @@ sentence. Facts mark their verbs, so that one fact gives the present and the pas
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from app import formatting
 from app.result.finding import OnsetForm, SentenceParts
+from app.result.window_result import Unexplained
 
 # Unicode noncharacters, which no text from outside has to keep.
 _BEGIN, _OR, _END = "\ufdd0", "\ufdd1", "\ufdd2"
@@ -107,28 +107,30 @@ def cost_words(
 MIN_UNEXPLAINED_SHARE = 0.05
 
 
-def unexplained_sentence(block: Mapping[str, Any]) -> str | None:
-    """The block in words, without a full stop; None where the share is small."""
-    share, of_loss = block["share"], block["share_of_loss"]
-    if share < MIN_UNEXPLAINED_SHARE:
+def unexplained_sentence(left: Unexplained) -> str | None:
+    """The loss in words, without a full stop; None where the share is small."""
+    if left.share < MIN_UNEXPLAINED_SHARE:
         return None
-    is_all = of_loss is None or of_loss > 0.995
-    of_it = "" if is_all else f" ({formatting.percent(of_loss)} of the loss)"
-    fact = (
-        f"{formatting.percent(share)} of the step time{of_it} is not explained by any known cause"
+    of_loss = left.share_of_loss
+    of_it = (
+        ""
+        if of_loss is None or of_loss > 0.995
+        else f" ({formatting.percent(of_loss)} of the loss)"
     )
-    place = _place_in_words(block)
+    share = formatting.percent(left.share)
+    fact = f"{share} of the step time{of_it} is not explained by any known cause"
+    place = _place_in_words(left)
     return f"{fact}, most of it in {place}" if place else fact
 
 
-def _place_in_words(block: Mapping[str, Any]) -> str:
-    if block["stop_share"] > 0.5 * block["share"]:
-        steps = block["stop_steps"]
+def _place_in_words(left: Unexplained) -> str:
+    if left.stop_share > 0.5 * left.share:
+        steps = left.stop_steps
         listed = f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, first {steps[0]}"
         return f"stops of all workers (in or before {listed})"
-    if block["late_launch_share"] > 0.5 * block["share"]:
+    if left.late_launch_share > 0.5 * left.share:
         return "late launches of single steps"
-    on = "" if block["stage"] is None else f" on stage {block['stage']}"
-    if block["optype"] is None:
+    on = "" if left.stage is None else f" on stage {left.stage}"
+    if left.optype is None:
         return on.removeprefix(" on ")
-    return f"{formatting.optype_in_text(block['optype'])}{on}"
+    return f"{formatting.optype_in_text(left.optype)}{on}"

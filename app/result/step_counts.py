@@ -4,42 +4,39 @@ A thinned result (app.result.thin) has fewer values than steps: each is the mean
 successive ones, `thinned.step_counts` has their numbers, and `steps` the first of each.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
-Result = Mapping[str, Any]
+from app.result.window_result import Resolution, WindowResult
 
-# From the finest to the coarsest: what the figures that change over time are means of.
-Resolution = Literal["step", "window", "hour", "day"]
-RESOLUTIONS: tuple[Resolution, ...] = ("step", "window", "hour", "day")
+StepTimeName = Literal["recorded", "simulated", "ideal"]
 
 
-def resolution_of(result: Result) -> Resolution:
+def resolution_of(result: WindowResult) -> Resolution:
     """What each figure of the result is of."""
-    found: Resolution = (result.get("thinned") or {}).get("resolution", "step")
-    return found
+    return "step" if result.thinned is None else result.thinned.resolution
 
 
-def step_counts(result: Result) -> Sequence[int]:
+def step_counts(result: WindowResult) -> Sequence[int]:
     """[len(steps)] steps that each of `steps` stands for."""
-    counts: Sequence[int] | None = (result.get("thinned") or {}).get("step_counts")
-    return [1] * len(result["steps"]) if counts is None else counts
+    counts = None if result.thinned is None else result.thinned.step_counts
+    return (1,) * len(result.steps) if counts is None else counts
 
 
-def num_steps(result: Result) -> int:
+def num_steps(result: WindowResult) -> int:
     """Steps with figures."""
     return sum(step_counts(result))
 
 
-def total_s(result: Result, name: str) -> float:
-    """Seconds that all steps took together; `name` is a key of `step_time_s`."""
-    times: Sequence[float] = result["step_time_s"][name]
-    counts: Iterable[int] | None = (result.get("thinned") or {}).get("step_counts")
+def total_s(result: WindowResult, name: StepTimeName) -> float:
+    """Seconds that all steps took together."""
+    times: Sequence[float] = getattr(result.step_time_s, name)
+    counts = None if result.thinned is None else result.thinned.step_counts
     if counts is None:
         return float(sum(times))
     return float(sum(time_s * count for time_s, count in zip(times, counts, strict=True)))
 
 
-def mean_s(result: Result, name: str) -> float:
-    """Mean seconds of a step; `name` is a key of `step_time_s`."""
+def mean_s(result: WindowResult, name: StepTimeName) -> float:
+    """Mean seconds of a step."""
     return total_s(result, name) / num_steps(result)

@@ -1,31 +1,65 @@
 """How a result is stored: its figures by step, most of it for large jobs, apart from the rest."""
 
-from collections.abc import Mapping
-from typing import Any
+from msgspec import json
+from msgspec.structs import replace
 
-_ARRIVALS = "arrivals"
-_BY_STEP = "per_step"
+from app.result.arrivals import ArrivalsByStep
+from app.result.window_result import FiguresByStep, WindowResult
 
 
-def split_by_step(result: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+class StoredByStep(FiguresByStep, kw_only=True, frozen=True):
+    """Figures by step as they are stored, with those of arrivals."""
+
+    waited_for_s: tuple[tuple[float | None, ...], ...] | None = None
+
+
+_RESULT = json.Decoder(WindowResult)
+_BY_STEP = json.Decoder(StoredByStep)
+
+
+def decode_result(text: bytes | str) -> WindowResult:
+    """A result from its JSON."""
+    return _RESULT.decode(text)
+
+
+def decode_by_step(text: bytes | str) -> StoredByStep:
+    """Figures by step from their JSON."""
+    return _BY_STEP.decode(text)
+
+
+def split_by_step(result: WindowResult) -> tuple[WindowResult, StoredByStep | None]:
     """Split a result into what lists need, and its figures by step: most of it for large jobs.
 
     The figures are None where nothing was measured.
     """
-    rest = {name: value for name, value in result.items() if name != _BY_STEP}
-    by_step = result.get(_BY_STEP)
-    arrivals = result.get(_ARRIVALS)
-    if not arrivals or _BY_STEP not in arrivals:
-        return rest, by_step
-    rest[_ARRIVALS] = {name: value for name, value in arrivals.items() if name != _BY_STEP}
-    return rest, None if by_step is None else {**by_step, **arrivals[_BY_STEP]}
+    by_step, arrivals = result.per_step, result.arrivals
+    rest = replace(result, per_step=None, arrivals=arrivals and replace(arrivals, per_step=None))
+    if by_step is None:
+        return rest, None
+    of_ranks = None if arrivals is None else arrivals.per_step
+    return rest, StoredByStep(
+        optype_slowdown=by_step.optype_slowdown,
+        dp_rank_slowdown=by_step.dp_rank_slowdown,
+        stage_slowdown=by_step.stage_slowdown,
+        worker_slowdown=by_step.worker_slowdown,
+        waited_for_s=None if of_ranks is None else of_ranks.waited_for_s,
+    )
 
 
-def join_by_step(result: Mapping[str, Any], by_step: Mapping[str, Any] | None) -> dict[str, Any]:
+def join_by_step(result: WindowResult, by_step: StoredByStep | None) -> WindowResult:
     """The result with its figures by step, at `per_step` and `arrivals.per_step`."""
-    arrivals = result.get(_ARRIVALS)
-    if not arrivals or by_step is None or "waited_for_s" not in by_step:
-        return {**result, _BY_STEP: by_step}
-    rest = {name: value for name, value in by_step.items() if name != "waited_for_s"}
-    own = {_BY_STEP: {"waited_for_s": by_step["waited_for_s"]}}
-    return {**result, _ARRIVALS: {**arrivals, **own}, _BY_STEP: rest}
+    if by_step is None:
+        return result
+    arrivals, waited_for_s = result.arrivals, by_step.waited_for_s
+    if arrivals is not None and waited_for_s is not None:
+        arrivals = replace(arrivals, per_step=ArrivalsByStep(waited_for_s=waited_for_s))
+    return replace(
+        result,
+        arrivals=arrivals,
+        per_step=FiguresByStep(
+            optype_slowdown=by_step.optype_slowdown,
+            dp_rank_slowdown=by_step.dp_rank_slowdown,
+            stage_slowdown=by_step.stage_slowdown,
+            worker_slowdown=by_step.worker_slowdown,
+        ),
+    )

@@ -5,30 +5,35 @@ steps. Of its lists by step at most `MAX_VALUES` values are left, each the mean 
 (app.result.step_counts). What is needed to replay one of the windows stays beside them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from app.result.join import joint_result
-from app.result.step_counts import Resolution, step_counts
-
-Result = Mapping[str, Any]
+from app.result.step_counts import step_counts
+from app.result.window_result import (
+    BySteps,
+    RecordedPart,
+    Resolution,
+    SkippedStepRecord,
+    StepTimes,
+    Thinned,
+    WindowResult,
+)
+from app.trace.window import Floats
 
 # Of each list by step: an hour's are of two and a half minutes, a day's of an hour.
 MAX_VALUES = 24
 # Skipped steps that are listed: the first ones, of every reason at least one.
 MAX_SKIPPED = 20
 
-_TIMES = ("recorded", "between", "simulated", "ideal")
-# What a window's replay needs of its result.
-_RECORDED = ("window", "steps", "skipped_steps", "imputed")
-
 
 def thinned_result(
-    parts: Sequence[Result], resolution: Resolution, recorded: Result | None = None
-) -> dict[str, Any]:
+    parts: Sequence[WindowResult], resolution: Resolution, recorded: WindowResult | None = None
+) -> WindowResult:
     """The result that replaces those of successive windows of one run.
 
     Args:
@@ -37,59 +42,66 @@ def thinned_result(
         recorded: that of the windows whose operations stay stored.
     """
     joint = joint_result(parts)
-    windows = [each["window"] for each in parts]
-    header = {
-        **joint["window"],
-        "id": windows[0]["id"],
-        "num_windows": sum(each.get("num_windows", 1) for each in windows),
-    }
-    for name in ("windows", "left_out", "num_left_out"):
-        header.pop(name, None)
+    windows = [part.window for part in parts]
+    header = replace(
+        joint.window,
+        id=windows[0].id,
+        num_windows=sum(window.num_windows or 1 for window in windows),
+        windows=None,
+        left_out=None,
+        num_left_out=None,
+    )
     counts = step_counts(joint)
     groups = _groups(len(counts))
     weights = [np.array([counts[at] for at in group], float) for group in groups]
-    thinned: dict[str, Any] = {
-        "resolution": resolution,
-        "step_counts": [int(each.sum()) for each in weights],
-        "num_skipped": sum(_num_skipped(each) for each in parts),
-    }
-    if recorded is not None:
-        thinned["recorded"] = recorded_part(recorded)
-    result = {
-        **joint,
-        "window": header,
-        "steps": [joint["steps"][group[0]] for group in groups],
-        "skipped_steps": _some_skipped(joint["skipped_steps"]),
-        "thinned": thinned,
-    }
-    if joint.get("imputed"):
-        result["imputed"] = {**joint["imputed"], "steps": []}
+    result = replace(
+        joint,
+        window=header,
+        steps=tuple(joint.steps[group[0]] for group in groups),
+        skipped_steps=_some_skipped(joint.skipped_steps),
+        thinned=Thinned(
+            resolution=resolution,
+            step_counts=tuple(int(weight.sum()) for weight in weights),
+            num_skipped=sum(_num_skipped(part) for part in parts),
+            recorded=None if recorded is None else recorded_part(recorded),
+        ),
+        imputed=joint.imputed and replace(joint.imputed, steps=()),
+    )
     if not groups:  # no step of any window has figures
         return result
     means = _Means(groups, weights)
-    times = {name: means.of(joint["step_time_s"][name]) for name in _TIMES}
-    return {
-        **result,
-        "step_time_s": times,
-        "step_started_s": [joint["step_started_s"][group[0]] for group in groups],
-        "step_slowdown": [
+    times = joint.step_time_s
+    simulated, ideal = means.of(times.simulated), means.of(times.ideal)
+    return replace(
+        result,
+        step_time_s=StepTimes(
+            recorded=means.of(times.recorded),
+            between=means.of(times.between or ()),
+            simulated=simulated,
+            ideal=ideal,
+        ),
+        step_started_s=tuple(joint.step_started_s[group[0]] for group in groups),
+        step_slowdown=tuple(
             simulated_s / ideal_s if simulated_s is not None and ideal_s else None
-            for simulated_s, ideal_s in zip(times["simulated"], times["ideal"], strict=True)
-        ],
-        "structures": [],
-        "fidelity": {
-            **joint["fidelity"],
-            "step_discrepancy": means.of(joint["fidelity"]["step_discrepancy"]),
-        },
-    }
+            for simulated_s, ideal_s in zip(simulated, ideal, strict=True)
+        ),
+        structures=(),
+        fidelity=replace(
+            joint.fidelity, step_discrepancy=means.of(joint.fidelity.step_discrepancy)
+        ),
+    )
 
 
-def recorded_part(result: Result) -> dict[str, Any]:
+def recorded_part(result: WindowResult) -> RecordedPart:
     """What a replay needs of the result of the window whose operations are stored."""
-    kept: dict[str, Any] = (result.get("thinned") or {}).get("recorded") or {
-        name: result.get(name) for name in _RECORDED
-    }
-    return kept
+    if result.thinned is not None and result.thinned.recorded is not None:
+        return result.thinned.recorded
+    return RecordedPart(
+        window=result.window,
+        steps=result.steps,
+        skipped_steps=result.skipped_steps,
+        imputed=result.imputed,
+    )
 
 
 class ThinnedSteps(NamedTuple):
@@ -108,17 +120,15 @@ class ThinnedSteps(NamedTuple):
     started_s: float | None
 
 
-def thinned_steps(result: Result, last_step: int, *, max_values: int) -> list[ThinnedSteps]:
+def thinned_steps(result: WindowResult, last_step: int, *, max_values: int) -> list[ThinnedSteps]:
     """The steps with figures of a window that ends at `last_step`, as so many means at most."""
-    numbers, counts = result["steps"], step_counts(result)
+    numbers, counts = result.steps, step_counts(result)
     groups = _groups(len(numbers), max_values)
     weights = [np.array([counts[at] for at in group], float) for group in groups]
     means = _Means(groups, weights)
-    recorded, simulated, ideal = (
-        means.of(result["step_time_s"].get(name) or [])
-        for name in ("recorded", "simulated", "ideal")
-    )
-    started_s = result.get("step_started_s") or [None] * len(numbers)
+    times = result.step_time_s
+    recorded, simulated, ideal = map(means.of, (times.recorded, times.simulated, times.ideal))
+    started_s = result.step_started_s or (None,) * len(numbers)
     ends = [numbers[after[0]] - 1 for _, after in pairwise(groups)] + [last_step]
     found = []
     for at, group in enumerate(groups):
@@ -136,20 +146,20 @@ def thinned_steps(result: Result, last_step: int, *, max_values: int) -> list[Th
 class _Means:
     """Weighted means of each group of places in a list."""
 
-    def __init__(self, groups: Sequence[range], weights: Sequence[Any]) -> None:
+    def __init__(self, groups: Sequence[range], weights: Sequence[Floats]) -> None:
         self._groups, self._weights = groups, weights
 
-    def of(self, values: Sequence[float | None]) -> list[Any]:
+    def of(self, values: BySteps) -> BySteps:
         """A mean is over the known values, None where none is."""
         if not values:
-            return [None] * len(self._groups)
-        found: list[Any] = []
+            return (None,) * len(self._groups)
+        found: list[float | None] = []
         for group, weight in zip(self._groups, self._weights, strict=True):
             part = np.array([values[at] for at in group], float)
             is_known = np.isfinite(part)
             total = weight[is_known].sum()
             found.append(float((part * weight)[is_known].sum() / total) if total else None)
-        return found
+        return tuple(found)
 
 
 def _groups(number: int, max_values: int = MAX_VALUES) -> list[range]:
@@ -158,15 +168,15 @@ def _groups(number: int, max_values: int = MAX_VALUES) -> list[range]:
     return [range(first, end) for first, end in pairwise(edges)]
 
 
-def _num_skipped(result: Result) -> int:
-    thinned = result.get("thinned") or {}
-    return int(thinned.get("num_skipped", len(result["skipped_steps"])))
+def _num_skipped(result: WindowResult) -> int:
+    listed = None if result.thinned is None else result.thinned.num_skipped
+    return len(result.skipped_steps) if listed is None else listed
 
 
-def _some_skipped(skipped: Sequence[Result]) -> list[Any]:
-    first_of = {each["reason"]: at for at, each in reversed(list(enumerate(skipped)))}
+def _some_skipped(skipped: Sequence[SkippedStepRecord]) -> tuple[SkippedStepRecord, ...]:
+    first_of = {step.reason: at for at, step in reversed(list(enumerate(skipped)))}
     kept = sorted(first_of.values())[:MAX_SKIPPED]
     others = (at for at in range(len(skipped)) if at not in set(kept))
     for at, _ in zip(others, range(MAX_SKIPPED - len(kept)), strict=False):
         kept.append(at)
-    return [skipped[at] for at in sorted(kept)]
+    return tuple(skipped[at] for at in sorted(kept))

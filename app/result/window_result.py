@@ -5,17 +5,28 @@ Unknown is null, never 0 or NaN. Lists are by dp rank, by stage, or by position 
 
 from typing import Annotated, Literal
 
-from msgspec import UNSET, Meta, UnsetType, json
+from msgspec import Meta
 
 from app.result.arrivals import ArrivalsRecord
-from app.result.finding import Culprit, Finding, RuledOut
+from app.result.finding import (
+    Culprit,
+    Finding,
+    HangRecord,
+    ObservationRecord,
+    RuledOut,
+    Unchecked,
+)
+from app.result.profile import ProfileBlock
 from app.result.record import Json, Record
-from app.result.step_counts import Resolution
 
 # Hosts whose clocks are listed, the worst first.
 MAX_CLOCKS = 20
 
 WindowState = Literal["open", "complete", "incomplete", "superseded"]
+Verdict = Literal["ok", "low"]
+# From the finest to the coarsest: what the figures that change over time are means of.
+Resolution = Literal["step", "window", "hour", "day"]
+RESOLUTIONS: tuple[Resolution, ...] = ("step", "window", "hour", "day")
 BySteps = tuple[float | None, ...]
 Matrix = Annotated[
     tuple[tuple[float | None, ...], ...] | None,
@@ -34,19 +45,19 @@ class WindowHeader(Record, kw_only=True, frozen=True):
     state: WindowState
     missing: Annotated[tuple[int, ...], Meta(description="Ranks that did not report.")]
     windows: Annotated[
-        tuple[str, ...] | UnsetType, Meta(description="For a range: the windows read.")
-    ] = UNSET
+        tuple[str, ...] | None, Meta(description="For a range: the windows read.")
+    ] = None
     left_out: Annotated[
-        tuple[str, ...] | UnsetType,
+        tuple[str, ...] | None,
         Meta(
             description="For a range: the first 100 of the `num_left_out` windows beyond the "
             "limit; gpu_hours_lost still covers all of them, or is null."
         ),
-    ] = UNSET
-    num_left_out: int | UnsetType = UNSET
+    ] = None
+    num_left_out: int | None = None
     num_windows: Annotated[
-        int | UnsetType, Meta(description="Of how many windows this is the result; if thinned.")
-    ] = UNSET
+        int | None, Meta(description="Of how many windows this is the result; if thinned.")
+    ] = None
 
 
 class JobSizes(Record, kw_only=True, frozen=True):
@@ -103,7 +114,7 @@ class StepTimes(Record, kw_only=True, frozen=True):
     """Seconds of each step: recorded, idle before its first operation, replayed, and ideal."""
 
     recorded: BySteps
-    between: BySteps | UnsetType | None = UNSET
+    between: BySteps | None = None
     simulated: BySteps
     ideal: BySteps
 
@@ -113,14 +124,14 @@ class FidelityRecord(Record, kw_only=True, frozen=True):
 
     discrepancy: Annotated[float | None, Meta(description="Of the means.")]
     verdict: Annotated[
-        Literal["ok", "low"] | None,
+        Verdict | None,
         Meta(
             description="Low if `discrepancy` is above 0.05; for a range, if most windows are low."
         ),
     ]
     low_windows: Annotated[
-        int | UnsetType, Meta(description="For a range: number of windows with a low verdict.")
-    ] = UNSET
+        int | None, Meta(description="For a range: number of windows with a low verdict.")
+    ] = None
     step_discrepancy: Annotated[BySteps, Meta(description="Of each step.")]
 
 
@@ -283,7 +294,7 @@ class TopFix(Record, kw_only=True, frozen=True):
     gpu_hours_per_day_range: tuple[float, ...]
     confidence: float
     risk: str
-    microbatches: tuple[int, ...] | None
+    microbatches: int | None
     stops_job: bool
     stop_minutes: float | None
     pays_after_minutes: float | None
@@ -316,14 +327,16 @@ class Thinned(Record, kw_only=True, frozen=True):
             "as `step_counts` has numbers of steps, and each value by step is the mean of one."
         ),
     ]
-    step_counts: tuple[int, ...]
+    step_counts: Annotated[
+        tuple[int, ...] | None, Meta(description="One each where the result only lost `per_step`.")
+    ] = None
     num_skipped: Annotated[
-        int | UnsetType, Meta(description="Skipped steps, of which some are listed.")
-    ] = UNSET
+        int | None, Meta(description="Skipped steps, of which some are listed.")
+    ] = None
     recorded: Annotated[
-        RecordedPart | UnsetType,
+        RecordedPart | None,
         Meta(description="The one window whose operations are still stored."),
-    ] = UNSET
+    ] = None
 
 
 class FiguresByStep(Record, kw_only=True, frozen=True):
@@ -345,7 +358,7 @@ class WindowResult(Record, kw_only=True, frozen=True):
     job: JobSizes
     steps: tuple[int, ...]
     skipped_steps: tuple[SkippedStepRecord, ...]
-    imputed: ImputedRecord | None = None
+    imputed: ImputedRecord | None
     step_time_s: StepTimes
     structures: Annotated[
         tuple[tuple[int, ...], ...],
@@ -353,7 +366,7 @@ class WindowResult(Record, kw_only=True, frozen=True):
             description="Groups of steps with the same operations. Each group is replayed together "
             "and has its own ideal durations."
         ),
-    ] = ()
+    ]
     launch_slowdown: float | None
     fidelity: FidelityRecord
     clocks: ClocksRecord
@@ -384,12 +397,12 @@ class WindowResult(Record, kw_only=True, frozen=True):
         ),
     ]
     more_findings: Annotated[
-        int | UnsetType,
+        int | None,
         Meta(
             description="For a range of windows: number of findings beyond the first 20, which "
             "are omitted."
         ),
-    ] = UNSET
+    ] = None
     ruled_out: tuple[RuledOut, ...] | None
     fingerprint: Fingerprint | None
     changes: tuple[JobChange, ...] | None
@@ -409,16 +422,17 @@ class WindowResult(Record, kw_only=True, frozen=True):
             "0.6, no cause can be ruled out."
         ),
     ]
+    wait_coverage: Annotated[
+        float | None, Meta(description="Share of the waits whose ends were recorded.")
+    ] = None
+    unchecked: tuple[Unchecked, ...] | None = None
+    observations: tuple[ObservationRecord, ...] | None = None
+    hang: HangRecord | None = None
     advice: TopFix | None
     step_started_s: Annotated[
         BySteps,
         Meta(description="Unix time at which each of `steps` started; null where not known."),
     ]
-    thinned: Thinned | UnsetType = UNSET
-    per_step: FiguresByStep | UnsetType | None = UNSET
-
-
-def result_schemas(ref_template: str) -> dict[str, Json]:
-    """JSON schemas by name of a window's result, and of all that it consists of."""
-    _, found = json.schema_components([WindowResult], ref_template=ref_template)
-    return found
+    thinned: Thinned | None = None
+    per_step: FiguresByStep | None = None
+    profile: ProfileBlock | None = None

@@ -4,9 +4,9 @@ A zip file: `tables/NAME.jsonl` with one JSON object per row (bytes in base64), 
 `manifest.json` with format, migration, version, and the number of rows of each table. Leases, live
 consumers and sessions are left out. Secrets are in it as they are in the database, encrypted.
 
-A backup of an older release is restored into the tables that it was made of, which are migrated
-then. Nothing in a file is believed: names, types, sizes and numbers of rows are checked, and
-nothing is unpacked to disk.
+A backup of an older release, from `migrations.OLDEST_RELEASE` on, is restored into the tables that
+it was made of, which are migrated then. Nothing in a file is believed: names, types, sizes and
+numbers of rows are checked, and nothing is unpacked to disk.
 """
 
 import base64
@@ -41,11 +41,15 @@ from sqlalchemy.exc import StatementError
 
 from app.errors import InvalidRequest
 from app.store.alerting.tables import alert_events, all_tables, delivery_attempts, outbox
-from app.store.columns import JsonText, PackedJson, is_bytes
-from app.store.credentials import resealing
-from app.store.credentials.sealing import keys_of
+from app.store.columns import JsonText, PackedJson, is_bytes, with_plain_values
 from app.store.database import VERSION_TABLE, Store, current_revision, without_time_limits
-from app.store.migrations import downgrade_within, known_revisions, upgrade_within
+from app.store.migrations import (
+    OLDEST_RELEASE,
+    downgrade_within,
+    is_too_old,
+    known_revisions,
+    upgrade_within,
+)
 from app.store.projects import owns
 from app.store.tables import (
     audit,
@@ -133,13 +137,14 @@ def restore(store: Store, path: Path) -> BackupManifest:
     """Fill an empty, migrated database from a backup; all of it or nothing.
 
     A database without jobs and tokens counts as empty, even if processes have run on it, and
-    the canary. Secrets that the backup has in plain are encrypted, if the store has a key.
+    the canary.
 
     Raises:
-        InvalidRequest: the file is no backup, is of a newer release, or the database is not empty.
+        InvalidRequest: the file is no backup, is of a newer release or of before `OLDEST_RELEASE`,
+            or the database is not empty.
     """
     try:
-        with zipfile.ZipFile(path) as archive, store.write() as conn, resealing.erasing(conn):
+        with zipfile.ZipFile(path) as archive, store.write() as conn:
             without_time_limits(conn)
             manifest = _read_manifest(archive)
             _check_known(manifest)
@@ -147,10 +152,9 @@ def restore(store: Store, path: Path) -> BackupManifest:
             with _tables_of(conn, manifest) as tables:
                 _check_members(archive, manifest, tables)
                 for table in tables:
-                    _fill(conn, table, archive, manifest.rows[table.name])
+                    if table.name in all_tables.tables:  # this version may have dropped it
+                        _fill(conn, table, archive, manifest.rows[table.name])
             _restart_sequences(conn)
-            if keys_of(conn):
-                resealing.reseal_within(conn)
     except _FILE_ERRORS as error:
         raise InvalidRequest(f"{path.name} is no whole backup: {error}") from error
     except StatementError as error:
@@ -173,7 +177,7 @@ def _write_zip(store: Store, file: Any) -> BackupManifest:
 
 
 def _write_table(conn: Connection, table: Table, archive: zipfile.ZipFile) -> int:
-    query = select(table).order_by(*table.primary_key.columns)
+    query = select(*map(with_plain_values, table.c)).order_by(*table.primary_key.columns)
     rows = conn.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
     num_rows = 0
     with archive.open(_archive_name(table), "w", force_zip64=True) as lines:
@@ -194,11 +198,17 @@ def _read_manifest(archive: zipfile.ZipFile) -> BackupManifest:
 
 
 def _check_known(manifest: BackupManifest) -> None:
-    if manifest.revision not in known_revisions():
+    if manifest.revision in known_revisions():
+        return
+    if manifest.revision is not None and is_too_old(manifest.revision):
         raise InvalidRequest(
-            f"the backup is of revision {manifest.revision} (Paceline {manifest.version}), which "
-            "this version does not know: restore it with that version"
+            f"the backup is of revision {manifest.revision}, of before release {OLDEST_RELEASE}: "
+            f"restore it with release {OLDEST_RELEASE}, and back that database up"
         )
+    raise InvalidRequest(
+        f"the backup is of revision {manifest.revision} (Paceline {manifest.version}), which "
+        "this version does not know: restore it with that version"
+    )
 
 
 def _empty(conn: Connection) -> None:
@@ -228,9 +238,6 @@ def _tables_of(conn: Connection, manifest: BackupManifest) -> Iterator[list[Tabl
     downgrade_within(conn, manifest.revision)
     then = MetaData()
     then.reflect(conn)
-    for table in _ROWS_OF_A_NEW_DATABASE:  # a migration may have made them again
-        if table.name in then.tables:
-            conn.execute(delete(then.tables[table.name]))
     names = {table.name for table in (*_LEFT_OUT, VERSION_TABLE)}
     tables = [table for table in then.sorted_tables if table.name not in names]
     for table in tables:
@@ -241,10 +248,12 @@ def _tables_of(conn: Connection, manifest: BackupManifest) -> Iterator[list[Tabl
 
 def _with_our_types(table: Table) -> None:
     """Give a reflected table the types that pack and unpack its values."""
-    ours = all_tables.tables.get(table.name)
+    ours = all_tables.tables.get(table.name, table)
     for column in table.c:
-        if ours is not None and column.name in ours.c:
+        if column.name in ours.c:
             column.type = ours.c[column.name].type
+        elif isinstance(column.type, String):  # this version has dropped it: it may have been JSON
+            column.type = JsonText()
 
 
 def _check_members(

@@ -4,12 +4,22 @@ Texts that Paceline writes are clipped; texts that users give are checked.
 """
 
 import math
-import zlib
 from typing import Any
 
 import msgspec
 import zstandard
-from sqlalchemy import BigInteger, Dialect, Double, Integer, LargeBinary, String, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Dialect,
+    Double,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+    type_coerce,
+)
 from sqlalchemy.types import TypeDecorator, TypeEngine
 from typing_extensions import override
 
@@ -17,7 +27,6 @@ from app.errors import InvalidRequest
 
 # On results (nearly random digits), level 1 is both fast and the smallest.
 _ZSTD_LEVEL = 1
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 class Real(TypeDecorator[float]):
@@ -36,10 +45,14 @@ class Real(TypeDecorator[float]):
 
 
 class JsonText(TypeDecorator[Any]):
-    """A small JSON value as readable text."""
+    """A small JSON value as readable text; read as a `record`, or as plain values."""
 
     impl = Text
     cache_ok = True
+
+    def __init__(self, record: Any = Any) -> None:
+        super().__init__()
+        self.record = record
 
     @override
     def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
@@ -47,14 +60,18 @@ class JsonText(TypeDecorator[Any]):
 
     @override
     def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
-        return None if value is None else msgspec.json.decode(value)
+        return None if value is None else msgspec.json.decode(value, type=self.record)
 
 
 class PackedJson(TypeDecorator[Any]):
-    """A large JSON value, compressed."""
+    """A large JSON value, compressed; read as a `record`, or as plain values."""
 
     impl = LargeBinary
     cache_ok = True
+
+    def __init__(self, record: Any = Any) -> None:
+        super().__init__()
+        self.record = record
 
     @override
     def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:
@@ -62,7 +79,7 @@ class PackedJson(TypeDecorator[Any]):
 
     @override
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else msgspec.json.decode(_decompress(value))
+        return None if value is None else msgspec.json.decode(_decompress(value), type=self.record)
 
 
 class PackedBytes(TypeDecorator[bytes]):
@@ -90,6 +107,13 @@ def serial() -> TypeEngine[int]:
     return BigInteger().with_variant(Integer(), "sqlite")
 
 
+def with_plain_values(column: Column[Any]) -> ColumnElement[Any]:
+    """The column, its records read as plain values: also those that no release can read."""
+    if not isinstance(column.type, JsonText | PackedJson):
+        return column
+    return type_coerce(column, type(column.type)()).label(column.name)
+
+
 def is_bytes(column_type: TypeEngine[Any]) -> bool:
     """Whether values of this type are bytes in Python."""
     return isinstance(column_type, LargeBinary | PackedBytes)
@@ -100,10 +124,7 @@ def _compress(value: bytes) -> bytes:
 
 
 def _decompress(blob: bytes) -> bytes:
-    # zlib is what the first releases wrote; it never begins like this.
-    if blob.startswith(_ZSTD_MAGIC):
-        return zstandard.decompress(blob)
-    return zlib.decompress(blob)
+    return zstandard.decompress(blob)
 
 
 def _to_json(value: Any) -> bytes:
@@ -118,8 +139,11 @@ def _to_json(value: Any) -> bytes:
 
 def _check_finite(value: Any) -> None:
     if isinstance(value, dict):
-        for each in value.values():
-            _check_finite(each)
+        for part in value.values():
+            _check_finite(part)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            _check_finite(getattr(value, name))
     elif isinstance(value, list | tuple):
         if not _has_finite_sum(value):
             for each in value:

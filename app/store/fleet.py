@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import (
     Column,
     ColumnElement,
@@ -27,12 +28,13 @@ from sqlalchemy import (
 )
 
 from app import formatting
-from app.result import step_counts
+from app.result.brief import JobBrief
 from app.result.causes import NOT_EXPLAINED, cause_of
-from app.result.clock_times import result_ended_s
 from app.result.figures import loss_shares
+from app.result.finding import Finding
 from app.result.join_causes import leading
 from app.result.step_counts import total_s
+from app.result.window_result import WindowResult
 from app.store.alerting.tables import alert_events
 from app.store.columns import JsonText
 from app.store.database import insert_or_replace
@@ -48,7 +50,7 @@ from app.store.windows import (
     recent_summary,
     step_starts,
 )
-from app.trace.exits import EndedAs
+from app.trace.exits import EndCause, EndedAs
 
 SHOWN_WINDOWS = 48
 
@@ -57,7 +59,7 @@ class FleetLine(NamedTuple):
     """A job and its current run.
 
     `latest` is that run's newest closed window with figures, or its open one before the first.
-    `brief` is of the steps that the job is judged by, None for windows of releases without briefs.
+    `brief` is of the steps that the job is judged by, None before the first figures.
     A tuple, for speed: one is made per job at each request for the fleet.
     """
 
@@ -82,9 +84,9 @@ class FleetLine(NamedTuple):
     silent_since_s: float | None
     stalled_since_s: float | None
     ended_as: EndedAs | None
-    end_cause: dict[str, Any] | None
+    end_cause: EndCause | None
     latest: WindowSummary | None
-    brief: dict[str, Any] | None
+    brief: JobBrief | None
 
     @property
     def recent(self) -> RecentSummary | None:
@@ -102,23 +104,27 @@ class RecentWindow(NamedTuple):
 
 _RUN_FIELDS = FleetLine._fields[:-2]  # all but the window and its brief
 _JSON_FIELDS = tuple(
-    _RUN_FIELDS.index(name) for name in ("labels", "silent_ranks", "silent_workers", "end_cause")
+    _RUN_FIELDS.index(name) for name in ("labels", "silent_ranks", "silent_workers")
 )
-_LABELS = _RUN_FIELDS.index("labels")
+_LABELS, _END_CAUSE = _RUN_FIELDS.index("labels"), _RUN_FIELDS.index("end_cause")
 # Most texts are the same at the next request: they need not be decoded again. Those of running jobs
 # change with each window, and are not kept for longer than pages ask again.
 _MAX_CACHED_TEXTS = 4096
 _TEXTS_FRESH_S = 60.0
 
 
-class DecodedTexts:
-    """Decoded JSON by its text, as long as it is asked for at least once in `fresh_s`.
+T = TypeVar("T")
+
+
+class DecodedTexts(Generic[T]):
+    """Decoded JSON of one type by its text, as long as it is asked for at least once in `fresh_s`.
 
     Values are shared, so callers must not change them. Two threads may decode the same text.
     """
 
     def __init__(
         self,
+        decode: Callable[[str], T],
         *,
         max_texts: int = _MAX_CACHED_TEXTS,
         fresh_s: float = _TEXTS_FRESH_S,
@@ -128,19 +134,17 @@ class DecodedTexts:
         self._fresh_s = fresh_s
         self._monotonic = monotonic
         self._since_s = monotonic()
-        self._new: dict[str, Any] = {}
-        self._old: dict[str, Any] = {}
+        self._decode = decode
+        self._new: dict[str, T] = {}
+        self._old: dict[str, T] = {}
 
-    def get(self, text: str | None) -> Any:
+    def get(self, text: str | None) -> T | None:
         """The value of a text; None of None."""
         if text is None:
             return None
-        found = self._new.get(text, self)
-        if found is self:
-            found = self._old.get(text, self)
-            if found is self:
-                found = msgspec.json.decode(text)
-            self._new[text] = found
+        if (found := self._new.get(text)) is None:
+            found = self._old.get(text)
+            self._new[text] = found = self._decode(text) if found is None else found
         return found
 
     def forget_unused(self) -> None:
@@ -150,12 +154,16 @@ class DecodedTexts:
             self._old, self._new, self._since_s = self._new, {}, now_s
 
 
-_TEXTS = DecodedTexts()
+_TEXTS: DecodedTexts[Any] = DecodedTexts(msgspec.json.decode)
+_BRIEFS = DecodedTexts(msgspec.json.Decoder(JobBrief).decode)
+_END_CAUSES = DecodedTexts(msgspec.json.Decoder(EndCause).decode)
 
 
 def lines(conn: Connection, project: str, lifecycle: Lifecycle = "active") -> list[FleetLine]:
     """A project's jobs by id."""
     _TEXTS.forget_unused()
+    _BRIEFS.forget_unused()
+    _END_CAUSES.forget_unused()
     return [_line(row) for row in conn.execute(_lines_query(project, lifecycle))]
 
 
@@ -240,50 +248,16 @@ def _line(row: Sequence[Any]) -> FleetLine:
     of_run, window = list(row[: len(_RUN_FIELDS)]), row[len(_RUN_FIELDS) : -2]
     for at in _JSON_FIELDS:
         of_run[at] = _TEXTS.get(of_run[at])
+    of_run[_END_CAUSE] = _END_CAUSES.get(of_run[_END_CAUSE])
     if edited := _TEXTS.get(row[-1]):
         of_run[_LABELS] = of_run[_LABELS] | edited
     epoch, first_step = window[:2]
     latest = None if epoch is None else WindowSummary(f"{epoch}-{first_step}", *window)
-    return FleetLine._make((*of_run, latest, _TEXTS.get(row[-2])))
-
-
-MAX_FINDINGS = 3
-MAX_CULPRITS = 3
-
-_FINDING_FIELDS = ("cause", "cost", "confidence", "onset_step", "persistence", "sentence")
-_FINDING_TIMES = ("onset_at", "ended_at")
-
-
-def brief_of(result: Mapping[str, Any], *, num_gpus: int) -> dict[str, Any] | None:
-    """The brief of a result (docs/glossary.md); None if nothing was measured.
-
-    `findings` is None if the window was not diagnosed, and empty if no cause was found.
-    """
-    if result["slowdown"] is None:
-        return None
-    recorded_s, num_steps = total_s(result, "recorded"), step_counts.num_steps(result)
-    findings = result["findings"]
-    return {
-        "slowdown": result["slowdown"],
-        "verdict": result["fidelity"]["verdict"],
-        "first_step": result["steps"][0],
-        "last_step": result["steps"][-1],
-        "num_steps": num_steps,
-        "gpu_hours_lost": result["gpu_hours_lost"],
-        "gpu_hours": recorded_s * num_gpus / 3600,
-        "step_s": recorded_s / num_steps,
-        "discrepancy": result["fidelity"]["discrepancy"],
-        "ended_s": result_ended_s(result),
-        "clock_residual_ms": result.get("clocks", {}).get("residual_ms"),
-        "num_findings": None if findings is None else len(findings),
-        "findings": None
-        if findings is None
-        else [_finding_brief(each) for each in findings[:MAX_FINDINGS]],
-    }
+    return FleetLine._make((*of_run, latest, _BRIEFS.get(row[-2])))
 
 
 def save_brief(
-    conn: Connection, job_id: str, epoch: int, first_step: int, brief: dict[str, Any] | None
+    conn: Connection, job_id: str, epoch: int, first_step: int, brief: JobBrief | None
 ) -> None:
     """Save what the job is judged by as of a window; None removes the old brief."""
     if brief is None:
@@ -291,25 +265,15 @@ def save_brief(
         return
     since_s = _onset_s(conn, job_id, epoch, brief)
     key = {"job_id": job_id, "epoch": epoch, "first_step": first_step}
-    insert_or_replace(conn, window_briefs, [{**key, "brief": {**brief, "onset_at_s": since_s}}])
+    insert_or_replace(conn, window_briefs, [{**key, "brief": replace(brief, onset_at_s=since_s)}])
 
 
-def _finding_brief(finding: Mapping[str, Any]) -> dict[str, Any]:
-    culprits = finding["culprits"]
-    return {
-        **{name: finding[name] for name in _FINDING_FIELDS},
-        **{name: finding.get(name) for name in _FINDING_TIMES},
-        "culprits": culprits[:MAX_CULPRITS],
-        "num_culprits": len(culprits),
-    }
-
-
-def _onset_s(conn: Connection, job_id: str, epoch: int, brief: dict[str, Any]) -> float | None:
+def _onset_s(conn: Connection, job_id: str, epoch: int, brief: JobBrief) -> float | None:
     """When (Unix time) the step started in which the costliest cause began; None if unknown."""
-    first = leading(brief["findings"])
-    if first is None or (step := first["onset_step"]) is None:
+    first = leading(brief.findings)
+    if first is None or (step := first.onset_step) is None:
         return None
-    known_s = formatting.unix_time(first.get("onset_at"))
+    known_s = formatting.unix_time(first.onset_at)
     return step_starts(conn, job_id, epoch, [step]).get(step) if known_s is None else known_s
 
 
@@ -336,21 +300,21 @@ class Loss:
     slowdown: float | None = None
 
 
-def losses_of(result: Mapping[str, Any], *, num_gpus: int) -> list[Loss]:
+def losses_of(result: WindowResult, *, num_gpus: int) -> list[Loss]:
     """The losses of a window's result (docs/glossary.md); none for low fidelity.
 
     Shares of causes overlap; the loss minus all of them is unexplained. Without a diagnosis, all
     of it is.
     """
-    if result["slowdown"] is None or result["fidelity"]["verdict"] != "ok":
+    if result.slowdown is None or result.fidelity.verdict != "ok":
         return []
     recorded = total_s(result, "recorded") * num_gpus
-    lost = max(0.0, 3600 * result["gpu_hours_lost"])
-    findings = result["findings"] or []
+    lost = max(0.0, 3600 * (result.gpu_hours_lost or 0.0))
+    findings = result.findings or ()
     return [
-        Loss("total", "", lost, recorded, result["slowdown"]),
+        Loss("total", "", lost, recorded, result.slowdown),
         *_losses_by_cause(findings, recorded, lost),
-        *_losses_by_optype(loss_shares(result["optype_slowdown"]), lost),
+        *_losses_by_optype(loss_shares(result.optype_slowdown), lost),
         *_losses_by_host(findings, recorded),
     ]
 
@@ -369,15 +333,12 @@ def save_losses(conn: Connection, job_id: str, record: WindowRecord, losses: Seq
     ])  # fmt: skip
 
 
-def _losses_by_cause(
-    findings: Sequence[Mapping[str, Any]], recorded: float, lost: float
-) -> list[Loss]:
+def _losses_by_cause(findings: Sequence[Finding], recorded: float, lost: float) -> list[Loss]:
     by_cause: dict[str, float] = {}
     for finding in findings:
-        cost = finding["cost"]
-        if cost is not None and cost > 0:
-            cause = finding["cause"]
-            by_cause[cause] = by_cause.get(cause, 0.0) + cost * recorded
+        if finding.cost is not None and finding.cost > 0:
+            so_far = by_cause.get(finding.cause, 0.0)
+            by_cause[finding.cause] = so_far + finding.cost * recorded
     left = lost - sum(by_cause.values())
     if left > _MIN_UNEXPLAINED_SHARE * lost:
         by_cause[NOT_EXPLAINED] = left
@@ -392,14 +353,14 @@ def _losses_by_optype(shares: Mapping[str, float | None], lost: float) -> list[L
     return [Loss("optype", name, lost * share) for name, share in found.items()]
 
 
-def _losses_by_host(findings: Sequence[Mapping[str, Any]], recorded: float) -> list[Loss]:
+def _losses_by_host(findings: Sequence[Finding], recorded: float) -> list[Loss]:
     """Each finding's cost in equal parts to its hosts; none for rotating culprits."""
     found: dict[str, Loss] = {}
     for finding in findings:
-        if not cause_of(finding["cause"]).is_in_host or finding["persistence"] == "rotating":
+        if not cause_of(finding.cause).is_in_host or finding.persistence == "rotating":
             continue
         slowdowns = _host_slowdowns(finding)
-        part = max(0.0, finding["cost"] or 0.0) * recorded / max(1, len(slowdowns))
+        part = max(0.0, finding.cost or 0.0) * recorded / max(1, len(slowdowns))
         for host, slowdown in slowdowns.items():
             before = found.get(host, Loss("host", host, 0.0))
             largest = _larger(before.slowdown, slowdown)
@@ -407,9 +368,9 @@ def _losses_by_host(findings: Sequence[Mapping[str, Any]], recorded: float) -> l
     return sorted(found.values(), key=lambda each: -each.gpu_s)[:MAX_HOSTS]
 
 
-def _host_slowdowns(finding: Mapping[str, Any]) -> dict[str, float | None]:
+def _host_slowdowns(finding: Finding) -> dict[str, float | None]:
     """Slowdown of each blamed host, by its slowest worker; None if unknown."""
-    evidence, culprits = finding["evidence"], finding["culprits"]
+    evidence, culprits = finding.evidence, finding.culprits
     ratios: Sequence[float] = next(
         (evidence[name] for name in _SLOWDOWN_FIELDS if name in evidence), []
     )
@@ -419,12 +380,14 @@ def _host_slowdowns(finding: Mapping[str, Any]) -> dict[str, float | None]:
     }
     found: dict[str, float | None] = {}
     for culprit in culprits:
-        if host := culprit.get("host"):
-            ratio = of_worker.pop((culprit.get("dp_rank"), culprit.get("stage")), None)
+        if host := culprit.host:
+            ratio = of_worker.pop((culprit.dp_rank, culprit.stage), None)
             found[host] = _larger(found.get(host), ratio)
     # A host that is blamed as a whole: its workers are among those without a culprit of their own.
     left = max(of_worker.values(), default=None)
-    whole = [each["host"] for each in culprits if "host" in each and "dp_rank" not in each]
+    whole = [
+        culprit.host for culprit in culprits if culprit.host is not None and culprit.dp_rank is None
+    ]
     return found | {host: _larger(found[host], left) for host in whole}
 
 

@@ -44,7 +44,7 @@ from app.store.windows import (
     summary_of,
 )
 from app.trace import ops
-from app.trace.exits import EndedAs
+from app.trace.exits import EndCause, EndedAs
 from app.trace.job import DEFAULT_PROJECT, Parallelism, job_key, job_of
 from app.trace.ops import BUILT_IN, OpTypes
 
@@ -92,7 +92,7 @@ class JobRecord:
     silent_since_s: float | None = None
     stalled_since_s: float | None = None
     ended_as: EndedAs | None = None
-    end_cause: dict[str, Any] | None = None
+    end_cause: EndCause | None = None
     counts: IngestCounts | None = None
     drops: RecorderDrops | None = None
     plans: Sequence[RecordingPlan] = ()

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from sqlalchemy import Connection, func, select
 
 from app.result.arrivals import MAX_RANKS
 from app.result.join import joint_result
 from app.result.recent import RECENT_WINDOWS, recent_result
 from app.result.since import result_since
+from app.result.window_result import WindowResult
 from app.store import windows as stored
 from app.store.jobs import registration
 from app.store.tables import runs, windows
@@ -39,7 +41,7 @@ def read_range(
     *,
     per_step: bool = False,
     since_step: int | None = None,
-) -> dict[str, Any]:
+) -> WindowResult:
     """The result of a range of windows; of too many or too large ones, of some evenly spaced.
 
     With `since_step` the steps before it are left out of the first window.
@@ -50,11 +52,11 @@ def read_range(
     each_holds += min(MAX_RANKS, run.parallelism.num_workers) * (ARRAYS_PER_RANK + by_step)
     kept = thinned_windows(span.first_steps, MAX_RANGE_NUMBERS // each_holds)
     ids = [f"{span.epoch}-{first_step}" for first_step in kept]
-    parts = [stored.get(conn, job_id, each, per_step=per_step) for each in ids]
+    parts = [stored.get(conn, job_id, window_id, per_step=per_step) for window_id in ids]
     left_out_gpu_hours = 0.0
     if since_step is not None and not per_step:
         whole, parts[0] = parts[0], result_since(parts[0], since_step)
-        left_out_gpu_hours = (whole["gpu_hours_lost"] or 0.0) - (parts[0]["gpu_hours_lost"] or 0.0)
+        left_out_gpu_hours = (whole.gpu_hours_lost or 0.0) - (parts[0].gpu_hours_lost or 0.0)
     if len(kept) == span.num_windows:
         return joint_result(parts)
     lost_s = stored.gpu_s_lost(conn, job_id, span, num_gpus=run.num_gpus)
@@ -64,18 +66,20 @@ def read_range(
 
 
 def _partial_result(
-    result: dict[str, Any], span: WindowRange, kept: Sequence[int], lost_gpu_s: float | None
-) -> dict[str, Any]:
+    result: WindowResult, span: WindowRange, kept: Sequence[int], lost_gpu_s: float | None
+) -> WindowResult:
     """The result with the windows that were not read; its loss covers all windows."""
     has = set(kept)
     left_out = [f"{span.epoch}-{first}" for first in span.first_steps if first not in has]
-    header = {
-        **result["window"],
-        "left_out": left_out[:MAX_LEFT_OUT_NAMED],
-        "num_left_out": span.num_windows - len(kept),
-    }
-    hours = None if lost_gpu_s is None else lost_gpu_s / 3600
-    return {**result, "window": header, "gpu_hours_lost": hours}
+    return replace(
+        result,
+        window=replace(
+            result.window,
+            left_out=tuple(left_out[:MAX_LEFT_OUT_NAMED]),
+            num_left_out=span.num_windows - len(kept),
+        ),
+        gpu_hours_lost=None if lost_gpu_s is None else lost_gpu_s / 3600,
+    )
 
 
 def thinned_windows(found: Sequence[int], max_windows: int) -> list[int]:
@@ -136,13 +140,13 @@ def judged_windows(conn: Connection, job_id: str) -> JudgedWindows:
 
 def read_judged(
     conn: Connection, job_id: str, judged: JudgedWindows, *, per_step: bool = False
-) -> dict[str, Any]:
+) -> WindowResult:
     """The result of these windows."""
     if judged.span is not None:
         return read_range(conn, job_id, judged.span, per_step=per_step)
     ids = [each.window_id for each in judged.last]
-    parts = [stored.get(conn, job_id, each, per_step=per_step) for each in ids]
-    if parts[-1]["slowdown"] is None or parts[-1]["window"]["state"] == "open":
+    parts = [stored.get(conn, job_id, window_id, per_step=per_step) for window_id in ids]
+    if parts[-1].slowdown is None or parts[-1].window.state == "open":
         return parts[-1]
     # Steps that are not recent have figures by step all the same.
     return joint_result(parts) if per_step else recent_result(parts)

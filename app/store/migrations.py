@@ -22,6 +22,8 @@ from app.store.disk.usage import sqlite_directory
 _ADVISORY_LOCK = 7_263_554_618
 # A second process waits while the first one migrates.
 _LOCK_WAIT_S = 60.0
+# The first migration makes its tables; databases and backups of before go through it.
+OLDEST_RELEASE = "0.1.0"
 
 
 def migrate(url: str) -> None:
@@ -29,7 +31,7 @@ def migrate(url: str) -> None:
 
     Raises:
         StoreUnavailable: the database does not answer.
-        StartUpFailed: it belongs to a newer version.
+        StartUpFailed: it belongs to a newer version, or is older than `OLDEST_RELEASE`.
     """
     _make_private_file(url)
     store = Store(url, lock_wait_s=_LOCK_WAIT_S)
@@ -37,7 +39,7 @@ def migrate(url: str) -> None:
         with store.write() as conn:
             without_time_limits(conn)
             _wait_for_others(conn)
-            _refuse_newer(conn)
+            _refuse_unknown(conn)
             upgrade_within(conn)
     finally:
         store.close()
@@ -71,6 +73,11 @@ def known_revisions() -> frozenset[str]:
     return frozenset(script.revision for script in scripts)
 
 
+def is_too_old(revision: str) -> bool:
+    """Whether tables of this revision are older than those of `OLDEST_RELEASE`."""
+    return revision < min(known_revisions())
+
+
 def alembic_config(conn: Connection | None = None) -> Config:
     """Alembic's configuration, to run on this connection; there is no ini file."""
     config = Config()
@@ -91,7 +98,7 @@ def _make_private_file(url: str) -> None:
     with suppress(OSError):  # opening it says what is wrong
         path.touch(mode=0o600)
     for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        # Of an earlier release, it may be anybody's to read; of another user, it stays as it is.
+        # A copy may be anybody's to read; of another user, it stays as it is.
         with suppress(FileNotFoundError, PermissionError):
             file.chmod(0o600)
 
@@ -102,10 +109,16 @@ def _wait_for_others(conn: Connection) -> None:
         conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
 
 
-def _refuse_newer(conn: Connection) -> None:
+def _refuse_unknown(conn: Connection) -> None:
     found = current_revision(conn)
-    if found is not None and found not in known_revisions():
+    if found is None or found in known_revisions():
+        return
+    if is_too_old(found):
         raise StartUpFailed(
-            f"the database is at revision {found}, which this version does not know: "
-            "run the newer Paceline, or restore a backup of this one"
+            f"the database is at revision {found}, of before release {OLDEST_RELEASE}: run "
+            f"paceline migrate of release {OLDEST_RELEASE} first, then that of this one"
         )
+    raise StartUpFailed(
+        f"the database is at revision {found}, which this version does not know: "
+        "run the newer Paceline, or restore a backup of this one"
+    )

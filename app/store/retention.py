@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from app.errors import LeaseLost, NotFound
-from app.result.step_counts import Resolution
+from app.result.window_result import Resolution
 from app.store import runs as stored_runs
 from app.store.alerting.tables import (
     alert_events,
@@ -72,7 +72,6 @@ from app.store.tables import (
     rank_exits,
     run_hosts,
     runs,
-    score_reports,
     share_links,
     spool,
     steps,
@@ -553,18 +552,6 @@ def _remove_letters(conn: Connection, rows: Sequence[Row[Any]]) -> None:
     conn.execute(delete(dead_letters).where(dead_letters.c.letter_id.in_(ids)))
 
 
-def _old_scores(project: str, before_s: float) -> Select[Any]:
-    size_bytes = func.length(score_reports.c.scores).label("size_bytes")
-    query = select(score_reports.c.report_id, size_bytes)
-    query = query.where(score_reports.c.received_s < before_s)
-    return query.where(owns(project, score_reports.c.job_id)).order_by(score_reports.c.received_s)
-
-
-def _remove_scores(conn: Connection, rows: Sequence[Row[Any]]) -> None:
-    ids = [row.report_id for row in rows]
-    conn.execute(delete(score_reports).where(score_reports.c.report_id.in_(ids)))
-
-
 def _old_fixes(project: str, before_s: float) -> Select[Any]:
     query = select(fixes.c.fix_id).where(owns(project, fixes.c.job_id))
     return query.where(fixes.c.updated_s < before_s).order_by(fixes.c.updated_s)
@@ -591,7 +578,6 @@ _EXPIRING_ROWS = (
     ExpiringRows("exact times", _old_remainders, _remove_remainders, max_days=1.0),
     ExpiringRows("windows", _old_windows, _remove_windows),
     ExpiringRows("runs", _old_runs, _remove_runs),
-    ExpiringRows("scores", _old_scores, _remove_scores),
     ExpiringRows("fixes", _old_fixes, _remove_from(fixes, fixes.c.fix_id)),
     ExpiringRows(
         "annotations", _old_annotations, _remove_from(annotations, annotations.c.annotation_id)

@@ -19,7 +19,6 @@ from sqlalchemy import (
     Update,
     and_,
     delete,
-    exists,
     func,
     or_,
     select,
@@ -41,7 +40,7 @@ from app.store.alerting.tables import alerts, endpoints
 from app.store.database import insert, insert_new, insert_or_replace
 from app.store.dead_letters import DeadLetter
 from app.store.projects import create_if_missing, owns
-from app.store.tables import drops, ingest_counts, jobs, runs, score_reports, totals
+from app.store.tables import drops, ingest_counts, jobs, runs, totals
 from app.trace import ops
 from app.trace.job import Job, Parallelism, job_of, project_of
 from app.trace.ops import BUILT_IN, OpTypes
@@ -349,22 +348,6 @@ def starting(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
 def stalled(conn: Connection, *, now_s: float) -> list[tuple[str, int]]:
     """Unfinished runs that have stalled within a day."""
     return _unfinished_runs(conn, runs.c.stalled_since_s > now_s - ACTIVE_FOR_S)
-
-
-def only_scored(conn: Connection, *, stalled: bool = False) -> list[tuple[str, int]]:
-    """Unfinished runs with scores, of jobs that never sent an operation: none is expected.
-
-    With `stalled`, only those saved as stalled.
-    """
-    any_run = runs.alias()
-    is_scored = exists().where(
-        score_reports.c.job_id == runs.c.job_id, score_reports.c.epoch == runs.c.epoch
-    )
-    is_recorded = exists().where(
-        any_run.c.job_id == runs.c.job_id, any_run.c.last_data_s.is_not(None)
-    )
-    is_stalled = [runs.c.stalled_since_s.is_not(None)] if stalled else []
-    return _unfinished_runs(conn, is_scored, ~is_recorded, *is_stalled)
 
 
 def ended_not_closed(conn: Connection) -> list[EndedRun]:

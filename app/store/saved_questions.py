@@ -3,12 +3,13 @@
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from sqlalchemy import Connection, delete, func, select, tuple_
 
 from app.errors import Conflict, QuestionNotFound
+from app.result.record import Json
 from app.store.database import from_cursor, split_page, to_cursor
 from app.store.runs import current_epoch
 from app.store.tables import saved_questions
@@ -27,7 +28,7 @@ class SavedQuestion:
     question_id: str
     name: str
     window_id: str
-    question: Mapping[str, Any]
+    question: Mapping[str, Json]
     saved_s: float
 
 
@@ -41,7 +42,7 @@ def save(
     *,
     name: str,
     window_id: str,
-    question: Mapping[str, Any],
+    question: Mapping[str, Json],
     now_s: float,
 ) -> SavedQuestion:
     """Save a question under a new id.

@@ -6,7 +6,6 @@ A key is created once, by the first process that needs it, and stored encrypted.
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from sqlalchemy import Connection, func, select, update
 
@@ -16,7 +15,7 @@ from app.store.alerting import service_watches
 from app.store.alerting.service_watches import ConsumerLine, Watch, WatchName
 from app.store.alerting.tables import outbox
 from app.store.as_of import Processed
-from app.store.credentials.sealing import is_sealed, keys_of
+from app.store.credentials.sealing import keys_of
 from app.store.database import insert_new, insert_or_replace
 from app.store.runs import IngestCounts, NotificationCounts
 from app.store.shards import count_live, moves
@@ -90,10 +89,11 @@ def find_key(conn: Connection, name: str) -> bytes | None:
     Raises:
         SecretsLocked: it cannot be decrypted.
     """
-    stored = _stored_key(conn, name)
-    if stored is None or not is_sealed(stored):
-        return stored  # in plain: of a release before keys were sealed
-    return keys_of(conn).open(stored.decode(), _place(name))
+    query = select(service_keys.c.key).where(service_keys.c.name == name)
+    stored: bytes | None = conn.execute(query).scalar_one_or_none()
+    if stored is None:
+        return None
+    return keys_of(conn).open(stored.decode(errors="replace"), _place(name))
 
 
 def find_or_make_key(conn: Connection, name: str) -> bytes:
@@ -113,24 +113,17 @@ def find_or_make_key(conn: Connection, name: str) -> bytes:
     return made
 
 
-def reseal_key(conn: Connection, name: str) -> Literal["plain", "sealed"] | None:
-    """Seal the key with the newest secret key; what it was, None if it cannot be decrypted."""
-    stored = _stored_key(conn, name)
+def reseal_key(conn: Connection, name: str) -> bool:
+    """Seal the key with the newest secret key; False if it cannot be decrypted."""
     try:
         key = find_key(conn, name)
     except SecretsLocked:
-        return None
-    if key is None or stored is None:
-        return None
+        return False
+    if key is None:
+        return False
     new = keys_of(conn).seal(key, _place(name)).encode()
     conn.execute(update(service_keys).where(service_keys.c.name == name).values(key=new))
-    return "sealed" if is_sealed(stored) else "plain"
-
-
-def _stored_key(conn: Connection, name: str) -> bytes | None:
-    query = select(service_keys.c.key).where(service_keys.c.name == name)
-    found: bytes | None = conn.execute(query).scalar_one_or_none()
-    return found
+    return True
 
 
 def _place(name: str) -> str:

@@ -21,7 +21,6 @@ windows ─< window_briefs         the part of a window shown in the fleet
 jobs ─< saved_questions          saved what-if questions
      ─< fixes                    predicted fixes, and what they achieved
      ── recordings               which steps the job is to record, from when on
-     ─< score_reports            scores of its ranks by other tools, one row per report
      ─< annotations              events that people and programs reported; also of a whole project
      ─< share_links              frozen reports that a link shows
      ─< alerts                   pending and firing alerts
@@ -60,7 +59,11 @@ from sqlalchemy import (
     text,
 )
 
+from app.result.brief import JobBrief
+from app.result.stored import StoredByStep
+from app.result.window_result import WindowResult
 from app.store.columns import JsonText, PackedBytes, PackedJson, Real, key_text, serial
+from app.trace.exits import EndCause
 
 metadata = MetaData(
     naming_convention={
@@ -168,7 +171,7 @@ runs = Table(
     Column("exit_reported_s", Real),
     Column("num_exits", Integer),
     Column("ended_as", Text),
-    Column("end_cause", JsonText),
+    Column("end_cause", JsonText(EndCause)),
     UniqueConstraint("job_id", "run_key"),
 )
 # Queried every second by every consumer; closed runs are not in it.
@@ -189,8 +192,8 @@ windows = Table(
     Column("verdict", Text),
     Column("updated_s", Real, nullable=False),
     # Large columns last: reading the others skips their pages.
-    Column("result", PackedJson, nullable=False),
-    Column("per_step", PackedJson),
+    Column("result", PackedJson(WindowResult), nullable=False),
+    Column("per_step", PackedJson(StoredByStep)),
     # Packed by app.ingest.assembly.window_codec; null once retention took it.
     Column("trace", LargeBinary),
 )
@@ -251,7 +254,7 @@ window_briefs = Table(
     Column("job_id", key_text(128), primary_key=True),
     Column("epoch", BigInteger, primary_key=True, autoincrement=False),
     Column("first_step", BigInteger, primary_key=True, autoincrement=False),
-    Column("brief", JsonText, nullable=False),
+    Column("brief", JsonText(JobBrief), nullable=False),
     _window_key(),
 )
 
@@ -567,22 +570,6 @@ audit = Table(
     Index(None, "project", "at_s"),
 )
 
-
-score_reports = Table(
-    "score_reports",
-    metadata,
-    Column("report_id", key_text(32), primary_key=True),
-    Column("job_id", key_text(128), ForeignKey("jobs.job_id"), nullable=False),
-    Column("epoch", BigInteger, nullable=False),  # of the run that it came in
-    Column("source", key_text(64), nullable=False),
-    Column("received_s", Real, nullable=False),
-    Column("num_scores", BigInteger, nullable=False),
-    Column("num_reports", BigInteger, nullable=False),  # of the tool, that this one is made of
-    Column("lacks", JsonText, nullable=False),
-    Column("scores", PackedJson, nullable=False),  # the worst first
-    Index(None, "job_id", "received_s"),
-    Index(None, "job_id", "source", "received_s"),
-)
 
 # Deploys, checkpoints, drained nodes: app/store/annotations.py. Without `job_id`, of every job of
 # the project that the matchers fit.

@@ -5,12 +5,13 @@ step has one row, analysed or skipped.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -29,7 +30,9 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningInsert
 
 from app.errors import InvalidRequest, WindowNotFound
-from app.result.stored import join_by_step
+from app.result.brief import JobBrief
+from app.result.stored import StoredByStep, join_by_step
+from app.result.window_result import Thinned, Verdict, WindowResult
 from app.store.columns import PackedBytes
 from app.store.database import (
     Int64,
@@ -42,8 +45,6 @@ from app.store.database import (
 from app.store.runs import current_epoch
 from app.store.tables import jobs, runs, steps, window_remainders, windows
 from app.trace.window import WindowState
-
-Verdict = Literal["ok", "low"]
 
 _WINDOW_KEY = (windows.c.job_id, windows.c.epoch, windows.c.first_step)
 _WINDOW_ID = re.compile(r"([1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
@@ -101,22 +102,17 @@ class RecentSummary(NamedTuple):
     is_open: bool
 
 
-def recent_summary(
-    latest: WindowSummary | None, brief: dict[str, Any] | None
-) -> RecentSummary | None:
-    """From the newest window and its brief; None before the first figures.
-
-    Briefs of older releases are of that window alone.
-    """
+def recent_summary(latest: WindowSummary | None, brief: JobBrief | None) -> RecentSummary | None:
+    """From the newest window and its brief; None before the first figures."""
     if latest is None or latest.slowdown is None:
         return None
-    known = brief if brief and "slowdown" in brief else {}
+    of = latest if brief is None else brief
     return RecentSummary(
-        known.get("first_step", latest.first_step),
-        known.get("last_step", latest.last_step),
-        known.get("num_steps", latest.num_steps),
-        known.get("slowdown", latest.slowdown),
-        known.get("verdict", latest.verdict),
+        of.first_step,
+        of.last_step,
+        of.num_steps,
+        of.slowdown or latest.slowdown,
+        of.verdict,
         latest.state == "open",
     )
 
@@ -125,8 +121,8 @@ def recent_summary(
 class WindowRecord:
     """One revision of a window, to be saved.
 
-    `result` is the JSON object of docs/glossary.md, without its figures by step, which are in
-    `per_step` (`split_by_step`); `trace` are the raw operations, for closed windows only, and
+    `result` (docs/glossary.md) is without its figures by step, which are in `per_step`
+    (`split_by_step`); `trace` are the raw operations, for closed windows only, and
     `remainders` what rounding took from their times, for those that may be revised.
     """
 
@@ -139,8 +135,8 @@ class WindowRecord:
     num_ops: int
     slowdown: float | None
     verdict: Verdict | None
-    result: dict[str, Any]
-    per_step: dict[str, Any] | None
+    result: WindowResult
+    per_step: StoredByStep | None
     trace: bytes | None
     updated_s: float
     remainders: bytes | None = None
@@ -171,8 +167,8 @@ def _save_statement(dialect: str) -> ReturningInsert[tuple[int]]:
     ).returning(windows.c.revision)
 
 
-def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False) -> dict[str, Any]:
-    """The result JSON of a window, by its id or as "latest" of the current run.
+def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False) -> WindowResult:
+    """The result of a window, by its id or as "latest" of the current run.
 
     "latest" is the newest closed window with figures; before the first one the open window.
 
@@ -184,10 +180,10 @@ def get(conn: Connection, job_id: str, window_id: str, *, per_step: bool = False
         windows.c.per_step if per_step else windows.c.per_step.is_not(None).label("has_steps")
     )
     row = _find(conn, job_id, window_id, windows.c.result, by_step)
-    result = dict(row["result"])
+    result: WindowResult = row["result"]
     has_steps = row["per_step"] is not None if per_step else row["has_steps"]
-    if not has_steps and result.get("slowdown") is not None and "thinned" not in result:
-        result["thinned"] = {"resolution": "window"}
+    if not has_steps and result.slowdown is not None and result.thinned is None:
+        result = structs.replace(result, thinned=Thinned(resolution="window"))
     return join_by_step(result, row["per_step"]) if per_step else result
 
 
@@ -300,7 +296,7 @@ def page(
     return rows, to_cursor(rows[-1].epoch, rows[-1].first_step) if more else None
 
 
-def summary_of(row: RowMapping | dict[str, Any]) -> WindowSummary:
+def summary_of(row: RowMapping | Mapping[str, Any]) -> WindowSummary:
     """The summary in a row of the columns `SUMMARY_COLUMNS`."""
     values = {column.name: row[column.name] for column in SUMMARY_COLUMNS}
     return WindowSummary(window_id=f"{row['epoch']}-{row['first_step']}", **values)
@@ -350,9 +346,9 @@ def _stored_first_step(conn: Connection, job_id: str, epoch: int, first_step: in
     row = conn.execute(query.order_by(windows.c.first_step.desc()).limit(1)).one_or_none()
     if row is None or row.first_step == first_step or row.last_step < first_step:
         return first_step
-    result = select(windows.c.result).where(*of_run, windows.c.first_step == row.first_step)
-    is_thinned = "thinned" in conn.execute(result).scalar_one()
-    return int(row.first_step) if is_thinned else first_step
+    query = select(windows.c.result).where(*of_run, windows.c.first_step == row.first_step)
+    result: WindowResult = conn.execute(query).scalar_one()
+    return first_step if result.thinned is None else int(row.first_step)
 
 
 def parse_window_id(job_id: str, window_id: str) -> tuple[int, int]:

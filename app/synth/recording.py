@@ -210,7 +210,7 @@ def with_start_times(
         yield block, began_s, at_s
 
 
-def concatenated(parts: Sequence[dict[str, Ints]]) -> dict[str, Any]:
+def concatenated(parts: Sequence[dict[str, Ints]]) -> dict[str, NDArray[Any]]:
     """Concatenated columns of successive blocks; optional ones may be missing in some."""
     columns = {}
     for name in dict.fromkeys(name for part in parts for name in part):

@@ -5,8 +5,8 @@ One table for every source: the client, NCCL Inspector files, torch.profiler, th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +19,19 @@ Floats = NDArray[np.float64]
 RECEIVE = "recv"
 SEND = "send"
 
+GroupAxis = Literal["dp", "tp", "cp", "ep", "pp", ""]
+
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
     """Ranks that communicate with each other.
 
-    `name` is unique in a job; `axis` is "dp", "tp", "cp", "ep", "pp", or "" where it is not known;
-    `ranks` are global, ascending (sender, receiver for a point-to-point pair).
+    `name` is unique in a job; `axis` is "" where it is not known; `ranks` are global, ascending
+    (sender, receiver for a point-to-point pair).
     """
 
     name: str
-    axis: str
+    axis: GroupAxis
     ranks: tuple[int, ...]
 
 
@@ -42,6 +44,9 @@ class RankPlace:
     stage: int | None = None
     host: str | None = None
     local_rank: int | None = None
+
+
+_COLUMNS = ("group", "kind", "step", "sequence", "rank", "start_s", "stay_s", "num_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +82,8 @@ class Collectives:
 
     def select(self, rows: NDArray[np.bool_] | Ints) -> "Collectives":
         """The table with only some of its rows."""
-        columns: dict[str, Any] = {
-            each.name: value[rows] if isinstance(value, np.ndarray) else value
-            for each in fields(self)
-            for value in (getattr(self, each.name),)
-        }
-        return Collectives(**columns)
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return replace(self, **columns)
 
     def place(self, rank: int) -> RankPlace:
         """Position of a rank; only its number if nothing else is known."""

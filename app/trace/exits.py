@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from signal import Signals
 from typing import Any, Literal
 
+import msgspec
+from msgspec.structs import replace
+
 from app import formatting
 
 Outcome = Literal["finished", "failed", "terminated", "killed", "ended"]
@@ -61,6 +64,25 @@ class RankExit:
         return self.outcome == "failed" and any(each in text for each in _OF_PEERS)
 
 
+class EndCause(msgspec.Struct, frozen=True, kw_only=True):
+    """The rank that ended a job, as it is stored; None is unknown, as is a negative rank.
+
+    `is_lost` as of `JobEnd`; `num_reported` ranks said how they ended.
+    """
+
+    rank: int
+    dp_rank: int
+    stage: int
+    host: str | None = None
+    outcome: Outcome
+    error_type: str | None = None
+    message: str | None = None
+    signal: int | None = None
+    exit_code: int | None = None
+    is_lost: bool = False
+    num_reported: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class JobEnd:
     """How a job ended and when; `cause` is the rank that did it, None where all went well.
@@ -74,17 +96,13 @@ class JobEnd:
     is_lost: bool = False
     num_reported: int = 0
 
-    def as_json(self) -> dict[str, Any]:
+    @property
+    def end_cause(self) -> EndCause | None:
         """What is stored of the cause."""
-        cause = self.cause
-        if cause is None:
-            return {}
-        names = (
-            *("rank", "dp_rank", "stage", "host", "outcome"),
-            *("error_type", "message", "signal", "exit_code"),
-        )
-        told = {name: getattr(cause, name) for name in names}
-        return {**told, "is_lost": self.is_lost, "num_reported": self.num_reported}
+        if self.cause is None:
+            return None
+        cause = msgspec.convert(self.cause, EndCause, from_attributes=True)
+        return replace(cause, is_lost=self.is_lost, num_reported=self.num_reported)
 
 
 def judge(
@@ -140,26 +158,26 @@ def _moment(each: RankExit) -> tuple[float, int]:
 _MAX_WORDS = 160  # of an exception's message in a sentence
 
 
-def end_sentence(cause: Mapping[str, Any]) -> str:
-    """What ended a job, from `JobEnd.as_json`; no full stop. Texts of the training are data."""
-    who = formatting.culprit_name({
-        "host": cause.get("host") or None,
-        "rank": None if cause["rank"] < 0 else cause["rank"],
-        "dp_rank": cause["dp_rank"],
-        "stage": cause["stage"],
-    })  # fmt: skip
-    match cause["outcome"]:
+def end_sentence(cause: EndCause) -> str:
+    """What ended a job; no full stop. Texts of the training are data."""
+    who = formatting.culprit_name(
+        host=cause.host or None,
+        rank=None if cause.rank < 0 else cause.rank,
+        dp_rank=cause.dp_rank,
+        stage=cause.stage,
+    )
+    number = cause.signal
+    match cause.outcome:
         case "failed":
             return f"{who} {_failure(cause)}"
         case "terminated":
-            ranks = formatting.plural(cause["num_reported"], "rank")
-            how = "by hand" if cause.get("signal") == Signals.SIGINT else (
+            ranks = formatting.plural(cause.num_reported, "rank")
+            how = "by hand" if number == Signals.SIGINT else (
                 "as by preemption, a time limit or a cancelled job"
             )  # fmt: skip
-            return f"{ranks} got {_signal_name(cause.get('signal'))}, {how}"
-    if cause.get("is_lost"):
+            return f"{ranks} got {_signal_name(number)}, {how}"
+    if cause.is_lost:
         return f"{who} was lost without a word, and the other ranks ended after it"
-    number: int | None = cause.get("signal")
     if number is None:
         return (
             f"{who} ended without a word: killed, out of memory, by an error in native code, or by "
@@ -169,11 +187,11 @@ def end_sentence(cause: Mapping[str, Any]) -> str:
     return f"{who} was killed by {_signal_name(number)}{hint}"
 
 
-def _failure(cause: Mapping[str, Any]) -> str:
-    kind, message = cause.get("error_type"), _one_line(cause.get("message") or "")
+def _failure(cause: EndCause) -> str:
+    kind, message = cause.error_type, _one_line(cause.message or "")
     if kind is None and not message:
-        return f"exited with status {cause.get('exit_code', 1)}"
-    said = [formatting.bidi_isolated(each) for each in (kind, message) if each]
+        return f"exited with status {cause.exit_code}"
+    said = [formatting.bidi_isolated(text) for text in (kind, message) if text]
     return f"{'raised' if kind else 'failed:'} {': '.join(said)}"
 
 
@@ -191,5 +209,6 @@ def _signal_name(number: int | None) -> str:
 
 def exits_of(rows: Iterable[Mapping[str, Any]]) -> list[RankExit]:
     """From rows of the store."""
-    names = RankExit.__slots__
-    return [RankExit(**{name: row[name] for name in names}) for row in rows]
+    # Names of columns are texts of a class of their own, which msgspec refuses.
+    plain = ({str(name): value for name, value in row.items()} for row in rows)
+    return [msgspec.convert(row, RankExit) for row in plain]

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidTrace
-from app.trace.ops import NUM_CODES, OpKind
-from app.trace.readers.published.completeness import (
+from app.trace.completeness import (
     Flags,
     RecordTable,
     numbering_gaps,
     tabulate,
     usual_operations,
 )
+from app.trace.ops import NUM_CODES, OpKind
 from app.trace.window import (
     OPTIONAL,
     Imputed,
@@ -300,19 +300,19 @@ def _new_rows(
         ended_s = float((trace.start_s[all_s] + trace.duration_s[all_s]).max())
         took_s[mine] = np.clip(took, 0.0, np.maximum(ended_s - began_s, 0.0))
         start_s[mine] = began_s + donors.shift_s((dp_rank, stage), (donor, stage))
-    columns: dict[str, Any] = {
-        "step": table.steps[cells[:, 0]],
-        "dp_rank": cells[:, 1],
-        "stage": cells[:, 2],
-        "rank": ranks[cells[:, 1], cells[:, 2]],
-        "optype": table.codes[cells[:, 3]].astype(np.int16),
-        "seq_id": cells[:, 4],
-        "mc": trace.mc[source],
-        "mb_id": trace.mb_id[source],
-        "start_s": start_s,
-        "duration_s": took_s,
-    }
-    return Trace(**columns), donors.clock_of
+    imputed = Trace(
+        step=table.steps[cells[:, 0]],
+        dp_rank=cells[:, 1],
+        stage=cells[:, 2],
+        rank=ranks[cells[:, 1], cells[:, 2]],
+        optype=table.codes[cells[:, 3]].astype(np.int16),
+        seq_id=cells[:, 4],
+        mc=trace.mc[source],
+        mb_id=trace.mb_id[source],
+        start_s=start_s,
+        duration_s=took_s,
+    )
+    return imputed, donors.clock_of
 
 
 class _Donors:
@@ -415,9 +415,7 @@ def _joined(traces: list[Trace]) -> Trace:
         return parts[0]
     names = [name for name in OPTIONAL if any(getattr(each, name) is not None for each in parts)]
     required = [name for name in parts[0].columns() if name not in OPTIONAL]
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(each, name) for each in parts]) for name in required
-    }
+    columns = {name: np.concatenate([getattr(each, name) for each in parts]) for name in required}
     for name in names:
         columns[name] = np.concatenate([_or_unknown(each, name) for each in parts])
     return Trace(**columns)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,12 +170,10 @@ TAKEN_NAMES = frozenset(name for spec in OP_SPECS for name in (spec.name, spec.g
 
 T = TypeVar("T")
 
-_TYPE_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+_TYPE_NAME = re.compile(rf"[a-z0-9][a-z0-9-]{{0,{MAX_TYPE_NAME - 1}}}")
 
 
-def parse_op_types(
-    described: Sequence[Mapping[str, Any]], *, taken: Collection[str] = TAKEN_NAMES
-) -> OpTypes:
+def parse_op_types(described: Sequence[object], *, taken: Collection[str] = TAKEN_NAMES) -> OpTypes:
     """The built-in types and the described ones, which must have none of the `taken` names.
 
     Raises:
@@ -187,14 +185,14 @@ def parse_op_types(
         raise InvalidRequest(
             f"op_types: {len(described)} are too many: a job has {MAX_USER_TYPES} of its own"
         )
-    types = OpTypes(tuple(_spec(position, each) for position, each in enumerate(described)))
+    types = OpTypes(tuple(_spec(position, fields) for position, fields in enumerate(described)))
     _check_names(types, taken)
     for spec in types.user:
         _check_pair(spec, types)
     return types
 
 
-def parse_stored_op_types(described: Sequence[Mapping[str, Any]]) -> OpTypes:
+def parse_stored_op_types(described: Sequence[object]) -> OpTypes:
     """The same for types that were accepted earlier.
 
     A built-in type of the same name that was added since does not get in their way.
@@ -217,42 +215,76 @@ def describe_op_types(types: OpTypes) -> list[dict[str, str]]:
     return found
 
 
-def _spec(position: int, described: Mapping[str, Any]) -> OpSpec:
+@dataclass(frozen=True, slots=True)
+class _Description:
+    """The fields of one type as they were given, and where, for messages."""
+
+    where: str
+    fields: Mapping[str, object]
+
+    def name(self, field: str) -> str:
+        """The name in a field."""
+        value = self.fields.get(field)
+        if not isinstance(value, str) or not _TYPE_NAME.fullmatch(value):
+            raise InvalidRequest(
+                f"{self.where}: {field} {self._shown(field)}: give lower-case letters, digits and "
+                f"hyphens, at most {MAX_TYPE_NAME}"
+            )
+        return value
+
+    def one_of(self, field: str, known: Mapping[str, T]) -> T:
+        """What the name in a field stands for."""
+        value = self.fields.get(field)
+        if not isinstance(value, str) or value not in known:
+            raise InvalidRequest(
+                f"{self.where}: {field} {self._shown(field)}: use one of {', '.join(known)}"
+            )
+        return known[value]
+
+    def _shown(self, field: str) -> str:
+        if field not in self.fields:
+            return "is missing"
+        return f"is {str(self.fields[field])[:MAX_TYPE_NAME]!r}"
+
+
+def _spec(position: int, fields: object) -> OpSpec:
     where = f"op_types[{position}]"
-    if not isinstance(described, Mapping):
+    if not isinstance(fields, Mapping):
         raise InvalidRequest(f"{where} is no set of fields: give {', '.join(TYPE_FIELDS)}")
-    if unknown := [str(field)[:MAX_TYPE_NAME] for field in described if field not in TYPE_FIELDS]:
+    if unknown := [str(field)[:MAX_TYPE_NAME] for field in fields if field not in TYPE_FIELDS]:
         raise InvalidRequest(f"{where} has {unknown[0]!r}: the fields are {', '.join(TYPE_FIELDS)}")
-    name = _name_field(where, described, "name")
-    where = f"op_types[{position}] ({name})"
-    kind = _one_of(where, described, "kind", KINDS_BY_NAME)
+    name = _Description(where, fields).name("name")
+    where = f"{where} ({name})"
+    described = _Description(where, fields)
+    kind = described.one_of("kind", KINDS_BY_NAME)
     usual_stream = COMPUTE_STREAM if kind is OpKind.COMPUTE else name
-    stream = _name_field(where, described, "stream") if "stream" in described else usual_stream
+    stream = described.name("stream") if "stream" in fields else usual_stream
     if kind is OpKind.P2P:
-        return _p2p(where, described, name, stream)
+        return _p2p(described, name, stream)
     for field in ("pairs_with", "towards"):
-        if field in described:
+        if field in fields:
             raise InvalidRequest(f"{where}: {field} is for kind p2p only: leave it out")
-    if kind is OpKind.COMPUTE and described.get("axis", "none") != "none":
+    if kind is OpKind.COMPUTE and fields.get("axis", "none") != "none":
         raise InvalidRequest(f"{where}: compute operations have no peers: set axis to none")
-    axis = Axis.NONE if kind is OpKind.COMPUTE else _one_of(where, described, "axis", AXES_BY_NAME)
+    axis = Axis.NONE if kind is OpKind.COMPUTE else described.one_of("axis", AXES_BY_NAME)
     return OpSpec(name, kind, axis, stream=stream)
 
 
-def _p2p(where: str, described: Mapping[str, Any], name: str, stream: str) -> OpSpec:
-    if described.get("axis", "pp") != "pp":
+def _p2p(described: _Description, name: str, stream: str) -> OpSpec:
+    where, fields = described.where, described.fields
+    if fields.get("axis", "pp") != "pp":
         raise InvalidRequest(f"{where}: kind p2p is between stages: set axis to pp")
     if stream == COMPUTE_STREAM:
         raise InvalidRequest(f"{where}: kind p2p has a stream of its own: name another stream")
-    if "pairs_with" not in described:
-        if "towards" in described:
+    if "pairs_with" not in fields:
+        if "towards" in fields:
             raise InvalidRequest(
                 f"{where}: only the type that sends has towards: name the receiving one in "
                 "pairs_with, or leave it out"
             )
         return OpSpec(name, OpKind.P2P, Axis.NEIGHBOUR, stream=stream)
-    receiver = _name_field(where, described, "pairs_with")
-    towards = _one_of(where, described, "towards", STAGES_TOWARDS)
+    receiver = described.name("pairs_with")
+    towards = described.one_of("towards", STAGES_TOWARDS)
     return OpSpec(
         name, OpKind.P2P, Axis.NEIGHBOUR, stream=stream, pairs_with=receiver, towards=towards
     )
@@ -283,28 +315,3 @@ def _check_pair(spec: OpSpec, types: OpTypes) -> None:
             f"op_types: {spec.name} is received from {len(senders)} types: "
             f"let one p2p type name it in pairs_with"
         )
-
-
-def _name_field(where: str, described: Mapping[str, Any], field: str) -> str:
-    value = described.get(field)
-    if not isinstance(value, str) or len(value) > MAX_TYPE_NAME or not _TYPE_NAME.fullmatch(value):
-        raise InvalidRequest(
-            f"{where}: {field} {_shown(described, field)}: give lower-case letters, digits and "
-            f"hyphens, at most {MAX_TYPE_NAME}"
-        )
-    return value
-
-
-def _one_of(where: str, described: Mapping[str, Any], field: str, known: Mapping[str, T]) -> T:
-    value = described.get(field)
-    if not isinstance(value, str) or value not in known:
-        raise InvalidRequest(
-            f"{where}: {field} {_shown(described, field)}: use one of {', '.join(known)}"
-        )
-    return known[value]
-
-
-def _shown(described: Mapping[str, Any], field: str) -> str:
-    if field not in described:
-        return "is missing"
-    return f"is {str(described[field])[:MAX_TYPE_NAME]!r}"

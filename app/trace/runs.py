@@ -5,7 +5,7 @@ same in every step; only the times differ. So types and numbers of operations ar
 shape, place and step once for each run, and both are expanded to columns where they are asked for.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -54,7 +54,7 @@ class WorkerRuns:
     shapes: tuple[OpShape, ...]
 
     @classmethod
-    def of(cls, columns: dict[str, Any], shapes: Sequence[OpShape]) -> Self:
+    def of(cls, columns: Mapping[str, NDArray[Any]], shapes: Sequence[OpShape]) -> Self:
         """Runs of these places, each with its shape; `columns` has a value for each run."""
         numbers: dict[int, int] = {}  # by identity
         shape_at = [numbers.setdefault(id(each), len(numbers)) for each in shapes]
@@ -165,8 +165,8 @@ class RunTrace(Trace):
     def __init__(
         self, runs: WorkerRuns, start_s: Floats, duration_s: Floats, optional: dict[str, Ints]
     ) -> None:
-        held: dict[str, Any] = {"runs": runs, "start_s": start_s, "duration_s": duration_s}
-        for name, value in (dict.fromkeys(OPTIONAL) | optional | held).items():
+        held = {"runs": runs, "start_s": start_s, "duration_s": duration_s}
+        for name, value in {**dict.fromkeys(OPTIONAL), **optional, **held}.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -185,9 +185,15 @@ class RunTrace(Trace):
 
     def select(self, rows: NDArray[Any] | slice) -> Trace:  # type: ignore[override]
         """The chosen rows, as columns."""
-        held = {"start_s": self.start_s, "duration_s": self.duration_s, **self._optional()}
-        chosen: dict[str, Any] = {name: values[rows] for name, values in held.items()}
-        return Trace(**self.runs.columns_of(rows), **chosen)
+        optional: dict[str, NDArray[Any]] = {
+            name: values[rows] for name, values in self._optional().items()
+        }
+        return Trace(
+            **self.runs.columns_of(rows),
+            start_s=self.start_s[rows],
+            duration_s=self.duration_s[rows],
+            **optional,
+        )
 
     def at(self, name: str, rows: Ints) -> NDArray[Any]:
         """One column of only some rows."""

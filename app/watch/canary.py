@@ -12,10 +12,10 @@ import secrets
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
+import msgspec
 import structlog
 from paceline_client.recording.wire import CONTENT_TYPE, Op, Worker, batch_of, encode
 from paceline_client.sending.registration import Refused, register_with
@@ -24,6 +24,7 @@ from paceline_client.sending.transport import Transport, Unreachable, job_path
 from app import formatting
 from app.errors import Unavailable
 from app.result import causes
+from app.result.window_result import WindowResult
 from app.store import projects, runs
 from app.store.alerting import service_watches
 from app.store.database import Connection, Store
@@ -237,38 +238,38 @@ def _ops(record: RecordedSteps, rows: slice, later_ns: int) -> list[Op]:
     ]
 
 
-def _result(transport: Transport, job_id: str, epoch: int) -> Mapping[str, Any] | None:
+def _result(transport: Transport, job_id: str, epoch: int) -> WindowResult | None:
     """The result of the run's last closed window; None as long as there is none."""
     answer = transport.request("GET", job_path(job_id, "/windows?limit=4"), b"", "application/json")
     if not answer.ok:
         raise Refused(answer)
-    windows: Sequence[Mapping[str, Any]] = answer.json()["items"]
     closed = [
-        each
-        for each in windows
-        if each["epoch"] == epoch and each["state"] != "open" and each["last_step"] == NUM_STEPS - 1
+        window["window_id"]
+        for window in answer.json()["items"]
+        if window["epoch"] == epoch
+        and window["state"] != "open"
+        and window["last_step"] == NUM_STEPS - 1
     ]
     if not closed:
         return None
-    path = job_path(job_id, f"/windows/{closed[0]['window_id']}")
+    path = job_path(job_id, f"/windows/{closed[0]}")
     answer = transport.request("GET", path, b"", "application/json")
     if not answer.ok:
         raise Refused(answer)
-    return answer.json()
+    return msgspec.json.decode(answer.body, type=WindowResult)
 
 
-def _check(result: Mapping[str, Any]) -> None:
+def _check(result: WindowResult) -> None:
     """Return if the result names the right cause and worker first.
 
     Raises:
         CanaryNotFound: it does not; says what it names.
     """
-    findings = result.get("findings") or []
-    if not findings:
+    if not result.findings:
         raise CanaryNotFound("its window is stored, but has no finding")
-    first = findings[0]
-    named = [(each.get("dp_rank"), each.get("stage")) for each in first["culprits"]]
-    if first["cause"] != CAUSE or named != [CULPRIT]:
+    first = result.findings[0]
+    named = [(culprit.dp_rank, culprit.stage) for culprit in first.culprits]
+    if first.cause != CAUSE or named != [CULPRIT]:
         raise CanaryNotFound(
-            f"its window blames {first['cause']} of {named[:3]}, and not {CAUSE} of {[CULPRIT]}"
+            f"its window blames {first.cause} of {named[:3]}, and not {CAUSE} of {[CULPRIT]}"
         )

@@ -12,6 +12,7 @@ import numpy as np
 
 from app.advice.fix import AdviceCase, Facts, Fix
 from app.advice.other_schedule import fix_of_option, options
+from app.advice.pipeline.rebuilt_pipeline import step_times, without_launch_delays
 from app.advice.pipeline.recorded_pipeline import NotRebuilt
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
@@ -19,7 +20,6 @@ from app.synth.faults.sequence_imbalance import SequenceImbalance
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES
-from app.synth.uneven_replicas import step_times, without_launch_delays
 from app.trace.job import Parallelism
 from benchmarks.advice.trial import (
     AFTER,

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.advice.advise import advise
 from app.advice.fix import AdviceCase, Facts, Fix
-from app.advice.stages.stage_layout import megatron_layout
+from app.advice.resplit_stages import megatron_layout
 from app.engine.replays import prepare
 from app.monitor import advice_case
 from app.synth.job import SimulatedJob

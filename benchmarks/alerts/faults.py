@@ -15,9 +15,9 @@ from app.alerts.alert import AlertEvent, Blame
 from app.alerts.readings.facts import WindowFacts
 from app.alerts.rules.defaults import default_rules
 from app.diagnosis.warm_up import warm_up
-from app.result.finding import Culprit
 from app.synth.faults.fault import FaultSteps
 from app.synth.faults.interruptions import SilentWorker
+from app.synth.job import SimulatedJob
 from app.synth.restarts import SimulatedRun
 from app.synth.truth import FaultStepTimes, step_times
 from benchmarks.alerts.simulated_service import (
@@ -161,7 +161,7 @@ def _episode(plan: JobPlan, times: int) -> tuple[JobPlan, range]:
     return replace(plan, simulated=simulated, steps=steps), range(begins, begins + num_with)
 
 
-def _step_s(simulated: Any, first: int) -> float:
+def _step_s(simulated: SimulatedJob, first: int) -> float:
     return float(np.median(step_times(simulated, range(first, first + WINDOW_STEPS))))
 
 
@@ -187,8 +187,7 @@ def _has_culprits(plan: JobPlan, blame: Blame | None) -> bool:
     if blame is None:
         return False
     world = plan.simulated.world
-    culprits = [Culprit(**each) for each in blame.culprits]
-    workers = workers_of_culprits(culprits, world.parallelism, world.hosts)
+    workers = workers_of_culprits(blame.culprits, world.parallelism, world.hosts)
     return any(answer.workers == workers for answer in answers_to(plan.simulated.faults[0], world))
 
 

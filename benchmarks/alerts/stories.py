@@ -25,6 +25,7 @@ from app.alerts.sending import make_transport
 from app.consumer.commit import save_alerts
 from app.consumer.context import NotifyContext
 from app.consumer.dispatcher import Dispatcher
+from app.result.window_result import Snippet, TopFix
 from app.settings import Settings
 from app.store import as_of, runs, shards
 from app.store.alerting import notifications, outbox, receivers
@@ -247,16 +248,35 @@ def _facts(number: int, slowdown: float, *, has_second: bool) -> WindowFacts:
         finding(cause, sentence=f"{who} is slow, since step {8 * number}", onset_step=None)
         for cause, who in culprits
     ]
-    paste = {"label": "Slurm", "text": _COMMAND}
-    advice = {
-        "cause": "slow-worker",
-        "fix": "replace-worker",
-        "title": "Replace host-1",
-        "speed_up": slowdown,
-        "gpu_hours_per_day": 1.0,
-        "paste": [paste],
-    }
-    return facts(number, slowdown, findings=findings, advice=advice if findings else None)
+    advice = _replace_worker(slowdown) if findings else None
+    return facts(number, slowdown, findings=findings, advice=advice)
+
+
+def _replace_worker(slowdown: float) -> TopFix:
+    return TopFix(
+        fix="replace-worker",
+        cause="slow-worker",
+        title="Replace host-1",
+        step_s=1.0,
+        step_range_s=(1.0, 1.0),
+        step_s_before=slowdown,
+        speed_up=slowdown,
+        gpu_hours_per_day=1.0,
+        gpu_hours_per_day_range=(1.0, 1.0),
+        confidence=0.9,
+        risk="",
+        microbatches=None,
+        stops_job=True,
+        stop_minutes=None,
+        pays_after_minutes=None,
+        lost_minutes=None,
+        lost_is_at_least=False,
+        pays_now=None,
+        paste=(Snippet(label="Slurm", text=_COMMAND),),
+        needs=(),
+        what_if=None,
+        can_be_tracked=True,
+    )
 
 
 def wrongs_of(played: Played, damping_s: float) -> list[str]:

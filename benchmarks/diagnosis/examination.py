@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from app.diagnosis.warm_up import warm_up
-from app.result.finding import Culprit
+from app.result.finding import Finding
 from app.synth.faults.fault import Fault
 from benchmarks.diagnosis.drawn_jobs import JobNumber, JobPlan, plan_of
 from benchmarks.diagnosis.observation import (
@@ -57,7 +58,11 @@ def outcome_of(
     before = [
         observed for observed in windows if numbered.is_healthy or observed.position < last.position
     ]
-    residuals_ms = [ms for observed in windows if (ms := _residual_ms(observed)) is not None]
+    residuals_ms = [
+        residual_ms
+        for observed in windows
+        if (residual_ms := observed.result.clocks.residual_ms) is not None
+    ]
     analysis_s, diagnosis_s = analysis_seconds(last)
     return DiagnosisOutcome(
         number=numbered.number,
@@ -66,9 +71,7 @@ def outcome_of(
         faults=() if numbered.is_healthy else truths(plan, last.all_steps),
         findings=stated_findings(plan, last),
         withheld=frozenset(
-            each["cause"]
-            for each in last.result["ruled_out"] or ()
-            if each["insufficient_evidence"]
+            cause.cause for cause in last.result.ruled_out or () if cause.insufficient
         ),
         early=tuple(_false_findings(plan, before)),
         num_changes=sum(map(_num_changes, windows)),
@@ -81,20 +84,18 @@ def outcome_of(
 
 def stated_findings(plan: JobPlan, observed: ObservedWindow) -> tuple[StatedFinding, ...]:
     """The window's findings, most costly first."""
-    return tuple(_stated_finding(plan, finding) for finding in observed.result["findings"] or ())
+    return tuple(_stated_finding(plan, finding) for finding in observed.result.findings or ())
 
 
-def _stated_finding(plan: JobPlan, finding: dict[str, Any]) -> StatedFinding:
-    world = plan.simulated.world
-    culprits = [Culprit(**each) for each in finding["culprits"]]
-    onset_step = finding["onset_step"]
+def _stated_finding(plan: JobPlan, finding: Finding) -> StatedFinding:
+    world, onset_step = plan.simulated.world, finding.onset_step
     return StatedFinding(
-        cause=finding["cause"],
-        workers=workers_of_culprits(culprits, world.parallelism, world.hosts),
-        confidence=finding["confidence"],
-        cost=finding["cost"],
+        cause=finding.cause,
+        workers=workers_of_culprits(finding.culprits, world.parallelism, world.hosts),
+        confidence=finding.confidence,
+        cost=finding.cost,
         onset=None if onset_step is None else int(np.searchsorted(plan.steps, onset_step)),
-        sentence=finding["sentence"],
+        sentence=finding.sentence,
     )
 
 
@@ -115,13 +116,8 @@ def _has_begun(fault: Fault, observed: ObservedWindow) -> bool:
 
 def _num_changes(observed: ObservedWindow) -> int:
     """Number of onsets and changes in a window's result."""
-    findings, changes = observed.result["findings"] or (), observed.result.get("changes") or ()
-    return len(changes) + sum(each["onset_step"] is not None for each in findings)
-
-
-def _residual_ms(observed: ObservedWindow) -> float | None:
-    residual_ms: float | None = observed.result["clocks"]["residual_ms"]
-    return residual_ms
+    findings, changes = observed.result.findings or (), observed.result.changes or ()
+    return len(changes) + sum(finding.onset_step is not None for finding in findings)
 
 
 def job_report(numbered: JobNumber) -> dict[str, Any]:
@@ -157,5 +153,5 @@ def job_report(numbered: JobNumber) -> dict[str, Any]:
 
 
 def _window(observed: ObservedWindow) -> dict[str, Any]:
-    result = {name: value for name, value in observed.result.items() if name != "per_step"}
-    return {"skipped": len(observed.window.skipped), **result}
+    result = replace(observed.result, per_step=None)
+    return {"skipped": len(observed.window.skipped), **result.as_json()}

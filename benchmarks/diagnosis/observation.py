@@ -16,12 +16,13 @@ from app.alerts.readings.facts import WindowFacts
 from app.diagnosis.diagnose import diagnose
 from app.diagnosis.job_history import History
 from app.engine.replays import prepare
-from app.engine.report import analyse_replay, report_as_json
+from app.engine.report import analyse_replay, report_result
 from app.errors import InvalidTrace
 from app.ingest.assembly.assembler import RunAssembler, WindowRevision, WindowRules
 from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.batch import OpBatch
 from app.monitor import observe
+from app.result.window_result import WindowResult
 from app.synth.record import RecordedSteps
 from app.synth.restarts import SimulatedRun
 from app.trace.job import Job
@@ -129,7 +130,7 @@ class ObservedWindow:
     """
 
     window: Window
-    result: dict[str, Any]
+    result: WindowResult
     facts: WindowFacts
     history: History
     has_failed: bool
@@ -186,9 +187,9 @@ def analysis_seconds(observed: ObservedWindow) -> tuple[float, float]:
     try:
         replay = prepare(observed.window)
         report = analyse_replay(replay)
-        report_as_json(report)
+        result = report_result(report)
         analysed_s = time.perf_counter()
-        diagnose(replay, report, observed.history).as_json()
+        diagnose(replay, report, observed.history).added_to(result)
     except InvalidTrace:
         return 0.0, 0.0
     return analysed_s - began_s, time.perf_counter() - analysed_s

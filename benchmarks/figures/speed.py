@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from app.result.window_result import WindowResult
 from app.trace.window import TRACE_DTYPES
 from benchmarks.figures.measurement import (
     ABSENT,
@@ -71,13 +72,14 @@ def _apart(path: Path, theirs: Mapping[str, Any]) -> float:
     Raises:
         BenchmarkFailed: they differ by more than a rounding, so it is not the same work.
     """
-    from app.engine.report import analyse, report_as_json
+    from app.engine.report import analyse, report_result
     from app.trace.readers.published import trace_files
 
-    ours = report_as_json(analyse(trace_files.read(path)))["step_time_s"]
-    kinds = ("recorded", "simulated", "ideal")
+    ours = report_result(analyse(trace_files.read(path))).step_time_s
+    pairs = {"recorded": ours.recorded, "simulated": ours.simulated, "ideal": ours.ideal}
     apart = max(
-        float(np.max(np.abs(np.array(theirs[kind]) / np.array(ours[kind]) - 1))) for kind in kinds
+        float(np.max(np.abs(np.array(theirs[kind]) / np.array(of_kind, float) - 1)))
+        for kind, of_kind in pairs.items()
     )
     if apart > MAX_APART:
         raise BenchmarkFailed(f"the step times of the pandas replay are {apart:.1e} apart")
@@ -218,8 +220,9 @@ def stored_bytes(options: Options) -> Measured:
             f"{max(job['workers'] for job in large):,} workers and AR",
             f"{_range(large, 'bytes_per_op')} bytes, AR {trace['bytes_per_op']:.3g}; "
             f"{encoded:.3g} M operations/s encoded, {decoded:.3g} M decoded at least",
-            f"each column compressed by itself with zstd: {_range(large, 'format_2_bytes_per_op')} "
-            f"bytes, AR {trace['format_2_bytes_per_op']:.3g}",
+            f"each column compressed by itself with zstd: "
+            f"{_range(large, 'by_column_bytes_per_op')} bytes, "
+            f"AR {trace['by_column_bytes_per_op']:.3g}",
             NONE,
         ),
         {"jobs": jobs},
@@ -233,20 +236,16 @@ def _range(jobs: Sequence[Mapping[str, Any]], key: str) -> str:
 
 def profile(options: Options) -> Measured:
     """A published profile of PyTorch: our whole result, HTA's breakdown, and both shares."""
-    from app.diagnosis.profiles import job, result
+    from app.diagnosis.profiles import job
+    from app.diagnosis.profiles.result import profile_result
+    from benchmarks.profiles import kernel_shares
 
     path = options.shared / "real" / PROFILE
 
-    def read() -> dict[str, Any]:
-        return result.as_json(job.read([path]))
+    def read() -> WindowResult:
+        return profile_result(job.read([path]))
 
-    found = read()
-    span = found["profile"]["breakdown"][0]["kernel_span"]
-    ours = {
-        "computing": span["computing_s"] / span["span_s"],
-        "exposed": span["communicating_exposed_s"] / span["span_s"],
-        "idle": span["idle_s"] / span["span_s"],
-    }
+    ours = kernel_shares(read())
     seconds = _seconds(read, _REPEATS)
     script = Path(__file__).parents[1] / "hta_breakdown.py"
     printed = peer(options, "hta", script, "--repeats", str(_REPEATS), str(path))
@@ -275,7 +274,7 @@ def profile(options: Options) -> Measured:
     )
 
 
-def _shares(found: Mapping[str, Any]) -> str:
+def _shares(found: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {100 * found[name]:.1f} %" for name in _BREAKDOWN)
 
 

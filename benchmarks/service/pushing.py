@@ -22,7 +22,7 @@ from app.synth.faults.fault import Fault
 from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
-from app.trace.window import OpColumns
+from app.trace.window import Ints, OpColumns, Trace
 from benchmarks.measuring import BenchmarkFailed
 from benchmarks.service.stack import JOB, StackUnderTest, running_stack
 
@@ -81,7 +81,7 @@ def in_turn(workers: list[WorkerBatches], numbers: Iterable[int]) -> Iterator[by
             yield worker.body(number)
 
 
-def _batch(trace: Any, rows: Any, worker: int, pp: int, step_ns: int) -> OpBatch:
+def _batch(trace: Trace, rows: Ints, worker: int, pp: int, step_ns: int) -> OpBatch:
     ops = trace.select(rows)
     since_ns = np.rint(ops.start_s * NS_PER_S).astype(np.int64) + ops.step * step_ns
     columns = OpColumns(

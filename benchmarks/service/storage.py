@@ -12,19 +12,22 @@ import json
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+from msgspec import structs
 
 from app.diagnosis.job_history import History
 from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.window_codec import pack_window
 from app.monitor import observe
+from app.result.brief import brief_of
 from app.result.stored import split_by_step
+from app.result.window_result import WindowResult
 from app.settings import Settings
 from app.store import fleet, hosts, retention, runs, windows
 from app.store.database import Connection, Store, parse_url
@@ -32,7 +35,7 @@ from app.store.retention import RetentionLimits
 from app.store.runs import Registration
 from app.store.shrinking.file_size import give_back_free_pages
 from app.store.shrinking.thinning import ThinningDays
-from app.store.windows import StepRow, WindowRecord
+from app.store.windows import WindowRecord
 from app.synth.costs import OperationCosts
 from app.synth.faults.fault import Fault
 from app.synth.faults.slow_compute import SlowWorker
@@ -43,6 +46,7 @@ from benchmarks.measuring import BenchmarkFailed
 from benchmarks.service import pushing
 from benchmarks.service.api import addresses, openapi_document
 from benchmarks.service.stack import StackUnderTest, running_stack
+from benchmarks.service.stored_jobs import step_rows
 
 LIVE, ENDED = "storage-live", "storage-ended"
 STEPS = 8
@@ -64,8 +68,8 @@ def storage(
 
     One job is stored in full, with every row that it would have, and its bytes are multiplied by
     the number of jobs. `largest_gb` is the most that the file had on any day, before its sweep.
-    `refused` are answers other than 200, by address: expected are reports of scores, of which there
-    are none, and charts by step of windows whose figures by step are no longer stored.
+    `refused` are answers other than 200, by address: expected are charts by step of windows whose
+    figures by step are no longer stored.
 
     Example: python -m benchmarks storage --days 30
     """
@@ -104,7 +108,7 @@ class _RealWindow(NamedTuple):
     """A window of a simulated job as the consumer analysed it, and its operations."""
 
     job: SimulatedJob
-    result: dict[str, Any]
+    result: WindowResult
     ops: OpTable
 
 
@@ -172,17 +176,16 @@ class _Course:
         result, per_step = split_by_step(whole)
         record = WindowRecord(
             1, first_step, first_step + STEPS - 1, STEPS, "complete", STEPS, real.ops.num_ops,
-            result["slowdown"], result["fidelity"]["verdict"], result, per_step,
+            result.slowdown, result.fidelity.verdict, result, per_step,
             pack_window(_moved(real.ops, number, began_s, step_s)), began_s + self.window_s,
         )  # fmt: skip
         windows.save(conn, key, record)
-        windows.save_steps(conn, key, list(_step_rows(record)))
+        windows.save_steps(conn, key, step_rows(record))
         num_gpus = real.job.job.num_gpus
-        fleet.save_brief(conn, key, 1, first_step, fleet.brief_of(result, num_gpus=num_gpus))
+        fleet.save_brief(conn, key, 1, first_step, brief_of(result, num_gpus=num_gpus))
         losses = fleet.losses_of(result, num_gpus=num_gpus)
         fleet.save_losses(conn, key, record, losses, num_gpus=num_gpus)
-        last: dict[str, Any] = {"last_data_s": record.updated_s, "last_step": record.last_step}
-        runs.note_data(conn, key, epoch=1, **last)
+        runs.note_data(conn, key, last_data_s=record.updated_s, last_step=record.last_step, epoch=1)
 
 
 def _moved(ops: OpTable, number: int, began_s: float, step_s: float) -> OpTable:
@@ -192,30 +195,25 @@ def _moved(ops: OpTable, number: int, began_s: float, step_s: float) -> OpTable:
     return replace(ops, step=STEPS * number + at, start_ns=begins_ns + ops.start_ns)
 
 
-def _shifted(result: Mapping[str, Any], number: int, started_s: list[float]) -> dict[str, Any]:
-    steps = [STEPS * number + at for at in range(STEPS)]
-    moved = STEPS * number - result["steps"][0]
-    findings = [
-        each | {name: each[name] + moved for name in ("onset_step", "end_step") if each.get(name)}
-        for each in result["findings"]
-    ]
-    header = {**result["window"], "id": f"1-{steps[0]}"}
-    return {
-        **result, "window": header, "steps": steps, "structures": [steps],
-        "step_started_s": started_s, "findings": findings,
-    }  # fmt: skip
-
-
-def _step_rows(record: WindowRecord) -> Iterator[StepRow]:
-    result, window_id = record.result, f"1-{record.first_step}"
-    times = [result["step_time_s"][name] for name in ("recorded", "simulated", "ideal")]
-    rows = zip(
-        result["steps"], *times, result["step_slowdown"], result["step_started_s"], strict=True
-    )
-    for step, recorded_s, simulated_s, ideal_s, slowdown, at_s in rows:
-        yield StepRow(
-            1, step, recorded_s, simulated_s, ideal_s, slowdown, window_id, started_s=at_s
+def _shifted(result: WindowResult, number: int, started_s: Sequence[float]) -> WindowResult:
+    steps = tuple(STEPS * number + at for at in range(STEPS))
+    moved = steps[0] - result.steps[0]
+    findings = tuple(
+        structs.replace(
+            finding,
+            onset_step=finding.onset_step and finding.onset_step + moved,
+            end_step=finding.end_step and finding.end_step + moved,
         )
+        for finding in result.findings or ()
+    )
+    return structs.replace(
+        result,
+        window=structs.replace(result.window, id=f"1-{steps[0]}"),
+        steps=steps,
+        structures=(steps,),
+        step_started_s=tuple(started_s),
+        findings=findings,
+    )
 
 
 class _Sweeps:

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+
+from msgspec import structs
 
 from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
-from app.diagnosis.job_history import History
 from app.monitor import analysed
+from app.result.brief import brief_of
+from app.result.finding import Finding
 from app.result.stored import split_by_step
+from app.result.window_result import WindowResult
 from app.store import fleet, hosts, runs, windows
 from app.store.alerting import alerts
 from app.store.database import Connection, Store
@@ -37,7 +40,7 @@ class SimulatedResult:
     """A simulated job, the result of its window, and the host of each worker."""
 
     job: Job
-    result: dict[str, Any]
+    result: WindowResult
     hosts: dict[tuple[int, int], str]
 
 
@@ -58,8 +61,7 @@ def _simulate(faults: tuple[Fault, ...]) -> SimulatedResult:
     hosts_of_workers = dict(simulated.world.hosts)
     window = Window(simulated.job, 1, 0, tuple(numbers), simulated.make(numbers), state="complete",
                     hosts=hosts_of_workers)  # fmt: skip
-    _, result, _ = analysed(window, History())
-    return SimulatedResult(simulated.job, result, hosts_of_workers)
+    return SimulatedResult(simulated.job, analysed(window)[1], hosts_of_workers)
 
 
 def _add_job(
@@ -79,25 +81,28 @@ def _add_job(
     hosts.add_to_run(conn, key, 1, simulated.hosts.values())
     for record in _records(simulated, num_windows, began_s):
         windows.save(conn, key, record)
-        windows.save_steps(conn, key, list(_step_rows(record)))
+        windows.save_steps(conn, key, step_rows(record))
         num_gpus = simulated.job.num_gpus
-        brief = fleet.brief_of(record.result, num_gpus=num_gpus)
+        brief = brief_of(record.result, num_gpus=num_gpus)
         fleet.save_brief(conn, key, 1, record.first_step, brief)
         lost = fleet.losses_of(record.result, num_gpus=num_gpus)
         fleet.save_losses(conn, key, record, lost, num_gpus=num_gpus)
     runs.note_data(conn, key, last_data_s=now_s, last_step=STEPS * num_windows - 1, epoch=1)
-    if simulated.result["findings"]:
-        _add_alert(conn, key, simulated, began_s)
+    if simulated.result.findings:
+        _add_alert(conn, key, simulated.result.findings[0], simulated.result.slowdown, began_s)
 
 
 def _records(
     simulated: SimulatedResult, num_windows: int, began_s: float
 ) -> Iterator[WindowRecord]:
+    whole, per_step = split_by_step(simulated.result)
     for number in range(num_windows):
         first_step = STEPS * number
-        result, per_step = split_by_step(simulated.result)
-        result["window"] = {**result["window"], "id": f"1-{first_step}"}
-        result["steps"] = list(range(first_step, first_step + STEPS))
+        result = structs.replace(
+            whole,
+            window=structs.replace(whole.window, id=f"1-{first_step}"),
+            steps=tuple(range(first_step, first_step + STEPS)),
+        )
         yield WindowRecord(
             epoch=1,
             first_step=first_step,
@@ -106,8 +111,8 @@ def _records(
             state="complete",
             num_steps=STEPS,
             num_ops=0,
-            slowdown=result["slowdown"],
-            verdict=result["fidelity"]["verdict"],
+            slowdown=result.slowdown,
+            verdict=result.fidelity.verdict,
             result=result,
             per_step=per_step,
             trace=None,
@@ -115,19 +120,31 @@ def _records(
         )
 
 
-def _step_rows(record: WindowRecord) -> Iterator[StepRow]:
-    result, window_id = record.result, f"{record.epoch}-{record.first_step}"
-    times = result["step_time_s"]
-    for at, step in enumerate(result["steps"]):
-        recorded_s, simulated_s, ideal_s = (
-            times[name][at] for name in ("recorded", "simulated", "ideal")
+def step_rows(record: WindowRecord) -> list[StepRow]:
+    """Rows of the window's steps, all of which have figures."""
+    result, times_s = record.result, record.result.step_time_s
+    rows = zip(
+        result.steps,
+        times_s.recorded,
+        times_s.simulated,
+        times_s.ideal,
+        result.step_slowdown,
+        result.step_started_s,
+        strict=True,
+    )
+    window_id = f"{record.epoch}-{record.first_step}"
+    return [
+        StepRow(
+            *(record.epoch, step, recorded_s, simulated_s, ideal_s, slowdown, window_id),
+            started_s=started_s,
         )
-        slowdown = result["step_slowdown"][at]
-        yield StepRow(record.epoch, step, recorded_s, simulated_s, ideal_s, slowdown, window_id)
+        for step, recorded_s, simulated_s, ideal_s, slowdown, started_s in rows
+    ]
 
 
-def _add_alert(conn: Connection, key: str, simulated: SimulatedResult, began_s: float) -> None:
-    slowdown = simulated.result["slowdown"]
+def _add_alert(
+    conn: Connection, key: str, finding: Finding, slowdown: float | None, began_s: float
+) -> None:
     detail = Detail(value=slowdown, slowdown=slowdown, since_step=0, window_id="1-16")
     at_s, identity = began_s + 3 * WINDOW_S, fingerprint(key, "slowdown", "")
     state = AlertState(
@@ -135,8 +152,7 @@ def _add_alert(conn: Connection, key: str, simulated: SimulatedResult, began_s: 
         threshold=1.1, detail=detail,
     )  # fmt: skip
     alerts.save(conn, [state])
-    sentence = simulated.result["findings"][0]["sentence"]
     event = AlertEvent(
-        identity, key, "slowdown", "", "firing", at_s, "warning", sentence, 1.1, detail
+        identity, key, "slowdown", "", "firing", at_s, "warning", finding.sentence, 1.1, detail
     )
     alerts.add_event(conn, event)

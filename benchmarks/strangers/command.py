@@ -145,10 +145,7 @@ def judged_job(number: JobNumber) -> Verdict:
     """Draw, diagnose and judge one job."""
     job = draw_job(number)
     started_s = time.perf_counter()
-    if job.window is None:
-        result: dict[str, Any] = {"findings": None, "ruled_out": [], "refusal": job.refusal}
-    else:
-        result = observe(job.window).result
+    result = None if job.window is None else observe(job.window).result
     return judge(job, result, round(time.perf_counter() - started_s, 4))
 
 
@@ -171,14 +168,17 @@ def _calibrate(verdicts: Sequence[Verdict], options: str) -> None:
     )
 
 
-def _findings(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+def _findings(verdicts: Sequence[Verdict]) -> list[dict[str, str | float]]:
     """Confidence and truth of each finding, without the job that it is of."""
-    found = [
-        {"cause": each.cause, "confidence": each.confidence, "is_right": each.is_right}
+    findings = sorted(
+        (finding.cause, finding.confidence, finding.is_right)
         for verdict in verdicts
-        for each in verdict.named
+        for finding in verdict.named
+    )
+    return [
+        {"cause": cause, "confidence": confidence, "is_right": is_right}
+        for cause, confidence, is_right in findings
     ]
-    return sorted(found, key=lambda each: (each["cause"], each["confidence"], each["is_right"]))
 
 
 def _show(verdict: Verdict) -> None:

@@ -87,9 +87,9 @@ def _unmodified(name: str) -> tuple[float, Workers, frozenset[str]]:
     """Mean step of the trace, whom its own findings blame, and their causes."""
     trace = _trace(name)
     window, step_s = trace.simulated_again(trace.durations())
-    findings = observe(window).result["findings"] or []
-    blamed = [culprits_of(trace.shape, each["culprits"]) for each in findings]
-    return step_s, frozenset().union(*blamed), frozenset(each["cause"] for each in findings)
+    findings = observe(window).result.findings or ()
+    blamed = [culprits_of(trace.shape, finding.culprits) for finding in findings]
+    return step_s, frozenset().union(*blamed), frozenset(finding.cause for finding in findings)
 
 
 def judged_injection(injection: Injection) -> InjectedVerdict:
@@ -98,9 +98,8 @@ def judged_injection(injection: Injection) -> InjectedVerdict:
     usual_s, blamed_before, _ = _unmodified(injection.trace)
     durations, culprits = _injected(trace, injection)
     window, step_s = trace.simulated_again(durations)
-    result = observe(window).result
-    findings: Sequence[Mapping[str, Any]] = result.get("findings") or []
-    named = [(each["cause"], culprits_of(trace.shape, each["culprits"])) for each in findings]
+    findings = observe(window).result.findings or ()
+    named = [(finding.cause, culprits_of(trace.shape, finding.culprits)) for finding in findings]
     # A finding of the trace's own worker or stage may take in the fault that is added to it.
     of_fault = [who for cause, who in named if _is_right(injection, cause) and culprits & who]
     return InjectedVerdict(
@@ -109,7 +108,7 @@ def judged_injection(injection: Injection) -> InjectedVerdict:
         bool(of_fault),
         any(culprits <= who <= culprits | blamed_before for who in of_fault),
         tuple(sorted(frozenset().union(*(who for _, who in named)) - culprits - blamed_before)),
-        tuple(each["sentence"] for each in findings),
+        tuple(finding.sentence for finding in findings),
     )
 
 

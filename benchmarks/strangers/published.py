@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,5 +113,5 @@ class Published:
         start_s, duration_s = trace.start_s.copy(), trace.duration_s.copy()
         start_s[self.row] = simulated.start_s
         duration_s[self.row] = simulated.end_s - simulated.start_s
-        columns: dict[str, Any] = trace.columns() | {"start_s": start_s, "duration_s": duration_s}
-        return replace(self.window, trace=type(trace)(**columns)), simulated.step_s
+        trace = replace(trace, start_s=start_s, duration_s=duration_s)
+        return replace(self.window, trace=trace), simulated.step_s

@@ -1,9 +1,11 @@
 """What a diagnosis of one job is worth: held against the truth, finding by finding."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
 
+from app.result.finding import Culprit, Finding, RuledOut
+from app.result.window_result import WindowResult
 from benchmarks.strangers.drawn_jobs import DrawnJob, FaultTruth
 from benchmarks.strangers.faults.fault import Workers
 from benchmarks.strangers.shape import Shape
@@ -54,80 +56,81 @@ class Verdict:
     false_beside: tuple[str, ...] = ()
     abstentions: tuple[str, ...] = ()
     took_s: float = 0.0
-    shape: Mapping[str, Any] = field(default_factory=dict)
+    shape: Mapping[str, int | str] = field(default_factory=dict)
 
 
-def judge(job: DrawnJob, result: Mapping[str, Any], took_s: float) -> Verdict:
-    """The verdict on the result of `app.monitor.observe`."""
+def judge(job: DrawnJob, result: WindowResult | None, took_s: float) -> Verdict:
+    """The verdict on the result of `app.monitor.observe`; None where the recording is refused."""
     findings = [
-        each
-        for each in result.get("findings") or []
+        finding
+        for finding in (() if result is None else result.findings or ())
         # That a rank is silent is right, and said beside what is judged here.
-        if not (each["cause"] == "silent-worker" and _is_of(job, each, job.silent))
+        if not (finding.cause == "silent-worker" and _is_of(job, finding, job.silent))
     ]
-    named = tuple(_named(job, each) for each in findings)
-    found: dict[str, Any] = {
-        "group": job.number.group,
-        "kinds": job.number.kinds,
-        "seed": job.number.seed,
-        "index": job.number.index,
-        "level": job.level,
-        "is_counted": bool(job.faults) and all(f.cost >= COUNTED_COST for f in job.faults),
-        "costs": tuple(round(each.cost, 4) for each in job.faults),
-        "words": tuple(each.words for each in job.faults),
-        "first_cause": findings[0]["cause"] if findings else None,
-        "named": named,
-        "has_innocents": any(each.has_innocents for each in named),
-        "outcome": _outcome(job, result, named),
-        "abstentions": tuple(
-            f"{each['cause']}: {each['reason']}"
-            for each in result.get("ruled_out") or []
-            if each.get("insufficient_evidence")
-        ),
-        "took_s": took_s,
-        "shape": asdict(job.shape) | {"steps": job.num_steps},
-    }
-    if job.faults:
-        causes = frozenset().union(*(each.truth.causes for each in job.faults))
-        found["false_beside"] = tuple(e.cause for e in named[1:] if e.cause not in causes)
+    named = tuple(_named(job, finding) for finding in findings)
     pairs = [_finding_of(job, fault, findings) for fault in job.faults]
-    if len(job.faults) == 2:
-        found["both_named"] = None not in pairs
-    found["cost_errors"] = tuple(
-        round(each["cost"] - fault.cost, 4)
-        for fault, each in zip(job.faults, pairs, strict=True)
-        if each is not None and each.get("cost") is not None
+    verdict = Verdict(
+        group=job.number.group,
+        kinds=job.number.kinds,
+        seed=job.number.seed,
+        index=job.number.index,
+        level=job.level,
+        outcome=_outcome(job, result, named),
+        is_counted=bool(job.faults) and all(fault.cost >= COUNTED_COST for fault in job.faults),
+        costs=tuple(round(fault.cost, 4) for fault in job.faults),
+        words=tuple(fault.words for fault in job.faults),
+        first_cause=findings[0].cause if findings else None,
+        named=named,
+        has_innocents=any(finding.has_innocents for finding in named),
+        both_named=None not in pairs if len(job.faults) == 2 else None,
+        cost_errors=tuple(
+            round(finding.cost - fault.cost, 4)
+            for fault, finding in zip(job.faults, pairs, strict=True)
+            if finding is not None and finding.cost is not None
+        ),
+        false_beside=tuple(
+            finding.cause
+            for finding in named[1:]
+            if job.faults and finding.cause not in _true_causes(job)
+        ),
+        abstentions=tuple(f"{cause.cause}: {cause.reason}" for cause in _withheld(result)),
+        took_s=took_s,
+        shape=asdict(job.shape) | {"steps": job.num_steps},
     )
     if len(job.faults) == 1 and pairs[0] is not None:
-        found |= _details(job, job.faults[0], pairs[0])
-    return Verdict(**found)
+        return _with_details(verdict, job, pairs[0])
+    return verdict
 
 
-def _is_of(job: DrawnJob, finding: Mapping[str, Any], workers: Workers) -> bool:
-    return bool(workers) and culprits_of(job.shape, finding["culprits"]) <= workers
+def _withheld(result: WindowResult | None) -> list[RuledOut]:
+    """Causes that the data is not sufficient for."""
+    ruled_out = () if result is None else result.ruled_out or ()
+    return [cause for cause in ruled_out if cause.insufficient]
 
 
-def _named(job: DrawnJob, finding: Mapping[str, Any]) -> Named:
-    workers = culprits_of(job.shape, finding["culprits"])
-    guilty = frozenset().union(*(each.truth.guilty for each in job.faults))
+def _true_causes(job: DrawnJob) -> frozenset[str]:
+    return frozenset[str]().union(*(fault.truth.causes for fault in job.faults))
+
+
+def _is_of(job: DrawnJob, finding: Finding, workers: Workers) -> bool:
+    return bool(workers) and culprits_of(job.shape, finding.culprits) <= workers
+
+
+def _named(job: DrawnJob, finding: Finding) -> Named:
+    workers = culprits_of(job.shape, finding.culprits)
+    guilty = frozenset().union(*(fault.truth.guilty for fault in job.faults))
     has_innocents = not workers <= guilty
-    is_right = not has_innocents and any(
-        finding["cause"] in each.truth.causes for each in job.faults
-    )
+    is_right = not has_innocents and finding.cause in _true_causes(job)
     return Named(
-        finding["cause"],
-        round(finding["confidence"], 4),
-        is_right,
-        has_innocents,
-        finding["sentence"],
+        finding.cause, round(finding.confidence, 4), is_right, has_innocents, finding.sentence
     )
 
 
-def culprits_of(shape: Shape, culprits: Sequence[Mapping[str, Any]]) -> Workers:
+def culprits_of(shape: Shape, culprits: Iterable[Culprit]) -> Workers:
     """The workers that culprits stand for: of a stage, host or dp rank all of its workers."""
     found: set[tuple[int, int]] = set()
-    for each in culprits:
-        dp_rank, stage, host = each.get("dp_rank"), each.get("stage"), each.get("host")
+    for culprit in culprits:
+        dp_rank, stage, host = culprit.dp_rank, culprit.stage, culprit.host
         if dp_rank is None and stage is None and host is not None:
             found |= shape.workers_of_host(int(host.rpartition("-")[2]))
             continue
@@ -135,63 +138,60 @@ def culprits_of(shape: Shape, culprits: Sequence[Mapping[str, Any]]) -> Workers:
     return frozenset(found)
 
 
-def _outcome(job: DrawnJob, result: Mapping[str, Any], named: tuple[Named, ...]) -> Outcome:
-    if has_crashed(result):
+def _outcome(job: DrawnJob, result: WindowResult | None, named: tuple[Named, ...]) -> Outcome:
+    if result is not None and _has_crashed(result):
         return "crashed"
-    if any(each.has_innocents for each in named):
+    if any(finding.has_innocents for finding in named):
         return "wrong"
     if not job.faults:
         return "wrong" if named else "right"
     if named:
-        causes = frozenset().union(*(each.truth.causes for each in job.faults))
-        return "right" if named[0].cause in causes else "wrong"
+        return "right" if named[0].cause in _true_causes(job) else "wrong"
     if not _abstains(job, result):
         return "missed"
-    return "right" if all(each.truth.may_abstain for each in job.faults) else "abstained"
+    return "right" if all(fault.truth.may_abstain for fault in job.faults) else "abstained"
 
 
-def has_crashed(result: Mapping[str, Any]) -> bool:
-    """Whether the analysis or the diagnosis ended with an error."""
-    reasons = [str(each.get("reason")) for each in result.get("skipped_steps") or []]
-    return "findings" not in result or any("failed to analyse" in each for each in reasons)
+def _has_crashed(result: WindowResult) -> bool:
+    """Whether the analysis ended with an error."""
+    return any("failed to analyse" in skipped.reason for skipped in result.skipped_steps)
 
 
-def _abstains(job: DrawnJob, result: Mapping[str, Any]) -> bool:
-    if result.get("findings") is None or (result.get("fidelity") or {}).get("verdict") == "low":
+def _abstains(job: DrawnJob, result: WindowResult | None) -> bool:
+    if result is None or result.findings is None or result.fidelity.verdict == "low":
         return True
-    causes = frozenset().union(*(each.truth.causes for each in job.faults))
-    if any(
-        each.get("insufficient_evidence") and each["cause"] in causes
-        for each in result.get("ruled_out") or []
-    ):
+    if any(cause.cause in _true_causes(job) for cause in _withheld(result)):
         return True
-    unexplained = result.get("unexplained_share") or 0.0
-    if isinstance(result.get("unexplained"), Mapping):
-        unexplained = max(unexplained, result["unexplained"].get("share") or 0.0)
-    return bool(unexplained >= UNEXPLAINED_PART * max(each.cost for each in job.faults))
+    unexplained = result.unexplained_share or 0.0
+    if result.unexplained is not None:
+        unexplained = max(unexplained, result.unexplained.share)
+    return unexplained >= UNEXPLAINED_PART * max(fault.cost for fault in job.faults)
 
 
-def _finding_of(
-    job: DrawnJob, fault: FaultTruth, findings: Sequence[Mapping[str, Any]]
-) -> Mapping[str, Any] | None:
+def _finding_of(job: DrawnJob, fault: FaultTruth, findings: Iterable[Finding]) -> Finding | None:
     """The first finding that names this fault: an accepted cause, and some of its workers."""
-    for each in findings:
-        workers = culprits_of(job.shape, each["culprits"])
+    for finding in findings:
+        workers = culprits_of(job.shape, finding.culprits)
         touches = not workers or not fault.truth.guilty or workers & fault.truth.guilty
-        if each["cause"] in fault.truth.causes and touches:
-            return each
+        if finding.cause in fault.truth.causes and touches:
+            return finding
     return None
 
 
-def _details(job: DrawnJob, fault: FaultTruth, finding: Mapping[str, Any]) -> dict[str, Any]:
-    truth = fault.truth
-    found: dict[str, Any] = {"area": truth.area}
+def _with_details(verdict: Verdict, job: DrawnJob, finding: Finding) -> Verdict:
+    """The verdict with what the finding says of the job's only fault."""
+    truth, said = job.faults[0].truth, finding.onset_step
+    is_exact: bool | None = None
+    is_onset_right: bool | None = None
     if truth.culprits:
-        found["are_culprits_exact"] = culprits_of(job.shape, finding["culprits"]) in truth.culprits
+        is_exact = culprits_of(job.shape, finding.culprits) in truth.culprits
     if truth.onset is not None:
-        said, first = finding.get("onset_step"), job.recorder.first_step
-        found["is_onset_right"] = (
-            said is not None and abs(said - first - truth.onset) <= MAX_ONSET_STEPS
-        )
-    found["is_persistence_right"] = finding.get("persistence") in truth.persistence
-    return found
+        onset_step = job.recorder.first_step + truth.onset
+        is_onset_right = said is not None and abs(said - onset_step) <= MAX_ONSET_STEPS
+    return replace(
+        verdict,
+        area=truth.area,
+        are_culprits_exact=is_exact,
+        is_onset_right=is_onset_right,
+        is_persistence_right=finding.persistence in truth.persistence,
+    )

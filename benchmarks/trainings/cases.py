@@ -4,11 +4,11 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
+from app.result.finding import Culprit, Finding
+
 # Steps of a window, and of a run: the first step is not analysed.
 WINDOW_STEPS = 8
 NUM_STEPS = 1 + 3 * WINDOW_STEPS
-
-Finding = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +136,30 @@ class Run:
 
     def is_right_cause(self, finding: Finding) -> bool:
         """Whether the finding's cause is one of those that are right."""
-        because = finding.get("evidence", {}).get("late_because")
+        because = late_because(finding)
         return any(
-            finding["cause"] == each.cause and each.late_because in ("", because)
-            for each in ANSWERS[self.case.fault]
+            finding.cause == answer.cause and answer.late_because in ("", because)
+            for answer in ANSWERS[self.case.fault]
         )
 
     def names_culprit(self, finding: Finding) -> bool:
         """Whether the finding names exactly the right culprits."""
-        culprits = finding["culprits"]
+        culprits = finding.culprits
+        ranks = [_rank(culprit) for culprit in culprits]
         if self.rank >= 0:
-            return [_rank(each) for each in culprits] == [self.rank]
+            return ranks == [self.rank]
         if self.stage >= 0:
-            return {each.get("stage") for each in culprits} == {self.stage}
+            return {culprit.stage for culprit in culprits} == {self.stage}
         # All ranks are affected: no culprit, or all of them.
-        return not culprits or {_rank(each) for each in culprits} == {*range(self.case.num_ranks)}
+        return not ranks or {*ranks} == {*range(self.case.num_ranks)}
 
 
-def _rank(culprit: dict[str, Any]) -> int | None:
+def late_because(finding: Finding) -> str | None:
+    """Why the host of a late-host is late."""
+    because: str | None = finding.evidence.get("late_because")
+    return because
+
+
+def _rank(culprit: Culprit) -> int | None:
     """The culprit's global rank, which is its dp rank where there is one stage."""
-    rank = culprit.get("rank")
-    return culprit.get("dp_rank") if rank is None else rank
+    return culprit.dp_rank if culprit.rank is None else culprit.rank

@@ -7,11 +7,12 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
+
+from msgspec import to_builtins
 
 from benchmarks.trainings import judge, recorded
 from benchmarks.trainings.cases import BY_NAME, CASES, Case, Run
@@ -116,10 +117,11 @@ def _judged(
     found = []
     for run in runs:
         windows = served.windows(run, stop)
-        verdict = Verdict.of(run, [each.result for each in windows])
+        verdict = Verdict.of(run, [window.result for window in windows])
         printed = _rank_figures(directory, run)
         if kept is not None:
-            recorded.keep(kept, run, windows, run.truth() | printed | {"verdict": asdict(verdict)})
+            verdict_json = {"verdict": to_builtins(verdict)}
+            recorded.keep(kept, run, windows, run.truth() | printed | verdict_json)
         _report(run, verdict, f"; {printed['took_s']:.0f} s")
         found.append((run, verdict))
     return found

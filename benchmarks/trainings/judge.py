@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from benchmarks.trainings.cases import Finding, Run
+from app.result.finding import Culprit, Finding
+from app.result.window_result import WindowResult
+from benchmarks.trainings.cases import Run, late_because
 
 Outcome = Literal["right", "wrong-culprit", "wrong-cause", "missed", "healthy", "false-cause"]
 
@@ -26,7 +28,7 @@ class Verdict:
 
     outcome: Outcome
     cause: str | None
-    culprits: list[dict[str, Any]]
+    culprits: tuple[Culprit, ...]
     sentence: str | None
     costs: dict[str, float]
     extra_causes: list[str]
@@ -34,23 +36,22 @@ class Verdict:
     num_right_windows: int
 
     @classmethod
-    def of(cls, run: Run, results: Sequence[dict[str, Any]]) -> "Verdict":
+    def of(cls, run: Run, results: Sequence[WindowResult]) -> "Verdict":
         """Of the run's closed windows, oldest first."""
-        findings = [each for result in results for each in result["findings"] or []]
+        findings = [finding for result in results for finding in result.findings or ()]
         costs: dict[str, float] = defaultdict(float)
         for finding in findings:
-            costs[finding["cause"]] += (finding["cost"] or 0.0) / len(results)
-        right = [each for each in findings if run.is_right_cause(each)]
-        extra = sorted({each["cause"] for each in findings} - {each["cause"] for each in right})
+            costs[finding.cause] += (finding.cost or 0.0) / len(results)
+        right = {finding.cause for finding in findings if run.is_right_cause(finding)}
         first = max(costs, key=costs.__getitem__, default=None)
-        shown = _shown([each for each in findings if each["cause"] == first])
+        shown = _shown([finding for finding in findings if finding.cause == first])
         return cls(
             outcome=_outcome(run, shown),
             cause=first,
-            culprits=[] if shown is None else shown["culprits"],
-            sentence=None if shown is None else shown["sentence"],
+            culprits=() if shown is None else shown.culprits,
+            sentence=None if shown is None else shown.sentence,
             costs=dict(costs),
-            extra_causes=extra,
+            extra_causes=sorted(costs.keys() - right),
             num_windows=len(results),
             num_right_windows=sum(_is_right(run, result) for result in results),
         )
@@ -60,12 +61,12 @@ def _shown(findings: list[Finding]) -> Finding | None:
     """Of findings of one cause, one with the culprits that most of them have."""
     if not findings:
         return None
-    counted = Counter(_key(each) for each in findings)
-    return max(findings, key=lambda each: counted[_key(each)])
+    counted = Counter(map(_key, findings))
+    return max(findings, key=lambda finding: counted[_key(finding)])
 
 
 def _key(finding: Finding) -> str:
-    return repr((finding["culprits"], finding.get("evidence", {}).get("late_because")))
+    return repr((finding.culprits, late_because(finding)))
 
 
 def _outcome(run: Run, shown: Finding | None) -> Outcome:
@@ -78,10 +79,9 @@ def _outcome(run: Run, shown: Finding | None) -> Outcome:
     return "right" if run.names_culprit(shown) else "wrong-culprit"
 
 
-def _is_right(run: Run, result: dict[str, Any]) -> bool:
+def _is_right(run: Run, result: WindowResult) -> bool:
     """Whether the first finding of this window alone is right."""
-    findings = result["findings"]
-    return _outcome(run, findings[0] if findings else None) in GOOD
+    return _outcome(run, result.findings[0] if result.findings else None) in GOOD
 
 
 def figures(verdicts: Iterable[tuple[Run, Verdict]]) -> dict[str, Any]:

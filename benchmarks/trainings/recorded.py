@@ -10,6 +10,7 @@ from typing import Any
 from app.cli.trace_input import read_trace
 from app.diagnosis.job_history import History
 from app.monitor import analysed
+from app.result.window_result import WindowResult
 from benchmarks.trainings.cases import BY_NAME, Run
 from benchmarks.trainings.served import ClosedWindow
 
@@ -31,10 +32,11 @@ def keep(directory: Path, run: Run, windows: list[ClosedWindow], truth: dict[str
                 kind = "trace" if each.endswith(".parquet") else "meta"
                 file = folder / f"{kind}-{window.name}{Path(each).suffix}"
                 file.write_bytes(archive.read(each))
-        (folder / f"result-{window.name}.json").write_text(json.dumps(window.result, indent=1))
+        result = json.dumps(window.result.as_json(), indent=1)
+        (folder / f"result-{window.name}.json").write_text(result)
 
 
-def runs(directory: Path, names: list[str]) -> Iterator[tuple[Run, list[dict[str, Any]]]]:
+def runs(directory: Path, names: list[str]) -> Iterator[tuple[Run, list[WindowResult]]]:
     """Each recorded run of the cases of these names, and its windows' results by today's code.
 
     Not of tensor-parallel peers: trace files have no place for collectives inside groups.
@@ -47,7 +49,7 @@ def runs(directory: Path, names: list[str]) -> Iterator[tuple[Run, list[dict[str
             yield Run.of(case, number, truth["seed"]), results(file.parent)
 
 
-def results(folder: Path) -> list[dict[str, Any]]:
+def results(folder: Path) -> list[WindowResult]:
     """Of all windows of a run, oldest first, each with the history of those before it."""
     history, found = History(), []
     for trace in sorted(folder.glob("trace-*.parquet"), key=_first_step):

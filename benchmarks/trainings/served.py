@@ -10,7 +10,9 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import msgspec
 
+from app.result.window_result import WindowResult
 from benchmarks.trainings.cases import NUM_STEPS, WINDOW_STEPS, Run
 from tests.harness.processes import free_port, wait_until
 
@@ -19,20 +21,18 @@ READY_WITHIN_S = 120.0
 CLOSED_WITHIN_S = 300.0
 _STOP_WITHIN_S = 15.0
 
-Result = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class ClosedWindow:
     """A window's result as the API answers it, and its operations as the zip file of an export."""
 
-    result: Result
+    result: WindowResult
     packed: bytes
 
     @property
     def name(self) -> str:
         """Of the window."""
-        return str(self.result["window"]["id"])
+        return str(self.result.window.id)
 
 
 class Stopped(Exception):
@@ -99,7 +99,9 @@ class PacelineServer:
     def _window(self, path: str) -> ClosedWindow:
         answer = self._http.get(f"{path}/trace")
         answer.raise_for_status()
-        return ClosedWindow(self._get(path, per_step=True), answer.content)
+        return ClosedWindow(
+            msgspec.convert(self._get(path, per_step=True), WindowResult), answer.content
+        )
 
     def _is_whole(self, path: str, stop: Event) -> bool:
         if stop.wait(0.5):  # trainings run meanwhile: ask seldom

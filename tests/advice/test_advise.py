@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from app.advice.advise import METHODS, advice_as_json, advise, top_fix
 from app.advice.fix import AdviceCase, Elapsed
@@ -32,8 +33,8 @@ def test_largest_gain_comes_first_and_others_say_why_not():
 
 def test_far_replay_gives_no_advice():
     case = with_fault(SlowWorker(2, 1, 1.6))
-    far = {**case.result, "fidelity": {"discrepancy": 0.2, "verdict": "low"}}
-    advice = advise(replace(case, result=far))
+    far = structs.replace(case.result.fidelity, discrepancy=0.2, verdict="low")
+    advice = advise(replace(case, result=structs.replace(case.result, fidelity=far)))
     assert advice.fixes == ()
     assert advice.withheld is not None
     assert "too far from the record" in advice.withheld
@@ -41,8 +42,10 @@ def test_far_replay_gives_no_advice():
 
 def test_withheld_verdict_gives_no_advice():
     case = with_fault()
-    advice = advise(replace(case, result={**case.result, "findings": None}))
-    assert advice_as_json(advice)["withheld"].startswith("no cause could be concluded")
+    advice = advise(replace(case, result=structs.replace(case.result, findings=None)))
+    assert advice_as_json(advice).withheld == (
+        "no cause could be concluded, so none can be removed"
+    )
 
 
 def test_top_fix_is_the_best_one_of_a_found_cause():
@@ -83,7 +86,7 @@ def test_restart_pays_once_the_loss_reaches_its_cost():
     lost = steps_s * (1 - fix.step_s / fix.before_s) / 60
     assert fix.lost_minutes == pytest.approx(lost)
     # It began before the record: more was lost, so only "now" is certain.
-    assert (finding["onset_step"], fix.lost_is_at_least) == (None, True)
+    assert (finding.onset_step, fix.lost_is_at_least) == (None, True)
     since = replace(fix, elapsed=Elapsed(steps_s / 60))
     for restart, pays, pays_since in (
         (0.5 * lost, True, True),

@@ -17,9 +17,9 @@ def test_copy_of_a_worker_wins_no_more_than_replacing_it():
     reason = backup_tasks(case).reason
     assert "a copy of the slow worker takes 8 more GPUs, 6.2% of the job's" in reason
     (finding,) = case.findings("slow-worker")
-    assert f"{finding['cost']:.1%} of the step" in reason
+    assert f"{finding.cost:.1%} of the step" in reason
     replaced = fix_of(replace_worker(case))
-    assert finding["cost"] == pytest.approx(1 - replaced.step_s / case.step_s, abs=0.02)
+    assert finding.cost == pytest.approx(1 - replaced.step_s / case.step_s, abs=0.02)
 
 
 def test_copies_of_all_workers_of_a_host_are_counted():

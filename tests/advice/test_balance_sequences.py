@@ -8,6 +8,7 @@ from app.advice.change import ChangedDurations
 from app.advice.fix import Fix
 from app.advice.replace_worker import replace_worker
 from app.engine.replays import prepare
+from app.result.finding import Culprit
 from app.synth.faults.effects import affected_steps
 from app.synth.faults.sequence_imbalance import LptSequences, SequenceImbalance, _set_lengths
 from app.synth.faults.slow_compute import SlowWorker
@@ -92,7 +93,7 @@ class LongOnOneRank(SequenceImbalance):
 def test_a_rank_with_all_the_long_sequences_gives_them_away():
     job = SimulatedJob(Parallelism(4, 1, 8), 8, faults=(LongOnOneRank(),))
     case = case_of(job)
-    assert case.findings("sequence-imbalance")[0]["culprits"] == [{"dp_rank": 1}]
+    assert case.findings("sequence-imbalance")[0].culprits == (Culprit(dp_rank=1),)
     fix = fix_of(balance_sequences(case))
     # 16 units of 60 ms on rank 1, 8 on the others; then 10 on each. The rest of a step stays.
     assert case.step_s - fix.step_s == pytest.approx(6 * 0.06, rel=0.05)
@@ -104,7 +105,7 @@ SLOW = SlowWorker(2, 1, 1.3)
 @pytest.fixture(scope="module")
 def slow_case():
     found = case_of(replace(JOB, faults=(*uneven(JOB).faults, SLOW)))
-    causes = {each["cause"] for each in found.result["findings"]}
+    causes = {finding.cause for finding in found.result.findings or ()}
     assert causes == {"slow-worker", "sequence-imbalance"}
     return found
 

@@ -3,7 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from app.advice.heterogeneous import balanced_counts, largest_time_s
+from app.advice.move_microbatches import balanced_counts, largest_time_s
 from app.errors import InvalidRequest
 
 

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from app.advice.advise import fix_as_json
 from app.advice.balance_sequences import balance_sequences
@@ -33,6 +34,7 @@ from app.synth.schedules import OneFOneB, ZeroBubble
 from app.trace.job import Parallelism
 from tests.advice.cases import fix_of
 from tests.advice.fix_windows import WINDOW_STEPS, case_at, predicted, seen_window, window_at
+from tests.results import finding
 
 HEALTHY = SimulatedJob(Parallelism(4, 2, 4), 4)
 SLOW = replace(HEALTHY, faults=(SlowWorker(2, 1, 1.6),))
@@ -84,8 +86,8 @@ def test_replaced_worker_is_noticed_by_its_host_and_measured_over_three_windows(
 def test_achieved_is_t_before_over_mean_simulated_step_after(replacing, other_hosts):
     windows = in_row(BETTER, epoch=2, hosts=other_hosts)
     found = after(replacing.tracked, *windows)
-    every = [each for one in windows for each in one.result["step_time_s"]["simulated"]]
-    assert found.achieved == pytest.approx(replacing.tracked.before_s * len(every) / sum(every))
+    steps_s = [step_s for window in windows for step_s in window.result.step_time_s.simulated]
+    assert found.achieved == pytest.approx(replacing.tracked.before_s * len(steps_s) / sum(steps_s))
 
 
 def test_host_that_is_still_slow_has_won_nothing(replacing, other_hosts):
@@ -155,9 +157,8 @@ def test_revisions_and_replays_of_windows_count_once(replacing, other_hosts):
 
 def test_revision_of_a_measured_window_replaces_it(replacing, other_hosts):
     first = window_at(BETTER, 8, 2, hosts=other_hosts)
-    partial = replace(
-        first, result={**first.result, "step_time_s": {"simulated": [9.0]}, "steps": [8]}
-    )
+    times = structs.replace(first.result.step_time_s, simulated=(9.0,))
+    partial = replace(first, result=structs.replace(first.result, step_time_s=times, steps=(8,)))
     wrong = advance(replacing.tracked, partial)
     assert wrong.achieved == pytest.approx(replacing.tracked.before_s / 9.0)
     assert advance(wrong, first) == advance(replacing.tracked, first)
@@ -248,8 +249,8 @@ def test_slow_worker_of_the_long_part_is_no_other_split():
 def test_split_with_a_new_slow_worker_is_not_accepted(splitting):
     window = window_at(with_layers(10, 9, 9, 4, seed=4), 8, 2)
     assert seen_in(splitting.tracked.sign, window) == "applied"
-    found = [*window.result["findings"], {"cause": "slow-worker", "culprits": []}]
-    window = replace(window, result={**window.result, "findings": found})
+    found = (*(window.result.findings or ()), finding("slow-worker", culprits=[]))
+    window = replace(window, result=structs.replace(window.result, findings=found))
     assert seen_in(splitting.tracked.sign, window) == "unknown"
 
 
@@ -383,8 +384,8 @@ def test_newer_prediction_keeps_in_how_many_windows_the_cause_was_found(collecti
 
 
 def test_fix_that_no_operation_shows_is_not_followed(slow_case):
-    fix = fix_as_json(fix_of(replace_worker(slow_case)))
-    assert prediction_of(fix | {"fix": "straggl-ar"}, seen_window(slow_case)) is None
+    fix = structs.replace(fix_as_json(fix_of(replace_worker(slow_case))), fix="straggl-ar")
+    assert prediction_of(fix, seen_window(slow_case)) is None
 
 
 # Sequences: the same documents, dealt out to the dp ranks by their work.

@@ -5,10 +5,15 @@ import numpy as np
 import pytest
 
 from app.advice.fix import AdviceCase, Facts, Fix
-from app.advice.resplit_stages import resplit_stages, split_change
-from app.advice.stages.split_search import best_split, equal_stages
-from app.advice.stages.stage_costs import StageCosts, stage_costs
-from app.advice.stages.stage_layout import megatron_layout, pastes
+from app.advice.resplit_stages import (
+    best_split,
+    equal_stages,
+    megatron_layout,
+    pastes,
+    resplit_stages,
+    split_change,
+)
+from app.advice.stage_costs import StageCosts, stage_costs
 from app.synth.costs import OperationCosts
 from app.synth.job import SimulatedJob
 from app.synth.schedules import SCHEDULES

@@ -8,6 +8,9 @@ from app.alerts.readings.facts import WindowFacts
 from app.alerts.rule import Rule
 from app.alerts.rules.evaluation import JobAlerts
 from app.alerts.rules.state_machine import ObservedWindow, SubjectReading
+from app.result.finding import Finding
+from app.result.window_result import WindowResult
+from tests import results
 
 JOB = "default/llm-70b"
 WINDOW_S = 8.0
@@ -74,36 +77,31 @@ def moment(number: int, epoch: int = 1, took_s: float = WINDOW_S) -> ObservedWin
     return ObservedWindow(f"{epoch}-{first_step}", epoch, first_step, took_s, now_s)
 
 
-def result(slowdown: float = 1.0, **given: Any) -> dict[str, Any]:
+def result(slowdown: float = 1.0, **given: Any) -> WindowResult:
     """As much of a result as rules look at, of two workers and eight steps of 1 s."""
     known: dict[str, Any] = {
         "slowdown": slowdown,
         "gpu_time_wasted": 1 - 1 / slowdown,
         "step_time_s": {"recorded": [1.0] * 8, "simulated": [1.0] * 8, "ideal": [1.0] * 8},
         "fidelity": {"discrepancy": 0.01, "verdict": "ok", "step_discrepancy": [0.01] * 8},
-        "clocks": {"residual_ms": None, "hosts": {}, "reason": None},
         "optype_slowdown": {"forward-compute": slowdown},
         "worker_slowdown": [[slowdown], [1.0]],
         "findings": [],
     }
-    return known | given
+    return results.window_result(**known | given)
 
 
-def finding(cause: str = "slow-worker", cost: float | None = 0.3, **given: Any) -> dict[str, Any]:
+def finding(cause: str = "slow-worker", cost: float | None = 0.3, **given: Any) -> Finding:
     """dp 0, stage 0 on host-1 is slow."""
     known: dict[str, Any] = {
-        "cause": cause,
         "score": 0.9,
         "confidence": 0.95,
         "culprits": [{"dp_rank": 0, "stage": 0, "host": "host-1"}],
         "onset_step": None,
-        "persistence": "chronic",
-        "cost": cost,
-        "evidence": {},
         "sentence": "dp 0, stage 0 on host-1 is 1.6x slower than its peers, since step 12; "
         "it costs 30 % of the job's GPU time",
     }
-    return known | given
+    return results.finding(cause, **known | {"cost": cost} | given)
 
 
 HOSTS = {(0, 0): "host-1", (1, 0): "host-2"}
@@ -117,7 +115,7 @@ def facts(number: int, slowdown: float = 1.0, epoch: int = 1, **given: Any) -> W
         "num_gpus": 16,
         "hosts": HOSTS,
     }
-    own = {name: given.pop(name) for name in (*of_facts, "earlier_step_s") if name in given}
+    own = {name: given.pop(name) for name in (*of_facts, "usual_step_s") if name in given}
     return WindowFacts(
         window_id=f"{epoch}-{8 * number}", result=result(slowdown, **given), **of_facts | own
     )

@@ -5,6 +5,7 @@ from typing import Any
 from app.alerts.alert import Blame, Detail
 from app.alerts.notice import Notice, NoticeAlert
 from app.alerts.receiver import Receiver
+from app.result.finding import Culprit
 
 SECRET = "whsec_" + "c2VjcmV0" * 4
 OLD_SECRET = "whsec_" + "b2xkZXIh" * 4
@@ -14,7 +15,7 @@ BLAME = Blame(
     sentence="dp 3, stage 1 on host-017 is 1.6x slower than its peers",
     cost=0.29,
     confidence=0.9,
-    culprits=({"dp_rank": 3, "stage": 1, "host": "host-017"},),
+    culprits=(Culprit(3, 1, "host-017"),),
     num_culprits=1,
 )
 DETAIL = Detail(

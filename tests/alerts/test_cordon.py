@@ -7,6 +7,7 @@ from app.alerts.alert import Blame, Detail
 from app.alerts.cordon import CordonHook, CordonRequest, call_cordon_hook, cordon_request_for
 from app.alerts.guard.guard import SsrfGuard, operator_guard
 from app.alerts.rule import Rule
+from app.result.finding import Culprit
 from tests.alerts.current_alerts import told
 from tests.alerts.http_receiver import Answer, receiver
 from tests.harness.processes import is_alive, wait_until
@@ -14,7 +15,7 @@ from tests.harness.processes import is_alive, wait_until
 JOB = "default/llm-70b"
 GUARD = operator_guard(SsrfGuard(total_s=1.0))
 WORKER = Rule("w", "worker", cordon="drain")
-CULPRITS = ({"dp_rank": 3, "stage": 1, "host": "host-7"}, {"host": "host-8"})
+CULPRITS = (Culprit(3, 1, "host-7"), Culprit(host="host-8"))
 ECHO = "import sys; text = sys.stdin.read(); print(text)"
 
 
@@ -24,8 +25,8 @@ def request():
 
 def slow(worker, host, name="a", *, confidence=0.9, blamed=None):
     """An alert of a worker on a host that a finding names as the culprit, or another one."""
-    rank, _, stage = worker.rpartition("-")
-    culprit = blamed or {"dp_rank": rank, "stage": stage, "host": host}
+    dp_rank, stage = map(int, worker.split("-"))
+    culprit = blamed or Culprit(dp_rank, stage, host)
     blame = Blame("slow-worker", "why", 0.2, confidence, (culprit,))
     return told(name, labels={"subject": worker, "host": host}, detail=Detail(blame=blame))
 
@@ -90,7 +91,7 @@ def test_slow_workers_without_a_finding_are_not_cordoned(on):
     """All workers of a long stage are slow, and all their hosts are well."""
     rule = Rule("r", on, cordon="drain", min_confidence=0.8)
     unsure = slow("3-1", "host-7", confidence=0.7)
-    other = slow("3-1", "host-7", blamed={"dp_rank": 4, "stage": 1, "host": "host-9"})
+    other = slow("3-1", "host-7", blamed=Culprit(4, 1, "host-9"))
     nobody = told("a", labels={"subject": "3-1", "host": "host-7"})
     assert cordon_request_for(rule, JOB, [unsure, other, nobody]) is None
 
@@ -114,11 +115,11 @@ def test_a_command_gets_the_request_on_its_input_and_no_secret(monkeypatch):
     assert call_cordon_hook(python(code), request(), GUARD).detail == "[]"
 
 
-def test_what_a_worker_is_called_is_never_a_command(tmp_path):
-    evil = slow(f"$(touch {tmp_path}/x); `touch {tmp_path}/y`-0", "h")
+def test_what_a_host_is_called_is_never_a_command(tmp_path):
+    evil = slow("3-1", f"$(touch {tmp_path}/x); `touch {tmp_path}/y`")
     asked = asked_for(WORKER, JOB, [evil])
-    code = "import json, sys; print(*json.load(sys.stdin)['workers'])"
-    assert call_cordon_hook(python(code), asked, GUARD).detail == asked.workers[0]
+    code = "import json, sys; print(*json.load(sys.stdin)['hosts'])"
+    assert call_cordon_hook(python(code), asked, GUARD).detail == asked.hosts[0]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,6 @@
 """What an alert is known by, and whom it names."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from app.alerts.wording import alert_sentence
 from tests.alerts.alert_factories import (

@@ -1,6 +1,7 @@
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from app.alerts.alert import Blame, Detail
 from app.alerts.wording import (
@@ -11,6 +12,7 @@ from app.alerts.wording import (
     recovery_sentence,
     resolved_cost_sentence,
 )
+from app.result.finding import Culprit
 from tests.alerts import notices
 from tests.alerts.alert_factories import fresh, rule
 
@@ -20,7 +22,7 @@ BLAME = Blame(
     "it costs 29 % of the job's GPU time",
     0.29,
     0.95,
-    [{"dp_rank": 3, "stage": 1, "host": "host-017"}],
+    (Culprit(3, 1, "host-017"),),
     1,
     fact="dp 3, stage 1 on host-017 is 1.6x slower than its peers",
 )
@@ -31,7 +33,9 @@ DETAIL = replace(
 
 
 def told(kind=None, reason=None, subject="", labels=None, **detail):
-    state = replace(fresh(rule(), subject), detail=replace(DETAIL, **detail), labels=labels or {})
+    state = dataclasses.replace(
+        fresh(rule(), subject), detail=replace(DETAIL, **detail), labels=labels or {}
+    )
     return alert_sentence(state, kind, reason)
 
 

@@ -15,12 +15,13 @@ from fastapi import FastAPI
 from typing_extensions import override
 
 from app.alerts.guard.guard import Reply, SsrfGuard
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse, report_result
 from app.ingest.assembly.op_table import OpTable
 from app.ingest.assembly.window_codec import pack_window
 from app.ingest.wire.codec import BINARY_TYPE
 from app.main import Connections, create_app
-from app.result.stored import split_by_step
+from app.result.stored import StoredByStep, split_by_step
+from app.result.window_result import WindowResult
 from app.settings import Settings
 from app.store import tokens, windows
 from app.store.database import Store, is_migrated
@@ -30,6 +31,7 @@ from app.store.windows import StepRow, WindowRecord
 from app.trace.job import job_key
 from app.trace.window import Trace, Window
 from tests.ingest.memory_queue import MemoryQueue
+from tests.results import result_of, window_result
 from tests.secret_keys import KEYS
 
 TOKEN = "pl_" + "t" * 40
@@ -108,20 +110,20 @@ class Api:
         """Save a window and its steps, as the consumer does."""
         key = job_key("default", job_id)
         result = record.result
-        times = result["step_time_s"]
+        times = result.step_time_s
         with self.store.write() as conn:
             windows.save(conn, key, record)
             rows = [
                 StepRow(
                     epoch=record.epoch,
                     step=step,
-                    recorded_s=times["recorded"][at],
-                    simulated_s=times["simulated"][at],
-                    ideal_s=times["ideal"][at],
-                    slowdown=result["step_slowdown"][at],
-                    window_id=result["window"]["id"],
+                    recorded_s=times.recorded[at],
+                    simulated_s=times.simulated[at],
+                    ideal_s=times.ideal[at],
+                    slowdown=result.step_slowdown[at],
+                    window_id=str(result.window.id),
                 )
-                for at, step in enumerate(result["steps"])
+                for at, step in enumerate(result.steps)
             ]
             windows.save_steps(conn, key, rows)
 
@@ -182,8 +184,14 @@ def window_record(
 ) -> WindowRecord:
     """A closed window of two steps of a job with dp_size 2 and pp_size 2."""
     result = _result(f"{epoch}-{first_step}", epoch, first_step, slowdown, verdict)
-    names = ("worker_slowdown", "dp_rank_slowdown")
-    per_step = {name: [result[name]] * 2 for name in names} if slowdown else None
+    per_step = None
+    if result.worker_slowdown and result.dp_rank_slowdown:
+        per_step = StoredByStep(
+            optype_slowdown={},
+            dp_rank_slowdown=(result.dp_rank_slowdown,) * 2,
+            stage_slowdown=(),
+            worker_slowdown=(result.worker_slowdown,) * 2,
+        )
     return WindowRecord(
         epoch=epoch,
         first_step=first_step,
@@ -204,7 +212,7 @@ def window_record(
 def recorded_record(window: Window) -> WindowRecord:
     """A window record, with its operations if closed."""
     report = analyse(window)
-    result, per_step = split_by_step(report_as_json(report))
+    result, per_step = split_by_step(report_result(report))
     return WindowRecord(
         epoch=window.epoch,
         first_step=window.first_step,
@@ -220,6 +228,12 @@ def recorded_record(window: Window) -> WindowRecord:
         trace=None if window.state == "open" else pack_window(op_table(window.trace)),
         updated_s=NOW_S,
     )
+
+
+def with_result(record: WindowRecord, **parts: Any) -> WindowRecord:
+    """The window with these parts of its result, records or objects."""
+    known = record.result.as_json() | msgspec.to_builtins(parts)
+    return replace(record, result=result_of(known))
 
 
 def op_table(trace: Trace) -> OpTable:
@@ -245,7 +259,7 @@ def closed_again(record: WindowRecord, **changes: Any) -> WindowRecord:
 
 def _result(
     window_id: str, epoch: int, first_step: int, slowdown: float | None, verdict: str
-) -> dict[str, Any]:
+) -> WindowResult:
     is_known = slowdown is not None
     worst = slowdown or 1.0
     numbers = {
@@ -263,32 +277,20 @@ def _result(
         "stage_share": [0.1, 0.2],
     }
     both = 2 if is_known else 0
-    return {
-        "schema": 1,
-        "window": {
-            "id": window_id,
-            "epoch": epoch,
-            "revision": 2,
-            "state": "complete",
-            "missing": [],
-        },
-        "job": {"name": "llm-70b", **PARALLELISM, "tp_size": 1, "vpp_size": 1, "dsp_size": 1}
-        | {"world_size": 4},
-        "steps": [first_step, first_step + 1][:both],
-        "skipped_steps": [],
-        "step_time_s": {
+    return window_result(
+        window={"id": window_id, "epoch": epoch, "revision": 2},
+        job={"name": "llm-70b"},
+        steps=[first_step, first_step + 1][:both],
+        step_time_s={
             "recorded": [1.3] * both,
             "simulated": [1.25] * both,
             "ideal": [1.0] * both,
         },
-        "fidelity": {"discrepancy": 0.01, "verdict": verdict},
-        "launch_delay": {"by_optype": {}, "by_worker": None},
-        "step_slowdown": [slowdown] * both,
-        "optype_slowdown": {"forward-compute": worst} if is_known else {},
-        **(numbers if is_known else dict.fromkeys(numbers)),
-        "findings": None,
-        "ruled_out": None,
-    }
+        fidelity={"discrepancy": 0.01, "verdict": verdict},
+        step_slowdown=[slowdown] * both,
+        optype_slowdown={"forward-compute": worst} if is_known else {},
+        **(numbers if is_known else {}),
+    )
 
 
 def json_batch(**changes: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from app.store.fleet import Loss
 from app.store.tables import annotations as annotations_table
 from app.store.tables import fixes as fixes_table
 from app.store.tables import jobs as jobs_table
-from app.store.tables import saved_questions, saved_views, score_reports, share_links
+from app.store.tables import saved_questions, saved_views, share_links
 from app.store.windows import StepRow
 from tests.api import alerting, recorded
 from tests.api.server import (
@@ -44,8 +44,6 @@ AN_OPERATION = "stage=0&optype=forward-compute&seq_id=0"
 WORKER = "/api/v1/jobs/llm-70b/workers/1-1"
 QUESTIONS = "/api/v1/jobs/llm-70b/what-ifs"
 SAVED = "ab" * 12
-SCORES = "/api/v1/jobs/llm-70b/scores"
-A_REPORT = {"source": "own", "scores": [{"rank": 1, "section": "a", "metric": "b", "score": 0.5}]}
 FIXES = "/api/v1/jobs/llm-70b/fixes"
 ANNOTATIONS = "/api/v1/jobs/llm-70b/annotations"
 A_NOTE = {"kind": "note", "text": "a test"}
@@ -144,10 +142,6 @@ GUARDED = {
     ),
     "get_saved_question": Operation("GET", f"{QUESTIONS}/{SAVED}", "read"),
     "delete_saved_question": Operation("DELETE", f"{QUESTIONS}/{SAVED}", "write"),
-    "add_scores": Operation("POST", SCORES, "ingest", A_REPORT),
-    "list_scores": Operation("GET", SCORES, "read"),
-    "list_score_reports": Operation("GET", f"{SCORES}/reports", "read"),
-    "list_scores_of_report": Operation("GET", f"{SCORES}/reports/{SAVED}", "read"),
     "compare": Operation("GET", f"/api/v1/compare?{SIDES}", "read"),
     "get_compare_chart": Operation("GET", f"/api/v1/compare/charts/steps?{SIDES}", "read"),
     "list_steps": Operation("GET", "/api/v1/jobs/llm-70b/steps", "read"),
@@ -274,10 +268,6 @@ def failed_delivery(api):
 def save_objects(api):
     """Save one object of each kind that has an id of its own, once; most need the job."""
     rows = {
-        score_reports: {
-            **{"report_id": SAVED, "epoch": 1, "source": "own", "received_s": NOW_S, "lacks": []},
-            **{"num_scores": 0, "num_reports": 1, "scores": {"fields": [], "rows": []}},
-        },
         fixes_table: factories.fix_row(fix_id=SAVED, job_id=KEY),
         annotations_table: {
             **{"annotation_id": SAVED, "project": "default", "kind": "note", "text": "a test"},

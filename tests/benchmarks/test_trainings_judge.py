@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.trainings.cases import Case, Run
 from benchmarks.trainings.judge import Verdict, figures
+from tests.results import finding, window_result
 
 
 def _run(fault, rank=-1, stage=-1, way="ddp"):
@@ -12,17 +13,11 @@ def _run(fault, rank=-1, stage=-1, way="ddp"):
 
 
 def _finding(cause, *culprits, cost=0.2, **evidence):
-    return {
-        "cause": cause,
-        "culprits": list(culprits),
-        "cost": cost,
-        "evidence": evidence,
-        "sentence": f"the sentence of {cause}",
-    }
+    return finding(cause, culprits=culprits, cost=cost, evidence=evidence)
 
 
 def _windows(*findings_of_each):
-    return [{"findings": findings} for findings in findings_of_each]
+    return [window_result(findings=findings) for findings in findings_of_each]
 
 
 def _outcome(run, *findings_of_each):
@@ -40,8 +35,8 @@ def test_a_slow_rank_named_alone_is_right():
     "culprits", [[{"rank": 0, "dp_rank": 1}], [{"rank": 1}, {"rank": 2}], []], ids=str
 )
 def test_another_additional_or_no_rank_is_the_wrong_culprit(culprits):
-    finding = _finding("slow-worker", *culprits)
-    assert _outcome(_run("slow-rank", rank=1), [finding]) == "wrong-culprit"
+    wrong = _finding("slow-worker", *culprits)
+    assert _outcome(_run("slow-rank", rank=1), [wrong]) == "wrong-culprit"
 
 
 def test_cause_with_the_highest_cost_over_all_windows_is_judged():

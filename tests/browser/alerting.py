@@ -3,11 +3,11 @@
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+from msgspec.structs import replace
 
 from app.alerts.alert import AlertState
 from app.store import runs, tokens

@@ -1,10 +1,10 @@
 """What may be done about an alert on its page: acknowledge it, silence it, plan maintenance."""
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from app.alerts.alert import Blame
 from tests.browser.alerting import SLOW

@@ -30,7 +30,7 @@ def assert_has_time(place, text):
 def test_each_step_has_its_time_and_each_culprit_host_and_rank(stocked, open_job, open_page):
     """Headline, finding, events, fleet table: one onset and one culprit in one form."""
     finding = leading(stocked)
-    name, since = culprit_name(finding["culprits"][0]), f"step {finding['onset_step']}"
+    name, since = culprit_name(**finding["culprits"][0]), f"step {finding['onset_step']}"
     assert re.fullmatch(r"[a-z0-9-]+, ranks? [\d to]+ \(dp 3, stage 1\)", name)
     lasted = short_duration(finding["lasted_s"])
     page = open_job()

@@ -7,6 +7,7 @@ from app.synth.faults.slow_compute import SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from tests.charts.job.test_waits import NAMED_OR_NOT, result
+from tests.results import finding
 
 NUM_STEPS = 8
 
@@ -71,16 +72,15 @@ def test_a_job_without_waits_has_no_heatmap_of_waits(server, open_page):
 
 def test_remark_and_headline_name_the_late_rank_alike(server, open_page):
     page = shown(server, open_page, "calm")
-    findings = [[], *([{"cause": "gc-pause", "culprits": [each]}] for each, _ in NAMED_OR_NOT)]
-    on_gpu = result()
-    on_gpu["arrivals"]["local_rank"] = [0, 1, 5, 7]
-    results = [on_gpu, *(result(findings=each, unexplained_share=0.1) for each in findings)]
+    findings = [[], *([finding("gc-pause", culprits=[culprit])] for culprit, _ in NAMED_OR_NOT)]
+    on_gpu = result(arrivals={"local_rank": [0, 1, 5, 7]})
+    results = [on_gpu, *(result(findings=found, unexplained_share=0.1) for found in findings)]
     script = """async (results) => {
       const { waitRemarks } = await import("/static/js/components/waits.js")
       return results.map(waitRemarks)
     }"""
-    said = page.evaluate(script, results)
-    assert said == [remarks(each) for each in results]
+    said = page.evaluate(script, [shown_result.as_json() for shown_result in results])
+    assert said == [remarks(shown_result) for shown_result in results]
     assert "host-2, rank 2 (dp 2, stage 0), GPU 5" in said[0][0]
 
 

@@ -5,15 +5,20 @@ from typing import Any
 
 import numpy as np
 
+from app.result.figures import as_tuples
+from app.result.finding import Finding
+from app.result.window_result import WindowResult
 from tests.arrival_results import block
+from tests.results import finding, window_result
 
 
-def result(worker_slowdown: Any = ((1.0, 1.0), (1.0, 1.4)), **parts: Any) -> dict[str, Any]:
+def result(worker_slowdown: Any = ((1.0, 1.0), (1.0, 1.4)), **parts: Any) -> WindowResult:
     """A result of two steps; the worker (dp 1, stage 1) is slow unless told otherwise."""
     by_worker = np.asarray(worker_slowdown, dtype=float)
     by_rank = by_worker.max(axis=1)
-    return {
-        "job": {"dp_size": by_worker.shape[0], "pp_size": by_worker.shape[1]},
+    dp_size, pp_size = by_worker.shape
+    known = {
+        "job": {"dp_size": dp_size, "pp_size": pp_size},
         "steps": [10, 11],
         "slowdown": 1.42,
         "fidelity": {"discrepancy": 0.007, "verdict": "ok"},
@@ -22,7 +27,7 @@ def result(worker_slowdown: Any = ((1.0, 1.0), (1.0, 1.4)), **parts: Any) -> dic
             "backward-compute": 1.1,
             "forward-pp-comm": 1.02,
         },
-        "worker_slowdown": by_worker.tolist(),
+        "worker_slowdown": as_tuples(by_worker),
         "m_w": 0.98,
         "stage_share": [0.02, 0.1],
         "stage_compute_s": {"forward": [0.067, 0.14], "backward": [0.143, None]},
@@ -31,15 +36,16 @@ def result(worker_slowdown: Any = ((1.0, 1.0), (1.0, 1.4)), **parts: Any) -> dic
             "forward-pp-comm": {"recorded": 0.3, "transfer": 0.1, "wait": 0.2},
         },
         "step_time_s": {"recorded": [2.2, 2.2]},
-        "arrivals": block(
-            (0.0, 0.1, *[0.01] * (len(by_worker) - 2))[: len(by_worker)], culprits=()
-        ),
+        "arrivals": block((0.0, 0.1, *[0.01] * (dp_size - 2))[:dp_size], culprits=()),
         "findings": [found()],
         "per_step": {
-            "worker_slowdown": np.stack([by_worker, by_worker]).tolist(),
-            "dp_rank_slowdown": np.stack([by_rank, by_rank]).tolist(),
+            "optype_slowdown": {},
+            "stage_slowdown": [],
+            "worker_slowdown": as_tuples(np.stack([by_worker, by_worker])),
+            "dp_rank_slowdown": as_tuples(np.stack([by_rank, by_rank])),
         },
-    } | parts
+    }
+    return window_result(**known | parts)
 
 
 SLOW = (
@@ -48,9 +54,9 @@ SLOW = (
 )
 
 
-def found(cause: str = "slow-worker", sentence: str = SLOW) -> dict[str, Any]:
-    """A finding of which only the sentence matters."""
-    return {"cause": cause, "culprits": [], "cost": 0.29, "sentence": sentence}
+def found(cause: str = "slow-worker", sentence: str = SLOW, **given: Any) -> Finding:
+    """A finding of which only the sentence matters, unless more is given."""
+    return finding(cause, **{"culprits": [], "cost": 0.29, "sentence": sentence} | given)
 
 
 def unpacked(array: Any) -> Any:

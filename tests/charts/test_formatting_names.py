@@ -129,7 +129,7 @@ def test_operation_types_have_the_same_names_on_the_page_and_in_its_charts():
     ],
 )  # fmt: skip
 def test_a_culprit_has_host_ranks_and_place_as_far_as_known(culprit, name):
-    assert formatting.culprit_name(culprit, names_unknown_host=True) == name
+    assert formatting.culprit_name(**culprit, names_unknown_host=True) == name
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 from app.cli.pushing import gapless_timeline, push
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
 from tests.result_comparison import agree
+from tests.results import report_as_json
 from tests.shared_traces import SHARED_TRACES, needs_shared
 from tests.window_factory import Row, window
 

@@ -47,14 +47,18 @@ def job(store, job_id, slowdowns, step_s=1.0):
     register(store, f"default/{job_id}")
     with store.write() as conn:
         for at, slowdown in enumerate(slowdowns):
-            figures = result(slowdown or 9.0, findings=[finding()] if (slowdown or 0) > 1.1 else [])
-            figures["step_time_s"]["recorded"] = [step_s * (slowdown or 1.0)] * 8
+            figures = result(
+                slowdown or 9.0,
+                findings=[finding()] if (slowdown or 0) > 1.1 else [],
+                step_time_s={"recorded": [step_s * (slowdown or 1.0)] * 8},
+                steps=list(range(8 * at, 8 * at + 8)),
+            )
             record = window(
                 8 * at,
                 last_step=8 * at + 7,
                 state="incomplete" if slowdown is None else "complete",
                 slowdown=slowdown,
-                result=figures | {"steps": list(range(8 * at, 8 * at + 8))},
+                result=figures,
                 updated_s=NOON_S + 60 * at,
             )
             windows.save(conn, f"default/{job_id}", record)

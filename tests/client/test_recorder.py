@@ -100,6 +100,7 @@ def test_the_run_is_registered_in_the_background(paceline):
             "tp_size": 1,
             "vpp_size": 2,
             "dsp_size": 1,
+            "ep_size": 1,
         },
     }
 

@@ -12,7 +12,10 @@ from app.store.database import Store
 from tests.alerts.alert_factories import facts, kinds
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW, UNEXPLAINED
 from tests.consumer.twin import slowdown_rules, step_batches
+from tests.results import window_result
 from tests.store.factories import window
+
+IMPUTED = {"ops": 1, "lone_ops": 0, "share": 0.1, "workers": [], "steps": []}
 
 
 @pytest.fixture
@@ -161,7 +164,7 @@ def test_slow_window_count_and_alert_survive_a_consumer_restart(twin, push):
     ("given", "changes"),
     [
         ({"state": "complete"}, []),
-        ({"state": "incomplete", "result": {"imputed": {"workers": [{"rank": 3}]}}}, []),
+        ({"state": "incomplete", "result": window_result(imputed=IMPUTED)}, []),
         ({"state": "incomplete"}, ["pending"]),
         ({"state": "open"}, ["pending"]),
         ({"state": "complete", "verdict": None}, ["pending"]),

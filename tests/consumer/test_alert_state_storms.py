@@ -7,12 +7,14 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from app.alerts.readings.facts import WindowFacts
 from app.alerts.rule import Rule
 from app.alerts.rules.defaults import default_rules
 from app.alerts.rules.evaluation import JobAlerts
 from app.consumer.commit import save_alerts, wake_alert_groups
+from app.result.window_result import StepTimes, WindowResult
 from app.store.alerting import alerts
 from tests.alerts.alert_factories import finding, result
 from tests.consumer.notifier import JOB, NotifierTwin
@@ -51,7 +53,9 @@ class Watch:
     def window(self, slowdown: float, **given: Any) -> None:
         """Close a window and advance ten seconds."""
         found = result(slowdown, **given)
-        found["step_time_s"] = {name: [WINDOW_S / 8] * 8 for name in found["step_time_s"]}
+        took_s = (WINDOW_S / 8,) * 8
+        times = StepTimes(recorded=took_s, simulated=took_s, ideal=took_s)
+        found = structs.replace(found, step_time_s=times)
         facts = WindowFacts(
             f"1-{8 * self.number}", "complete", "ok", found, 10_000, self.hosts(found)
         )
@@ -63,9 +67,9 @@ class Watch:
             self.notifier.pass_time(1.0)
 
     @staticmethod
-    def hosts(found: dict[str, Any]) -> dict[tuple[int, int], str]:
+    def hosts(found: WindowResult) -> dict[tuple[int, int], str]:
         """Eight workers a host."""
-        return {(dp, 0): f"host-{dp // 8}" for dp in range(len(found["worker_slowdown"]))}
+        return {(dp, 0): f"host-{dp // 8}" for dp in range(len(found.worker_slowdown or ()))}
 
     def _save(self, changes: Any) -> None:
         work = SimpleNamespace(database_time=lambda _conn: self.notifier.clock(), group_wait_s=1.0)

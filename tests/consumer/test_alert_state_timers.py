@@ -10,10 +10,9 @@ import pytest
 from app.alerts.rule import Rule
 from app.alerts.rules.defaults import default_rules
 from app.errors import StoreUnavailable
-from app.store import projects, scores
+from app.store import projects
 from app.store.alerting import alert_rules
 from app.store.database import Store
-from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.consumer.jobs import HEALTHY, SIZES, SLOW
 from tests.consumer.twin import slowdown_rules, step_batches
 
@@ -318,32 +317,6 @@ def test_job_that_fails_at_each_start_is_alerted(make):
     for number in range(5, 13):
         restart_job(twin, consumer, f"run-{number}")
         assert alert_events(twin) == [("stalled", "firing")]
-
-
-def score(twin):
-    score = Score(3, "n3", "s", "late-by", "ms", 0.5, 0.25, None, None, 2, 2, 7, 1.5)
-    with Store.write(twin.store) as conn:
-        scores.add(conn, JOB, ScoreReport("nvrx", (score,), 1), now_s=twin.unix_clock())
-
-
-def test_run_with_scores_only_is_not_stalled(make):
-    twin = make(stalled_rule())
-    consumer = twin.consumer()
-    run_for(twin, consumer, 75)
-    score(twin)
-    run_for(twin, consumer, 3 * START_WITHIN_S)
-    assert alert_events(twin) == []
-    assert twin.rows("runs", "stalled_since_s") == [(None,)]
-
-
-def test_stalled_run_is_resumed_by_scores(make):
-    twin = make(stalled_rule())
-    run_for(twin, twin.consumer(), 2 * START_WITHIN_S)
-    assert alert_events(twin) == [("stalled", "firing")]
-    score(twin)
-    run_for(twin, twin.consumer("another"), 30)
-    assert alert_events(twin) == [("stalled", "firing"), ("stalled", "resolved")]
-    assert twin.rows("runs", "stalled_since_s") == [(None,)]
 
 
 def test_start_timeout_continues_after_a_consumer_restart(make):

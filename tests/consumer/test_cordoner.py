@@ -10,12 +10,13 @@ from app.alerts.rule import Rule
 from app.consumer.cordoner import Cordoner
 from app.consumer.dispatcher import Dispatcher
 from app.errors import StoreUnavailable
+from app.result.finding import Culprit
 from app.store import hosts, runs
 from tests.alerts.http_receiver import receiver
 from tests.store.factories import registration
 
 RULES = [Rule("worker", "worker", 1.1, cordon="drain"), Rule("slow", "slowdown", cordon="drain")]
-CULPRIT = {"dp_rank": 3, "stage": 1, "host": "host-7"}
+CULPRIT = Culprit(3, 1, "host-7")
 FOUND = Detail(value=1.4, blame=Blame("slow-worker", "why", 0.2, 0.9, (CULPRIT,)))
 OF_WORKER = {"labels": {"worker": "3-1", "host": "host-7"}, "detail": FOUND}
 

@@ -213,7 +213,7 @@ def test_late_revision_does_not_move_an_open_prediction_back(twin):
 def revised(twin, window):
     """All predictions after another revision of this window, as the consumer diagnoses it."""
     observation = observe(window)
-    assert observation.result["advice"] is not None
+    assert observation.result.advice is not None
     with Store.write(twin.store) as conn:
         follow_fixes(conn, twin.context, JOB, [(window, observation)], [])
     return records(twin)

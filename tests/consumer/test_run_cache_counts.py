@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from app.ingest.assembly.window_codec import unpack_window
 from tests.consumer.jobs import HEALTHY, SIZES
@@ -93,8 +94,8 @@ def test_revised_window_equals_one_without_late_batches(make_twin):
             twin.append("job", *(batch for step in batches for batch in step))
         twin.turns(consumer, num_turns=1)
         [(trace, result, per_step)] = twin.windows("trace", "result", "per_step")
-        result["window"].pop("revision")
-        stored.append((trace, result, per_step))
+        window = structs.replace(result.window, revision=None)
+        stored.append((trace, structs.replace(result, window=window), per_step))
     assert stored[0] == stored[1]
 
 

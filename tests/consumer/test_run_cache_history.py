@@ -83,7 +83,7 @@ def test_onset_of_earlier_windows_is_kept(twin):
     twin.turns(twin.consumer())
     found = {}
     for first_step, result in twin.windows("first_step", "result"):
-        causes = {each["cause"]: each["onset_step"] for each in result["findings"]}
+        causes = {finding.cause: finding.onset_step for finding in result.findings}
         found[first_step] = causes.get("uniform-slowdown")
     assert found == {0: None, 3: None, 6: None, 9: 9, 12: 9, 15: 9, 18: 9}
 

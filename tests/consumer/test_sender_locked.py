@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from app.consumer.dispatcher import Dispatcher
 from app.consumer.sender import OutboxSender
+from app.store.alerting import receivers
 from app.store.credentials import resealing
 from app.store.credentials.sealing import SecretKeys, new_key, parse_keys
 from app.store.database import Store
@@ -45,6 +46,7 @@ def keyless(request, url, notifier):
 
 class _Parts:
     def __init__(self, context):
+        self.store = context.store
         self.dispatcher, self.sender = Dispatcher(context), OutboxSender(context)
 
     def dispatch(self):
@@ -94,18 +96,12 @@ def test_message_says_once_why_it_waits(notifier, keyless):
     assert [(each["receiver"], each["messages"]) for each in waiting] == [("hook", 1)]
 
 
+@pytest.mark.parametrize("keyless", [(OTHER_KEY,)], ids=["another key"], indirect=True)
 def test_receivers_whose_key_is_here_get_their_messages(notifier, keyless, hook):
-    """Also those of releases before encryption."""
-    notifier.add_receiver("plain", hook.url)
-    plain = {"url": hook.url, "secrets": json.dumps({"secrets": [], "headers": {}})}
-    with notifier.store.write() as conn:
-        conn.execute(
-            text(
-                "UPDATE endpoints SET sealed = NULL, url = :url, secrets = :secrets "
-                "WHERE endpoint_id = 'plain'"
-            ),
-            plain,
-        )
+    own = notifier.add_receiver("own", hook.url)
+    with keyless.store.write() as conn:
+        receivers.remove(conn, "default", "own")
+        receivers.add(conn, own)
     notifier.fire()
     assert keyless.dispatch() == 1
     assert sorted(state for state, _, _ in messages(notifier)) == ["delivered", "due"]

@@ -47,7 +47,7 @@ def test_stored_operations_have_custom_types(twin):
     push(twin, 0, 1, 2)
     twin.turns(twin.consumer())
     [(result, blob)] = twin.windows("result", "trace")
-    assert "moe-all-to-all" in result["optype_slowdown"]
+    assert "moe-all-to-all" in result.optype_slowdown
     codes, counts = np.unique(unpack_window(blob).ops.optype, return_counts=True)
     by_name = dict(zip(map(OWN.name, codes), counts.tolist(), strict=True))
     assert by_name["moe-all-to-all"] == by_name["forward-compute"] == 3 * 3 * SIZES.num_workers

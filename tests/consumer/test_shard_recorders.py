@@ -42,7 +42,7 @@ def of_worker(twin, dp_rank, stage):
 
 def skipped(twin):
     [(result,)] = twin.windows("result")
-    return {each["step"]: each["reason"] for each in result["skipped_steps"]}
+    return {skipped.step: skipped.reason for skipped in result.skipped_steps}
 
 
 def test_drop_counts_are_kept_by_rank_and_never_decrease(twin):

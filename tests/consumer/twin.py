@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
+from msgspec import structs
 from sqlalchemy import select
 from typing_extensions import override
 
@@ -262,7 +263,8 @@ class ConsumerTwin:
         known["windows"] = [_unnumbered(row) for row in self.windows(*_WINDOW_COLUMNS)]
         known["cursors"] = [(*key, _sorted(blob)) for *key, blob in known["cursors"]]
         known["window_briefs"] = [
-            (*key, brief | {"onset_at_s": None}) for *key, brief in known["window_briefs"]
+            (*key, structs.replace(brief, onset_at_s=None))
+            for *key, brief in known["window_briefs"]
         ]
         known["fixes"].sort(key=lambda row: str(row[:2]))  # their ids are random
         # Numbers of turns and duplicates depend on retries.
@@ -293,7 +295,8 @@ _WINDOW_COLUMNS = (
 def _unnumbered(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """A window without its revision number."""
     *others, result = row
-    return (*others, {**result, "window": {**result["window"], "revision": None}})
+    unnumbered = structs.replace(result.window, revision=None)
+    return (*others, structs.replace(result, window=unnumbered))
 
 
 def _sorted(blob: bytes) -> RunState:

@@ -140,10 +140,6 @@ def test_causes_of_earlier_windows_are_remembered_and_stored():
     }
 
 
-def test_a_history_of_an_older_release_knows_no_causes():
-    assert unpack(pack(replace(of_steps(1), suspected=None))).suspected is None
-
-
 @pytest.mark.parametrize(
     ("known", "onset"),
     [
@@ -152,7 +148,6 @@ def test_a_history_of_an_older_release_knows_no_causes():
         ({"gc": (12, 9)}, 12),  # two windows ago
         ({"gc": (None, 23)}, None),  # before the record
         ({"gc": (2, 4)}, 24),  # another time
-        (None, None),
     ],
 )
 def test_onset_of_a_cause_that_earlier_windows_showed(known, onset):
@@ -169,3 +164,12 @@ def test_times_of_steps_are_stored_to_the_last_digit():
     newer = History(np.array([5]), np.array([1.0]), started_s=np.array([1_795_488_070.0]))
     assert set(kept.extended(newer).clock()) == {3, 5}
     assert set(History(np.array([1]), np.array([1.0])).extended(newer).clock()) == {5}
+
+
+def test_the_usual_step_is_that_before_it_became_slower():
+    took_s = np.concatenate([np.full(40, 0.5), np.full(80, 1.0)])
+    took_s *= np.random.default_rng(1).uniform(0.99, 1.01, took_s.size)
+    history = History(np.arange(took_s.size), took_s)
+    assert history.usual_step_s(np.full(8, 1.0)) == pytest.approx(0.5, rel=0.02)
+    assert history.before(40).usual_step_s(np.full(8, 0.5)) == pytest.approx(0.5, rel=0.02)
+    assert history.before(15).usual_step_s(np.full(8, 0.5)) is None

@@ -31,12 +31,12 @@ Result = dict[str, Any]
 
 def results(
     size: int, fault: Fault, from_step: int, cluster: Cluster | None = None
-) -> tuple[Result, Result]:
+) -> tuple[Result, ...]:
     """Of the whole job, and without its missing ranks."""
     made = SimulatedJob(SIZES[size], 4, faults=(fault,), cluster=cluster or Cluster())
     record = made.record(STEPS)
     without = without_ranks(record, MISSING[size], from_step=from_step)
-    return observe(record.window()).result, observe(without.window()).result
+    return tuple(observe(seen.window()).result.as_json() for seen in (record, without))
 
 
 def away(result: Result, whole: Result, name: str) -> float:
@@ -100,8 +100,8 @@ def test_absent_worker_of_the_slow_replica_changes_no_figure(stage, from_step):
     made = SimulatedJob(Parallelism(4, 4), 6, faults=(SlowWorker(2, 1, slowdown=1.8),))
     record = made.record(STEPS)
     gone = Parallelism(4, 4).usual_rank(2, stage)
-    whole = observe(record.window()).result
-    result = observe(without_ranks(record, [gone], from_step=from_step).window()).result
+    whole = observe(record.window()).result.as_json()
+    result = observe(without_ranks(record, [gone], from_step=from_step).window()).result.as_json()
     for name in FIGURES:
         assert away(result, whole, name) < POINT, name
     assert said(result) == said(whole)
@@ -145,8 +145,8 @@ def test_absence_of_the_slow_worker_blames_nobody_else():
     for from_step in (0, 10):
         window = without_ranks(record, MISSING[8], from_step=from_step).window()
         _, result, _ = analysed(window, History())
-        blamed = [each for of in result["findings"] for each in of["culprits"]]
-        assert {(each.get("dp_rank"), each.get("stage")) for each in blamed} == {(2, 0)}
+        blamed = [culprit for finding in result.findings or () for culprit in finding.culprits]
+        assert {(culprit.dp_rank, culprit.stage) for culprit in blamed} == {(2, 0)}
 
 
 def test_long_stage_and_slow_gpu_look_alike_where_one_dp_rank_is_left():
@@ -155,6 +155,6 @@ def test_long_stage_and_slow_gpu_look_alike_where_one_dp_rank_is_left():
     gone = sizes.usual_rank(1, 2)
     window = without_ranks(made.record(STEPS), [gone]).window()
     _, result, _ = analysed(window, History())
-    assert [each["cause"] for each in result["findings"]] == ["silent-worker"]
-    [reason] = [each["reason"] for each in result["ruled_out"] if "look alike" in each["reason"]]
+    assert [finding.cause for finding in result.findings or ()] == ["silent-worker"]
+    [reason] = [denied.reason for denied in result.ruled_out or () if "look alike" in denied.reason]
     assert f"as rank {gone} is missing" in reason

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from app.engine.report import analyse
 from app.result.sentence import unexplained_sentence
+from app.result.window_result import Unexplained
 from app.synth.costs import OperationCosts
 from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.faults.stops import ExpertImbalance
@@ -25,7 +27,12 @@ EVEN: dict[str, Any] = {
     "late_launch_share": 0.0,
     "stop_share": 0.0,
     "stop_steps": [],
+    "sentence": None,
 }
+
+
+def sentence_of(**given: Any) -> str | None:
+    return unexplained_sentence(msgspec.convert(EVEN | given, Unexplained))
 
 
 def rest_of(diagnosis):
@@ -77,8 +84,8 @@ def test_stops_between_steps_are_a_loss_too():
 
 
 def test_a_small_rest_has_no_sentence_and_a_place_needs_most_of_it():
-    assert unexplained_sentence(EVEN | {"share": 0.04}) is None
-    assert unexplained_sentence(EVEN | {"share": 0.125, "share_of_loss": 0.4, "stage": 2}) == (
+    assert sentence_of(share=0.04) is None
+    assert sentence_of(share=0.125, share_of_loss=0.4, stage=2) == (
         "12 % of the step time (40 % of the loss) is not explained by any known cause, most of it "
         "in stage 2"
     )

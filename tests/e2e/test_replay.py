@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
 from tests.e2e.stack import TOKEN, Stack, wait_until
 from tests.result_comparison import agree
+from tests.results import report_as_json
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 TRACES = (

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.grid import lay_out
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.errors import InvalidTrace
 from tests.example_counts import many
 from tests.job_strategies import windows
+from tests.results import report_as_json
 from tests.window_factory import Row, in_row, replicas, rows_of, window, with_columns
 
 

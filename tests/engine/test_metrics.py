@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from app.engine import metrics
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.result.figures import gpu_time_wasted, loss_shares
+from tests.results import report_as_json
 from tests.window_factory import Row, in_row, window
 
 IDEAL_S = np.array([9.0, 11.0])

@@ -4,11 +4,12 @@ from hypothesis import given
 
 from app.engine.grid import lay_out
 from app.engine.op_times import LaunchDelay, launch_delay
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.engine.what_if import replayer
 from app.trace.window import Window
 from tests.example_counts import many
 from tests.job_strategies import windows
+from tests.results import report_as_json
 from tests.window_factory import Row, window
 
 

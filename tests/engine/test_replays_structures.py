@@ -4,11 +4,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.trace.ops import parse_op_types
 from app.trace.window import Window
 from tests.reference import figures
 from tests.result_comparison import agree
+from tests.results import report_as_json
 from tests.window_factory import Row, in_row, replicas, there_and_back, window
 
 EXPERTS = parse_op_types(

@@ -4,13 +4,14 @@ from hypothesis import assume, given
 
 from app.engine.durations import own_durations
 from app.engine.replays import prepare
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.trace.window import Window
 from tests.example_counts import many
 from tests.job_strategies import STRUCTURES, Structure, changing, made, seeds
 from tests.reference import Reference, figures
 from tests.reference_rules import dependencies
 from tests.result_comparison import agree
+from tests.results import report_as_json
 
 pytestmark = pytest.mark.oracle
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
 from tests.reference import figures
 from tests.result_comparison import agree
+from tests.results import report_as_json
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 pytestmark = pytest.mark.oracle

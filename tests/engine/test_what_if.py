@@ -4,12 +4,13 @@ from hypothesis import strategies as st
 
 from app.engine.graph import ALL_DP_RANKS, StepGraph
 from app.engine.grid import lay_out
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.engine.what_if import Durations, Peers, Replayer, replayer, step_times
 from app.trace.window import Window
 from tests.example_counts import many
 from tests.job_strategies import windows
 from tests.result_comparison import agree
+from tests.results import report_as_json
 from tests.window_factory import rows_of, scaled, with_columns
 
 SOME = many(60)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from sqlalchemy import update
 
 from app.ingest.assembly.window_codec import pack_window, unpack_window
@@ -78,7 +79,8 @@ def test_changed_operation_is_missing_and_spurious(twin, owed):
 def test_result_that_differs_in_the_last_bit_is_a_violation(twin, owed):
     with twin.store.read() as conn:
         result = windows.get(conn, KEY, "1-0")
-    result["slowdown"] *= 1 + 2**-52
+    assert result.slowdown is not None
+    result = structs.replace(result, slowdown=result.slowdown * (1 + 2**-52))
     change(twin, update(table).where(table.c.first_step == 0).values(result=result))
     (violation,) = violations(twin, owed)
     assert "another result" in violation

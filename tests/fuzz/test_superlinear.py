@@ -10,7 +10,7 @@ from app.alerts.rules import rule_text
 from app.alerts.rules.rule_text import parse_rules
 from app.errors import PacelineError
 from app.trace.readers.published import meta
-from app.trace.readers.registry import FORMATS, SCORE_FORMATS
+from app.trace.readers.registry import FORMATS
 from tests.benchmarks.running import run_benchmark
 from tests.harness.fuzz.input_families import YAML, growth_exponent, reader_growth
 from tests.harness.fuzz.repeated_records import importer, record_families
@@ -64,7 +64,7 @@ def test_meta_files_take_time_in_proportion_to_their_size(tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", [*FORMATS, *SCORE_FORMATS])
+@pytest.mark.parametrize("name", FORMATS)
 def test_records_take_time_in_proportion_to_their_number(name, tmp_path):
     # A few of each format: the long form has all, and larger ones.
     families = list(record_families(name))

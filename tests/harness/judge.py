@@ -19,6 +19,7 @@ from app.ingest.assembly.window_codec import pack_window, unpack_window
 from app.ingest.batch import OpBatch
 from app.ingest.wire import codec
 from app.monitor import observe
+from app.result.window_result import WindowResult
 from app.store import hosts, jobs, runs, windows
 from app.store.database import Connection, Store, without_time_limits
 from app.store.windows import WindowSummary
@@ -174,7 +175,7 @@ def _judge_window(
             f"{label} is {summary.state}, with raw operations: {blob is not None}"
         )
         return
-    steps = sorted({*result["steps"], *(skip["step"] for skip in result["skipped_steps"])})
+    steps = sorted({*result.steps, *(skip.step for skip in result.skipped_steps)})
     in_window = np.isin(table[:, 0], steps)
     if covered[in_window].any():
         judgement.add_violation(f"{label} has steps that another one has too")
@@ -224,7 +225,7 @@ def _judge_result(
     conn: Connection,
     job_id: str,
     label: str,
-    result: dict[str, Any],
+    result: WindowResult,
     rows: Ints,
     blob: bytes,
 ) -> None:
@@ -246,33 +247,35 @@ def _op_table(rows: Ints) -> OpTable:
     return OpTable(**columns)
 
 
-def _window(conn: Connection, job_id: str, result: dict[str, Any], table: OpTable) -> Window:
-    header, steps = result["window"], tuple(result["steps"])
+def _window(conn: Connection, job_id: str, result: WindowResult, table: OpTable) -> Window:
+    header, steps = result.window, result.steps
+    assert header.id is not None
+    assert header.epoch is not None
+    assert header.revision is not None
     # Missing workers are listed per window, not per step.
-    missing = iter([tuple(header["missing"])])
+    missing = iter([header.missing])
     skipped = tuple(
-        SkippedStep(skip["step"], skip["reason"], next(missing, ()))
-        for skip in result["skipped_steps"]
+        SkippedStep(skip.step, skip.reason, next(missing, ())) for skip in result.skipped_steps
     )
     return Window(
-        job=jobs.registration(conn, job_id, header["epoch"]).job,
-        epoch=header["epoch"],
-        first_step=int(header["id"].partition("-")[2]),
+        job=jobs.registration(conn, job_id, header.epoch).job,
+        epoch=header.epoch,
+        first_step=int(header.id.partition("-")[2]),
         steps=steps,
         trace=table.trace(steps),
         skipped=skipped,
-        state=header["state"],
-        revision=header["revision"],
-        hosts=hosts.load(conn, job_id, header["epoch"]),
+        state=header.state,
+        revision=header.revision,
+        hosts=hosts.load(conn, job_id, header.epoch),
         origin_ns=table.origins_ns(steps),
     )
 
 
-def _canonical(result: dict[str, Any]) -> bytes:
+def _canonical(result: WindowResult) -> bytes:
     """The part of a result that follows from the window's operations alone.
 
     Causes do not: they depend on the job's history at the time of analysis, and an earlier window
     may have been revised since.
     """
-    own = {name: value for name, value in result.items() if name not in _HISTORY_FIELDS}
+    own = {name: value for name, value in result.as_json().items() if name not in _HISTORY_FIELDS}
     return json.dumps(own, sort_keys=True, allow_nan=False).encode()

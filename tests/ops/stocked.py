@@ -1,26 +1,25 @@
 """A store with jobs, alerts and receivers in every state, for the tests of /metrics."""
 
-from typing import Any
+from msgspec import structs
 
 from app.api.service.job_state import JobState
+from app.result.brief import brief_of
+from app.result.finding import Culprit
 from app.store import fleet, hosts, projects, runs, shards, windows
 from app.store.alerting import alerts, receivers, service_watches
 from app.store.database import Store
 from app.trace.job import job_key
 from tests.api.server import window_record
+from tests.results import finding
 from tests.store import factories
 
 CONSUMER = "consumer-0"
-CULPRIT = {"dp_rank": 1, "stage": 1, "host": "gpu-node-7"}
-FINDING = {
-    "cause": "slow-worker",
-    "cost": 0.15,
-    "confidence": 0.9,
-    "onset_step": 0,
-    "persistence": "chronic",
-    "sentence": "dp 1, stage 1 on gpu-node-7 is 1.3x slower than its peers",
-    "culprits": [CULPRIT],
-}
+FINDING = finding(
+    cost=0.15,
+    onset_step=0,
+    sentence="dp 1, stage 1 on gpu-node-7 is 1.3x slower than its peers",
+    culprits=[Culprit(1, 1, "gpu-node-7")],
+)
 
 
 def add_job(
@@ -36,12 +35,12 @@ def add_job(
     """A job with one window; a straggler unless its slowdown or its state says otherwise."""
     key = job_key(project, job)
     record = window_record(slowdown=slowdown)
-    result: dict[str, Any] = {**record.result, "findings": [FINDING] if slowdown > 1.1 else []}
+    result = structs.replace(record.result, findings=(FINDING,) if slowdown > 1.1 else ())
     with store.write() as conn:
         projects.create_if_missing(conn, project, now_s=now_s)
         runs.register(conn, key, factories.registration(name=job, num_gpus=num_gpus), now_s=now_s)
         windows.save(conn, key, record)
-        fleet.save_brief(conn, key, 1, 0, fleet.brief_of(result, num_gpus=num_gpus))
+        fleet.save_brief(conn, key, 1, 0, brief_of(result, num_gpus=num_gpus))
         hosts.save(conn, key, 1, {(1, 1): "gpu-node-7"})
         runs.note_data(conn, key, last_data_s=now_s, last_step=1, epoch=1)
         if state in ("stalled", "silent"):

@@ -8,6 +8,8 @@ from app.result.clock_times import (
     result_ended_s,
     with_clock_times,
 )
+from tests import results
+from tests.results import window_result
 
 # 2026-11-24 02:41:07 UTC
 START_S = 1_795_488_067.0
@@ -17,33 +19,29 @@ COST = "; it costs 29 % of the job's GPU time"
 
 
 def finding(sentence, onset=30, end=None):
-    return {"onset_step": onset, "end_step": end, "sentence": sentence}
+    return results.finding(onset_step=onset, end_step=end, sentence=sentence)
 
 
 def result(*findings):
-    return {
-        "steps": [31, 102],
-        "step_time_s": {"recorded": [10.0, 12.0]},
-        "findings": list(findings),
-    }
+    return window_result(steps=[31, 102], step_time_s={"recorded": [10.0, 12.0]}, findings=findings)
 
 
 def test_onset_and_end_have_the_times_of_their_steps():
-    [found] = with_clock_times(result(finding("It is slow", end=31)), CLOCK)["findings"]
-    assert found["onset_at"] == "2026-11-24T02:41:07Z"
-    assert found["ended_at"] == "2026-11-24T02:41:27Z"  # when step 31 ended
+    [found] = with_clock_times(result(finding("It is slow", end=31)), CLOCK).findings or ()
+    assert found.onset_at == "2026-11-24T02:41:07Z"
+    assert found.ended_at == "2026-11-24T02:41:27Z"  # when step 31 ended
 
 
 def test_a_step_of_unknown_time_has_none():
-    [found] = with_clock_times(result(finding("It is slow", onset=12)), CLOCK)["findings"]
-    assert (found["onset_at"], found["ended_at"]) == (None, None)
-    told = finding_in_clock_words(found, START_S + 732, NOW_S)
-    assert (told["sentence"], told["lasted_s"]) == ("It is slow", None)
+    [found] = with_clock_times(result(finding("It is slow", onset=12)), CLOCK).findings or ()
+    assert (found.onset_at, found.ended_at) == (None, None)
+    timed = finding_in_clock_words(found, START_S + 732, NOW_S)
+    assert (timed.sentence, timed.lasted_s) == ("It is slow", None)
 
 
 def test_a_result_ends_with_its_newest_known_step():
     timed = with_clock_times(result(), CLOCK)
-    assert timed["step_started_s"] == [START_S + 10, START_S + 720]
+    assert timed.step_started_s == (START_S + 10, START_S + 720)
     assert result_ended_s(timed) == START_S + 732
     assert result_ended_s(result()) is None
 
@@ -69,5 +67,5 @@ def test_a_result_ends_with_its_newest_known_step():
 )  # fmt: skip
 def test_sentences_have_the_times_beside_the_steps(sentence, onset, end, told):
     timed = with_clock_times(result(finding(sentence, onset, end)), CLOCK)
-    [found] = in_clock_words(timed, NOW_S)["findings"]
-    assert found["sentence"] == told
+    [found] = in_clock_words(timed, NOW_S).findings or ()
+    assert found.sentence == told

@@ -1,6 +1,5 @@
-from typing import Any
-
 import pytest
+from msgspec.structs import replace
 
 from app.result.join_causes import (
     MAX_FINDINGS,
@@ -9,6 +8,8 @@ from app.result.join_causes import (
     combined_unexplained,
     leading,
 )
+from tests import results
+from tests.results import window_result
 
 PARTS = {
     "fact": "dp 3, stage 1 on host-17 is 1.6x slower than its peers",
@@ -17,36 +18,39 @@ PARTS = {
     "note": "",
 }
 SENTENCE = f"{PARTS['fact']}, since step 40; it costs 30 % of the job's GPU time"
-FIGURES = {"optype_slowdown": {"forward-compute": 1.3, "gc": 1.1}, "stage_share": [0.2, 0.8]}
+FIGURES = window_result(optype_slowdown={"forward-compute": 1.3, "gc": 1.1}, stage_share=[0.2, 0.8])
 
 
 def result(*findings, recorded_s=10.0, **parts):
-    return {
-        "findings": list(findings),
-        "ruled_out": [{"cause": "gc-pause"}, {"cause": "slow-worker"}],
+    values = {
+        "findings": findings,
+        "ruled_out": [{"cause": "gc-pause", "reason": ""}, {"cause": "slow-worker", "reason": ""}],
         "changes": [],
-        "fingerprint": None,
+        "steps": [],
         "step_time_s": {"recorded": [recorded_s], "simulated": [recorded_s], "ideal": [8.0]},
-    } | parts
+    }
+    return window_result(**values | parts)
 
 
 def finding(cost=0.3, onset=40, cause="slow-worker", dp_rank=3, sentence=SENTENCE):
-    return {
-        "cause": cause,
-        "score": 0.8,
-        "confidence": 0.9,
-        "culprits": [{"dp_rank": dp_rank, "stage": 1}],
-        "onset_step": onset,
-        "persistence": "chronic",
-        "cost": cost,
-        "evidence": {"share_of_loss": 0.9},
-        "sentence": sentence,
-        "sentence_parts": PARTS,
-    }
+    return results.finding(
+        cause,
+        score=0.8,
+        culprits=[{"dp_rank": dp_rank, "stage": 1}],
+        onset_step=onset,
+        cost=cost,
+        evidence={"share_of_loss": 0.9},
+        sentence=sentence,
+        sentence_parts=PARTS,
+    )
 
 
-def findings_of(*results):
-    return combine_causes(results, FIGURES)["findings"]
+def combined(*parts):
+    return combine_causes(parts, FIGURES).as_json()
+
+
+def findings_of(*parts):
+    return combined(*parts)["findings"]
 
 
 def test_same_cause_and_culprit_become_one_finding():
@@ -90,14 +94,16 @@ def test_an_onset_unknown_to_the_first_window_stays_unknown():
 
 
 def test_a_host_that_becomes_known_keeps_the_finding():
-    named = finding() | {"culprits": [{"dp_rank": 3, "stage": 1, "host": "host-17"}]}
-    [found] = findings_of(result(finding()), result(named))
-    assert found["culprits"] == named["culprits"]
+    culprit = results.culprit(dp_rank=3, stage=1, rank=7)
+    named = replace(culprit, host="host-17")
+    parts = [result(replace(finding(), culprits=(each,))) for each in (culprit, named)]
+    [found] = findings_of(*parts)
+    assert found["culprits"] == [named.as_json()]
     assert found["seen_in"] == {"windows": 2, "of": 2}
 
 
 def of_rank(rank, **more):
-    return finding() | {"culprits": [{"dp_rank": 0, "stage": 0, "rank": rank} | more]}
+    return replace(finding(), culprits=(results.culprit(dp_rank=0, stage=0, rank=rank, **more),))
 
 
 def test_two_gpus_of_one_worker_are_two_findings():
@@ -106,26 +112,19 @@ def test_two_gpus_of_one_worker_are_two_findings():
     assert [each["seen_in"]["windows"] for each in found] == [1, 1]
 
 
-def test_a_worker_without_rank_is_the_lowest_rank_there():
-    bare = finding() | {"culprits": [{"dp_rank": 0, "stage": 0}]}
-    found = findings_of(result(bare), result(of_rank(0)), result(of_rank(1)))
-    windows = {each["culprits"][0]["rank"]: each["seen_in"]["windows"] for each in found}
-    assert windows == {0: 2, 1: 1}
-
-
 def test_rotating_culprits_are_one_finding():
-    rotating = [finding(dp_rank=rank) | {"persistence": "rotating"} for rank in (1, 2, 5)]
+    rotating = [replace(finding(dp_rank=rank), persistence="rotating") for rank in (1, 2, 5)]
     [found] = findings_of(result(*rotating[:2]), result(rotating[2]))
-    assert found["culprits"] == rotating[2]["culprits"]
+    assert found["culprits"] == [{"dp_rank": 5, "stage": 1}]
     assert found["seen_in"] == {"windows": 2, "of": 2}
 
 
 def test_the_most_costly_findings_are_listed_and_the_others_counted():
     many = [result(finding(0.001 * (rank + 1), dp_rank=rank)) for rank in range(MAX_FINDINGS + 3)]
-    found = combine_causes(many, FIGURES)
+    found = combined(*many)
     assert [each["culprits"][0]["dp_rank"] for each in found["findings"]] == [*range(22, 2, -1)]
     assert found["more_findings"] == 3
-    assert combine_causes(many[:2], FIGURES)["more_findings"] == 0
+    assert combined(*many[:2])["more_findings"] == 0
 
 
 def test_an_unknown_cost_stays_unknown():
@@ -134,32 +133,40 @@ def test_an_unknown_cost_stays_unknown():
     assert found["sentence"] == f"{PARTS['fact']}, since step 40"
 
 
-def test_sentences_of_older_results_stay_as_they_are():
-    old = {name: each for name, each in finding().items() if name != "sentence_parts"}
-    [found] = findings_of(result(old), result(old | {"cost": 0.1}))
+def test_sentences_without_parts_stay_as_they_are():
+    whole = replace(finding(), parts=None)
+    [found] = findings_of(result(whole), result(replace(whole, cost=0.1)))
     assert found["sentence"] == SENTENCE
 
 
 def test_windows_with_withheld_causes_are_not_counted():
     [found] = findings_of(result(finding()), result(findings=None))
     assert found["seen_in"] == {"windows": 1, "of": 1}
-    assert combine_causes([result(findings=None)], FIGURES)["findings"] is None
+    assert combined(result(findings=None))["findings"] is None
 
 
 def test_a_cause_that_was_found_once_is_not_ruled_out():
-    others = combine_causes([result(finding()), result()], FIGURES)["ruled_out"]
+    others = combined(result(finding()), result())["ruled_out"]
     assert [each["cause"] for each in others] == ["gc-pause"]
 
 
 def test_a_change_in_several_windows_is_listed_once_from_the_newest():
     def change(step, ratio):
-        return {"step": step, "what": "step-time", "ratio": ratio, "culprits": []}
+        return {
+            "step": step,
+            "until_step": step,
+            "what": "step-time",
+            "before_s": 1.0,
+            "after_s": ratio,
+            "ratio": ratio,
+            "culprits": [],
+        }
 
     older, newer = (
         result(changes=[change(8, 1.2), change(40, 1.5)]),
         result(changes=[change(41, 1.4)]),
     )
-    found = combine_causes([older, newer], FIGURES)["changes"]
+    found = combined(older, newer)["changes"]
     assert [(each["step"], each["ratio"]) for each in found] == [(8, 1.2), (41, 1.4)]
 
 
@@ -168,7 +175,7 @@ def test_fingerprint_combines_the_windows_shares():
         variance = {"between_stages": share, "between_workers": 0.1, "within_workers": 0.9 - share}
         return result(fingerprint={"variance": variance, "optype_share": {}, "stage_share": []})
 
-    found = combine_causes([with_variance(0.2), with_variance(0.4)], FIGURES)["fingerprint"]
+    found = combined(with_variance(0.2), with_variance(0.4))["fingerprint"]
     assert found["optype_share"] == {
         "forward-compute": pytest.approx(0.75),
         "gc": pytest.approx(0.25),
@@ -184,7 +191,7 @@ def test_a_finding_that_the_newest_window_lacks_has_ended():
         "dp 3, stage 1 on host-17 was 1.6x slower than its peers, from step 40 to step 41; "
         "it cost 15 % of the job's GPU time"
     )
-    known = finding() | {"evidence": {"share_of_loss": 0.9, "steps": [38, 40]}}
+    known = replace(finding(), evidence={"share_of_loss": 0.9, "steps": [38, 40]})
     [found] = findings_of(result(known, steps=[40, 41]), result(steps=[42, 43]))
     assert found["end_step"] == 40
 
@@ -204,19 +211,20 @@ def unexplained(share, stop_share, stop_steps):
 
 
 def test_stops_of_the_unexplained_loss_are_those_of_all_windows():
-    results = [
-        {"unexplained": each, "step_time_s": {"recorded": [1.0]}}
-        for each in (unexplained(0.11, 0.0, []), unexplained(0.1, 0.5, [12]))
+    parts = [
+        window_result(unexplained=left, step_time_s={"recorded": [1.0]})
+        for left in (unexplained(0.11, 0.0, []), unexplained(0.1, 0.5, [12]))
     ]
-    found = combined_unexplained(results)
+    found = combined_unexplained(parts)
     assert found is not None
-    assert found["stop_steps"] == [12]
-    assert found["sentence"].endswith("most of it in stops of all workers (in or before step 12)")
+    assert found.stop_steps == (12,)
+    assert found.sentence is not None
+    assert found.sentence.endswith("most of it in stops of all workers (in or before step 12)")
 
 
 def test_missing_worker_is_first_and_leads_only_alone():
-    silent: dict[str, Any] = {"cause": "silent-worker", "cost": None, "score": 1.0}
-    slow: dict[str, Any] = {"cause": "slow-worker", "cost": 0.3, "score": 0.9}
+    silent = results.finding("silent-worker", cost=None)
+    slow = results.finding(cost=0.3, score=0.9)
     assert sorted([slow, silent], key=by_cost) == [silent, slow]
     assert leading([silent, slow]) is slow
     assert leading([silent]) is silent

@@ -1,15 +1,18 @@
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
-from app.engine.report import analyse, report_as_json, result_without_figures
-from app.result.join_figures import combine_per_step, combine_results
+from app.engine.report import analyse, report_result, result_without_figures
+from app.result import join_figures
+from app.result.window_result import FiguresByStep
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.window import SkippedStep
 from tests import window_factory
 from tests.engine.questions.jobs import two_stages
+from tests.results import result_of
 from tests.trace.losses import without_ranks
 
 
@@ -29,7 +32,11 @@ REPORTS = [report_of(0), report_of(2, num_steps=3, slow=(1,)), report_of(5, slow
 
 
 def results():
-    return [report_as_json(each) for each in REPORTS]
+    return [report_result(each).as_json() for each in REPORTS]
+
+
+def combine_results(parts):
+    return join_figures.combine_results([result_of(part) for part in parts]).as_json()
 
 
 def ratio(read):
@@ -146,21 +153,13 @@ def flat(value):
 
 def test_windows_without_figures_add_only_skipped_steps():
     skipped = (SkippedStep(7, "rank 3 did not report", (3,)),)
-    empty = result_without_figures(window_factory.window([], dp_size=2, pp_size=2, skipped=skipped))
+    window = window_factory.window([], dp_size=2, pp_size=2, skipped=skipped)
+    empty = result_without_figures(window).as_json()
     found = combine_results([*results(), empty | {"window": empty["window"] | {"id": "1-7"}}])
     assert found["slowdown"] == pytest.approx(combine_results(results())["slowdown"])
     assert [each["step"] for each in found["skipped_steps"]] == [7]
     assert found["window"]["missing"] == [3]
     assert combine_results([empty])["slowdown"] is None
-
-
-def test_results_of_the_first_releases_can_be_combined():
-    later = ("structures", "clocks", "stage_compute_s", "optype_time_s")
-    old = [{k: v for k, v in each.items() if k not in later} for each in results()]
-    found = combine_results(old)
-    assert found["slowdown"] == pytest.approx(combine_results(results())["slowdown"])
-    assert found["clocks"]["residual_ms"] is None
-    assert "optype_time_s" not in found
 
 
 def test_the_clock_with_the_largest_residual_is_kept():
@@ -175,7 +174,8 @@ def test_the_clock_with_the_largest_residual_is_kept():
 def test_step_figures_are_joined_and_an_absent_type_costs_nothing():
     parts = [each["per_step"] for each in results()]
     del parts[1]["optype_slowdown"]["optimizer"]
-    found = combine_per_step(parts)
+    joint = join_figures.combine_per_step([msgspec.convert(part, FiguresByStep) for part in parts])
+    found = joint.as_json()
     assert [len(found[name]) for name in found if name != "optype_slowdown"] == [7, 7, 7]
     assert found["optype_slowdown"]["optimizer"][2:5] == [1.0, 1.0, 1.0]
     assert all(math.isfinite(each) for each in flat(found))
@@ -185,7 +185,10 @@ def test_combined_share_of_imputed_operations_counts_windows_without_losses():
     made = SimulatedJob(Parallelism(4, 2), 4)
     lost = without_ranks(made.record(range(8, 12)), [2]).window()
     found = combine_results(
-        [report_as_json(analyse(made.record(range(8)).window())), report_as_json(analyse(lost))]
+        [
+            report_result(analyse(window)).as_json()
+            for window in (made.record(range(8)).window(), lost)
+        ]
     )
     assert found["imputed"]["share"] == pytest.approx(1 / 8 * 4 / 12)
     assert found["imputed"]["workers"][0]["num_steps"] == 4

@@ -4,13 +4,11 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from app.engine.report import result_without_figures
 from app.monitor import observe
 from app.result.clock_times import in_clock_words
 from app.result.join import joint_result
-from app.result.stored import split_by_step
+from app.result.stored import decode_result, split_by_step
 from app.result.thin import thinned_result
-from app.result.window_result import WindowResult
 from app.synth.faults.fault import Fault, FaultSteps
 from app.synth.faults.interruptions import AllocatorStalls, DataLoading, GcPauses
 from app.synth.faults.sequence_imbalance import SequenceImbalance
@@ -47,12 +45,12 @@ def in_json(value):
 
 
 def as_typed(result):
-    """The result as its records write it again."""
-    return in_json(msgspec.json.decode(msgspec.json.encode(result), type=WindowResult))
+    """The result as it is read from its JSON."""
+    return decode_result(msgspec.json.encode(result))
 
 
 def assert_is_typed(result):
-    assert as_typed(result) == in_json(result)
+    assert in_json(as_typed(result)) == in_json(result)
 
 
 def all_forms(result):
@@ -85,8 +83,6 @@ def test_a_result_without_figures_is_what_its_records_say():
     skipped = (SkippedStep(7, "worker 3 did not report", (3,)),)
     empty = window([], state="incomplete", skipped=skipped)
     assert_is_typed(observe(empty).result)
-    with pytest.raises(msgspec.ValidationError, match="missing required field `step_started_s`"):
-        as_typed(result_without_figures(empty))
 
 
 @needs_shared
@@ -98,7 +94,8 @@ def test_the_results_of_published_traces_are_what_their_records_say():
 
 def test_a_field_that_the_records_lack_is_found():
     result = observe(window_of(made())).result
-    with pytest.raises(AssertionError):
-        assert_is_typed(result | {"more": 1})
     with pytest.raises(msgspec.ValidationError, match=r"got `str` - at `\$\.m_w`"):
-        as_typed(result | {"m_w": "much"})
+        as_typed(result.as_json() | {"m_w": "much"})
+    lacking = {name: value for name, value in result.as_json().items() if name != "steps"}
+    with pytest.raises(msgspec.ValidationError, match="missing required field `steps`"):
+        as_typed(lacking)

@@ -8,6 +8,7 @@ from app.alerts.alert import AlertEvent, AlertState, Detail, fingerprint
 from app.alerts.labels import Matcher, Silence
 from app.alerts.notice import Message
 from app.alerts.receiver import Receiver
+from app.result.stored import StoredByStep
 from app.store import audit, fixes, runs
 from app.store.alerting import outbox
 from app.store.annotations import Annotation
@@ -16,6 +17,7 @@ from app.store.runs import Registration
 from app.store.windows import WindowRecord
 from app.trace import ops
 from app.trace.job import Parallelism
+from tests.results import window_result
 
 SLOW = Detail(
     on="slowdown",
@@ -32,6 +34,11 @@ OWN = ops.parse_op_types(
         {"name": "moe-all-to-all", "kind": "collective", "axis": "ep"},
         {"name": "router", "kind": "compute"},
     ]
+)
+
+
+BY_STEP = StoredByStep(
+    optype_slowdown={}, dp_rank_slowdown=(), stage_slowdown=((1.0, 1.25),), worker_slowdown=()
 )
 
 
@@ -66,8 +73,8 @@ def window(first_step: int = 0, **given: Any) -> WindowRecord:
         "num_ops": 100,
         "slowdown": 1.25,
         "verdict": "ok",
-        "result": {"slowdown": 1.25, "step_slowdown": [1.25]},
-        "per_step": {"stage_slowdown": [[1.0, 1.25]]},
+        "result": window_result(slowdown=1.25, steps=[first_step], step_slowdown=[1.25]),
+        "per_step": BY_STEP,
         "trace": None,
         "updated_s": 1000.0,
     }

@@ -11,6 +11,7 @@ from sqlalchemy import select, text, update
 
 from app.alerts.rule import Rule
 from app.errors import InvalidRequest
+from app.result.brief import brief_of
 from app.store import (
     annotations,
     as_of,
@@ -24,7 +25,6 @@ from app.store import (
     runs,
     saved_questions,
     saved_views,
-    scores,
     service_state,
     shards,
     windows,
@@ -58,7 +58,6 @@ from app.store.windows import StepRow
 from app.trace import ops
 from app.trace.exits import RankExit
 from app.trace.job import CANARY_PROJECT, Parallelism, Placement
-from app.trace.readers.scores.score_report import Score, ScoreReport
 from tests.postgres import database
 from tests.secret_keys import KEYS
 from tests.store.factories import (
@@ -74,13 +73,13 @@ from tests.store.factories import (
     webhook_receiver,
     window,
 )
+from tests.store.findings import result
 from tests.store.test_dead_letters import LETTER
 
 TRANSIENT_TABLES = {
     *("shards", "consumers", "refusals"),
     *("sessions", "disk_samples", "service_watches"),
 }
-A_SCORE = Score(7, "höst", "s", "m", None, 0.1 + 0.2, 1e-300, None, None, 1, 1, 2**53, None)
 
 
 AN_OBJECT = {"job_id": "job", "epoch": 1, "first_step": 0, "revision": 1,
@@ -109,7 +108,7 @@ def fill(store):
         runs.save(conn, "job", 1, IngestCounts(late=2**53, last_conflict={"at_s": 0.1 + 0.2}))
         hosts.save(conn, "job", 1, {(0, 1): "host"}, {(0, 1): Placement("ü", None)})
         hosts.add_to_run(conn, "job", 1, ["höst"])
-        fleet.save_brief(conn, "job", 1, 0, {"findings": None, "step_s": 0.1 + 0.2})
+        fleet.save_brief(conn, "job", 1, 0, brief_of(result(), num_gpus=8))
         fleet.save_losses(conn, "job", window(0), [Loss("cause", "slow-link", 1e-300)], num_gpus=8)
         saved_questions.save(
             conn, "job", name="ü", window_id="1-0", question={"edits": []}, now_s=1.0
@@ -117,7 +116,6 @@ def fill(store):
         annotations.add(conn, annotation(job_id="job", text="ü", host="höst"))
         share_links.create(conn, share_link(job_id="job", page=b"\0\xff"), now_s=0.1 + 0.2)
         fixes.save_prediction(conn, "job", prediction(note="ü"), now_s=0.1 + 0.2)
-        scores.add(conn, "job", ScoreReport("nvrx", (A_SCORE,), 1), now_s=0.1 + 0.2)
         runs.save_drops(conn, "job", 1, [(7, 0, 0, 2**53), (8, 0, 1, 0)])
         recordings.add(conn, "job", 1, StepSample(), from_step=2**53, now_s=0.1 + 0.2, by="ü")
         shards.save_history(conn, "job", 1, through_step=2**53, blob=b"\0history\xff")
@@ -295,14 +293,15 @@ def rewrite(source, target, change):
     ("change", "reason"),
     [
         (lambda name, text: text.replace(NEWEST, b'"9999"'), "of revision 9999"),
-        (lambda name, text: text.replace(NEWEST, b'"0001"'), "names other tables"),
+        (lambda name, text: text.replace(NEWEST, b'"0014"'), "0014, of before release 0.1.0"),
+        (lambda name, text: text.replace(NEWEST, b'"0024"'), "names other tables"),
         (lambda name, text: text.replace(b'"format":1', b'"format":2'), "format 2"),
         (lambda name, text: None if "manifest" in name else text, "no whole backup"),
         (lambda name, text: None if "steps" in name else text, "no whole backup"),
         (lambda name, text: b"" if "steps" in name else text, "steps has 0 rows instead of 1"),
         (lambda name, text: text[:-9] if "steps" in name else text, "no whole backup"),
     ],
-    ids=["revision", "other tables", "format", "manifest", "table", "rows", "cut"],
+    ids=["revision", "too old", "other tables", "format", "manifest", "table", "rows", "cut"],
 )
 def test_invalid_backup_file_restores_nothing(new_store, whole, tmp_path, change, reason):
     target = new_store("sqlite")

@@ -1,5 +1,4 @@
 import json
-import zlib
 
 import numpy as np
 import pytest
@@ -34,7 +33,6 @@ def test_packed_json_round_trips_like_the_standard_library(value):
         return
     column = PackedJson()
     assert column.process_result_value(stored(column, value), DIALECT) == json.loads(text)
-    assert column.process_result_value(zlib.compress(text.encode(), 1), DIALECT) == json.loads(text)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), np.float64("nan")])
@@ -58,10 +56,9 @@ def test_numpy_floats_are_stored_and_other_objects_refused():
 
 
 @given(st.binary(max_size=50))
-def test_packed_bytes_of_this_and_the_first_release_are_read(value):
+def test_packed_bytes_round_trip(value):
     column = PackedBytes()
     assert column.process_result_value(stored(column, value), DIALECT) == value
-    assert column.process_result_value(zlib.compress(value, 1), DIALECT) == value
     # Compressed values keep their own compression.
     inner = zstandard.compress(value)
     assert column.process_result_value(stored(column, inner), DIALECT) == inner

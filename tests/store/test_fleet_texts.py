@@ -1,12 +1,14 @@
 """JSON of the fleet's lines: decoded once while it is asked for, and then forgotten."""
 
+import msgspec
+
 from app.store.fleet import DecodedTexts
 from tests.api.server import Clock
 
 
 def test_texts_that_nobody_asks_for_and_those_over_the_limit_are_forgotten():
     clock, text = Clock(), '{"cause": "slow-worker"}'
-    known = DecodedTexts(max_texts=2, fresh_s=60.0, monotonic=clock)
+    known = DecodedTexts(msgspec.json.decode, max_texts=2, fresh_s=60.0, monotonic=clock)
     first = known.get(text)
     assert first == {"cause": "slow-worker"}
     for _ in range(3):

@@ -9,13 +9,9 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
 from app.errors import StartUpFailed, StoreUnavailable
-from app.store import jobs
-from app.store import runs as stored_runs
 from app.store.alerting.tables import all_tables
 from app.store.database import Store, current_revision, is_migrated, newest_revision
 from app.store.migrations import alembic_config, downgrade, migrate
-from app.trace.job import Parallelism
-from app.trace.ops import BUILT_IN
 
 pytestmark = pytest.mark.sql_sensitive
 
@@ -37,7 +33,7 @@ def test_migrated_tables_equal_the_tables_of_the_code(store):
 
 def test_sqlite_files_are_for_their_owner_alone(tmp_path):
     path = tmp_path / "paceline.db"
-    path.touch(mode=0o644)  # as an earlier release made it
+    path.touch(mode=0o644)  # as a copy may be
     migrate(url := f"sqlite:///{path}")
     store = Store(url)
     with store.read():
@@ -89,8 +85,19 @@ def test_a_database_of_a_newer_version_is_refused(url, store):
     with store.write() as conn:
         conn.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     assert not is_migrated(url)
-    with pytest.raises(StartUpFailed, match="revision 9999"):
+    with pytest.raises(StartUpFailed, match="revision 9999, which this version does not know"):
         migrate(url)
+
+
+@pytest.mark.parametrize("revision", ["0001", "0023"])
+def test_a_database_of_before_the_oldest_release_is_refused(url, store, revision):
+    with store.write() as conn:
+        conn.execute(text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
+    assert not is_migrated(url)
+    with pytest.raises(StartUpFailed, match=f"{revision}, of before release 0.1.0: run paceline"):
+        migrate(url)
+    with store.read() as conn:
+        assert current_revision(conn) == revision
 
 
 def test_directory_of_a_new_sqlite_file_is_created(tmp_path):
@@ -103,26 +110,21 @@ def test_missing_server_is_unavailable(tmp_path):
         migrate(f"postgresql://nobody@/nothing?host={tmp_path}")
 
 
-def test_runs_of_the_first_release_get_built_in_types_and_default_sizes(url):
-    downgrade(url, "0001")
-    store = Store(url)
+@pytest.mark.parametrize(
+    "plain",
+    [
+        "INSERT INTO service_keys (name, key) VALUES ('pictures', '0123456789')",
+        "INSERT INTO endpoints (endpoint_id, name, format, url, matchers, min_severity,"
+        " wants_resolved, is_enabled, failures)"
+        " VALUES ('a', 'a', 'standard', 'https://a.example', '[]', 'info', TRUE, TRUE, 0)",
+    ],
+    ids=["key", "receiver"],
+)
+def test_secrets_in_plain_of_before_the_oldest_release_are_refused(url, store, plain):
+    downgrade(url, "0024")
     with store.write() as conn:
-        conn.execute(text("INSERT INTO jobs (job_id, epoch) VALUES ('job', 1)"))
-        conn.execute(
-            text(
-                "INSERT INTO runs (job_id, epoch, run_key, name, dp_size, pp_size, tp_size,"
-                " vpp_size, dsp_size, num_gpus, labels, registered_s, is_closed)"
-                " VALUES ('job', 1, 'a', 'job', 4, 2, 1, 1, 1, 8, '{}', 5.0, :no)"
-            ),
-            {"no": False},
-        )
-    migrate(url)
-    with store.write() as conn:
-        kept = jobs.registration(conn, "default/job", 1)
-        again = stored_runs.register(conn, "default/job", kept, now_s=6.0)
-    assert (kept.parallelism, kept.op_types) == (Parallelism(4, 2), BUILT_IN)
-    assert again == (1, False)
-    downgrade(url, "0001")
+        conn.execute(text(plain))
+    with pytest.raises(StartUpFailed, match="1 secrets in the database are not encrypted"):
+        migrate(url)
     with store.read() as conn:
-        assert conn.execute(text("SELECT dp_size, num_gpus FROM runs")).all() == [(4, 8)]
-    store.close()
+        assert current_revision(conn) == "0024"

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from app.errors import JobBeingRemoved, LeaseLost, NotFound
+from app.result.brief import brief_of
 from app.store import (
     dead_letters,
     fleet,
@@ -42,6 +43,7 @@ from tests.store.factories import (
     silence,
     window,
 )
+from tests.store.findings import result
 from tests.store.test_dead_letters import LETTER
 
 pytestmark = pytest.mark.sql_sensitive
@@ -333,7 +335,7 @@ def test_removing_windows_and_runs_removes_briefs_and_hosts(store):
         hosts.add_to_run(conn, JOB, 1, ["host-a"])
         for first_step in (0, 2):
             record = window(first_step, state="complete", updated_s=days_ago(1))
-            fleet.save_brief(conn, JOB, 1, first_step, {"findings": []})
+            fleet.save_brief(conn, JOB, 1, first_step, brief_of(result(), num_gpus=4))
             fleet.save_losses(conn, JOB, record, [Loss("total", "", 1.0, 2.0, 1.1)], num_gpus=4)
     sweep(store)
     with store.read() as conn:
@@ -355,7 +357,7 @@ def test_deleted_jobs_are_removed_after_their_grace_with_all_their_rows(store):
             stored_runs.save(conn, job_id, 1, IngestCounts(accepted=7))
             record = window(0, state="complete", updated_s=days_ago(0))
             fleet.save_losses(conn, job_id, record, [Loss("total", "", 1.0, 2.0, 1.1)], num_gpus=4)
-            fleet.save_brief(conn, job_id, 1, 0, {"findings": []})
+            fleet.save_brief(conn, job_id, 1, 0, brief_of(result(), num_gpus=4))
             hosts.add_to_run(conn, job_id, 1, ["host-a"])
             alerts.save(conn, [alert(job_id)])
             alerts.add_event(conn, event(job_id))

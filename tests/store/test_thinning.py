@@ -5,11 +5,13 @@ import time
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from sqlalchemy import delete, func, select, update
 
 from app.diagnosis.job_history import History
 from app.errors import LeaseLost, ObjectStorageUnavailable, WindowNotFound
 from app.monitor import observe
+from app.result.brief import brief_of
 from app.result.step_counts import num_steps, resolution_of, total_s
 from app.result.stored import split_by_step
 from app.result.thin import thinned_result
@@ -58,26 +60,30 @@ def save(store, result, number, *, at_s, trace=b"ops", job_id=JOB):
     """Save the result as the window of this number, as consumers do."""
     first = STEPS * number
     numbers = list(range(first, first + STEPS))
-    header = {**result["window"], "id": f"1-{first}"}
-    moved = {**result, "window": header, "steps": numbers, "structures": [numbers],
-             "step_started_s": [at_s + step for step in range(STEPS)]}  # fmt: skip
+    moved = structs.replace(
+        result,
+        window=structs.replace(result.window, id=f"1-{first}"),
+        steps=tuple(numbers),
+        structures=(tuple(numbers),),
+        step_started_s=tuple(at_s + step for step in range(STEPS)),
+    )
     rest, per_step = split_by_step(moved)
     record = window(
         first, last_step=first + STEPS - 1, revision=1, state="complete", num_steps=STEPS,
-        num_ops=10, slowdown=result["slowdown"], verdict="ok", result=rest, per_step=per_step,
+        num_ops=10, slowdown=result.slowdown, verdict="ok", result=rest, per_step=per_step,
         trace=trace, updated_s=at_s,
     )  # fmt: skip
-    times = result["step_time_s"]
+    times = result.step_time_s
     rows = [
-        StepRow(1, step, times["recorded"][n], times["simulated"][n], times["ideal"][n],
-                result["step_slowdown"][n], f"1-{first}", started_s=at_s + n)
+        StepRow(1, step, times.recorded[n], times.simulated[n], times.ideal[n],
+                result.step_slowdown[n], f"1-{first}", started_s=at_s + n)
         for n, step in enumerate(numbers)
     ]  # fmt: skip
     with store.write() as conn:
         windows.save(conn, job_id, record)
         windows.save_steps(conn, job_id, rows)
         fleet.save_losses(conn, job_id, record, fleet.losses_of(rest, num_gpus=4), num_gpus=4)
-        fleet.save_brief(conn, job_id, 1, first, fleet.brief_of(rest, num_gpus=4))
+        fleet.save_brief(conn, job_id, 1, first, brief_of(rest, num_gpus=4))
 
 
 def fill(store, results, *, days, num_windows=6, every_s=1200.0, recent=True):
@@ -126,13 +132,13 @@ def sums(store):
         "steps": span.num_steps,
         "ideal_s": sum(each.ideal_s for each in times.values()),
         "simulated_s": sum(each.simulated_s for each in times.values()),
-        "slowdown": whole["slowdown"],
+        "slowdown": whole.slowdown,
         "recorded_s": total_s(whole, "recorded"),
         "num_steps": num_steps(whole),
-        "gpu_hours_lost": whole["gpu_hours_lost"],
-        "findings": {each["cause"]: each["cost"] for each in whole["findings"]},
-        "workers": whole["worker_slowdown"],
-        "forward_s": whole["stage_compute_s"]["forward"][1],
+        "gpu_hours_lost": whole.gpu_hours_lost,
+        "findings": {finding.cause: finding.cost for finding in whole.findings or ()},
+        "workers": whole.worker_slowdown,
+        "forward_s": whole.stage_compute_s and whole.stage_compute_s.forward[1],
         "lost_s": lost_s,
     }
 
@@ -154,14 +160,14 @@ def test_figures_by_step_go_first_and_the_steps_of_a_window_become_one_row(store
     assert thin(store, replace(AGES, windows_days=9.0)) == {"windows' figures by step": 6}
     assert_same(sums(store), before)
     found = read(store, "1-0", per_step=True)
-    assert found["per_step"] is None
+    assert found.per_step is None
     assert resolution_of(found) == "window"
-    assert found["step_time_s"] == results[0]["step_time_s"]
-    assert "thinned" not in read(store, "1-24", per_step=True)
+    assert found.step_time_s == results[0].step_time_s
+    assert read(store, "1-24", per_step=True).thinned is None
     with store.read() as conn:
         row = windows.step_series(conn, JOB, last=3)[-1]
     assert (row.step, row.last_step, row.num_steps) == (0, 3, STEPS)
-    assert row.recorded_s == pytest.approx(sum(results[0]["step_time_s"]["recorded"]) / STEPS)
+    assert row.recorded_s == pytest.approx(sum(results[0].step_time_s.recorded) / STEPS)
     assert thin(store, replace(AGES, windows_days=9.0)) == {}
 
 
@@ -174,11 +180,11 @@ def test_windows_of_an_hour_become_one_with_the_sums_and_causes_of_all(store, re
     assert listed(store) == ["1-0", "1-12", "1-24", "1-28", "1-32", "1-36"]
     assert_same(sums(store), before)
     hour = read(store, "1-0")
-    assert hour["thinned"]["resolution"] == "hour"
-    assert hour["window"]["num_windows"] == 3
-    assert hour["thinned"]["recorded"]["window"]["id"] == "1-4", "the slowest keeps its operations"
-    assert "slow-worker" in {each["cause"] for each in hour["findings"]}
-    assert "slow-worker" not in {each["cause"] for each in read(store, "1-12")["findings"]}
+    assert hour.thinned.resolution == "hour"
+    assert hour.window.num_windows == 3
+    assert hour.thinned.recorded.window.id == "1-4", "the slowest keeps its operations"
+    assert "slow-worker" in {finding.cause for finding in hour.findings}
+    assert "slow-worker" not in {finding.cause for finding in read(store, "1-12").findings}
     assert thin(store) == {}
 
 
@@ -190,8 +196,8 @@ def test_hours_become_days_and_stay_bounded(store, results):
     assert listed(store)[0] == "1-0"
     assert_same(sums(store), before)
     day = read(store, "1-0")
-    assert day["thinned"]["resolution"] == "day"
-    assert len(day["steps"]) <= 24
+    assert day.thinned.resolution == "day"
+    assert len(day.steps) <= 24
     assert num_steps(day) == 160
     with store.read() as conn:
         rows = windows.step_series(conn, JOB, last=159)
@@ -204,7 +210,7 @@ def test_hours_become_days_and_stay_bounded(store, results):
 def test_ids_of_windows_in_links_lead_to_the_hour_that_has_them(store, results):
     fill(store, results, days=5)
     thin(store)
-    assert read(store, "1-8")["window"]["id"] == "1-0"
+    assert read(store, "1-8").window.id == "1-0"
     with store.read() as conn:
         assert windows.summary(conn, JOB, "1-4").window_id == "1-0"
         span = windows.window_range(conn, JOB, "1-4", "1-20")
@@ -218,9 +224,10 @@ def test_operations_are_kept_of_the_window_that_an_alert_links_to(store, results
     fill(store, results, days=5)
     linked = event(JOB, at_s=hour_ago(5))
     with store.write() as conn:
-        alerts.add_event(conn, replace(linked, detail=replace(linked.detail, window_id="1-8")))
+        detail = structs.replace(linked.detail, window_id="1-8")
+        alerts.add_event(conn, replace(linked, detail=detail))
     thin(store)
-    assert read(store, "1-0")["thinned"]["recorded"]["window"]["id"] == "1-8"
+    assert read(store, "1-0").thinned.recorded.window.id == "1-8"
     with store.read() as conn:
         assert windows.trace(conn, JOB, "1-0") == b"ops"
 
@@ -229,10 +236,10 @@ def test_the_last_windows_of_a_run_stay_whole_however_old(store, results):
     fill(store, results, days=60, recent=False)
     thin(store)
     assert listed(store) == ["1-0", "1-8", "1-12", "1-16", "1-20"]
-    assert read(store, "1-20", per_step=True)["per_step"] is not None
+    assert read(store, "1-20", per_step=True).per_step is not None
     with store.read() as conn:
         judged = joint_windows.judged_windows(conn, JOB)
-        assert joint_windows.read_judged(conn, JOB, judged)["slowdown"] > 1
+        assert (joint_windows.read_judged(conn, JOB, judged).slowdown or 0.0) > 1
 
 
 def test_a_window_that_changes_while_it_is_read_is_left_for_later(store, results, monkeypatch):
@@ -256,7 +263,7 @@ def test_an_unreadable_result_stops_no_other(store, results):
     fill(store, results, days=5)
     with store.write() as conn:
         broken = at.windows.update().where(at.windows.c.first_step == 0)
-        conn.execute(broken.values(result={"slowdown": 1.0}))
+        conn.execute(broken.values(result={"slowdown": 1.0}))  # of no record
     assert thin(store)["windows, joined by the hour,"] == 2
     assert listed(store)[:4] == ["1-0", "1-4", "1-8", "1-12"]
 
@@ -282,7 +289,7 @@ def test_another_process_that_sweeps_is_not_disturbed(store, results):
 def test_times_inside_thinned_steps_are_found(store, results):
     fill(store, results, days=5)
     thin(store, replace(AGES, windows_days=9.0))
-    took_s = sum(results[0]["step_time_s"]["recorded"])
+    took_s = sum(results[0].step_time_s.recorded)
     for share, expected in ((0.9, (0, 0)), (1.1, None)):
         from_s = hour_ago(5) + share * took_s
         with store.read() as conn:

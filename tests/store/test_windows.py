@@ -1,8 +1,15 @@
 import pytest
+from msgspec.structs import replace
 
 from app.errors import JobNotFound, WindowNotFound
+from app.result.stored import join_by_step
 from app.store import runs, windows
+from tests.results import window_result
 from tests.store.factories import register, registration, window
+
+
+def named(name, **given):
+    return window_result(job={"name": name}, **given)
 
 
 @pytest.fixture
@@ -17,7 +24,7 @@ def test_a_window_is_read_as_it_was_saved(conn):
     assert windows.save(conn, "job", record)
     assert windows.get(conn, "job", "1-8") == record.result
     with_steps = windows.get(conn, "job", "1-8", per_step=True)
-    assert with_steps == {**record.result, "per_step": record.per_step}
+    assert with_steps == join_by_step(record.result, record.per_step)
     assert windows.trace(conn, "job", "1-8") == b"\0\1ops"
     summary = windows.summary(conn, "job", "1-8")
     assert summary.window_id == "1-8"
@@ -33,12 +40,12 @@ def test_only_a_higher_revision_replaces_a_window(conn):
     assert windows.summary(conn, "job", "1-0").slowdown == 1.2
     assert windows.save(conn, "job", window(revision=3, slowdown=None, per_step=None))
     assert windows.summary(conn, "job", "1-0").slowdown is None
-    assert windows.get(conn, "job", "1-0", per_step=True)["per_step"] is None
+    assert windows.get(conn, "job", "1-0", per_step=True).per_step is None
 
 
 def test_figures_by_step_skips_windows_without_figures(conn):
     for first_step in (0, 8, 16, 24):
-        result = {"steps": [first_step, first_step + 7]}
+        result = window_result(steps=[first_step, first_step + 7])
         windows.save(conn, "job", window(first_step, last_step=first_step + 7, result=result))
     runs.register(conn, "job", registration(run_key="run-2"), now_s=200.0)
     windows.save(conn, "job", window(12, epoch=2))
@@ -50,7 +57,8 @@ def test_figures_by_step_skips_windows_without_figures(conn):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_windows_with_non_finite_numbers_are_refused(conn, bad):
-    for record in (window(slowdown=bad), window(result={"slowdown": bad}), window(updated_s=bad)):
+    not_finite = replace(window_result(), slowdown=bad)
+    for record in (window(slowdown=bad), window(result=not_finite), window(updated_s=bad)):
         with pytest.raises(Exception, match=r"finite|JSON"):
             windows.save(conn, "job", record)
 
@@ -59,16 +67,16 @@ def test_windows_with_non_finite_numbers_are_refused(conn, bad):
 def test_latest_is_the_newest_window_of_the_current_run_that_has_figures(store):
     register(store, run_key="a")
     with store.write() as conn:
-        windows.save(conn, "job", window(80, result={"of": "first run"}))
+        windows.save(conn, "job", window(80, result=named("first run")))
     register(store, run_key="b")
     with store.write() as conn:
         with pytest.raises(WindowNotFound):
             windows.get(conn, "job", "latest")
-        windows.save(conn, "job", window(0, epoch=2, slowdown=None, result={"of": "no figures"}))
-        assert windows.get(conn, "job", "latest") == {"of": "no figures"}
-        windows.save(conn, "job", window(8, epoch=2, result={"of": "figures"}))
+        windows.save(conn, "job", window(0, epoch=2, slowdown=None, result=named("no figures")))
+        assert windows.get(conn, "job", "latest") == named("no figures")
+        windows.save(conn, "job", window(8, epoch=2, result=named("figures", slowdown=1.0)))
         windows.save(conn, "job", window(16, epoch=2, slowdown=None))
-        assert windows.get(conn, "job", "latest") == {"of": "figures"}
+        assert windows.get(conn, "job", "latest").job.name == "figures"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.synth.costs import OperationCosts
 from app.synth.drawing import StepDrawing
 from app.synth.job import SimulatedJob
@@ -16,6 +16,7 @@ from app.trace.job import Parallelism
 from app.trace.ops import COMPUTE_STREAM, OP_CODES, OP_SPECS
 from app.trace.window import Window
 from tests.example_counts import many
+from tests.results import report_as_json
 from tests.synth.custom_fault import CustomFault
 from tests.synth.faulty_jobs import compute_only_costs
 

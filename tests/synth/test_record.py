@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.errors import InvalidRequest
 from app.synth.cluster import Cluster
 from app.synth.costs import OperationCosts
@@ -15,6 +15,7 @@ from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES, Direction
 from app.trace.window import OPTIONAL, TRACE_DTYPES
 from tests.result_comparison import agree
+from tests.results import report_as_json
 from tests.synth.custom_fault import CustomFault
 
 MADE = SimulatedJob(Parallelism(3, 2), 4, cluster=Cluster(gpus_per_host=2))

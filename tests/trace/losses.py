@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from app.synth.job import SimulatedJob
 from app.synth.record import RecordedSteps
-from app.trace.readers.published.completeness import completeness
+from app.trace.completeness import completeness
 from app.trace.window import PartialSteps, Trace, Window
 
 

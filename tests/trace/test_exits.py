@@ -77,7 +77,7 @@ def test_a_worker_that_sent_data_and_said_nothing_was_lost():
     seen = [((rank, 0), f"n{rank}") for rank in range(3)]
     end = end_of(TERMINATED[:2], seen=seen)
     assert (end.ended_as, end.is_lost, end.cause.worker) == ("crashed", True, (2, 0))
-    assert end_sentence(end.as_json()) == (
+    assert end_sentence(end.end_cause) == (
         "n2 (dp 2, stage 0) was lost without a word, and the other ranks ended after it"
     )
     # Also without data, where the others' exceptions speak of a peer that is gone.
@@ -117,11 +117,11 @@ def test_a_job_whose_ranks_were_all_asked_to_end_was_preempted_from_the_first_on
 )
 def test_sentence_names_who_and_what(cause, sentence):
     found = end_of([cause], 1)
-    plain = end_sentence(found.as_json()).translate({0x2068: None, 0x2069: None})
+    plain = end_sentence(found.end_cause).translate({0x2068: None, 0x2069: None})
     assert plain == sentence
 
 
 def test_preemption_in_words():
-    assert end_sentence(end_of(TERMINATED).as_json()) == (
+    assert end_sentence(end_of(TERMINATED).end_cause) == (
         "3 ranks got SIGTERM, as by preemption, a time limit or a cancelled job"
     )

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from app.synth.job import SimulatedJob
+from app.trace.completeness import completeness
 from app.trace.imputation import impute
 from app.trace.job import Parallelism
 from app.trace.ops import OP_CODES
-from app.trace.readers.published.completeness import completeness
 from app.trace.window import PartialSteps, Trace, Window
 from tests.trace.losses import lossy_window, rows_where
 

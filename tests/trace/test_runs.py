@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.grid import lay_out
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse
 from app.errors import InvalidTrace
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
@@ -17,6 +17,7 @@ from app.trace.runs import RUN_COLUMNS, SHAPE_COLUMNS, OpShape, RunTrace, Worker
 from app.trace.window import OPTIONAL, TABLE_DTYPES, Trace, Window
 from tests.example_counts import many
 from tests.job_strategies import windows
+from tests.results import report_as_json
 
 COLUMNS = (*RUN_COLUMNS, *SHAPE_COLUMNS, "start_s", "duration_s")
 
@@ -100,7 +101,7 @@ def test_a_replica_with_another_shape_is_found():
 
 
 def test_no_rows_have_empty_columns():
-    nothing = WorkerRuns.of({name: [] for name in RUN_COLUMNS}, [])
+    nothing = WorkerRuns.of({name: np.array([]) for name in RUN_COLUMNS}, [])
     for name in (*RUN_COLUMNS, *SHAPE_COLUMNS):
         assert nothing.column(name).dtype == TABLE_DTYPES[name]
         assert nothing.column(name).size == 0

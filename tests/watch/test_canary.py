@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from app.alerts.rules.defaults import default_rules
 from app.api.http.auth import Authenticator
@@ -112,19 +113,18 @@ def test_the_straggler_is_what_the_diagnosis_names_and_anything_else_is_missing(
     record = watched.simulated_job().record(range(watched.NUM_STEPS))
     result = observe(record.window()).result
     watched._check(result)
-    healthy = {**result, "findings": []}
     with pytest.raises(watched.CanaryNotFound, match="has no finding"):
-        watched._check(healthy)
-    first = result["findings"][0]
-    others: list[Any] = [{**first["culprits"][0], "dp_rank": 0}]
-    wrong_ones: list[dict[str, Any]] = [
-        {"cause": "gc-pause"},
-        {"culprits": others},
-        {"culprits": []},
+        watched._check(replace(result, findings=()))
+    assert result.findings
+    first = result.findings[0]
+    wrong_ones = [
+        replace(first, cause="gc-pause"),
+        replace(first, culprits=(replace(first.culprits[0], dp_rank=0),)),
+        replace(first, culprits=()),
     ]
     for wrong in wrong_ones:
         with pytest.raises(watched.CanaryNotFound, match="blames"):
-            watched._check({**result, "findings": [first | wrong]})
+            watched._check(replace(result, findings=(wrong,)))
 
 
 NOBODY: Any = None  # neither is used

@@ -7,7 +7,7 @@ silences and routes alerts by itself.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from app import formatting
@@ -171,7 +171,10 @@ def render_alertmanager(notice: Notice, receiver: Receiver) -> Message:
     )
 
 
-def _webhook_alert(alert: LabelledAlert) -> dict[str, Any]:
+_AlertJson = dict[str, str | dict[str, str]]
+
+
+def _webhook_alert(alert: LabelledAlert) -> _AlertJson:
     ends_at_s = alert.ends_at_s if alert.status == "resolved" else None
     return {
         "status": alert.status,
@@ -222,15 +225,15 @@ def push_url(url: str) -> str:
     return urlunsplit(parts._replace(path=path))
 
 
-def _pushed_alert(notice: Notice, alert: LabelledAlert, heartbeat_every_s: float) -> dict[str, Any]:
-    pushed = {
+def _pushed_alert(notice: Notice, alert: LabelledAlert, heartbeat_every_s: float) -> _AlertJson:
+    return {
         "labels": dict(alert.labels),
         "annotations": dict(alert.annotations),
         "startsAt": rfc3339(alert.starts_at_s),
         "endsAt": rfc3339(_ends_at_s(notice, alert, heartbeat_every_s)),
+        # It wants an address or nothing.
+        **({"generatorURL": alert.url} if alert.url else {}),
     }
-    # It wants an address or nothing.
-    return pushed | ({"generatorURL": alert.url} if alert.url else {})
 
 
 def _ends_at_s(notice: Notice, alert: LabelledAlert, heartbeat_every_s: float) -> float:

@@ -62,10 +62,7 @@ def _as_of(notice: Notice) -> Iterator[tuple[str, str]]:
 
 def culprit_names(blame: Blame) -> str | None:
     """The first culprits by name, and how many there are besides."""
-    names = (
-        formatting.culprit_name(culprit, names_unknown_host=True)
-        for culprit in blame.culprits[:_MAX_NAMED]
-    )
+    names = (culprit.name(names_unknown_host=True) for culprit in blame.culprits[:_MAX_NAMED])
     named = [name for name in names if name]
     more = max(blame.num_culprits, len(blame.culprits)) - len(named)
     if not named:

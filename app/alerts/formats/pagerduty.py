@@ -28,32 +28,11 @@ _MAX_SOURCE_CHARS = 255
 def render_pagerduty(notice: Notice, receiver: Receiver) -> Message:
     """The event without its routing key, which is a secret and stays out of the outbox."""
     action = _ACTIONS[notice.kind]
-    event: dict[str, Any] = {"event_action": action, "dedup_key": dedup_key(notice)}
-    if action == "trigger":
-        event |= {
-            "client": "Paceline",
-            "payload": _payload(notice),
-            "links": _links(notice),
-            "images": _images(notice),
-        }
-        if notice.page_url:
-            event["client_url"] = notice.page_url
-    return Message(json_text(event))
-
-
-def dedup_key(notice: Notice) -> str:
-    """Dedup key: one for each rule and job."""
-    return "paceline-" + hashlib.sha256(notice.group_key.encode()).hexdigest()[:32]
-
-
-def with_routing_key(body: str, secrets: Sequence[str]) -> str:
-    """The event as it is sent."""
-    event = json.loads(body)
-    return json_text({"routing_key": secrets[0] if secrets else "", **event})
-
-
-def _payload(notice: Notice) -> dict[str, Any]:
-    return {
+    event = {"event_action": action, "dedup_key": dedup_key(notice)}
+    if action != "trigger":
+        return Message(json_text(event))
+    event |= {"client": "Paceline"} | ({"client_url": notice.page_url} if notice.page_url else {})
+    payload = {
         "summary": one_line(defang_links(f"{notice.sentence} {notice.sub}"), _MAX_SUMMARY_CHARS),
         "source": one_line(
             defang_links(notice.job_name or notice.job or "Paceline"), _MAX_SOURCE_CHARS
@@ -65,6 +44,19 @@ def _payload(notice: Notice) -> dict[str, Any]:
         "class": notice.rule,
         "custom_details": _details(notice),
     }
+    lists = {"links": _links(notice), "images": _images(notice)}
+    return Message(json_text({**event, "payload": payload, **lists}))
+
+
+def dedup_key(notice: Notice) -> str:
+    """Dedup key: one for each rule and job."""
+    return "paceline-" + hashlib.sha256(notice.group_key.encode()).hexdigest()[:32]
+
+
+def with_routing_key(body: str, secrets: Sequence[str]) -> str:
+    """The event as it is sent."""
+    event = json.loads(body)
+    return json_text({"routing_key": secrets[0] if secrets else "", **event})
 
 
 def _details(notice: Notice) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A Slack incoming webhook. All text is plain: no mention, link or format comes from outside."""
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Required, TypedDict
 
 from app.alerts.formats.figures import (
     notice_facts,
@@ -35,7 +36,7 @@ def render_slack(notice: Notice, receiver: Receiver) -> Message:
         "link_names": False,
         "unfurl_links": False,
         "unfurl_media": False,
-        "blocks": _blocks(notice),
+        "blocks": list(_blocks(notice)),
     }
     return Message(json_text(content))
 
@@ -54,49 +55,47 @@ def without_image(body: str) -> str:
     return json_text(content | {"blocks": blocks})
 
 
-def _blocks(notice: Notice) -> list[dict[str, Any]]:
-    return [
-        {"type": "header", "text": _plain_text(notice_title(notice), _MAX_HEADER_CHARS)},
-        {"type": "section", "text": _plain_text(f"{notice.sentence} {notice.sub}")},
-        *_figures(notice),
-        *_listed(notice),
-        *_image(notice),
-        *_links(notice),
-    ]
+class _Text(TypedDict):
+    type: str
+    emoji: bool
+    text: str
 
 
-def _figures(notice: Notice) -> list[dict[str, Any]]:
-    known = notice_facts(notice)[:_MAX_FIELDS]
-    if not known:
-        return []
-    fields = [_plain_text(f"{name}: {value}", _MAX_FIELD_CHARS) for name, value in known]
-    return [{"type": "section", "fields": fields}]
+class _Block(TypedDict, total=False):
+    """A block, or a button in one."""
+
+    type: Required[str]
+    text: _Text
+    fields: list[_Text]
+    image_url: str
+    alt_text: str
+    url: str
+    action_id: str
+    elements: "list[_Block]"
 
 
-def _listed(notice: Notice) -> list[dict[str, Any]]:
-    """The alerts beside the first, a line each."""
-    lines = [alert.sentence for alert in notice.alerts[1:]]
-    lines += [more] if (more := unlisted_alerts(notice)) else []
-    return [{"type": "section", "text": _plain_text("\n".join(lines))}] if lines else []
-
-
-def _image(notice: Notice) -> list[dict[str, Any]]:
-    if not notice.image_url:
-        return []
-    return [{"type": "image", "image_url": notice.image_url, "alt_text": _ALT_TEXT}]
-
-
-def _links(notice: Notice) -> list[dict[str, Any]]:
+def _blocks(notice: Notice) -> Iterator[_Block]:
+    yield {"type": "header", "text": _plain_text(notice_title(notice), _MAX_HEADER_CHARS)}
+    yield {"type": "section", "text": _plain_text(f"{notice.sentence} {notice.sub}")}
+    if facts := notice_facts(notice)[:_MAX_FIELDS]:
+        fields = [_plain_text(f"{name}: {value}", _MAX_FIELD_CHARS) for name, value in facts]
+        yield {"type": "section", "fields": fields}
+    more = unlisted_alerts(notice)
+    if others := [alert.sentence for alert in notice.alerts[1:]] + ([more] if more else []):
+        yield {"type": "section", "text": _plain_text("\n".join(others))}
+    if notice.image_url:
+        yield {"type": "image", "image_url": notice.image_url, "alt_text": _ALT_TEXT}
     links = (("Open in Paceline", notice.page_url), ("Runbook", notice.runbook_url))
-    buttons = [
+    buttons: list[_Block] = [
         {"type": "button", "text": _plain_text(text), "url": url, "action_id": f"open-{number}"}
         for number, (text, url) in enumerate(links)
         if url
     ]
-    return [{"type": "actions", "elements": buttons}] if buttons else []
+    if buttons:
+        yield {"type": "actions", "elements": buttons}
 
 
-def _plain_text(text: str, most_chars: int = _MAX_TEXT_CHARS) -> dict[str, Any]:
+def _plain_text(text: str, most_chars: int = _MAX_TEXT_CHARS) -> _Text:
     return {"type": "plain_text", "emoji": False, "text": _escaped(text, most_chars)}
 
 

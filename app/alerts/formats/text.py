@@ -5,9 +5,11 @@ Text from outside is put on one line, without invisible characters and without l
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from app.alerts.alert import Blame, Detail, SuggestedFix
 from app.alerts.labels import BUILT_IN_LABELS
@@ -53,11 +55,6 @@ def _defanged(link: re.Match[str]) -> str:
     if link["scheme"]:
         return f"{link['scheme']}[:]//"
     return f"{link['plain']}[:]" if link["plain"] else f"{link[0][:-1]}[.]"
-
-
-def one_line_texts(value: Any, most_chars: int) -> Any:
-    """Plain data with every text in it on one line of at most so many characters."""
-    return map_texts(value, lambda text: one_line(text, most_chars))
 
 
 def map_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -164,10 +161,10 @@ def _one_line_or_none(text: str | None, most_chars: int) -> str | None:
 
 
 def _detail(detail: Detail, most_chars: int) -> Detail:
-    names = [one_line(name, _MIN_NAME_CHARS) for name in detail.names[:_MAX_NAMES]]
+    names = tuple(one_line(name, _MIN_NAME_CHARS) for name in detail.names[:_MAX_NAMES])
     blame = None if detail.blame is None else _blame(detail.blame, most_chars)
     fix = None if detail.fix is None else _fix(detail.fix, most_chars)
-    return replace(detail, names=names, blame=blame, fix=fix)
+    return structs.replace(detail, names=names, blame=blame, fix=fix)
 
 
 def _fix(fix: SuggestedFix, most_chars: int) -> SuggestedFix:
@@ -176,16 +173,19 @@ def _fix(fix: SuggestedFix, most_chars: int) -> SuggestedFix:
     if command is not None and command != one_line(command, most_chars):
         command = None
     label = None if command is None else one_line(fix.command_label or "", most_chars)
-    return replace(fix, title=one_line(fix.title, most_chars), command=command, command_label=label)
+    title = one_line(fix.title, most_chars)
+    return structs.replace(fix, title=title, command=command, command_label=label)
 
 
 def _blame(blame: Blame, most_chars: int) -> Blame:
-    culprits: Sequence[Mapping[str, object]] = blame.culprits[:_MAX_CULPRITS]
-    return replace(
+    return structs.replace(
         blame,
         cause=one_line(blame.cause, _MIN_NAME_CHARS),
         sentence=one_line(blame.sentence, most_chars),
-        culprits=one_line_texts(list(culprits), _MIN_NAME_CHARS),
+        culprits=tuple(
+            structs.replace(culprit, host=_one_line_or_none(culprit.host, _MIN_NAME_CHARS))
+            for culprit in blame.culprits[:_MAX_CULPRITS]
+        ),
         num_culprits=max(blame.num_culprits, len(blame.culprits)),
     )
 

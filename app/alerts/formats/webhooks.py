@@ -1,13 +1,13 @@
 """A notice as JSON: its data in the envelopes of Standard Webhooks and CloudEvents 1.0."""
 
-import json
-import math
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from app.alerts.alert import Blame, Detail, SuggestedFix
+import msgspec
+from msgspec.structs import asdict
+
+from app.alerts.alert import Detail
 from app.alerts.notice import Message, Notice, NoticeAlert, NoticeKind
 from app.alerts.receiver import Receiver
 
@@ -59,8 +59,8 @@ def render_cloudevents(notice: Notice, receiver: Receiver) -> Message:
 
 
 def json_text(content: Any) -> str:
-    """The content as JSON."""
-    return json.dumps(_finite(content), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    """The content as JSON; a number that is not finite is null."""
+    return msgspec.json.encode(content).decode()
 
 
 def rfc3339(unix_s: float) -> str:
@@ -72,16 +72,6 @@ def rfc3339(unix_s: float) -> str:
 
 def _rfc3339_or_none(unix_s: float | None) -> str | None:
     return None if unix_s is None else rfc3339(unix_s)
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, float):
-        return content if math.isfinite(content) else None
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [_finite(value) for value in content]
-    return content
 
 
 def notice_content(notice: Notice) -> dict[str, Any]:
@@ -109,6 +99,7 @@ def notice_content(notice: Notice) -> dict[str, Any]:
 
 
 def _alert(alert: NoticeAlert) -> dict[str, Any]:
+    now, was = alert.detail, alert.was
     return {
         "fingerprint": alert.fingerprint,
         "event_id": alert.event_id,
@@ -122,56 +113,33 @@ def _alert(alert: NoticeAlert) -> dict[str, Any]:
         "runbook_url": alert.runbook_url,
         "assigned_to": alert.assigned_to,
         "note": alert.note,
-        **_figures(alert.detail),
-        "was": None if alert.was is None else _earlier_figures(alert.was),
+        "gpu_time_wasted": now.gpu_time_wasted,
+        "num_gpus": now.num_gpus,
+        "window": now.window_id,
+        "finding": None
+        if now.blame is None
+        else {
+            "cause": now.blame.cause,
+            "sentence": now.blame.sentence,
+            "cost": now.blame.cost,
+            "confidence": now.blame.confidence,
+            "culprits": [culprit.as_json() for culprit in now.blame.culprits],
+            "num_culprits": now.blame.num_culprits,
+        },
+        "fix": None if now.fix is None else asdict(now.fix),
+        "names": list(now.names),
+        "num_named": now.num_named,
+        **_figures(now),
+        "was": None if was is None else _figures(was),
     }
 
 
-def _earlier_figures(detail: Detail) -> dict[str, Any]:
+def _figures(detail: Detail) -> dict[str, float | str | None]:
+    """Those that a resolved alert has twice."""
     return {
         "value": detail.value,
         "slowdown": detail.slowdown,
         "gpu_hours_lost_per_hour": detail.gpu_hours_lost_per_hour,
         "since_step": detail.since_step,
         "since_at": _rfc3339_or_none(detail.since_at_s),
-    }
-
-
-def _figures(detail: Detail) -> dict[str, Any]:
-    names: Sequence[str] = detail.names
-    return {
-        "value": detail.value,
-        "slowdown": detail.slowdown,
-        "gpu_time_wasted": detail.gpu_time_wasted,
-        "gpu_hours_lost_per_hour": detail.gpu_hours_lost_per_hour,
-        "num_gpus": detail.num_gpus,
-        "since_step": detail.since_step,
-        "since_at": _rfc3339_or_none(detail.since_at_s),
-        "window": detail.window_id,
-        "finding": None if detail.blame is None else _finding(detail.blame),
-        "fix": None if detail.fix is None else _fix(detail.fix),
-        "names": list(names),
-        "num_named": detail.num_named,
-    }
-
-
-def _finding(blame: Blame) -> dict[str, Any]:
-    return {
-        "cause": blame.cause,
-        "sentence": blame.sentence,
-        "cost": blame.cost,
-        "confidence": blame.confidence,
-        "culprits": [dict(culprit) for culprit in blame.culprits],
-        "num_culprits": blame.num_culprits,
-    }
-
-
-def _fix(fix: SuggestedFix) -> dict[str, Any]:
-    return {
-        "name": fix.name,
-        "title": fix.title,
-        "speed_up": fix.speed_up,
-        "gpu_hours_per_day": fix.gpu_hours_per_day,
-        "command": fix.command,
-        "command_label": fix.command_label,
     }

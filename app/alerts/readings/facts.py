@@ -9,18 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, ClassVar, Literal
-
-import numpy as np
+from typing import ClassVar, Literal
 
 from app.alerts.alert import Detail
 from app.alerts.rule import On, Rule
+from app.result.finding import Culprit, Finding
 from app.result.join_causes import finding_key, leading
-from app.trace.window import Floats, WindowState
+from app.result.window_result import WindowResult
+from app.trace.window import WindowState
 
 Worker = tuple[int, int]  # dp rank, stage
-Finding = Mapping[str, Any]
-Culprit = Mapping[str, Any]
 
 
 def worker_name(dp_rank: int, stage: int) -> str:
@@ -36,28 +34,27 @@ def worker_of_name(worker: str) -> Worker:
 
 def culprit_host(culprit: Culprit, hosts: Mapping[Worker, str]) -> str | None:
     """The host that this culprit is, or is a worker on; None of a whole rank or stage."""
-    host: str | None = culprit.get("host")
-    return hosts.get(_worker(culprit)) if host is None and _is_one_worker(culprit) else host
+    worker = _worker(culprit)
+    return hosts.get(worker) if culprit.host is None and worker is not None else culprit.host
 
 
 def finding_labels(finding: Finding, hosts: Mapping[Worker, str]) -> dict[str, str]:
     """Cause, worker and host, each only if the finding names exactly one."""
-    culprits = finding["culprits"]
-    found = {"cause": str(finding["cause"])}
-    if len(culprits) == 1 and _is_one_worker(culprits[0]):
-        found["worker"] = worker_name(*_worker(culprits[0]))
+    culprits = finding.culprits
+    labels: dict[str, str] = {"cause": finding.cause}
+    if len(culprits) == 1 and (worker := _worker(culprits[0])) is not None:
+        labels["worker"] = worker_name(*worker)
     named = {culprit_host(culprit, hosts) for culprit in culprits}
     if len(named) == 1 and (host := named.pop()) is not None:
-        found["host"] = host
-    return found
+        labels["host"] = host
+    return labels
 
 
-def _is_one_worker(culprit: Culprit) -> bool:
-    return culprit.get("dp_rank") is not None and culprit.get("stage") is not None
-
-
-def _worker(culprit: Culprit) -> Worker:
-    return int(culprit["dp_rank"]), int(culprit["stage"])
+def _worker(culprit: Culprit) -> Worker | None:
+    """The one worker that it is, or whose GPU; None of a whole rank, stage or host."""
+    if culprit.dp_rank is None or culprit.stage is None:
+        return None
+    return culprit.dp_rank, culprit.stage
 
 
 _Named = tuple[int | None, int | None, str | None]  # dp rank, stage, host: what it is, or any
@@ -76,7 +73,7 @@ class FindingIndex:
         self._places: dict[_Named, int] = {}
         self._on_hosts: dict[str, int] = {}
         for at, finding in enumerate(findings):
-            for culprit in finding["culprits"]:
+            for culprit in finding.culprits:
                 self._places.setdefault(_named(culprit), at)
                 if (host := culprit_host(culprit, hosts)) is not None:
                     self._on_hosts.setdefault(host, at)
@@ -103,31 +100,30 @@ class FindingIndex:
 
 
 def _named(culprit: Culprit) -> _Named:
-    dp_rank, stage = culprit.get("dp_rank"), culprit.get("stage")
-    is_host = dp_rank is None and stage is None
-    return dp_rank, stage, culprit.get("host") if is_host else None
+    is_host = culprit.dp_rank is None and culprit.stage is None
+    return culprit.dp_rank, culprit.stage, culprit.host if is_host else None
 
 
 @dataclass(frozen=True)
 class WindowFacts:
-    """One revision of a window: `result` is the JSON object of docs/glossary.md, with its findings.
+    """One revision of a window, as rules and messages read it.
 
     `verdict` is None where the window has no figures. `hosts` are the run's, as far as known.
     `recent` is the result of the recent steps, which pages show; rules decide by the window alone,
     so that nothing that has changed is averaged with the time before, and messages say the figures
     of the recent steps. None where they are the window's own.
-    `earlier_step_s` [n] are recorded step times in seconds of the run's windows before it, the
-    oldest first, of a long run not all of them.
+    `usual_step_s` is what a step of the run took before it changed to what it takes now; None where
+    too few are known.
     """
 
     window_id: str
     state: WindowState
     verdict: str | None
-    result: Mapping[str, Any]
+    result: WindowResult
     num_gpus: int
     hosts: Mapping[Worker, str] = field(default_factory=dict)
-    earlier_step_s: Floats = field(default_factory=lambda: np.empty(0))
-    recent: Mapping[str, Any] | None = None
+    usual_step_s: float | None = None
+    recent: WindowResult | None = None
 
     @cached_property
     def shown(self) -> "WindowFacts":
@@ -138,7 +134,7 @@ class WindowFacts:
     def is_counted(self) -> bool:
         """Whether alerts follow its figures: it is complete, or what it lacks was imputed."""
         is_usable = self.state == "complete" or (
-            self.state == "incomplete" and bool(self.result.get("imputed"))
+            self.state == "incomplete" and self.result.imputed is not None
         )
         return is_usable and self.verdict is not None
 
@@ -150,13 +146,13 @@ class WindowFacts:
     @property
     def recorded_s(self) -> Sequence[float]:
         """Recorded seconds of each of its steps that has figures."""
-        recorded: Sequence[float] = self.result["step_time_s"]["recorded"]
-        return recorded
+        recorded_s = self.result.step_time_s.recorded
+        return [step_s for step_s in recorded_s if step_s is not None]
 
     @property
     def started_s(self) -> float | None:
         """Unix time at which its first step started; None where that is not known."""
-        return next(iter(self.result.get("step_started_s") or ()), None)
+        return next(iter(self.result.step_started_s), None)
 
     @property
     def took_s(self) -> float:
@@ -166,8 +162,7 @@ class WindowFacts:
     @property
     def findings(self) -> Sequence[Finding] | None:
         """Causes, most costly first; None if no diagnosis ran."""
-        findings: Sequence[Finding] | None = self.result["findings"]
-        return findings
+        return self.result.findings
 
     def shown_finding(self, finding: Finding) -> Finding:
         """One of its findings as the recent steps show it: the same cause and culprits."""
@@ -179,10 +174,10 @@ class WindowFacts:
 
     def _same_of_recent(self, finding: Finding) -> Finding:
         key = finding_key(finding)
-        recent = self.shown.findings or ()
-        same = [each for each in recent if finding_key(each) == key]
-        if not same and finding["persistence"] == "transient":
-            same = [each for each in recent if each["cause"] == finding["cause"]]
+        shown = self.shown.findings or ()
+        same = [other for other in shown if finding_key(other) == key]
+        if not same and finding.persistence == "transient":
+            same = [other for other in shown if other.cause == finding.cause]
         return same[0] if same else finding
 
     @cached_property
@@ -206,8 +201,8 @@ class MissingDataFacts:
     """Ranks that send nothing, by the consumer's clock; `names` lists the first few workers.
 
     Both moments are Unix times, None while no rank is silent. A run that `is_starting` has sent
-    nothing so far and is not late yet; one that `is_only_scored` gets another tool's scores and
-    needs no operations; in one that `has_unseen_ranks` some workers have never sent a batch.
+    nothing so far and is not late yet; in one that `has_unseen_ranks` some workers have never sent
+    a batch.
     `crash` says what ended a run that crashed at `crashed_at_s`.
     """
 
@@ -220,7 +215,6 @@ class MissingDataFacts:
     num_gpus: int = 0
     last_step: int | None = None
     has_unseen_ranks: bool = False
-    is_only_scored: bool = False
     crash: str | None = None
     crashed_at_s: float | None = None
 
@@ -278,8 +272,7 @@ class WindowReading(ABC):
 
     def lost_share(self, facts: WindowFacts, value: float) -> float | None:
         """Share of the job's GPU time that is lost by it; None where that is no loss of time."""
-        wasted: float | None = facts.result["gpu_time_wasted"]
-        return wasted
+        return facts.result.gpu_time_wasted
 
     def labels(self, facts: WindowFacts, subject: str) -> Mapping[str, str]:
         """Labels that the subject has by itself."""

@@ -10,27 +10,32 @@ with the median of all earlier steps where it did not rise; so a job that stays 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
+from msgspec.structs import replace
 from typing_extensions import override
 
 from app.alerts.alert import AlertState, Detail
 from app.alerts.readings.facts import (
-    Finding,
     MissingDataFacts,
     MissingDataReading,
     WindowFacts,
     WindowReading,
+    Worker,
     matching_subjects,
     share_of_ratio,
     worker_name,
     worker_of_name,
 )
 from app.alerts.rule import On, Rule
-from app.diagnosis.statistics.change_points import latest_onset
 from app.result.figures import MAX_DISCREPANCY
+from app.result.finding import Finding
+
+
+def _of_job(value: float | None) -> Mapping[str, float] | None:
+    """The figure of the whole job, if the window has it."""
+    return None if value is None else {"": value}
 
 
 class SlowdownReading(WindowReading):
@@ -42,7 +47,7 @@ class SlowdownReading(WindowReading):
 
     @override
     def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
-        return {"": facts.result["slowdown"]}
+        return _of_job(facts.result.slowdown)
 
 
 class WasteReading(WindowReading):
@@ -53,7 +58,7 @@ class WasteReading(WindowReading):
 
     @override
     def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
-        return {"": facts.result["gpu_time_wasted"]}
+        return _of_job(facts.result.gpu_time_wasted)
 
 
 class GpuHoursLostReading(WindowReading):
@@ -64,11 +69,8 @@ class GpuHoursLostReading(WindowReading):
 
     @override
     def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
-        return {"": facts.num_gpus * facts.result["gpu_time_wasted"]}
-
-
-# Fewer steps do not show what is usual: the first ones are slow in most jobs.
-MIN_STEPS_BEFORE = 16
+        wasted = facts.result.gpu_time_wasted
+        return None if wasted is None else {"": facts.num_gpus * wasted}
 
 
 class StepTimeReading(WindowReading):
@@ -82,12 +84,9 @@ class StepTimeReading(WindowReading):
 
     @override
     def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
-        before_s, now_s = facts.earlier_step_s, np.asarray(facts.recorded_s)
-        if before_s.size < MIN_STEPS_BEFORE or not now_s.size:
+        if not facts.usual_step_s or not facts.recorded_s:
             return None
-        onset = latest_onset(np.concatenate([before_s, now_s]))
-        usual_s = float(np.median(before_s)) if onset is None else onset.before
-        return {"": float(np.median(now_s)) / usual_s} if usual_s > 0 else None
+        return {"": float(np.median(facts.recorded_s)) / facts.usual_step_s}
 
     @override
     def lost_share(self, facts: WindowFacts, value: float) -> float | None:
@@ -105,8 +104,7 @@ class LowFidelityReading(WindowReading):
 
     @override
     def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
-        discrepancy = facts.result["fidelity"]["discrepancy"]
-        return None if discrepancy is None else {"": discrepancy}
+        return _of_job(facts.result.fidelity.discrepancy)
 
     @override
     def lost_share(self, facts: WindowFacts, value: float) -> float | None:
@@ -122,7 +120,7 @@ class ClockResidualReading(WindowReading):
 
     @override
     def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
-        residual_ms = facts.result["clocks"]["residual_ms"]
+        residual_ms = facts.result.clocks.residual_ms
         return None if residual_ms is None else {"": residual_ms / 1e3}
 
     @override
@@ -148,19 +146,19 @@ class CauseReading(WindowReading):
             return None
         found: dict[str, float] = {}
         for finding in facts.findings:
-            if finding["cost"] is not None and fnmatchcase(finding["cause"], rule.of):
-                found.setdefault(finding["cause"], finding["cost"])
+            if finding.cost is not None and fnmatchcase(finding.cause, rule.of):
+                found.setdefault(finding.cause, finding.cost)
         return found
 
     @override
     def is_sure(self, rule: Rule, facts: WindowFacts, subject: str) -> bool:
         finding = self.blame(facts, subject)
-        return finding is not None and bool(finding["confidence"] >= rule.min_confidence)
+        return finding is not None and finding.confidence >= rule.min_confidence
 
     @override
     def blame(self, facts: WindowFacts, subject: str) -> Finding | None:
-        named = (each for each in facts.findings or () if each["cause"] == subject)
-        return next((each for each in named if each["cost"] is not None), None)
+        same = (finding for finding in facts.findings or () if finding.cause == subject)
+        return next((finding for finding in same if finding.cost is not None), None)
 
     @override
     def lost_share(self, facts: WindowFacts, value: float) -> float | None:
@@ -169,6 +167,18 @@ class CauseReading(WindowReading):
     @override
     def labels(self, facts: WindowFacts, subject: str) -> Mapping[str, str]:
         return {"cause": subject}
+
+
+def _worker_slowdowns(facts: WindowFacts) -> Mapping[Worker, float] | None:
+    """Of the workers of which it is known; None where it is of none."""
+    if facts.result.worker_slowdown is None:
+        return None
+    return {
+        (dp_rank, stage): slowdown
+        for dp_rank, of_stages in enumerate(facts.result.worker_slowdown)
+        for stage, slowdown in enumerate(of_stages)
+        if slowdown is not None
+    }
 
 
 class WorkerReading(WindowReading):
@@ -181,13 +191,10 @@ class WorkerReading(WindowReading):
 
     @override
     def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
-        slowdowns = facts.result["worker_slowdown"]
-        of_worker = {
-            worker_name(dp_rank, stage): slowdown
-            for dp_rank, of_stages in enumerate(slowdowns)
-            for stage, slowdown in enumerate(of_stages)
-            if slowdown is not None
-        }
+        slowdowns = _worker_slowdowns(facts)
+        if slowdowns is None:
+            return None
+        of_worker = {worker_name(*worker): slowdown for worker, slowdown in slowdowns.items()}
         return matching_subjects(rule.of, of_worker)
 
     @override
@@ -214,13 +221,13 @@ class HostReading(WindowReading):
 
     @override
     def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
-        slowdowns = facts.result["worker_slowdown"]
+        slowdowns = _worker_slowdowns(facts)
+        if slowdowns is None:
+            return None
         of_host: dict[str, float] = {}
-        for (dp_rank, stage), host in facts.hosts.items():
-            if dp_rank < len(slowdowns) and stage < len(slowdowns[dp_rank]):
-                slowdown = slowdowns[dp_rank][stage]
-                if slowdown is not None:
-                    of_host[host] = max(of_host.get(host, 0.0), slowdown)
+        for worker, host in facts.hosts.items():
+            if worker in slowdowns:
+                of_host[host] = max(of_host.get(host, 0.0), slowdowns[worker])
         return matching_subjects(rule.of, of_host)
 
     @override
@@ -246,13 +253,17 @@ class OpTypeReading(WindowReading):
 
     @override
     def values(self, rule: Rule, facts: WindowFacts) -> Mapping[str, float] | None:
-        return matching_subjects(rule.of, facts.result["optype_slowdown"])
+        return matching_subjects(rule.of, facts.result.optype_slowdown)
 
     @override
     def blame(self, facts: WindowFacts, subject: str) -> Finding | None:
-        found = facts.findings or ()
         return next(
-            (each for each in found if subject in each["evidence"].get("optypes", ())), None
+            (
+                finding
+                for finding in facts.findings or ()
+                if subject in finding.evidence.get("optypes", ())
+            ),
+            None,
         )
 
     @override
@@ -268,7 +279,7 @@ class StalledReading(MissingDataReading):
     @override
     def is_known(self, facts: MissingDataFacts) -> bool:
         # A job that hung and was started again sends nothing yet: it may hang again.
-        return facts.is_only_scored or not facts.is_starting
+        return not facts.is_starting
 
     @override
     def holds(self, facts: MissingDataFacts) -> bool:

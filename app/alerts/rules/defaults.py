@@ -1,7 +1,8 @@
 """The rules of projects that have none of their own: right for most jobs as they are."""
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from app.alerts.rule import Rule
 from app.alerts.rules.rule_text import MAX_RULES_BYTES, parse_rules

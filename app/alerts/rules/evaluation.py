@@ -6,12 +6,12 @@ subjects are over a threshold than a job may have alerts, the most severe and co
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+
+from msgspec import structs
 
 from app.alerts.alert import AlertEvent, AlertState, Blame, Detail, SuggestedFix, fingerprint
 from app.alerts.labels import labels_of
 from app.alerts.readings.facts import (
-    Finding,
     MissingDataFacts,
     MissingDataReading,
     WindowFacts,
@@ -30,6 +30,8 @@ from app.alerts.rules import state_machine
 from app.alerts.rules.state_machine import AlertStep, ObservedWindow, SubjectReading, Transition
 from app.alerts.wording import JOB_ENDED, NO_BASELINE_YET, RULE_REMOVED, alert_sentence
 from app.formatting import unix_time
+from app.result.finding import Finding
+from app.result.window_result import TopFix, WindowResult
 from app.trace.job import job_of
 
 
@@ -52,7 +54,8 @@ class OnsetMemory:
         known = self._onsets.get((on, subject))
         if known is None or known.since_step is None or reading.detail.since_step is not None:
             return reading
-        detail = replace(reading.detail, since_step=known.since_step, since_at_s=known.since_at_s)
+        since_step, since_at_s = known.since_step, known.since_at_s
+        detail = structs.replace(reading.detail, since_step=since_step, since_at_s=since_at_s)
         return replace(reading, detail=detail)
 
     def forget(self, seen: Collection[On]) -> None:
@@ -146,14 +149,14 @@ class RuleWindow:
             value,
             self._is_sure(subject),
             self.figure.is_found,
-            replace(self._detail(subject, value, finding), num_named=num_more),
+            structs.replace(self._detail(subject, value, finding), num_named=num_more),
             {**named, **self.figure.labels(self.facts, subject)},
         )
 
     def _is_sure(self, subject: str) -> bool:
         """Whether it may raise an alert: what was over by the window's end does not."""
         finding = self.figure.blame(self.facts, subject)
-        if finding is not None and finding.get("end_step") is not None:
+        if finding is not None and finding.end_step is not None:
             return False
         return self.figure.is_sure(self.rule, self.facts, subject)
 
@@ -165,15 +168,15 @@ class RuleWindow:
         return Detail(
             on=self.rule.on,
             value=value,
-            slowdown=facts.result["slowdown"],
-            gpu_time_wasted=facts.result["gpu_time_wasted"],
+            slowdown=facts.result.slowdown,
+            gpu_time_wasted=facts.result.gpu_time_wasted,
             gpu_hours_lost_per_hour=None if share is None else share * facts.num_gpus,
             num_gpus=facts.num_gpus,
-            since_step=None if finding is None else finding["onset_step"],
-            since_at_s=None if finding is None else unix_time(finding.get("onset_at")),
+            since_step=None if finding is None else finding.onset_step,
+            since_at_s=None if finding is None else unix_time(finding.onset_at),
             window_id=self.facts.window_id,
             blame=None if finding is None else blame_of(finding),
-            fix=None if finding is None else _fix_of(finding, facts.result.get("advice")),
+            fix=None if finding is None else _fix_of(finding, facts.result.advice),
             unexplained=_unexplained(self.rule.on, facts.result),
         )
 
@@ -187,58 +190,45 @@ def _shown_values(rule: Rule, figure: WindowReading, facts: WindowFacts) -> Mapp
 _OF_WHOLE_LOSS = ("slowdown", "waste", "gpu-hours-lost")
 
 
-def _unexplained(on: str, result: Mapping[str, Any]) -> str | None:
+def _unexplained(on: str, result: WindowResult) -> str | None:
     """The sentence about the loss without a cause, where the rule is on the loss."""
-    if on not in _OF_WHOLE_LOSS:
+    if on not in _OF_WHOLE_LOSS or result.unexplained is None:
         return None
-    sentence: str | None = (result.get("unexplained") or {}).get("sentence")
-    return sentence
+    return result.unexplained.sentence
 
 
-def blame_of(finding: Mapping[str, Any]) -> Blame:
+def blame_of(finding: Finding) -> Blame:
     """A finding of a result, in short."""
-    culprits = finding["culprits"]
+    parts, is_over = finding.parts, finding.end_step is not None
     return Blame(
-        cause=finding["cause"],
-        sentence=finding["sentence"],
-        cost=finding["cost"],
-        confidence=finding["confidence"],
-        culprits=tuple(culprits[:_MAX_CULPRITS]),
-        num_culprits=len(culprits),
-        since_step=finding["onset_step"],
-        end_step=finding.get("end_step"),
-        since_at_s=unix_time(finding.get("onset_at")),
-        end_at_s=unix_time(finding.get("ended_at")),
-        fact=_fact_of(finding),
+        cause=finding.cause,
+        sentence=finding.sentence,
+        cost=finding.cost,
+        confidence=finding.confidence,
+        culprits=finding.culprits[:_MAX_CULPRITS],
+        num_culprits=len(finding.culprits),
+        since_step=finding.onset_step,
+        end_step=finding.end_step,
+        since_at_s=unix_time(finding.onset_at),
+        end_at_s=unix_time(finding.ended_at),
+        fact="" if parts is None else parts.past_fact if is_over else parts.fact,
     )
 
 
-def _fact_of(finding: Mapping[str, Any]) -> str:
-    parts = finding.get("sentence_parts")
-    if parts is None:
-        return ""
-    fact: str = parts["fact" if finding.get("end_step") is None else "past_fact"]
-    return fact
-
-
-def _fix_of(finding: Finding, advice: Mapping[str, Any] | None) -> SuggestedFix | None:
+def _fix_of(finding: Finding, advice: TopFix | None) -> SuggestedFix | None:
     """The advised fix, if it removes this finding's cause, and that goes on."""
-    is_over = finding.get("end_step") is not None
-    if is_over or advice is None or advice["cause"] != finding["cause"]:
+    if finding.end_step is not None or advice is None or advice.cause != finding.cause:
         return None
-    texts = advice["paste"][:1] if advice["fix"] in _FIXES_BY_COMMAND else []
-    lines = [
-        each
-        for each in texts
-        if "\n" not in each["text"] and len(each["text"]) <= _MAX_COMMAND_CHARS
-    ]
+    first = next(iter(advice.paste), None) if advice.fix in _FIXES_BY_COMMAND else None
+    if first is not None and ("\n" in first.text or len(first.text) > _MAX_COMMAND_CHARS):
+        first = None
     return SuggestedFix(
-        name=advice["fix"],
-        title=advice["title"],
-        speed_up=advice["speed_up"],
-        gpu_hours_per_day=advice["gpu_hours_per_day"],
-        command=lines[0]["text"] if lines else None,
-        command_label=lines[0]["label"] if lines else None,
+        name=advice.fix,
+        title=advice.title,
+        speed_up=advice.speed_up,
+        gpu_hours_per_day=advice.gpu_hours_per_day,
+        command=None if first is None else first.text,
+        command_label=None if first is None else first.label,
     )
 
 

@@ -99,17 +99,19 @@ _FOR_KEYS = {"windows": "for_windows", "seconds": "for_s"}
 class RuleReader(ValueReader):
     """Reads the values of one rule; an invalid one is reported with its line, and left out."""
 
-    def values(self, rule: Entries) -> dict[str, Any]:
-        """Arguments of a `Rule`, as far as they are given and can be."""
+    def rule(self, item: Entries) -> Rule | None:
+        """The rule; None where one key that it cannot be without is missing or wrong."""
         found: dict[str, Any] = {}
-        for key, (line, node) in rule.entries.items():
+        for key, (line, node) in item.entries.items():
             if key not in _KEYS:
                 self.problems.append((line, f"no key {key!r}: there are {', '.join(_KEYS)}"))
             elif not (isinstance(node, Scalar) and node.is_null):
                 name, read = _KEYS[key]
                 value = read(self, key, node)
                 found |= value if name is None else {} if value is None else {name: value}
-        return found
+        missing = [key for key in ("name", "on") if _is_missing(item, key)]
+        self.problems.extend((item.line, f"a rule without {key}") for key in missing)
+        return Rule(**found) if {"name", "on"} <= found.keys() else None
 
     def name(self, key: str, node: Node) -> str | None:
         """A name of small letters, digits and hyphens."""
@@ -135,12 +137,12 @@ class RuleReader(ValueReader):
         self.refuse(node, f"{key}: a pattern has 1 to {MAX_PATTERN_CHARS} characters")
         return None
 
-    def lasts(self, key: str, node: Node) -> dict[str, Any]:
+    def lasts(self, key: str, node: Node) -> dict[str, float]:
         """Windows and seconds that it has to hold."""
         if not isinstance(node, Entries):
             self.refuse(node, f"{key}: want {{windows: 3, seconds: 30}}")
             return {}
-        found: dict[str, Any] = {}
+        found: dict[str, float] = {}
         for part, (line, inner) in node.entries.items():
             if part not in _FOR_KEYS:
                 self.problems.append((line, f"{key}: no key {part!r}: there are windows, seconds"))
@@ -281,9 +283,9 @@ def _rules(found: Document, problems: Problems) -> list[Rule]:
 
 def _checked(items: Sequence[Node], problems: Problems, *, is_whole: bool) -> list[Rule]:
     made = [
-        (item, Rule(**values))
+        (item, rule)
         for item in items
-        if isinstance(item, Entries) and (values := _values(item, problems)) is not None
+        if isinstance(item, Entries) and (rule := RuleReader(problems).rule(item)) is not None
     ]
     problems += [
         (item.line, "want a rule: name, on and more")
@@ -299,14 +301,6 @@ def _checked(items: Sequence[Node], problems: Problems, *, is_whole: bool) -> li
         item, rule = made[at]
         problems.append((_line(item, "name"), f"name: another rule is called {rule.name!r}"))
     return [rule for _, rule in made]
-
-
-def _values(item: Entries, problems: Problems) -> dict[str, Any] | None:
-    """Arguments of a rule; None where one that it cannot be without is missing or wrong."""
-    values = RuleReader(problems).values(item)
-    missing = [key for key in ("name", "on") if _is_missing(item, key)]
-    problems += [(item.line, f"a rule without {key}") for key in missing]
-    return values if {"name", "on"} <= values.keys() else None
 
 
 def _is_missing(item: Entries, key: str) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from msgspec import structs
+
 from app.alerts.alert import AlertEventKind, AlertState, Detail
 from app.alerts.labels import with_culprits
 from app.alerts.rule import Rule
@@ -169,7 +171,7 @@ def _detail_since(
     """The details, with this step and its time if they have no first step."""
     if reading.detail.since_step is not None:
         return reading.detail
-    return replace(reading.detail, since_step=usual_step, since_at_s=usual_at_s)
+    return structs.replace(reading.detail, since_step=usual_step, since_at_s=usual_at_s)
 
 
 def _firing(
@@ -188,8 +190,8 @@ def _firing(
     state = replace(before, epoch=at.epoch, window_id=at.window_id)
     state = replace(state, is_no_data=False, unseen_since_s=None)
     if reading.value is not None:
-        began = before.detail
-        detail = replace(reading.detail, since_step=began.since_step, since_at_s=began.since_at_s)
+        since_step, since_at_s = before.detail.since_step, before.detail.since_at_s
+        detail = structs.replace(reading.detail, since_step=since_step, since_at_s=since_at_s)
         state = replace(state, detail=detail, labels=with_culprits(before.labels, fresh.labels))
     back = (Transition("data-again", state.detail),) if before.is_no_data else ()
     if where == "over":
@@ -211,7 +213,7 @@ def _below_s(where: ThresholdSide, at: ObservedWindow) -> float:
 
 def _detail_at_end(reading: SubjectReading, before: AlertState, at: ObservedWindow) -> Detail:
     """Details at the end, without those of the time before."""
-    return replace(
+    return structs.replace(
         reading.detail,
         on=before.detail.on,
         since_step=at.first_step,

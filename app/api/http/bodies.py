@@ -138,10 +138,7 @@ class LargestBody(NamedTuple):
 _FEWER_EDITS = "name fewer items in a list, or ask for fewer edits at once"
 # Read in threads, or by readers of our own.
 _BODIES: tuple[tuple[re.Pattern[str], LargestBody], ...] = (
-    (
-        re.compile(f"{OPS_PATH.pattern}|{re.escape(TRACES_PATH)}|/api/v1/jobs/[^/]+/scores"),
-        LargestBody(LONGEST_BODY_BYTES),
-    ),
+    (_ENCODED, LargestBody(LONGEST_BODY_BYTES)),
     (
         re.compile("/api/v1/jobs/[^/]+/windows/[^/]+/what-if"),
         LargestBody(MAX_QUESTION_BYTES, _FEWER_EDITS),

@@ -6,7 +6,7 @@ A 405 lists all methods of the path: the framework names only those of one route
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from urllib.parse import quote
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Scope
@@ -31,18 +32,19 @@ _PARAMETER = re.compile(r"\\{[a-z_]+\\}")
 
 def allowed_methods(app: FastAPI, path: str) -> list[str]:
     """Methods of an API path, sorted; empty for other paths."""
-    found = [methods for pattern, methods in _paths(app.openapi()) if pattern.fullmatch(path)]
+    known = _paths(app.openapi()["paths"])
+    found = [methods for pattern, methods in known if pattern.fullmatch(path)]
     return sorted({method for methods in found for method in methods})
 
 
-def _paths(document: dict[str, Any]) -> list[tuple[re.Pattern[str], list[str]]]:
+def _paths(known: Mapping[str, Iterable[str]]) -> list[tuple[re.Pattern[str], list[str]]]:
     # Needed for 405 only, so not cached.
     return [
         (
             re.compile(_PARAMETER.sub("[^/]+", re.escape(template))),
             [method.upper() for method in operations],
         )
-        for template, operations in document["paths"].items()
+        for template, operations in known.items()
     ]
 
 
@@ -178,7 +180,7 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
     return problem(request.scope, InvalidRequest.status, InvalidRequest.code, detail, errors=fields)
 
 
-def _words(request: Request, item: Mapping[str, Any]) -> str:
+def _words(request: Request, item: ErrorDetails) -> str:
     route = request.scope.get("route")
     is_misfit = item["type"] == "string_pattern_mismatch" and item["loc"][0] != "body"
     # A regular expression is no help to a reader.

@@ -6,12 +6,23 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from fastapi import Path, Query
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from msgspec import to_builtins
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 from app.alerts.labels import Matcher
+from app.result.finding import Finding
 from app.store.alerting.alerts import MAX_MATCHERS
 from app.store.as_of import BEHIND_AFTER_S
-from app.trace.job import JOB_PATTERN
+from app.trace.job import JOB_PATTERN, job_of
 
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -109,9 +120,12 @@ class RequestModel(BaseModel):
 
 
 class ResponseModel(BaseModel):
-    """An answer's body."""
+    """An answer's body; `model_validate` makes it of a record that has its fields.
 
-    model_config = ConfigDict(extra="forbid")
+    Where a record has another name, that is the field's `validation_alias`.
+    """
+
+    model_config = ConfigDict(extra="forbid", from_attributes=True, validate_by_name=True)
 
 
 def timestamp(unix_s: float) -> datetime:
@@ -122,6 +136,41 @@ def timestamp(unix_s: float) -> datetime:
 def timestamp_or_none(unix_s: float | None) -> datetime | None:
     """Unix time as a datetime in UTC; None if unknown."""
     return None if unix_s is None else timestamp(unix_s)
+
+
+def _from_unix_s(value: object) -> object:
+    return timestamp(value) if isinstance(value, float | int) else value
+
+
+# A time of an answer, of the Unix seconds that records have.
+UnixTime = Annotated[datetime, BeforeValidator(_from_unix_s)]
+
+
+# A job's id in its own project, of the key that records have.
+JobName = Annotated[str, BeforeValidator(job_of)]
+
+# As in the window's result, whose schema describes it.
+FindingOut = Annotated[
+    InstanceOf[Finding],
+    PlainSerializer(to_builtins, when_used="json"),
+    WithJsonSchema({"type": "object", "additionalProperties": True}),
+]
+
+
+class CulpritOut(ResponseModel):
+    """A culprit; fields that do not apply are null."""
+
+    dp_rank: int | None = None
+    stage: int | None = None
+    host: str | None = None
+    rank: int | None = Field(None, description="Global rank.")
+    local_rank: int | None = Field(None, description="Index of the GPU on its host.")
+    ranks: Annotated[list[int] | None, BeforeValidator(lambda ranks: ranks or None)] = Field(
+        None, description="Global ranks, of a host or of a worker with several."
+    )
+    num_workers: int | None = Field(
+        None, description="Workers of a host of which all are affected."
+    )
 
 
 AsOfField = Annotated[

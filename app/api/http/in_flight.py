@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.http.auth import header
 from app.api.http.principal import project_of_request
-from app.api.http.request_kinds import Kind, kind_of
+from app.api.http.request_kinds import ADMISSIONS, Kind, kind_of
 from app.errors import NoPlace, Unavailable
 
 EVENTS_PATH = "/api/v1/events"
@@ -23,17 +23,7 @@ UNCOUNTED = {*_UNPACED_PATHS, "/metrics"}
 # One project can use at most half.
 MAX_PROJECT_SHARE = 0.5
 
-# Of the process. Enough for one batch of each of 2,000 workers of a project at the same time.
-MAX_IN_FLIGHT = {
-    Kind.BATCH: 4096,
-    Kind.REPORT: 2048,
-    Kind.PERSON: 512,
-    Kind.COMPUTE: 256,
-    Kind.PARSE: 64,
-    Kind.PICTURE: 32,
-    Kind.DOWNLOAD: 16,
-}
-
+MAX_IN_FLIGHT = {kind: admission.in_flight for kind, admission in ADMISSIONS.items()}
 
 # Some 4 ms of work each before the first of them waits for anything.
 MAX_PUSHES_PER_TURN = 12
@@ -184,14 +174,5 @@ def refuse(kind: Kind) -> NoReturn:
         NoPlace: a request of people.
     """
     if kind.is_push:
-        raise Unavailable("this project has too many requests at the same time: try again")
-    raise NoPlace(_NO_PLACE[kind], retry_after_s=_RETRY_AFTER_S)
-
-
-_NO_PLACE = {
-    Kind.PERSON: "this project has too many requests at the same time: try again",
-    Kind.COMPUTE: "too many answers are being computed for this project: ask again in a moment",
-    Kind.PARSE: "too many texts are being checked for this project: try again in a moment",
-    Kind.PICTURE: "too many pictures are being drawn: ask again in a moment",
-    Kind.DOWNLOAD: "too many files are being downloaded: ask again in a moment",
-}
+        raise Unavailable(ADMISSIONS[kind].refusal)
+    raise NoPlace(ADMISSIONS[kind].refusal, retry_after_s=_RETRY_AFTER_S)

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
+from pydantic.config import JsonDict, JsonValue
 
 from app.errors import BadRequest, UnsupportedMedia
 
@@ -51,7 +52,7 @@ def read_json(body: bytes, content_type: str) -> Any:
         raise unreadable_json(error) from error
 
 
-def _object(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+def _object(fields: Sequence[tuple[str, JsonValue]]) -> JsonDict:
     if len(fields) <= _MAX_KEYS:
         return dict(fields)
     num = len(fields)

@@ -97,7 +97,7 @@ def needed_scope(method: str, path: str) -> Scope | None:
             return "admin"
         case ["annotations"] if method == "POST":
             return "ingest"
-        case ["jobs", _, "ops" | "end" | "exits" | "scores" | "annotations"] if method == "POST":
+        case ["jobs", _, "ops" | "end" | "exits" | "annotations"] if method == "POST":
             return "ingest"
         case ["jobs", _, "recording"] if method not in _SAFE_METHODS:
             return "admin"

@@ -17,7 +17,7 @@ from app.store.database import Connection
 from app.trace.job import job_key
 
 # What a job is judged by; not annotations, of which anybody with a token may send too many.
-_DATA = re.compile(r"/api/v1/jobs/([^/]+)/(?:ops|exits|scores)")
+_DATA = re.compile(r"/api/v1/jobs/([^/]+)/(?:ops|exits)")
 # More of a project are as good as all of it.
 _MAX_JOBS = 2000
 _FOR_WANT_OF_ROOM = (429, 503)

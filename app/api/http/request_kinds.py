@@ -1,10 +1,12 @@
-"""What kind of request it is, by which it finds its places and its limits.
+"""What kind of request it is, and how many of each kind are admitted: all limits in one table.
 
 A request is a push if it needs the scope `ingest`, as those of training jobs do; all others come
 from pages, people and their scripts. Of these, some make the service compute.
 """
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
@@ -32,7 +34,7 @@ class Kind(Enum):
     """Who sends a request, and what it makes the service do."""
 
     BATCH = "batch"  # operations: read on the event loop, and most of what arrives
-    REPORT = "report"  # other pushes (registration, spans, scores): each takes a thread
+    REPORT = "report"  # other pushes (registration, spans): each takes a thread
     PERSON = "person"  # rows are read or changed
     COMPUTE = "compute"
     PARSE = "parse"  # long texts, by code that holds the interpreter all the while
@@ -44,6 +46,60 @@ class Kind(Enum):
         """Whether a worker sends it."""
         return self in (Kind.BATCH, Kind.REPORT)
 
+
+# Half of what a client waits for an answer.
+MAX_WAIT_S = 5.0
+_TOO_MANY = "this project has too many requests at the same time: try again"
+
+
+@dataclass(frozen=True, slots=True)
+class KindAdmission:
+    """How many requests of one kind there may be, and what becomes of them.
+
+    `in_flight` of the process, of which `places` are worked on. `work_s`: seconds from the place to
+    the answer; None: the work is short by its size, and goes on when its caller hangs up.
+    `until_sent`: the place is kept until the answer has been sent, as it is made meanwhile.
+    """
+
+    in_flight: int
+    places: int
+    wait_s: float = MAX_WAIT_S
+    work_s: float | None = None
+    until_sent: bool = False
+    refusal: str = _TOO_MANY
+
+
+# Threads of all kinds together are fewer than the 40 of the process: whatever hangs, the rest
+# finds one.
+ADMISSIONS: Mapping[Kind, KindAdmission] = {
+    # In flight: one batch of each of 2,000 workers of a project at the same time. Places: few
+    # enough that one turn of the event loop is over in some 10 ms; many enough to keep the queue's
+    # disk busy.
+    Kind.BATCH: KindAdmission(4096, 64),
+    # They take a thread and a connection of the database, which people need, too.
+    Kind.REPORT: KindAdmission(2048, 8, work_s=60.0),
+    Kind.PERSON: KindAdmission(512, 8, work_s=30.0),
+    # Each keeps a core busy, delays all other threads by 5 ms at a time, and takes up to 100 MB.
+    Kind.COMPUTE: KindAdmission(
+        256, 6, work_s=60.0,
+        refusal="too many answers are being computed for this project: ask again in a moment",
+    ),
+    # The event loop waits for each of them, at every socket that it reads; a second one at the
+    # same time of the same project would not be faster.
+    Kind.PARSE: KindAdmission(
+        64, 2, work_s=60.0,
+        refusal="too many texts are being checked for this project: try again in a moment",
+    ),
+    # Each takes a browser and a second or two of CPU.
+    Kind.PICTURE: KindAdmission(
+        32, 1, wait_s=15.0, work_s=60.0,
+        refusal="too many pictures are being drawn: ask again in a moment",
+    ),
+    Kind.DOWNLOAD: KindAdmission(
+        16, 2, work_s=600.0, until_sent=True,
+        refusal="too many files are being downloaded: ask again in a moment",
+    ),
+}  # fmt: skip
 
 KIND_KEY = "paceline.kind"
 

@@ -10,7 +10,6 @@ import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from anyio import CancelScope
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,47 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.http.auth import SAFE_METHODS
 from app.api.http.in_flight import MAX_PROJECT_SHARE, UNCOUNTED, refuse, subtract_one
 from app.api.http.principal import project_of_request
-from app.api.http.request_kinds import Kind, kind_of
+from app.api.http.request_kinds import ADMISSIONS, MAX_WAIT_S, Kind, KindAdmission, kind_of
 from app.errors import CallerGone
 from app.work_budget import WorkBudget, within
-
-# Half of what a client waits for an answer.
-MAX_WAIT_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class KindOfPlace:
-    """The places of one kind of request.
-
-    `work_s`: seconds from the place to the answer; None: the work is short by its size, and goes
-    on when its caller hangs up. `until_sent`: the place is kept until the answer has been sent, as
-    it is made meanwhile.
-    """
-
-    number: int
-    wait_s: float = MAX_WAIT_S
-    work_s: float | None = None
-    until_sent: bool = False
-
-
-# Threads of all kinds together are fewer than the 40 of the process: whatever hangs, the rest
-# finds one.
-PLACES: Mapping[Kind, KindOfPlace] = {
-    # Few enough that one turn of the event loop is over in some 10 ms; many enough to keep the
-    # queue's disk busy.
-    Kind.BATCH: KindOfPlace(64),
-    # They take a thread and a connection of the database, which people need, too.
-    Kind.REPORT: KindOfPlace(8, work_s=60.0),
-    Kind.PERSON: KindOfPlace(8, work_s=30.0),
-    # Each keeps a core busy, delays all other threads by 5 ms at a time, and takes up to 100 MB.
-    Kind.COMPUTE: KindOfPlace(6, work_s=60.0),
-    # The event loop waits for each of them, at every socket that it reads; a second one at the
-    # same time of the same project would not be faster.
-    Kind.PARSE: KindOfPlace(2, work_s=60.0),
-    # Each takes a browser and a second or two of CPU.
-    Kind.PICTURE: KindOfPlace(1, wait_s=15.0, work_s=60.0),
-    Kind.DOWNLOAD: KindOfPlace(2, work_s=600.0, until_sent=True),
-}
 
 
 class WorkPlaces:
@@ -67,10 +28,13 @@ class WorkPlaces:
     Runs behind `BodyLimit`: a caller whose body is slow to arrive keeps no other one waiting.
     """
 
-    def __init__(self, app: ASGIApp, *, places: Mapping[Kind, KindOfPlace] = PLACES) -> None:
+    def __init__(
+        self, app: ASGIApp, *, admissions: Mapping[Kind, KindAdmission] = ADMISSIONS
+    ) -> None:
         self._app = app
         self._lines = {
-            kind: (each, Line(each.number, wait_s=each.wait_s)) for kind, each in places.items()
+            kind: (admission, Line(admission.places, wait_s=admission.wait_s))
+            for kind, admission in admissions.items()
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,9 +42,9 @@ class WorkPlaces:
         if scope["type"] != "http" or scope["path"] in UNCOUNTED:
             return await self._app(scope, receive, send)
         kind, project = kind_of(scope), project_of_request(scope)
-        place, line = self._lines[kind]
-        if place.work_s is not None:
-            return await self._attended(scope, receive, send, place.work_s)
+        admission, line = self._lines[kind]
+        if admission.work_s is not None:
+            return await self._attended(scope, receive, send, admission.work_s)
         await self._enter(line, kind, project)
         try:
             await self._app(scope, receive, send)
@@ -91,7 +55,7 @@ class WorkPlaces:
     async def _attended(self, scope: Scope, receive: Receive, send: Send, seconds: float) -> None:
         """Answer a request, unless its caller hangs up before."""
         kind, project = kind_of(scope), project_of_request(scope)
-        place, line = self._lines[kind]
+        admission, line = self._lines[kind]
         caller = _Caller(receive, await _whole_body(scope, receive))
         holds_place = False
 
@@ -104,7 +68,7 @@ class WorkPlaces:
         async def watched_send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 caller.look_away()
-                if not place.until_sent:
+                if not admission.until_sent:
                     leave()
             await send(message)
 

@@ -5,12 +5,13 @@ before and after.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import Field
+from pydantic.config import JsonDict, JsonValue
 
-from app.api.http.fields import PRINTABLE, Cursor, Limit, ResponseModel, timestamp
+from app.api.http.fields import PRINTABLE, Cursor, Limit, ResponseModel, UnixTime
 from app.api.http.principal import Principal
 from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
 from app.store import audit, projects
@@ -20,7 +21,7 @@ from app.store.database import Connection
 CHANGED_VALUE = "changed"
 
 
-def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def changed_fields(before: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> JsonDict:
     """{"old": ..., "new": ...} of each changed field, by its name."""
     return {
         name: {"old": before.get(name), "new": value}
@@ -60,7 +61,7 @@ class AuditOut(ResponseModel):
     """One audit entry; immutable."""
 
     audit_id: int
-    at: datetime
+    at: UnixTime = Field(validation_alias="at_s")
     actor: str
     action: str
     object_kind: str
@@ -104,13 +105,5 @@ def list_audit(
         found, next_cursor = audit.page(
             conn, caller.project, object_kind=object_kind, actor=actor, cursor=cursor, limit=limit
         )
-    names = [name for name in AuditOut.model_fields if name not in ("at", "detail")]
-    items = [
-        AuditOut(
-            at=timestamp(each.at_s),
-            detail=dict(each.detail),
-            **{name: getattr(each, name) for name in names},
-        )
-        for each in found
-    ]
+    items = [AuditOut.model_validate(entry) for entry in found]
     return AuditsOut(items=items, next_cursor=next_cursor)

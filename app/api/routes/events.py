@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import structlog
 from fastapi import APIRouter, Header, Query, Request
+from pydantic.config import JsonDict
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from app.api.http.fields import timestamp_or_none
-from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
+from app.api.routes.dependencies import CallerDep, Responses, ServiceDep, refusals
 from app.api.routes.jobs.jobs import JobOut, jobs_out
 from app.api.service.hub import EventHub, EventSubscription, StreamEvent
 from app.api.service.service import Service
@@ -41,7 +42,7 @@ class EventStream(Response):
         self,
         hub: EventHub,
         project: str,
-        snapshot: Callable[[], dict[str, Any]],
+        snapshot: Callable[[], JsonDict],
         *,
         may_go_on: Callable[[], Awaitable[bool]],
         last_event_id: str = "",
@@ -143,7 +144,7 @@ async def tell_when_behind(service: Service, every_s: float = LAG_EVERY_S) -> No
             continue
         if progress.is_behind or was_told:
             at = timestamp_or_none(progress.at_s)
-            lag = {
+            lag: JsonDict = {
                 "as_of": None if at is None else at.isoformat(),
                 "behind_s": progress.behind_s if progress.is_behind else None,
             }
@@ -156,7 +157,7 @@ router = APIRouter(tags=["events"])
 SNAPSHOT_JOBS = 200  # in the snapshot of every page; the jobs' route has all
 _KINDS = ["snapshot", "window", "job", "alert", "lag", "resync", "heartbeat"]
 
-_STREAM: dict[int | str, dict[str, Any]] = {
+_STREAM: Responses = {
     200: {
         "description": "Events `snapshot`, `window`, `job`, `alert`, `lag`, `resync` and "
         "`heartbeat`.",
@@ -223,7 +224,7 @@ async def stream_events(
     revoked, or when the token or the session expires.
     """
 
-    def snapshot() -> dict[str, Any]:
+    def snapshot() -> JsonDict:
         page = jobs_out(service, caller.project, None, SNAPSHOT_JOBS)
         return {"items": [_in_short(job) for job in page.items], "next_cursor": page.next_cursor}
 
@@ -239,7 +240,7 @@ async def stream_events(
     )
 
 
-def _in_short(job: JobOut) -> dict[str, Any]:
+def _in_short(job: JobOut) -> JsonDict:
     window = job.latest_window
     return {
         "job_id": job.job_id,

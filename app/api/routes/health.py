@@ -216,7 +216,7 @@ async def get_readiness(request: Request, service: ServiceDep) -> Response:
     `degraded`.
     """
     checks = await check_readiness(service.status)
-    checks_out = {check.name: CheckOut(ok=check.ok, sentence=check.sentence) for check in checks}
+    checks_out = {check.name: CheckOut.model_validate(check) for check in checks}
     if reasons := [_reason(check) for check in checks if check.ingest_needs and not check.ok]:
         headers = {"retry-after": RETRY_AFTER_S}
         shown = {name: check.model_dump() for name, check in checks_out.items()}

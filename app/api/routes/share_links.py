@@ -27,6 +27,7 @@ from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, JobKey, ServiceDep, refusals
 from app.api.routes.windows.windows import RANGE_SEPARATOR, RECENT, shown_result
 from app.api.service.annotation_places import placed_annotations, with_annotations
+from app.api.service.results import epoch_of
 from app.api.service.service import Service
 from app.api.service.snapshots import SNAPSHOT_HEADERS, Snapshot, make_snapshot
 from app.errors import Forbidden, PacelineError, ShareLinkNotFound, Unauthorised
@@ -79,7 +80,20 @@ class ShareOut(ResponseModel):
     @classmethod
     def of(cls, link: ShareLink, now_s: float) -> "ShareOut":
         """From the stored link."""
-        return cls.model_validate(_share_fields(link, now_s))
+        is_expired = now_s >= link.expires_s
+        return cls(
+            share_id=link.share_id,
+            job_id=job_of(link.job_id),
+            window=link.window_id,
+            first_step=link.first_step,
+            last_step=link.last_step,
+            author=link.author,
+            created_at=timestamp(link.created_s),
+            expires_at=timestamp(link.expires_s),
+            revoked_at=timestamp_or_none(link.revoked_s),
+            state="revoked" if link.revoked_s else "expired" if is_expired else "active",
+            size_bytes=link.size_bytes,
+        )
 
 
 class CreatedShareOut(ShareOut):
@@ -107,21 +121,6 @@ ShareId = Annotated[
         examples=["5f0c3a9be81d42670fa1c2d3"],
     ),
 ]
-
-
-def _share_fields(link: ShareLink, now_s: float) -> dict[str, object]:
-    same = ("share_id", "author", "first_step", "last_step", "size_bytes")
-    is_expired = now_s >= link.expires_s
-    state: ShareState = "revoked" if link.revoked_s else "expired" if is_expired else "active"
-    return {
-        **{name: getattr(link, name) for name in same},
-        "job_id": job_of(link.job_id),
-        "window": link.window_id,
-        "created_at": timestamp(link.created_s),
-        "expires_at": timestamp(link.expires_s),
-        "revoked_at": timestamp_or_none(link.revoked_s),
-        "state": state,
-    }
 
 
 @router.post(
@@ -169,13 +168,11 @@ def create_share(
             expires_at=expires_at,
         )
     path = f"{SHARE_PATH}{token}"
-    return CreatedShareOut.model_validate(
-        {
-            **_share_fields(made, now_s),
-            "path": path,
-            "url": service.public_settings.pages_url.rstrip("/") + path,
-            "opens_for": audience,
-        }
+    return CreatedShareOut(
+        **dict(ShareOut.of(made, now_s)),
+        path=path,
+        url=service.public_settings.pages_url.rstrip("/") + path,
+        opens_for=audience,
     )
 
 
@@ -191,7 +188,7 @@ def _snapshot(service: Service, job_id: str, given: ShareIn) -> Snapshot:
         since_step=given.since_step,
     )
     with service.store.read() as conn:
-        names = hosts.load(conn, job_id, result["window"]["epoch"])
+        names = hosts.load(conn, job_id, epoch_of(result))
         result = with_annotations(result, placed_annotations(conn, job_id))
     return make_snapshot(
         job_of(job_id), result, names, now_s=service.now_s(), thresholds=service.thresholds

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -12,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app import formatting
 from app.alerts.receiver import Receiver
-from app.api.http.fields import ResponseModel, timestamp, timestamp_or_none
+from app.api.http.fields import ResponseModel, UnixTime, timestamp, timestamp_or_none
 from app.api.routes.alerts.receiver_schemas import ReceiverState, receiver_state
 from app.api.routes.dependencies import CallerDep, ServiceDep, refusals
 from app.api.routes.health import CheckOut, check_readiness
@@ -48,8 +47,9 @@ class ConsumerOut(ResponseModel):
 
     name: str
     is_alive: bool = Field(description="Whether its lease holds.")
-    last_turn_at: datetime | None = Field(
-        description="When it last finished a turn with shards, to a few seconds; null: never."
+    last_turn_at: UnixTime | None = Field(
+        validation_alias="last_turn_s",
+        description="When it last finished a turn with shards, to a few seconds; null: never.",
     )
     shards: list[int] = Field(description="The parts of the queue that it works on.")
 
@@ -169,7 +169,7 @@ async def get_status(service: ServiceDep, caller: CallerDep) -> StatusOut:
         state=health,
         sentence=sentence,
         at=timestamp(service.now_s()),
-        checks={each.name: CheckOut(ok=each.ok, sentence=each.sentence) for each in checks},
+        checks={check.name: CheckOut.model_validate(check) for check in checks},
         queue=None if lag is None else _queue(lag, state),
         consumers=consumers,
         canary=canary,
@@ -177,7 +177,7 @@ async def get_status(service: ServiceDep, caller: CallerDep) -> StatusOut:
         outbox=None
         if state is None
         else OutboxOut(due=state.outbox_due, oldest_s=state.outbox_oldest_s),
-        disk=None if disk is None else DiskOut(**asdict(disk)),
+        disk=None if disk is None else DiskOut.model_validate(disk),
     )
 
 
@@ -222,15 +222,7 @@ def _queue(lag: Lag, state: ServiceState | None) -> QueueOut:
 
 def _consumers(state: ServiceState, settings: PublicSettings) -> ConsumersOut:
     watch = state.watches.get("consumers")
-    items = [
-        ConsumerOut(
-            name=each.name,
-            is_alive=each.is_alive,
-            last_turn_at=timestamp_or_none(each.last_turn_s),
-            shards=list(each.shards),
-        )
-        for each in state.consumers
-    ]
+    items = [ConsumerOut.model_validate(consumer) for consumer in state.consumers]
     turned_s = [each.last_turn_s for each in state.consumers if each.last_turn_s is not None]
     if watch is not None and watch.ok_s is not None:
         turned_s.append(watch.ok_s)

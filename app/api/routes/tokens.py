@@ -1,6 +1,5 @@
 """Tokens of the caller's project."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path
@@ -12,13 +11,12 @@ from app.api.http.fields import (
     NonEmptyText,
     RequestModel,
     ResponseModel,
-    timestamp,
-    timestamp_or_none,
+    UnixTime,
 )
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
 from app.store import tokens
-from app.store.tokens import NewToken, Scope, TokenRecord
+from app.store.tokens import NewToken, Scope
 from app.trace.job import JOB_PATTERN
 
 router = APIRouter(tags=["tokens"])
@@ -62,11 +60,12 @@ class TokenOut(ResponseModel):
     name: str
     scopes: list[Scope]
     job: str | None
-    created_at: datetime
-    expires_at: datetime | None
-    revoked_at: datetime | None
-    last_used_at: datetime | None = Field(
-        description="Time of the last use, to the minute; null if never used."
+    created_at: UnixTime = Field(validation_alias="created_s")
+    expires_at: UnixTime | None = Field(validation_alias="expires_s")
+    revoked_at: UnixTime | None = Field(validation_alias="revoked_s")
+    last_used_at: UnixTime | None = Field(
+        validation_alias="last_used_s",
+        description="Time of the last use, to the minute; null if never used.",
     )
 
 
@@ -83,19 +82,6 @@ class TokensOut(ResponseModel):
     next_cursor: str | None
 
 
-def _token_fields(record: TokenRecord) -> dict[str, object]:
-    return {
-        "token_id": record.token_id,
-        "name": record.name,
-        "scopes": list(record.scopes),
-        "job": record.job,
-        "created_at": timestamp(record.created_s),
-        "expires_at": timestamp_or_none(record.expires_s),
-        "revoked_at": timestamp_or_none(record.revoked_s),
-        "last_used_at": timestamp_or_none(record.last_used_s),
-    }
-
-
 @router.get(
     "/tokens",
     operation_id="list_tokens",
@@ -108,7 +94,7 @@ def list_tokens(
     """All tokens, including revoked ones, by id, a page at a time."""
     with service.store.read() as conn:
         found, next_cursor = tokens.page(conn, caller.project, cursor=cursor, limit=limit)
-    items = [TokenOut.model_validate(_token_fields(record)) for record in found]
+    items = [TokenOut.model_validate(record) for record in found]
     return TokensOut(items=items, next_cursor=next_cursor)
 
 
@@ -129,7 +115,7 @@ def create_token(token: TokenIn, service: ServiceDep, caller: CallerDep) -> Crea
         record, text = tokens.create(conn, token.wanted(caller.project, now_s), now_s=now_s)
         said = token.model_dump(exclude_none=True)
         write_audit(conn, caller, "token.create", record.token_id, now_s=now_s, **said)
-    return CreatedTokenOut.model_validate(_token_fields(record) | {"token": text})
+    return CreatedTokenOut(token=text, **dict(TokenOut.model_validate(record)))
 
 
 @router.delete(

@@ -1,11 +1,14 @@
 """Where annotations lie among a job's steps, their words, and which findings begin after one."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from msgspec.structs import replace
 
 from app import formatting
+from app.result.finding import Finding, NearAnnotation
+from app.result.window_result import WindowResult
 from app.store import annotations, windows
 from app.store.annotations import Annotation, AnnotationFilter
 from app.store.database import Connection
@@ -179,31 +182,31 @@ def _ascending_ends_s(known: Sequence[WindowSummary]) -> list[float]:
 
 
 def annotations_before(
-    finding: Mapping[str, Any], epoch: int, placed: Sequence[PlacedAnnotation]
-) -> list[dict[str, Any]]:
+    finding: Finding, epoch: int | None, placed: Sequence[PlacedAnnotation]
+) -> tuple[NearAnnotation, ...]:
     """Annotations at most MAX_STEPS_AFTER steps before a finding's onset, the nearest first.
 
     That is near in time, and no proof of a cause: `sentence` says no more.
     """
-    onset = finding.get("onset_step")
+    onset = finding.onset_step
     if onset is None:
-        return []
+        return ()
     near = [
-        (onset - each.step, each.annotation)
-        for each in placed
-        if each.step is not None
-        and each.epoch == epoch
-        and 0 <= onset - each.step <= MAX_STEPS_AFTER
+        (onset - place.step, place.annotation)
+        for place in placed
+        if place.step is not None
+        and place.epoch == epoch
+        and 0 <= onset - place.step <= MAX_STEPS_AFTER
     ]
-    return [
-        {
-            "annotation_id": found.annotation_id,
-            "kind": found.kind,
-            "steps_after": num_steps,
-            "sentence": _sentence(num_steps, found),
-        }
-        for num_steps, found in sorted(near, key=lambda each: each[0])
-    ]
+    return tuple(
+        NearAnnotation(
+            annotation_id=found.annotation_id,
+            kind=found.kind,
+            steps_after=num_steps,
+            sentence=_sentence(num_steps, found),
+        )
+        for num_steps, found in sorted(near, key=lambda pair: pair[0])
+    )
 
 
 def _sentence(num_steps: int, found: Annotation) -> str:
@@ -211,20 +214,12 @@ def _sentence(num_steps: int, found: Annotation) -> str:
     return f"Begins {when}: {annotation_text(found)}. This is a match in time, not a proven cause."
 
 
-def with_annotations(
-    result: Mapping[str, Any], placed: Sequence[PlacedAnnotation]
-) -> Mapping[str, Any]:
+def with_annotations(result: WindowResult, placed: Sequence[PlacedAnnotation]) -> WindowResult:
     """The result with `after` at each finding that begins shortly after an annotation."""
-    epoch = result["window"]["epoch"]
-    found = {
-        at: after
-        for at, each in enumerate(result.get("findings") or ())
-        if (after := annotations_before(each, epoch, placed))
-    }
-    if not found:
+    if not result.findings or not placed:
         return result
-    findings = [
-        {**each, "after": found[at]} if at in found else each
-        for at, each in enumerate(result["findings"])
-    ]
-    return {**result, "findings": findings}
+    findings = tuple(
+        replace(finding, after=annotations_before(finding, result.window.epoch, placed) or None)
+        for finding in result.findings
+    )
+    return replace(result, findings=findings)

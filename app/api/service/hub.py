@@ -9,13 +9,13 @@ import json
 import re
 import secrets
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
 
 import structlog
+from pydantic.config import JsonValue
 
 from app.errors import StreamLimit, TooManyRequests
 from app.ingest.queue import EventMessage, Listener
@@ -33,7 +33,7 @@ class StreamEvent:
     """
 
     name: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
     project: str | None = None
     event_id: str = ""
 

@@ -1,7 +1,7 @@
 """State of a job in one word, and its silent ranks, from the stored job and what is processed."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from app import formatting
 from app.store import hosts
@@ -120,9 +120,10 @@ def silent_workers_text(conn: Connection, job: JobRecord) -> str | None:
     known = hosts.load(conn, job.job_id, job.epoch)
     on_hosts = {known.get(worker) for worker in workers}
     host = on_hosts.pop() if len(on_hosts) == 1 else None
-    ranks = list(job.silent_ranks or ())
-    who: dict[str, Any] = {"host": host, "rank": min(ranks, default=None), "ranks": ranks}
-    if len(workers) == 1:
-        dp_rank, stage = workers.pop()
-        return formatting.culprit_name({**who, "dp_rank": dp_rank, "stage": stage})
-    return formatting.culprit_name(who) if host else None
+    if len(workers) > 1 and not host:
+        return None
+    ranks = job.silent_ranks or ()
+    dp_rank, stage = workers.pop() if len(workers) == 1 else (None, None)
+    return formatting.culprit_name(
+        dp_rank=dp_rank, stage=stage, host=host, rank=min(ranks, default=None), ranks=ranks
+    )

@@ -5,11 +5,12 @@ operations.
 """
 
 import threading
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from app.api.http.caching import ComputeCache
+from app.api.service.results import epoch_of
 from app.engine.questions.answer import Questions
 from app.engine.replays import WindowReplay, prepare
 from app.engine.timeline.selection import slowest_step
@@ -18,6 +19,7 @@ from app.errors import Conflict, OperationsDamaged
 from app.ingest.assembly.int_packing import DamagedRows
 from app.ingest.assembly.window_codec import StoredWindow, unpack_window
 from app.ingest.assembly.windows import partial_steps
+from app.result.window_result import RecordedPart, WindowResult
 from app.store import hosts, jobs, windows
 from app.store.database import Connection, Store
 from app.store.objects import moves
@@ -91,10 +93,10 @@ def _first_with_steps(summaries: list[WindowSummary]) -> WindowSummary | None:
     return next((each for each in summaries if each.num_steps), None)
 
 
-def _why_not_replayable(window_id: str, result: dict[str, Any]) -> str:
+def _why_not_replayable(window_id: str, result: WindowResult) -> str:
     """Text that a window cannot be replayed, with the reason."""
-    skipped = result["skipped_steps"]
-    reason = f": step {skipped[0]['step']}: {skipped[0]['reason']}" if skipped else ""
+    skipped = result.skipped_steps
+    reason = f": step {skipped[0].step}: {skipped[0].reason}" if skipped else ""
     return f"window {window_id} has no step whose operations can be replayed{reason}"
 
 
@@ -102,7 +104,7 @@ class _PackedWindow(NamedTuple):
     """A window as it is stored; `blob` has its operations, in a fraction of their memory."""
 
     key: WindowKey
-    result: dict[str, Any]
+    result: WindowResult
     blob: bytes
     job: Job
     names: dict[hosts.WorkerKey, str]
@@ -123,10 +125,10 @@ def _fetch(store: Store, key: WindowKey, bucket: Bucket | None) -> _PackedWindow
     with store.snapshot() as conn:
         result = windows.get(conn, key.job_id, key.window_id)
         found = moves.find(conn, key.job_id, key.window_id)
-        epoch = result["window"]["epoch"]
+        epoch = epoch_of(result)
         registration = jobs.registration(conn, key.job_id, epoch)
         names = hosts.load(conn, key.job_id, epoch)
-    if not result["steps"]:
+    if not result.steps:
         raise Conflict(_why_not_replayable(key.window_id, result))
     blob = moves.fetch(bucket, found)
     if blob is None:
@@ -151,23 +153,24 @@ def _unpacked(packed: _PackedWindow) -> Window:
 
 def _decoded_window(
     key: WindowKey,
-    result: dict[str, Any],
+    result: WindowResult,
     stored: StoredWindow,
     job: Job,
     names: dict[hosts.WorkerKey, str],
 ) -> Window:
-    result = (result.get("thinned") or {}).get("recorded") or result
-    header = result["window"]
-    lacking = _completed_steps(result)
-    completed = {each.step for each in lacking}
-    steps = tuple(step for step in result["steps"] if step not in completed)
+    # Of windows that became one, only the operations of the one in `recorded` are stored.
+    thinned = result.thinned
+    recorded = result if thinned is None or thinned.recorded is None else thinned.recorded
+    header = recorded.window
+    lacking = _completed_steps(recorded)
+    completed = {skipped.step for skipped in lacking}
+    steps = tuple(step for step in recorded.steps if step not in completed)
     if not np.isin(steps, stored.ops.step).all():
         raise OperationsDamaged(
             f"the operations of window {key.window_id} are of other steps: only its result is left"
         )
-    skipped = [SkippedStep(each["step"], each["reason"]) for each in result["skipped_steps"]]
-    # Of windows that became one, only the operations of the one in `recorded` are stored.
-    epoch, first_step = (int(number) for number in header["id"].split("-"))
+    left_out = [SkippedStep(skipped.step, skipped.reason) for skipped in recorded.skipped_steps]
+    epoch, first_step = (int(number) for number in str(header.id).split("-"))
     origin_ns, groups = stored.ops.origins_ns(steps), stored.groups
     return Window(
         job=job,
@@ -175,30 +178,27 @@ def _decoded_window(
         first_step=first_step,
         steps=steps,
         trace=stored.ops.trace(steps),
-        skipped=tuple(sorted([*skipped, *lacking], key=lambda each: each.step)),
-        state=header["state"],
-        revision=header["revision"],
+        skipped=tuple(sorted([*left_out, *lacking], key=lambda skipped: skipped.step)),
+        state=header.state,
+        revision=header.revision or 1,
         hosts=names,
         origin_ns=origin_ns,
         collectives=None if groups is None else groups.collectives(steps, origin_ns),
-        places=_places(result),
+        places=_places(recorded),
         partial=partial_steps(stored.ops, groups, steps, lacking) if lacking else None,
     )
 
 
-def _completed_steps(result: dict[str, Any]) -> tuple[SkippedStep, ...]:
+def _completed_steps(recorded: WindowResult | RecordedPart) -> tuple[SkippedStep, ...]:
     """The steps that were analysed although they lack operations, as they were recorded."""
-    imputed = result.get("imputed") or {"steps": []}
-    return tuple(
-        SkippedStep(each["step"], each["reason"], tuple(each["missing"]))
-        for each in imputed["steps"]
-    )
+    completed = recorded.imputed.steps if recorded.imputed else ()
+    return tuple(SkippedStep(step.step, step.reason, step.missing) for step in completed)
 
 
-def _places(result: dict[str, Any]) -> dict[int, tuple[int, int]]:
+def _places(recorded: WindowResult | RecordedPart) -> dict[int, tuple[int, int]]:
     """(dp rank, stage) of the ranks that are missing."""
-    imputed = result.get("imputed") or {"workers": []}
-    return {each["rank"]: (each["dp_rank"], each["stage"]) for each in imputed["workers"]}
+    workers = recorded.imputed.workers if recorded.imputed else ()
+    return {worker.rank: (worker.dp_rank, worker.stage) for worker in workers}
 
 
 # One window of the largest supported job (12.2 M operations), or hundreds of ordinary ones. With

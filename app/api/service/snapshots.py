@@ -6,10 +6,8 @@ kilobytes instead of megabytes.
 
 import base64
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from app import formatting
 from app.api.service.job_state import StateThresholds, state_of_window
@@ -17,6 +15,7 @@ from app.api.static_files import PLOTLY_PATH
 from app.charts.report.html import SERVED_DRAW_SCRIPT, served_report
 from app.errors import Conflict
 from app.formatting import Hosts
+from app.result.window_result import WindowResult
 
 _FONT_PATH = "/static/fonts/inter-latin.woff2"
 
@@ -52,7 +51,7 @@ class Snapshot:
 
 def make_snapshot(
     job_id: str,
-    result: Mapping[str, Any],
+    result: WindowResult,
     hosts: Hosts,
     *,
     now_s: float,
@@ -63,11 +62,10 @@ def make_snapshot(
     Raises:
         Conflict: the result has no figures yet.
     """
-    steps = result["steps"]
-    if not steps or result["slowdown"] is None:
+    steps = result.steps
+    if not steps or result.slowdown is None:
         raise Conflict("these steps have no figures yet: share the job once a step is analysed")
-    state = state_of_window(result["slowdown"], result["fidelity"]["verdict"], thresholds)
-    window = result["window"]
+    state = state_of_window(result.slowdown, result.fidelity.verdict, thresholds)
     at = datetime.fromtimestamp(now_s, UTC)
     notice = (
         f"Snapshot of {formatting.bidi_isolated(job_id)} at {at:%Y-%m-%d %H:%M} UTC, "
@@ -81,4 +79,4 @@ def make_snapshot(
         script_address=PLOTLY_PATH,
         font_address=_FONT_PATH,
     )
-    return Snapshot(page.encode(errors="replace"), str(window["id"]), steps[0], steps[-1])
+    return Snapshot(page.encode(errors="replace"), str(result.window.id), steps[0], steps[-1])

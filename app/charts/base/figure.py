@@ -7,12 +7,22 @@ beside each, as shares of the loss do.
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict, Unpack
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from app import formatting
+from app.charts.base.plotly import (
+    Numbers,
+    PackedNumbers,
+    PlotlyAxis,
+    PlotlyFont,
+    PlotlyLayout,
+    PlotlyMargin,
+    PlotlyTitle,
+    PlotlyTrace,
+)
 from app.charts.base.theme import Theme
 from app.formatting import ClockDetail
 
@@ -79,37 +89,47 @@ class FigureMeta(TypedDict):
     clock: NotRequired[AxisClock]
 
 
-class PlotlyFigure(TypedDict):
-    """Plotly's `data` and `layout`, ready for JSON, and `meta`."""
+class DrawnFigure(TypedDict):
+    """Plotly's `data` and `layout`, ready for JSON."""
 
-    data: list[dict[str, Any]]
-    layout: dict[str, Any]
+    data: list[PlotlyTrace]
+    layout: PlotlyLayout
+
+
+class PlotlyFigure(DrawnFigure):
+    """What Plotly draws, and `meta`."""
+
     meta: FigureMeta
 
 
-def numbers(values: ArrayLike | Sequence[float | None]) -> dict[str, str] | list[Any]:
+def numbers(values: ArrayLike | Sequence[float | None]) -> Numbers:
     """Numbers as Plotly reads them: packed when all are known, else lists with None for unknown."""
     array = np.asarray(values, dtype=_DTYPE)
     if array.size and np.isfinite(array).all():
-        packed = {"dtype": "f8", "bdata": base64.b64encode(array.tobytes()).decode()}
-        shape = ", ".join(str(size) for size in array.shape)
-        return packed if array.ndim == 1 else packed | {"shape": shape}
+        return _packed(array, "f8")
     plain = array.astype(object)
     plain[~np.isfinite(array)] = None
     return list(plain.tolist())
 
 
-def integers(values: ArrayLike) -> dict[str, str]:
+def integers(values: ArrayLike) -> PackedNumbers:
     """Whole numbers as Plotly reads them, packed; of two dimensions with their shape."""
-    array = np.asarray(values, dtype="<i4")
-    packed = {"dtype": "i4", "bdata": base64.b64encode(array.tobytes()).decode()}
-    shape = ", ".join(str(size) for size in array.shape)
-    return packed if array.ndim == 1 else packed | {"shape": shape}
+    return _packed(np.asarray(values, dtype="<i4"), "i4")
 
 
-def layout(theme: Theme, *, height_px: int, left_px: int, **parts: Any) -> dict[str, Any]:
+def _packed(array: NDArray[np.float64] | NDArray[np.int32], dtype: str) -> PackedNumbers:
+    packed: PackedNumbers = {"dtype": dtype, "bdata": base64.b64encode(array.tobytes()).decode()}
+    if array.ndim > 1:
+        packed["shape"] = ", ".join(str(size) for size in array.shape)
+    return packed
+
+
+def layout(
+    theme: Theme, *, height_px: int, left_px: int, **parts: Unpack[PlotlyLayout]
+) -> PlotlyLayout:
     """The frame that all charts share: transparent, quiet, no title and no mode bar."""
-    margin = {"l": left_px, "r": 8, "t": 8, "b": 36, "pad": 0} | parts.pop("margin", {})
+    given = parts.pop("margin", {})
+    margin: PlotlyMargin = {"l": left_px, "r": 8, "t": 8, "b": 36, "pad": 0, **given}
     return {
         "height": height_px,
         "margin": margin,
@@ -129,7 +149,7 @@ def layout(theme: Theme, *, height_px: int, left_px: int, **parts: Any) -> dict[
     }
 
 
-def axis(theme: Theme, **parts: Any) -> dict[str, Any]:
+def axis(theme: Theme, **parts: Unpack[PlotlyAxis]) -> PlotlyAxis:
     """An axis with its line and labels only; charts add the grid where it helps reading."""
     return {
         "showgrid": False,
@@ -146,7 +166,7 @@ def axis(theme: Theme, **parts: Any) -> dict[str, Any]:
     }
 
 
-def title(text: str, theme: Theme) -> dict[str, Any]:
+def title(text: str, theme: Theme) -> PlotlyTitle:
     """An axis title."""
     return {"text": text, "font": _font(11, theme.ink2), "standoff": 8}
 
@@ -164,7 +184,7 @@ def meta(text: str, columns: list[str], rows: list[list[Cell]], note: str = "") 
     return figure_meta
 
 
-def _font(size_px: int, colour: str) -> dict[str, Any]:
+def _font(size_px: int, colour: str) -> PlotlyFont:
     family = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, sans-serif'
     return {"family": family, "size": size_px, "color": colour}
 
@@ -181,7 +201,7 @@ class Bar:
     colour: str
 
 
-def bar_trace(bars: Sequence[Bar], theme: Theme) -> dict[str, Any]:
+def bar_trace(bars: Sequence[Bar], theme: Theme) -> PlotlyTrace:
     """The bars, first one on top, each with its value outside at 12 px."""
     values = [
         formatting.NOT_MEASURED if b.share is None else formatting.percent(b.share) for b in bars
@@ -205,7 +225,7 @@ def bar_trace(bars: Sequence[Bar], theme: Theme) -> dict[str, Any]:
 
 def bar_layout(
     bars: Sequence[Bar], theme: Theme, *, row_px: int, full_share: float
-) -> dict[str, Any]:
+) -> PlotlyLayout:
     """The frame around them: labels at the left, room for the values, no grid and no ticks.
 
     The axis reaches at least to `full_share`, so that small shares look small.
@@ -216,8 +236,8 @@ def bar_layout(
 
 
 def rows_layout(
-    names: Sequence[str], ends: tuple[float, float], theme: Theme, *, height_px: int, **parts: Any
-) -> dict[str, Any]:
+    names: Sequence[str], ends: tuple[float, float], theme: Theme, *, height_px: int
+) -> PlotlyLayout:
     """The frame around rows of bars that reach from one end to the other, the first row on top."""
     labels = [f"{name}  " for name in names]
     low, high = ends
@@ -244,5 +264,4 @@ def rows_layout(
             showline=False,
             ticklabelstandoff=VALUE_PX if low < 0 else 0,
         ),
-        **parts,
     )

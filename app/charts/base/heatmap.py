@@ -1,22 +1,26 @@
 """Heatmaps in the slowdown scale: their cells on a step axis, and the labels of their rows."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from app import formatting
 from app.charts.base.figure import integers, numbers
+from app.charts.base.plotly import PlotlyTrace
 from app.charts.base.step_axis import StepAxis
 from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 
 Floats = NDArray[np.float64]
+# Slowdowns by worker, or by step and worker or rank; None or not finite where not measured.
+Slowdowns = (
+    ArrayLike | Sequence[Sequence[float | None]] | Sequence[Sequence[Sequence[float | None]]]
+)
 
 _MAX_LABEL_CHARS = 22  # what fits at the left of the plot
 
 
-def heatmap(rows: Floats, theme: Theme, **parts: Any) -> dict[str, Any]:
+def heatmap(rows: Floats, theme: Theme) -> PlotlyTrace:
     """A heatmap trace in the slowdown scale, whose domain never fits itself to the values."""
     return {
         "type": "heatmap",
@@ -26,7 +30,6 @@ def heatmap(rows: Floats, theme: Theme, **parts: Any) -> dict[str, Any]:
         "colorscale": theme.colorscale,
         "showscale": False,
         "hoverongaps": False,
-        **parts,
     }
 
 
@@ -45,7 +48,7 @@ def column_steps(at: StepAxis) -> list[int]:
     return [0 if index is None else at.steps[index] for index in at.columns]
 
 
-def step_cells(num_rows: int, at: StepAxis, hovertemplate: str, ygap: int = 1) -> dict[str, Any]:
+def step_cells(num_rows: int, at: StepAxis, hovertemplate: str, ygap: int = 1) -> PlotlyTrace:
     """Parts of a heatmap by step; `customdata` has the step of each cell."""
     steps = column_steps(at)
     return {

@@ -9,10 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median_low
-from typing import Any
 
 from app import formatting
-from app.charts.base.figure import AxisClock, AxisItems, FigureMeta, axis, numbers
+from app.charts.base.figure import AxisClock, AxisItems, FigureMeta, axis, numbers, title
+from app.charts.base.plotly import (
+    PlotlyAnnotation,
+    PlotlyAxis,
+    PlotlyLine,
+    PlotlyShape,
+    PlotlyTrace,
+)
 from app.charts.base.theme import Theme
 
 # A gap takes the room of one step, but is never a sliver on a long axis.
@@ -146,11 +152,11 @@ class StepAxis:
         is_on_it = at >= 0 and step <= self.spans[at][1]
         return self.position[at] if is_on_it else None
 
-    def x_axis(self, theme: Theme, **parts: Any) -> dict[str, Any]:
+    def x_axis(self, theme: Theme, *, has_title: bool = False) -> PlotlyAxis:
         """Plotly's axis with step numbers as labels, and below some of them the time of day."""
         ticks = self._ticks()
         times = self._tick_times(ticks)
-        return axis(
+        found = axis(
             theme,
             range=[-0.5, self.end],
             tickvals=[self.position[at] for at in ticks],
@@ -163,8 +169,10 @@ class StepAxis:
                 )
                 for at in ticks
             ],
-            **parts,
         )
+        if has_title:
+            found["title"] = title(self.title, theme)
+        return found
 
     @property
     def clock_px(self) -> int:
@@ -204,11 +212,11 @@ class StepAxis:
                 found[at], last = at_s, self.position[at]
         return found
 
-    def bands(self, theme: Theme) -> list[dict[str, Any]]:
+    def bands(self, theme: Theme) -> list[PlotlyShape]:
         """The gaps as well-coloured shapes over the whole height."""
         return [band(gap.x0, gap.x1, theme) for gap in self.gaps]
 
-    def labels(self, theme: Theme) -> list[dict[str, Any]]:
+    def labels(self, theme: Theme) -> list[PlotlyAnnotation]:
         """How many steps each gap leaves out, above the plot; none when they would touch."""
         if len(self.gaps) > _MAX_GAP_LABELS:
             return []
@@ -266,7 +274,7 @@ def _large_gaps(skipped: Sequence[int], spans: Sequence[tuple[int, int]]) -> set
     return {index for index in found if skipped[index] >= least}
 
 
-def band(x0: float, x1: float, theme: Theme) -> dict[str, Any]:
+def band(x0: float, x1: float, theme: Theme) -> PlotlyShape:
     """A well-coloured stretch of the axis without figures."""
     return {
         "type": "rect",
@@ -281,7 +289,7 @@ def band(x0: float, x1: float, theme: Theme) -> dict[str, Any]:
     }
 
 
-def label_above(x: float, text: str, theme: Theme) -> dict[str, Any]:
+def label_above(x: float, text: str, theme: Theme) -> PlotlyAnnotation:
     """A label just above the plot."""
     return {
         "x": x,
@@ -316,7 +324,7 @@ class StepEvent:
     text: str
 
 
-def event_lines(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> list[dict[str, Any]]:
+def event_lines(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> list[PlotlyShape]:
     """A dotted line before each event's step."""
     return [
         {
@@ -332,7 +340,7 @@ def event_lines(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> list
     ]
 
 
-def event_labels(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> list[dict[str, Any]]:
+def event_labels(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> list[PlotlyAnnotation]:
     """Labels of gaps and events above the plot; those that would touch another are left out.
 
     Gaps first: nothing else says how much is missing there.
@@ -340,7 +348,7 @@ def event_labels(events: Sequence[StepEvent], at: StepAxis, theme: Theme) -> lis
     kept = at.labels(theme)
     room = _MIN_LABEL_DISTANCE * (at.end + 0.5)
     for x, text in _event_positions(events, at):
-        if all(abs(x - each["x"]) >= room for each in kept):
+        if all(abs(x - label["x"]) >= room for label in kept):
             kept.append(label_above(x, text, theme))
     return kept
 
@@ -412,10 +420,10 @@ def line_over_steps(
     at: StepAxis,
     values: Sequence[float | None],
     name: str,
-    line: Mapping[str, Any],
+    line: PlotlyLine,
     unit: str,
     points: Callable[[range, StepAxis], LinePoints] = points_of,
-) -> dict[str, Any]:
+) -> PlotlyTrace:
     """A line through a value of each step of the axis, broken at gaps; `line` is Plotly's style."""
     x: list[float | None] = []
     y: list[float | None] = []
@@ -434,7 +442,7 @@ def line_over_steps(
         "y": numbers(y[:-1]),
         "customdata": steps[:-1],
         "connectgaps": False,
-        "line": dict(line),
+        "line": line,
         "hovertemplate": f"step %{{customdata}}, {name}<br><b>%{{y:.3f}}{unit}</b><extra></extra>",
     }
 
@@ -446,7 +454,7 @@ def area_over_steps(
     name: str,
     colour: str,
     points: Callable[[range, StepAxis], LinePoints] = points_of,
-) -> dict[str, Any]:
+) -> PlotlyTrace:
     """The area between two lines over the steps of the axis, broken at gaps."""
     x: list[float | None] = []
     y: list[float | None] = []

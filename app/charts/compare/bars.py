@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, meta, rows_layout
+from app.charts.base.plotly import PlotlyLayout, PlotlyMarker, PlotlyTrace
 from app.charts.base.theme import Theme
 from app.charts.compare.summary import Side
 
@@ -51,9 +51,9 @@ def paired_bars(
     )
 
 
-def _bars(pairs: Sequence[BarPair], side: str, theme: Theme) -> dict[str, Any]:
+def _bars(pairs: Sequence[BarPair], side: str, theme: Theme) -> PlotlyTrace:
     values = [pair.a if side == "A" else pair.b for pair in pairs]
-    look = (
+    look: PlotlyMarker = (
         {"color": theme.surface, "line": {"width": 1.5, "color": theme.ink3}}
         if side == "A"
         else {"color": theme.lost, "line": {"width": 0}}
@@ -79,15 +79,16 @@ def _bars(pairs: Sequence[BarPair], side: str, theme: Theme) -> dict[str, Any]:
     }
 
 
-def _layout(pairs: Sequence[BarPair], theme: Theme) -> dict[str, Any]:
+def _layout(pairs: Sequence[BarPair], theme: Theme) -> PlotlyLayout:
     values = [_bar_length(value) for pair in pairs for value in (pair.a, pair.b)]
-    return rows_layout(
+    frame = rows_layout(
         [pair.label for pair in pairs],
         (min([0.0, *values]), max([_MIN_RANGE, *values])),
         theme,
         height_px=_ROW_PX * max(1, len(pairs)) + 20,
-        barmode="overlay",
     )
+    frame["barmode"] = "overlay"
+    return frame
 
 
 def _bar_length(value: float | None) -> float:
@@ -112,7 +113,7 @@ _MIN_ROWS = 4
 
 def compare_optypes(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
     """Pairs of S_t - 1, the largest on either side first."""
-    of_a, of_b = (side.result["optype_slowdown"] for side in (a, b))
+    of_a, of_b = (side.result.optype_slowdown for side in (a, b))
     names = dict.fromkeys([*of_b, *of_a])
     pairs = [
         BarPair(formatting.optype_label(name), excess(of_a.get(name)), excess(of_b.get(name)))
@@ -144,7 +145,7 @@ def _optype_sentence(pairs: list[BarPair]) -> str:
 
 def compare_stages(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
     """Pairs of a stage's slowdown less 1; of many stages those that differ most."""
-    of_a, of_b = ([excess(s) for s in side.result["stage_slowdown"] or ()] for side in (a, b))
+    of_a, of_b = ([excess(s) for s in side.result.stage_slowdown or ()] for side in (a, b))
     num_stages = max(len(of_a), len(of_b))
     pairs = [_stage_pair(at, of_a, of_b) for at in range(num_stages)]
     most = sorted(range(num_stages), key=lambda at: -pairs[at].change)[:MAX_ROWS]

@@ -1,16 +1,17 @@
 """Step times of two windows over each other, both from their first step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.plotly import PlotlyTrace
 from app.charts.base.step_axis import time_axis_range
 from app.charts.base.theme import Theme
 from app.charts.compare.summary import Side
+from app.result.window_result import WindowResult
 
 _LEFT_PX = 56
 MAX_POINTS = 600
@@ -30,25 +31,25 @@ class _StepTimes:
     ideal_s: Sequence[float]
 
     @classmethod
-    def of(cls, result: Mapping[str, Any]) -> "_StepTimes":
+    def of(cls, result: WindowResult) -> "_StepTimes":
         """What a result has, thinned to what can be drawn."""
-        steps = result["steps"]
-        parts = np.array_split(np.arange(len(steps)), min(len(steps), MAX_POINTS) or 1)
-        times = {kind: np.asarray(values, float) for kind, values in result["step_time_s"].items()}
-        if not len(steps):
+        steps, times = result.steps, result.step_time_s
+        if not steps:
             return cls((), (), (), ())
+        parts = np.array_split(np.arange(len(steps)), min(len(steps), MAX_POINTS))
+        recorded_s, ideal_s = (np.asarray(each, float) for each in (times.recorded, times.ideal))
         return cls(
             [float(part.mean()) + 1 for part in parts],
             [_steps_text(steps[part[0]], steps[part[-1]]) for part in parts],
-            [float(times["recorded"][part].mean()) for part in parts],
-            [float(times["ideal"][part].mean()) for part in parts],
+            [float(recorded_s[part].mean()) for part in parts],
+            [float(ideal_s[part].mean()) for part in parts],
         )
 
 
 def compare_steps(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
     """Recorded times of both, and what b's steps would take without stragglers."""
     of_a, of_b = _StepTimes.of(a.result), _StepTimes.of(b.result)
-    num_places = max(len(a.result["steps"]), len(b.result["steps"]), 1)
+    num_places = max(len(a.result.steps), len(b.result.steps), 1)
     return PlotlyFigure(
         data=[
             _lost(of_b, theme),
@@ -87,7 +88,7 @@ def compare_steps(a: Side, b: Side, *, theme: Theme) -> PlotlyFigure:
 
 def _line(
     step_times: _StepTimes, times_s: Sequence[float], name: str, style: tuple[str, float, str]
-) -> dict[str, Any]:
+) -> PlotlyTrace:
     colour, width_px, dash = style
     has_markers = len(times_s) <= _MAX_MARKERS and name.endswith("recorded")
     return {
@@ -107,7 +108,7 @@ def _line(
     }
 
 
-def _lost(step_times: _StepTimes, theme: Theme) -> dict[str, Any]:
+def _lost(step_times: _StepTimes, theme: Theme) -> PlotlyTrace:
     return {
         "type": "scatter",
         "mode": "lines",

@@ -4,14 +4,17 @@ A cause is new, gone or on both sides. The headline says how much slower or fast
 causes are new or gone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from app import formatting
 from app.result import step_counts
 from app.result.causes import cause_phrase
 from app.result.figures import gpu_time_wasted
+from app.result.finding import Finding
+from app.result.step_counts import StepTimeName
+from app.result.window_result import WindowResult
 
 _SHAPE_SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size")
 
@@ -23,32 +26,31 @@ class Side:
     job_id: str
     name: str
     num_gpus: int
-    result: Mapping[str, Any]
+    result: WindowResult
 
     @property
     def slowdown(self) -> float | None:
         """None where no step was analysed."""
-        value: float | None = self.result["slowdown"]
-        return value
+        return self.result.slowdown
 
     @property
     def is_low(self) -> bool:
         """Whether the simulation is too far off: only recorded times are shown."""
-        return bool((self.result.get("fidelity") or {}).get("verdict") == "low")
+        return self.result.fidelity.verdict == "low"
 
     @property
     def shape(self) -> dict[str, int]:
         """Sizes by axis; a step takes as much work only where they are equal."""
-        return {name: self.result["job"].get(name, 1) for name in _SHAPE_SIZES}
+        return {name: getattr(self.result.job, name) for name in _SHAPE_SIZES}
 
     @property
-    def findings(self) -> Sequence[Mapping[str, Any]]:
+    def findings(self) -> Sequence[Finding]:
         """Causes found; empty where the data allow no diagnosis."""
-        return self.result.get("findings") or ()
+        return self.result.findings or ()
 
-    def mean_s(self, kind: str) -> float | None:
-        """Mean seconds a step: `recorded`, `simulated` or `ideal`."""
-        has_times = bool((self.result.get("step_time_s") or {}).get(kind))
+    def mean_s(self, kind: StepTimeName) -> float | None:
+        """Mean seconds a step; None where no step was analysed."""
+        has_times = bool(getattr(self.result.step_time_s, kind))
         return step_counts.mean_s(self.result, kind) if has_times else None
 
     @property
@@ -56,15 +58,13 @@ class Side:
         """Why there are no figures; None if there are."""
         if self.slowdown is not None:
             return None
-        skipped = self.result.get("skipped_steps") or ()
-        if not skipped:
+        if not self.result.skipped_steps:
             return "no complete step has been analysed"
-        first = skipped[0]
-        return f"step {first['step']} was left out: {first['reason']}"
+        first = self.result.skipped_steps[0]
+        return f"step {first.step} was left out: {first.reason}"
 
 
 CauseChange = Literal["new", "gone", "same"]
-Finding = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ComparedCause:
     @property
     def cost(self) -> float:
         """Its cost, on B if there, else on A; 0 if unknown."""
-        return float(self.finding.get("cost") or 0.0)
+        return self.finding.cost or 0.0
 
 
 def compared_causes(a: Side, b: Side) -> list[ComparedCause]:
@@ -100,22 +100,17 @@ def compared_causes(a: Side, b: Side) -> list[ComparedCause]:
 
 def _is_same(before: Finding, after: Finding) -> bool:
     """Whether both findings have the same cause and a common culprit (worker or host)."""
-    if before["cause"] != after["cause"]:
+    if before.cause != after.cause:
         return False
     was, now = _blamed_targets(before), _blamed_targets(after)
     return bool(was & now) or not (was and now)
 
 
-def _blamed_targets(finding: Finding) -> set[tuple[str, Any]]:
+def _blamed_targets(finding: Finding) -> set[str | tuple[int | None, int | None]]:
     """Hosts, and places in the job, that a finding names."""
-    named: set[tuple[str, Any]] = set()
-    for culprit in finding["culprits"]:
-        place = (culprit.get("dp_rank"), culprit.get("stage"))
-        if place != (None, None):
-            named.add(("place", place))
-        if culprit.get("host"):
-            named.add(("host", culprit["host"]))
-    return named
+    hosts = {culprit.host for culprit in finding.culprits if culprit.host}
+    places = {(culprit.dp_rank, culprit.stage) for culprit in finding.culprits}
+    return hosts | (places - {(None, None)})
 
 
 # Closer than this two step times are the same: steps vary by as much from one to the next.
@@ -127,7 +122,7 @@ _MAX_NAMED = 2
 
 def compare_headline(a: Side, b: Side, found: Sequence[ComparedCause]) -> tuple[str, str]:
     """The sentence that compares B with A, and the line under it."""
-    if (a.job_id, a.result["window"]["id"]) == (b.job_id, b.result["window"]["id"]):
+    if (a.job_id, a.result.window.id) == (b.job_id, b.result.window.id):
         return "Both sides are the same: nothing differs.", "Pick another window, run or job."
     for letter, side in (("A", a), ("B", b)):
         if (why := side.why_not_measured) is not None:
@@ -179,7 +174,7 @@ def _changed_causes(found: Sequence[ComparedCause]) -> str:
 
 
 def _cause_text(cause: ComparedCause) -> str:
-    return cause_phrase(str(cause.finding["cause"]))
+    return cause_phrase(cause.finding.cause)
 
 
 def _recorded_only(a: Side, b: Side) -> tuple[str, str]:
@@ -196,15 +191,14 @@ def _recorded_only(a: Side, b: Side) -> tuple[str, str]:
 
 def _times_sentence(a: Side, b: Side) -> str:
     """Step times of both sides, and whether their work is the same."""
-    times = {kind: (a.mean_s(kind) or 0.0, b.mean_s(kind) or 0.0) for kind in ("recorded", "ideal")}
+    was_s, is_s = (side.mean_s("recorded") or 0.0 for side in (a, b))
+    before_s, after_s = (side.mean_s("ideal") or 0.0 for side in (a, b))
     text = (
-        f"A step takes {formatting.seconds(times['recorded'][1])} against "
-        f"{formatting.seconds(times['recorded'][0])}; without stragglers "
-        f"{formatting.seconds(times['ideal'][1])} against {formatting.seconds(times['ideal'][0])}."
+        f"A step takes {formatting.seconds(is_s)} against {formatting.seconds(was_s)}; "
+        f"without stragglers {formatting.seconds(after_s)} against {formatting.seconds(before_s)}."
     )
     if a.shape != b.shape:
         return f"{text} The shapes differ, so the times tell little."
-    before_s, after_s = times["ideal"]
     if before_s > 0 and abs(after_s / before_s - 1) >= _SAME_WORK_WITHIN:
         moved = formatting.percent(abs(after_s / before_s - 1))
         how = "more" if after_s > before_s else "less"

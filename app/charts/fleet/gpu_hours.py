@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Any
 
 from app import formatting
 from app.charts.base.figure import (
@@ -16,6 +15,7 @@ from app.charts.base.figure import (
     meta,
     title,
 )
+from app.charts.base.plotly import PlotlyTrace
 from app.charts.base.theme import Theme
 from app.result.causes import NOT_EXPLAINED, cause_name
 
@@ -72,7 +72,7 @@ for day in shown
     )  # fmt: skip
 
 
-def _bars(name: str, values: list[float], colour: str, shown: Sequence[FleetDay]) -> dict[str, Any]:
+def _bars(name: str, values: list[float], colour: str, shown: Sequence[FleetDay]) -> PlotlyTrace:
     hover_texts = [f"{_date(day)}: {_hover_text(day)}" for day in shown]
     return {
         "type": "bar",

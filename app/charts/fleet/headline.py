@@ -1,10 +1,10 @@
 """The headline of the fleet's page: how many jobs lose time, and what it costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app import formatting
+from app.result.brief import FindingBrief
 from app.result.causes import cause_name
 
 HALF = 0.5
@@ -21,16 +21,16 @@ class LosingJob:
     lost_per_day: float
     is_stalled: bool = False
     silent_s: float = 0.0
-    finding: Mapping[str, Any] | None = None
+    finding: FindingBrief | None = None
     num_stages: int = 1
     since: str = ""
 
     @property
     def is_last_stage(self) -> bool:
         """Whether the last of several stages alone is to blame."""
-        if self.finding is None or self.finding["num_culprits"] != 1 or self.num_stages == 1:
+        if self.finding is None or self.finding.num_culprits != 1 or self.num_stages == 1:
             return False
-        return bool(self.finding["culprits"][0].get("stage") == self.num_stages - 1)
+        return self.finding.culprits[0].stage == self.num_stages - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,12 @@ def _reason(job: LosingJob) -> str:
         return f"has sent nothing for {formatting.duration(job.silent_s)}"
     if job.finding is None:
         return "loses most, and Paceline cannot say where"
-    cause = cause_name(job.finding["cause"], is_last_stage=job.is_last_stage)
+    cause = cause_name(job.finding.cause, is_last_stage=job.is_last_stage)
     since = f", since {job.since}" if job.since else ""
     return f"loses most: {cause}{_culprit_text(job.finding)}{since}"
 
 
-def _culprit_text(finding: Mapping[str, Any]) -> str:
-    if finding["num_culprits"] != 1:
+def _culprit_text(finding: FindingBrief) -> str:
+    if finding.num_culprits != 1:
         return ""
-    return f", {formatting.culprit_name(finding['culprits'][0], names_unknown_host=True)}"
+    return f", {finding.culprits[0].name(names_unknown_host=True)}"

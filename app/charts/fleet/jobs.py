@@ -9,10 +9,11 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyLine, PlotlyShape, PlotlyTrace
 from app.charts.base.theme import Theme
 
 
@@ -154,7 +155,7 @@ def _size_ticks(least: int, most: int) -> list[int]:
     return [2**power for power in range(first, last + every, every)]
 
 
-def _marks(jobs: Sequence[JobLoss], symbol: str, colour: str) -> dict[str, Any]:
+def _marks(jobs: Sequence[JobLoss], symbol: str, colour: str) -> PlotlyTrace:
     return {
         "type": "scatter",
         "mode": "markers",
@@ -228,7 +229,7 @@ def quantile(ascending: Sequence[float], share: float) -> float:
     return ascending[math.ceil(share * len(ascending)) - 1]
 
 
-def _waste_curve(wasted: list[float], end: float, theme: Theme) -> dict[str, Any]:
+def _waste_curve(wasted: list[float], end: float, theme: Theme) -> PlotlyTrace:
     """A step up at each job, or at some hundreds of them."""
     stride = -(-len(wasted) // _MAX_CURVE_POINTS)
     places = sorted({*range(0, len(wasted), stride), len(wasted) - 1})
@@ -246,7 +247,7 @@ def _waste_curve(wasted: list[float], end: float, theme: Theme) -> dict[str, Any
 
 def _named_marks(
     jobs: Sequence[JobLoss], wasted: list[float], end: float, theme: Theme
-) -> list[dict[str, Any]]:
+) -> list[PlotlyTrace]:
     """The jobs that lost most, as far as their names do not touch."""
     shown = _label_positions(jobs, wasted, end)
     if not shown:
@@ -286,14 +287,15 @@ def _label_positions(jobs: Sequence[JobLoss], wasted: list[float], end: float) -
     return shown
 
 
-def _half_lines(middle: float, theme: Theme) -> list[dict[str, Any]]:
-    dotted = {"color": theme.ink3, "width": 1, "dash": "dot"}
-    across = {"type": "line", "x0": 0, "x1": middle, "y0": 50, "y1": 50, "line": dotted}
-    down = {"type": "line", "x0": middle, "x1": middle, "y0": 0, "y1": 50, "line": dotted}
-    return [across, down]
+def _half_lines(middle: float, theme: Theme) -> list[PlotlyShape]:
+    dotted: PlotlyLine = {"color": theme.ink3, "width": 1, "dash": "dot"}
+    return [
+        {"type": "line", "x0": 0, "x1": middle, "y0": 50, "y1": 50, "line": dotted},
+        {"type": "line", "x0": middle, "x1": middle, "y0": 0, "y1": 50, "line": dotted},
+    ]
 
 
-def _half_text(middle: float, theme: Theme) -> dict[str, Any]:
+def _half_text(middle: float, theme: Theme) -> PlotlyAnnotation:
     """A label above the plot, clear of line and names."""
     return {
         "xref": "paper",

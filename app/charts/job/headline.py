@@ -5,15 +5,19 @@ A remedy says what to do against the leading cause, and the GPU time that it wou
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from msgspec.structs import replace
 
 from app import formatting
 from app.charts.job.waits import remarks
 from app.result import causes
 from app.result.causes import cause_of
-from app.result.figures import MAX_DISCREPANCY
+from app.result.figures import MAX_DISCREPANCY, gpu_time_wasted
+from app.result.finding import Finding
 from app.result.sentence import sentence_case
-from app.result.step_counts import Resolution, num_steps, resolution_of
+from app.result.step_counts import num_steps, resolution_of
+from app.result.window_result import Resolution, WindowResult
 
 JobState = Literal[
     "healthy",
@@ -64,12 +68,12 @@ class JobFacts:
     is_refused: bool = False  # what its workers push, or it cannot be taken from the queue
 
 
-def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> Headline:
+def headline(state: JobState, result: WindowResult | None, seen: JobFacts) -> Headline:
     """State, sentence and subline of a job.
 
     `result` is that of its recent steps, of a finished job of its whole run (docs/glossary.md).
     """
-    known = result if result and result.get("slowdown") is not None else None
+    known = None if result is None or result.slowdown is None else result
     match state:
         case "stalled":
             text = _stalled(known, seen)
@@ -79,9 +83,8 @@ def headline(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
             text = _unknown(known, seen)
         case "low-fidelity":
             text = _low_fidelity(result)
-            if result and result.get("findings"):
-                leading = result["findings"][0]
-                text = _leading_cause(result["findings"]), _explained(text[0], leading)
+            if result and result.findings:
+                text = _leading_cause(result.findings), _explained(text[0], result.findings[0])
         case "finished":
             text = _finished(known, seen) if known else _finished_unmeasured(result, seen)
         case "crashed" | "preempted":
@@ -101,20 +104,19 @@ _KEPT_WORDS: Mapping[Resolution, str] = {
 }
 
 
-def thinned_words(result: Mapping[str, Any] | None) -> str:
+def thinned_words(result: WindowResult | None) -> str:
     """What is no longer stored of old steps; "" where nothing is missing."""
     return "" if result is None else _KEPT_WORDS[resolution_of(result)]
 
 
-def _first_figures(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> str:
+def _first_figures(state: JobState, result: WindowResult | None, seen: JobFacts) -> str:
     """That the figures are those of the first steps, before a window has closed; else ""."""
-    window = (result or {}).get("window") or {}
-    if result is None or state in ENDED or window.get("state") != "open":
+    if result is None or state in ENDED or result.window.state != "open":
         return ""
-    if "windows" in window:
+    if result.window.windows is not None:
         return ""  # of several, the last of which is open
     of = formatting.plural(seen.window_steps, "step")
-    return f"First figures: {formatting.count(len(result['steps']))} of {of}."
+    return f"First figures: {formatting.count(len(result.steps))} of {of}."
 
 
 # Smallest launch slowdown worth a remark.
@@ -124,7 +126,7 @@ _SAID_AFTER = ("stalled", "unknown", *ENDED)
 
 
 def _with_missing_ranks(
-    state: JobState, text: tuple[str, str], result: Mapping[str, Any] | None
+    state: JobState, text: tuple[str, str], result: WindowResult | None
 ) -> tuple[str, str]:
     missing = "" if state == "silent" or result is None else missing_ranks_sentence(result)
     sentence, sub = text
@@ -133,38 +135,39 @@ def _with_missing_ranks(
     return f"{missing} {sentence}".strip(), sub
 
 
-def missing_ranks_sentence(result: Mapping[str, Any]) -> str:
+def missing_ranks_sentence(result: WindowResult) -> str:
     """Which ranks are missing from some steps of a result; "" if none, or if a finding says it."""
-    workers = (result.get("imputed") or {}).get("workers") or ()
-    found = result.get("findings") or ()
-    if not workers or any(finding.get("cause") == causes.SILENT_WORKER for finding in found):
+    workers = () if result.imputed is None else result.imputed.workers
+    found = result.findings or ()
+    if not workers or any(finding.cause == causes.SILENT_WORKER for finding in found):
         return ""
     are = "is" if len(workers) == 1 else "are"
-    most, of = max(each["num_steps"] for each in workers), num_steps(result)
+    most, of = max(worker.num_steps for worker in workers), num_steps(result)
     steps = f"all {formatting.plural(of, 'step')}" if most >= of else f"{most} of {of} steps"
-    up_to = "up to " if len({each["num_steps"] for each in workers}) > 1 else ""
-    ranks = formatting.ranks([each["rank"] for each in workers])
+    up_to = "up to " if len({worker.num_steps for worker in workers}) > 1 else ""
+    ranks = formatting.ranks([worker.rank for worker in workers])
     return (
         f"{ranks} {are} missing from {up_to}{steps}; "
         "medians of other workers of the same stage stand in."
     )
 
 
-def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+def _running(state: JobState, result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     if result is None or state == "not-analysed":
         return _not_analysed(seen)
-    runs_at = f"This job runs at {formatting.ratio(result['slowdown'])} of its ideal."
-    if result.get("findings") and (result.get("launch_slowdown") or 1.0) >= _MIN_LAUNCH_SLOWDOWN:
+    runs_at = f"This job runs at {_ratio(result)} of its ideal."
+    if result.findings and (result.launch_slowdown or 1.0) >= _MIN_LAUNCH_SLOWDOWN:
         # Else a cause that delays launches seems to cost more than the job loses.
         runs_at = f"{runs_at[:-1]}, late launches not counted."
-    findings, remarked = result.get("findings"), " ".join(remarks(result))
+    findings, remarked = result.findings, " ".join(remarks(result))
     if findings:
-        if findings[0]["cause"] == causes.UNIFORM_SLOWDOWN:
-            runs_at = _against_itself(result["slowdown"])
+        if findings[0].cause == causes.UNIFORM_SLOWDOWN:
+            runs_at = _against_itself(result)
         sentence = f"{_leading_cause(findings)} {remarked}".rstrip()
         if state != "straggling":
             return sentence, runs_at
-        return sentence, _remedy_of_leading(result, seen) or f"{runs_at} {_loss_sentence(result)}"
+        remedied = _remedy_of_leading(findings, result, seen)
+        return sentence, remedied or f"{runs_at} {_loss_sentence(result)}"
     if state == "healthy":
         quiet = "Nothing stands out." if findings is not None else ""
         if quiet and missing_ranks_sentence(result):
@@ -174,48 +177,51 @@ def _running(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) 
     return sentence, _no_cause(result) if findings is not None else ""
 
 
-def _against_itself(slowdown: float) -> str:
+def _ratio(result: WindowResult) -> str:
+    """The slowdown of a result that has one."""
+    return formatting.ratio(result.slowdown or 1.0)
+
+
+def _against_itself(result: WindowResult) -> str:
     """Why all workers may be far slower than before, and the job yet near its ideal."""
     return (
         "That cost is against the job's own earlier pace: all workers slowed down alike, and the "
-        f"ideal with them, so against its ideal the job runs at {formatting.ratio(slowdown)}."
+        f"ideal with them, so against its ideal the job runs at {_ratio(result)}."
     )
 
 
-def _leading_cause(findings: Sequence[Mapping[str, Any]]) -> str:
+def _leading_cause(findings: Sequence[Finding]) -> str:
     """The most costly cause in its own words, and how many more there are.
 
     Workers that are missing are said before it.
     """
-    if findings[0]["cause"] == causes.SILENT_WORKER and len(findings) > 1:
+    if findings[0].cause == causes.SILENT_WORKER and len(findings) > 1:
         return f"{_leading_cause(findings[:1])} {_leading_cause(findings[1:])}"
-    # Results of older versions begin in lower case.
-    first = sentence_case(formatting.bidi_isolated(findings[0]["sentence"]).removesuffix("."))
+    first = formatting.bidi_isolated(findings[0].sentence).removesuffix(".")
     more = len(findings) - 1
     others = f" {formatting.plural(more, 'more cause')} found." if more else ""
     return f"{formatting.with_times_sign(first)}.{others}"
 
 
-def _remedy_of_leading(result: Mapping[str, Any], seen: JobFacts) -> str:
-    first, *others = result["findings"]
+def _remedy_of_leading(findings: Sequence[Finding], result: WindowResult, seen: JobFacts) -> str:
+    first, *others = findings
     return remedy(
-        others[0] if others and first["cause"] == causes.SILENT_WORKER else first,
-        pp_size=len(result.get("stage_share") or ()),
+        others[0] if others and first.cause == causes.SILENT_WORKER else first,
+        pp_size=len(result.stage_share or ()),
         num_gpus=seen.num_gpus,
-        slowdown=result["slowdown"],
+        slowdown=result.slowdown,
     )
 
 
-def _no_cause(result: Mapping[str, Any]) -> str:
-    others = result.get("ruled_out") or []
-    unjudged = [each["cause"] for each in others if each["insufficient_evidence"]]
+def _no_cause(result: WindowResult) -> str:
+    unjudged = [denied.cause for denied in result.ruled_out or () if denied.insufficient]
     if not unjudged:
         return "Paceline cannot say where: no known cause fits."
     return f"Paceline cannot say where; not enough data to judge: {', '.join(unjudged)}."
 
 
-def _explained(discrepancy: str, leading: Mapping[str, Any]) -> str:
-    is_independent = "steps_near_record" in leading.get("evidence", {})
+def _explained(discrepancy: str, leading: Finding) -> str:
+    is_independent = "steps_near_record" in leading.evidence
     because = (
         "this cause does not depend on that" if is_independent else ("late launches explain that")
     )
@@ -240,25 +246,25 @@ def _time_left(seen: JobFacts) -> str:
     return f" About {formatting.rough_duration(num_missing * seen.step_s)} more."
 
 
-def _cut_off(state: JobState, result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+def _cut_off(state: JobState, result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     what = "It crashed" if state == "crashed" else "It was stopped from outside"
     at = "" if seen.since_s is None else f" at {formatting.utc_time(seen.since_s, seen.now_s)}"
     step = "" if seen.last_step is None else f", by step {formatting.count(seen.last_step)}"
     sentence = f"{what}{at}{step}: {seen.ended_by or 'its ranks did not say why'}."
     if result is None or _is_low(result):
         return sentence, "No figures of it are known."
-    return sentence, f"Until then it ran at {formatting.ratio(result['slowdown'])} of its ideal."
+    return sentence, f"Until then it ran at {_ratio(result)} of its ideal."
 
 
-def _stalled(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+def _stalled(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     sentence = f"No worker has sent anything{_since(seen)}."
     if result is not None and seen.last_step is not None and not _is_low(result):
-        step, slowdown = formatting.count(seen.last_step), formatting.ratio(result["slowdown"])
-        sentence += f" It was at {slowdown} of its ideal by step {step}."
+        step = formatting.count(seen.last_step)
+        sentence += f" It was at {_ratio(result)} of its ideal by step {step}."
     return sentence, "It has ended, hangs or lost its network; Paceline cannot tell which."
 
 
-def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+def _silent(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     have = "has" if len(seen.silent_ranks) == 1 else "have"
     others = (
         "1 other goes" if seen.num_others == 1 else f"{formatting.count(seen.num_others)} others go"
@@ -266,12 +272,11 @@ def _silent(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]
     sentence = f"{_who_is_silent(seen)} {have} been silent{_since(seen)}; {others} on."
     if result is None:
         return sentence, "No step could be analysed so far, so there are no figures."
-    if not (result.get("imputed") or {}).get("workers"):
+    if result.imputed is None or not result.imputed.workers:
         return sentence, "The figures are those of before."
-    others_at = f"The others run at {formatting.ratio(result['slowdown'])} of their ideal"
+    others_at = f"The others run at {_ratio(result)} of their ideal"
     sub = f"{others_at}; medians of other workers of the same stage stand in for what is missing."
-    everything = result.get("findings") or ()
-    found = [finding for finding in everything if finding["cause"] != causes.SILENT_WORKER]
+    found = [finding for finding in result.findings or () if finding.cause != causes.SILENT_WORKER]
     return sentence, f"{_leading_cause(found)} {sub}" if found else sub
 
 
@@ -279,7 +284,7 @@ def _who_is_silent(seen: JobFacts) -> str:
     return sentence_case(seen.silent_who or formatting.ranks(seen.silent_ranks))
 
 
-def _unknown(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+def _unknown(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     """That nothing is seen is Paceline's own trouble here: it says nothing of the job."""
     trouble = "cannot take what this job sends" if seen.is_refused else "is behind"
     sentence = f"Paceline {trouble}: what this job does{_since(seen)} is not known."
@@ -287,16 +292,16 @@ def _unknown(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str
     sub = f"What its workers send is kept, and analysed once {once}."
     if result is None or _is_low(result):
         return sentence, sub
-    return sentence, f"Before, it ran at {formatting.ratio(result['slowdown'])} of its ideal. {sub}"
+    return sentence, f"Before, it ran at {_ratio(result)} of its ideal. {sub}"
 
 
 def _since(seen: JobFacts) -> str:
     return "" if seen.since_s is None else f" since {formatting.utc_time(seen.since_s, seen.now_s)}"
 
 
-def _low_fidelity(result: Mapping[str, Any] | None) -> tuple[str, str]:
-    fidelity = (result or {}).get("fidelity") or {}
-    discrepancy, limit = fidelity.get("discrepancy"), formatting.percent(MAX_DISCREPANCY)
+def _low_fidelity(result: WindowResult | None) -> tuple[str, str]:
+    discrepancy = None if result is None else result.fidelity.discrepancy
+    limit = formatting.percent(MAX_DISCREPANCY)
     if discrepancy is None:
         sentence = f"The simulated steps differ from the recorded ones by more than {limit}."
     else:
@@ -309,55 +314,52 @@ def _after(seen: JobFacts) -> str:
     return "" if seen.last_step is None else f" after step {formatting.count(seen.last_step)}"
 
 
-def _finished_unmeasured(result: Mapping[str, Any] | None, seen: JobFacts) -> tuple[str, str]:
+def _finished_unmeasured(result: WindowResult | None, seen: JobFacts) -> tuple[str, str]:
     """Of a job without figures: who is to blame for that, as far as that is known."""
     sentence = f"This job has finished{_after(seen)}. None of its steps was analysed"
-    silent = [
-        finding
-        for finding in (result or {}).get("findings") or ()
-        if finding["cause"] == causes.SILENT_WORKER
-    ]
-    skipped = (result or {}).get("skipped_steps") or ()
-    sub = f"The last step was skipped: {skipped[-1]['reason']}." if skipped else ""
-    if not silent:
+    if result is None:
+        return f"{sentence}.", ""
+    skipped, findings = result.skipped_steps, result.findings or ()
+    sub = f"The last step was skipped: {skipped[-1].reason}." if skipped else ""
+    silent = next((found for found in findings if found.cause == causes.SILENT_WORKER), None)
+    if silent is None:
         return f"{sentence}.", sub
-    onset = silent[0].get("onset_step")
+    onset = silent.onset_step
     since = "" if onset is None else f" from step {formatting.count(onset)} on"
-    return f"{sentence}, as {_silent_ranks(silent[0])} sent nothing{since}.", sub
+    return f"{sentence}, as {_silent_ranks(silent)} sent nothing{since}.", sub
 
 
-def _silent_ranks(finding: Mapping[str, Any]) -> str:
+def _silent_ranks(finding: Finding) -> str:
     """The ranks of a silent-worker finding, with worker and host where one culprit has all."""
-    numbers = finding["evidence"]["ranks"]
-    if len(finding["culprits"]) != 1:
+    numbers = tuple(finding.evidence["ranks"])
+    if len(finding.culprits) != 1:
         return formatting.lower_first(formatting.ranks(numbers))
-    return formatting.culprit_name({**finding["culprits"][0], "ranks": numbers})
+    return replace(finding.culprits[0], ranks=numbers).name()
 
 
-def _finished(result: Mapping[str, Any], seen: JobFacts) -> tuple[str, str]:
+def _finished(result: WindowResult, seen: JobFacts) -> tuple[str, str]:
     """Of a finished job: the result is that of its whole run."""
-    after = _after(seen)
-    at = formatting.ratio(result["slowdown"])
+    after, findings = _after(seen), result.findings
     if _is_low(result):
         text = _low_fidelity(result)[0]
-        findings = result.get("findings")
         return f"This job has finished{after}.", _leading_cause(findings) if findings else text
-    sentence = f"This job has finished{after}. Over the run it ran at {at} of its ideal."
-    findings, remarked = result.get("findings"), " ".join(remarks(result))
-    if findings and findings[0]["cause"] == causes.UNIFORM_SLOWDOWN:
-        remarked = f"{_against_itself(result['slowdown'])} {remarked}"
+    sentence = (
+        f"This job has finished{after}. Over the run it ran at {_ratio(result)} of its ideal."
+    )
+    remarked = " ".join(remarks(result))
+    if findings and findings[0].cause == causes.UNIFORM_SLOWDOWN:
+        remarked = f"{_against_itself(result)} {remarked}"
     return sentence, f"{_leading_cause(findings) if findings else ''} {remarked}".strip()
 
 
-def _is_low(result: Mapping[str, Any]) -> bool:
-    return (result.get("fidelity") or {}).get("verdict") == "low"
+def _is_low(result: WindowResult) -> bool:
+    return result.fidelity.verdict == "low"
 
 
-def _loss_sentence(result: Mapping[str, Any]) -> str:
-    return f"It loses {formatting.percent(1 - 1 / result['slowdown'])} of its GPU time."
+def _loss_sentence(result: WindowResult) -> str:
+    lost = gpu_time_wasted(result.slowdown or 1.0)
+    return f"It loses {formatting.percent(lost)} of its GPU time."
 
-
-Finding = Mapping[str, Any]
 
 # What to check on a host that launches late, by the known reason.
 _CHECKS = {
@@ -395,15 +397,14 @@ def won_back_gpu_hours(
     A cost is against peers, a loss against the ideal, a mean that the fault itself raises: with
     the job's `slowdown` the loss is the most that can be won.
     """
-    cost = finding["cost"]
-    if cost is None or not num_gpus:
+    if finding.cost is None or not num_gpus:
         return None
     lost = _exceeded_loss(finding, slowdown)
-    return float((cost if lost is None else lost) * num_gpus * _HOURS_A_DAY)
+    return (finding.cost if lost is None else lost) * num_gpus * _HOURS_A_DAY
 
 
 def _won_back(finding: Finding, num_gpus: int, slowdown: float | None) -> str:
-    cost = finding["cost"]
+    cost = finding.cost
     if cost is None or cost < _MIN_COST:
         return ""
     lost = _exceeded_loss(finding, slowdown)
@@ -413,7 +414,7 @@ def _won_back(finding: Finding, num_gpus: int, slowdown: float | None) -> str:
         return f"win back {all_of_it}{formatting.rough_gpu_hours(a_day)} a day"
     if lost is not None:
         return "win back all of the loss"
-    share = (finding.get("evidence") or {}).get("share_of_loss")
+    share = finding.evidence.get("share_of_loss")
     if share is None or share > 1:
         return f"win back {formatting.percent(cost)} of the GPU time"
     return f"win back {formatting.percent(share)} of the loss"
@@ -425,35 +426,34 @@ def _exceeded_loss(finding: Finding, slowdown: float | None) -> float | None:
     The cost of a uniform slowdown is against the job's earlier pace, and no part of the loss.
     """
     lost = None if slowdown is None else max(0.0, 1 - 1 / slowdown)
-    if lost is None or finding["cause"] == causes.UNIFORM_SLOWDOWN:
+    if lost is None or finding.cause == causes.UNIFORM_SLOWDOWN:
         return None
-    return lost if finding["cost"] > _CLEARLY_MORE * lost else None
+    return lost if (finding.cost or 0.0) > _CLEARLY_MORE * lost else None
 
 
 def _action(finding: Finding) -> str:
-    culprits = finding["culprits"]
-    match finding["cause"]:
+    culprits = finding.culprits
+    match finding.cause:
         case causes.SLOW_WORKER:
-            of_workers = any("stage" in each for each in culprits)
+            of_workers = any(culprit.stage is not None for culprit in culprits)
             return f"Fixing {_these_nouns(len(culprits), 'worker' if of_workers else 'host')}"
         case causes.SLOW_LINK | causes.FLAPPING_LINK:
             return f"Fixing {_these_nouns(len(culprits), 'link')}"
         case causes.STAGE_IMBALANCE:
             return f"Fixing {_these_nouns(len(culprits), 'stage')}" if culprits else ""
-    return cause_of(finding["cause"]).remedy
+    return cause_of(finding.cause).remedy
 
 
 def _reason(finding: Finding, pp_size: int) -> str:
-    match finding["cause"]:
+    match finding.cause:
         case causes.LATE_HOST:
-            because = (finding.get("evidence") or {}).get("late_because")
-            return _CHECKS.get(str(because), _CHECK_ALL)
+            return _CHECKS.get(str(finding.evidence.get("late_because")), _CHECK_ALL)
         case causes.STAGE_IMBALANCE if any(
-            each.get("stage") == pp_size - 1 for each in finding["culprits"]
+            culprit.stage == pp_size - 1 for culprit in finding.culprits
         ):
             return "Give the last stage fewer layers: it also computes the loss."
         case causes.SEQUENCE_IMBALANCE:
-            r = (finding.get("evidence") or {}).get("pearson_r_with_lengths_squared")
+            r = finding.evidence.get("pearson_r_with_lengths_squared")
             fit = "" if r is None else f" (r\u00b2 {r * r:.2f})"
             follows = "Micro-batch time follows the sum of squared sequence lengths"
             return f"No host is at fault. {follows}{fit}."

@@ -6,12 +6,13 @@ long it moves data.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app import formatting
 from app.charts.base.figure import Bar, Cell, PlotlyFigure, bar_layout, bar_trace, meta
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyTrace
 from app.charts.base.theme import Theme
 from app.result.figures import loss_shares
+from app.result.window_result import OptypeTime
 
 # A row's upper part has the share of the loss, its lower part the text.
 _BAR_OFFSET, _BAR_WIDTH = -0.16, 0.42
@@ -26,17 +27,17 @@ class CommunicationTime:
     wait_s: float
 
 
-def raised_bars(trace: dict[str, Any], talk: Sequence[CommunicationTime | None]) -> dict[str, Any]:
+def raised_bars(trace: PlotlyTrace, talk: Sequence[CommunicationTime | None]) -> PlotlyTrace:
     """The bars of the loss, a little higher in their rows where there is text under them."""
     if not any(talk):
         return trace
     y = [row + _BAR_OFFSET if each else row for row, each in enumerate(talk)]
-    return {**trace, "y": y, "width": _BAR_WIDTH}
+    return trace | {"y": y, "width": _BAR_WIDTH}
 
 
 def communication_labels(
     talk: Sequence[CommunicationTime | None], theme: Theme
-) -> list[dict[str, Any]]:
+) -> list[PlotlyAnnotation]:
     """Waiting in words under each bar, and moving data too in its hover text."""
     return [
         {
@@ -56,7 +57,7 @@ def communication_labels(
     ]
 
 
-Times = Mapping[str, Mapping[str, float | None]]
+Times = Mapping[str, OptypeTime]
 
 # Types below this share stay in a fixed order, so that they do not jump while a job is live. It
 # is written as 1 %: a row that says so would be odd under one that says less.
@@ -75,8 +76,8 @@ def optypes(
 ) -> PlotlyFigure:
     """Bars of the loss by operation type, the largest on top.
 
-    `times` has the mean seconds a step and worker of each type, "recorded", "transfer" and
-    "wait"; with it a line under the bar of each type of communication says how long it waits.
+    `times` has the mean seconds a step and worker of each type; with it a line under the bar of
+    each type of communication says how long it waits.
     """
     shares = loss_shares(optype_slowdown)
     order = sorted(shares, key=lambda name: _sort_key(name, shares[name] or 0.0))
@@ -90,9 +91,10 @@ def optypes(
     talk = [_communication_time(each) for each in shown]
     row_px = 40 if any(talk) else 30
     frame = bar_layout(drawn, theme, row_px=row_px, full_share=0.5)
+    frame["annotations"] = communication_labels(talk, theme)
     return PlotlyFigure(
         data=[raised_bars(bar_trace(drawn, theme), talk)],
-        layout={**frame, "annotations": communication_labels(talk, theme)},
+        layout=frame,
         meta=meta(
             _sentence(bars),
             [
@@ -170,21 +172,20 @@ def _share(bar: Bar) -> str:
     return formatting.NOT_MEASURED if bar.share is None else formatting.percent(bar.share)
 
 
-def _communication_time(times: Mapping[str, float | None] | None) -> CommunicationTime | None:
+def _communication_time(times: OptypeTime | None) -> CommunicationTime | None:
     """How long a type of communication moves data and waits; None of all others."""
-    if times is None or times["transfer"] is None or times["wait"] is None:
+    if times is None or times.transfer is None or times.wait is None:
         return None
     # A transfer below zero says that clocks disagree, and is next to nothing.
-    return CommunicationTime(max(0.0, times["transfer"]), times["wait"])
+    return CommunicationTime(max(0.0, times.transfer), times.wait)
 
 
 def _time_cells(name: str, times: Times | None) -> Sequence[Cell]:
     known = (times or {}).get(name)
     if known is None:
         return formatting.NOT_MEASURED, formatting.NOT_MEASURED
-    busy = known["recorded"] if known["transfer"] is None else known["transfer"]
-    wait = known["wait"]
+    busy = known.recorded if known.transfer is None else known.transfer
     return (
         formatting.NOT_MEASURED if busy is None else formatting.seconds(busy),
-        None if wait is None else formatting.seconds(wait),
+        None if known.wait is None else formatting.seconds(known.wait),
     )

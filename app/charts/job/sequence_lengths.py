@@ -1,13 +1,13 @@
 """Time against lengths: does a micro-batch take as long as its sequences are?"""
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from app import formatting
 from app.charts.base.figure import PlotlyFigure, axis, layout, meta, numbers, title
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyTrace
 from app.charts.base.theme import Theme
-from app.diagnosis.evidence.sequence_lengths import PAIR_STAGE, LengthPairs
 from app.trace.window import Floats
 
 # More dots hide each other.
@@ -18,7 +18,21 @@ _HEIGHT_PX = 240
 _AXIS_MARGIN = 1.06
 
 
-def lengths(pairs: LengthPairs, *, theme: Theme) -> PlotlyFigure:
+@dataclass(frozen=True, slots=True)
+class MicroBatchPairs:
+    """One pair for each micro-batch of a window on one stage; `y` is seconds.
+
+    `x` is the sum of squared sequence lengths. Where no client sends them, `is_lengths` is False,
+    `x` the forward and `y` the backward time.
+    """
+
+    x: Floats
+    y: Floats
+    is_lengths: bool
+    stage: int
+
+
+def lengths(pairs: MicroBatchPairs, *, theme: Theme) -> PlotlyFigure:
     """Dots of micro-batches with a straight line through them, and how well it fits (r²)."""
     x = pairs.x / _MILLION if pairs.is_lengths else pairs.x * 1e3
     y = pairs.y * 1e3
@@ -68,7 +82,7 @@ def least_squares(x: Floats, y: Floats) -> tuple[float, float, float] | None:
     return float(offset), float(slope), float(np.corrcoef(x, y)[0, 1] ** 2)
 
 
-def _dots(x: Floats, y: Floats, pairs: LengthPairs, theme: Theme) -> dict[str, Any]:
+def _dots(x: Floats, y: Floats, pairs: MicroBatchPairs, theme: Theme) -> PlotlyTrace:
     of_x = "%{x:.4g} million" if pairs.is_lengths else "forward %{x:.4g} ms"
     of_y = "%{y:.4g} ms" if pairs.is_lengths else "backward %{y:.4g} ms"
     return {
@@ -81,7 +95,7 @@ def _dots(x: Floats, y: Floats, pairs: LengthPairs, theme: Theme) -> dict[str, A
     }
 
 
-def _line(x: Floats, line: tuple[float, float, float] | None, theme: Theme) -> list[dict[str, Any]]:
+def _line(x: Floats, line: tuple[float, float, float] | None, theme: Theme) -> list[PlotlyTrace]:
     if line is None:
         return []
     offset, slope, _ = line
@@ -99,8 +113,8 @@ def _line(x: Floats, line: tuple[float, float, float] | None, theme: Theme) -> l
 
 
 def _note(
-    pairs: LengthPairs, line: tuple[float, float, float] | None, theme: Theme
-) -> list[dict[str, Any]]:
+    pairs: MicroBatchPairs, line: tuple[float, float, float] | None, theme: Theme
+) -> list[PlotlyAnnotation]:
     if line is None:
         return []
     text = f"{_formula(pairs, line)}<br>r² {line[2]:.2f}, {_counted(pairs)}"
@@ -122,7 +136,7 @@ def _note(
     ]
 
 
-def _formula(pairs: LengthPairs, line: tuple[float, float, float]) -> str:
+def _formula(pairs: MicroBatchPairs, line: tuple[float, float, float]) -> str:
     offset, slope, _ = line
     before = f"{formatting.MINUS if offset < 0 else ''}{abs(offset):.3g} ms"
     sign, size = formatting.MINUS if slope < 0 else "+", f"{abs(slope):.3g}"
@@ -130,22 +144,22 @@ def _formula(pairs: LengthPairs, line: tuple[float, float, float]) -> str:
     return f"{before} {sign} {per}"
 
 
-def _counted(pairs: LengthPairs) -> str:
+def _counted(pairs: MicroBatchPairs) -> str:
     return f"{formatting.count(pairs.x.size)} micro-batches"
 
 
-def _x_title(pairs: LengthPairs) -> str:
+def _x_title(pairs: MicroBatchPairs) -> str:
     if pairs.is_lengths:
         return "sum of squared lengths in a micro-batch, millions"
     return "forward time of a micro-batch, ms"
 
 
-def _sentence(pairs: LengthPairs, line: tuple[float, float, float] | None) -> str:
+def _sentence(pairs: MicroBatchPairs, line: tuple[float, float, float] | None) -> str:
     what = "the sum of squared lengths" if pairs.is_lengths else "its forward time"
     takes = "forward time" if pairs.is_lengths else "backward time"
     if line is None:
-        return f"On stage {PAIR_STAGE} all micro-batches are alike: there is nothing to compare."
+        return f"On stage {pairs.stage} all micro-batches are alike: there is nothing to compare."
     return (
-        f"On stage {PAIR_STAGE} a micro-batch's {takes} follows {what} with r² {line[2]:.2f}, over "
-        f"{_counted(pairs)}."
+        f"On stage {pairs.stage} a micro-batch's {takes} follows {what} with r² {line[2]:.2f}, "
+        f"over {_counted(pairs)}."
     )

@@ -3,8 +3,7 @@
 Bars of forward times are above those of backward times, against their means over the stages.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from app import formatting
 from app.charts.base.figure import (
@@ -20,60 +19,60 @@ from app.charts.base.figure import (
     layout,
     meta,
 )
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyLayout, PlotlyTrace
 from app.charts.base.theme import SCALE_STOPS, Theme
+from app.result.window_result import StageCompute
 
-Compute = Mapping[str, Sequence[float | None]]
-
-SIDES = ("forward", "backward")
 _BAR_BAND = 0.34
 # A bar this long, as a share of the longest, has room for its value inside on a phone.
 _MIN_ROOM_INSIDE = 0.3
 
 
-def measured_times_s(compute: Compute) -> list[float]:
+def measured_times_s(compute: StageCompute) -> list[float]:
     """All times that are measured, seconds."""
-    return [each for side in SIDES for each in compute[side] if each is not None]
+    times = (*compute.forward, *compute.backward)
+    return [time_s for time_s in times if time_s is not None]
 
 
-def stage_times(compute: Compute, theme: Theme) -> list[dict[str, Any]]:
+def stage_times(compute: StageCompute, theme: Theme) -> list[PlotlyTrace]:
     """Forward above backward in each stage's row."""
     return [
         {
             "type": "bar",
             "orientation": "h",
             "name": side,
-            "x": [0.0 if each is None else each * 1e3 for each in compute[side]],
-            "y": [stage + offset for stage in range(len(compute[side]))],
+            "x": [0.0 if time_s is None else time_s * 1e3 for time_s in times_s],
+            "y": [stage + offset for stage in range(len(times_s))],
             "width": _BAR_BAND,
             "marker": {"color": colour, "line": {"width": 0}},
-            "text": [time_text(each) for each in compute[side]],
+            "text": [time_text(time_s) for time_s in times_s],
             "textposition": "none",
-            "customdata": list(range(len(compute[side]))),
+            "customdata": list(range(len(times_s))),
             "hovertemplate": f"stage %{{customdata}}, {side}<br><b>%{{text}}</b> a micro-batch"
             "<extra></extra>",
         }
-        for side, offset, colour in (
-            ("forward", -_BAR_BAND / 2, theme.fwd),
-            ("backward", _BAR_BAND / 2, theme.bwd),
+        for side, times_s, offset, colour in (
+            ("forward", compute.forward, -_BAR_BAND / 2, theme.fwd),
+            ("backward", compute.backward, _BAR_BAND / 2, theme.bwd),
         )
     ]
 
 
-def stage_values(compute: Compute, theme: Theme) -> list[dict[str, Any]]:
+def stage_values(compute: StageCompute, theme: Theme) -> list[PlotlyAnnotation]:
     """Each bar's value: in it, or beside it where it is too short, past the mean if that is near.
 
     Annotations, as Plotly would turn or shrink a bar's own text, and draw the mean over it.
     """
     longest = 1e3 * max([*measured_times_s(compute), *(each / 1e3 for each in means_ms(compute))])
-    notes = []
-    for side, offset, on_it in (
-        ("forward", -_BAR_BAND / 2, _on_forward(theme)),
-        ("backward", _BAR_BAND / 2, "#FFFFFF"),
+    notes: list[PlotlyAnnotation] = []
+    for times_s, offset, on_it in (
+        (compute.forward, -_BAR_BAND / 2, _on_forward(theme)),
+        (compute.backward, _BAR_BAND / 2, "#FFFFFF"),
     ):
-        mean_s = _mean(compute[side]) or 0.0
-        for stage, each in enumerate(compute[side]):
+        mean_s = _mean(times_s) or 0.0
+        for stage, time_s in enumerate(times_s):
             x_ms, is_inside = _value_at(
-                1e3 * (each or 0.0), 1e3 * mean_s, _MIN_ROOM_INSIDE * longest
+                1e3 * (time_s or 0.0), 1e3 * mean_s, _MIN_ROOM_INSIDE * longest
             )
             notes.append(
                 {
@@ -81,7 +80,7 @@ def stage_values(compute: Compute, theme: Theme) -> list[dict[str, Any]]:
                     "xanchor": "left",
                     "xshift": 2,
                     "y": stage + offset,
-                    "text": time_text(each),
+                    "text": time_text(time_s),
                     "showarrow": False,
                     "font": {"size": 11, "color": on_it if is_inside else theme.ink},
                 }
@@ -102,16 +101,19 @@ def _on_forward(theme: Theme) -> str:
     return "#0D0F12" if theme.name == "dark" else "#FFFFFF"
 
 
-def stage_means(compute: Compute, theme: Theme) -> list[dict[str, Any]]:
+def stage_means(compute: StageCompute, theme: Theme) -> list[PlotlyTrace]:
     """A line across each bar where the mean over stages is."""
-    traces = []
-    for side, offset in (("forward", -_BAR_BAND / 2), ("backward", _BAR_BAND / 2)):
-        mean_s = _mean(compute[side])
+    traces: list[PlotlyTrace] = []
+    for side, times_s, offset in (
+        ("forward", compute.forward, -_BAR_BAND / 2),
+        ("backward", compute.backward, _BAR_BAND / 2),
+    ):
+        mean_s = _mean(times_s)
         if mean_s is None:
             continue
         x: list[float | None] = []
         y: list[float | None] = []
-        for stage in range(len(compute[side])):
+        for stage in range(len(times_s)):
             x += [mean_s * 1e3, mean_s * 1e3, None]
             y += [stage + offset - _BAR_BAND / 2, stage + offset + _BAR_BAND / 2, None]
         # A halo under it, so that it is seen on a bar too.
@@ -135,16 +137,19 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def means_ms(compute: Compute) -> list[float]:
+def means_ms(compute: StageCompute) -> list[float]:
     """Means over the stages of forward and backward, as far as they are measured."""
-    means = (_mean(compute[side]) for side in SIDES)
-    return [each * 1e3 for each in means if each is not None]
+    return [mean_s * 1e3 for mean_s in _means_s(compute)]
 
 
-def means_text(compute: Compute) -> str:
+def _means_s(compute: StageCompute) -> list[float]:
+    means = (_mean(times_s) for times_s in (compute.forward, compute.backward))
+    return [mean_s for mean_s in means if mean_s is not None]
+
+
+def means_text(compute: StageCompute) -> str:
     """The means, as text."""
-    means = (_mean(compute[side]) for side in SIDES)
-    return f"means {' and '.join(time_text(mean) for mean in means if mean is not None)}"
+    return f"means {' and '.join(map(time_text, _means_s(compute)))}"
 
 
 def time_text(value_s: float | None) -> str:
@@ -161,13 +166,12 @@ def stages(
     *,
     theme: Theme,
     slowdown: float | None = None,
-    compute: Compute | None = None,
+    compute: StageCompute | None = None,
 ) -> PlotlyFigure:
     """Bars by stage; shares below 0 or above 100 % are shown as they are, with a note why.
 
-    `compute` has the mean seconds of a micro-batch by stage, "forward" and "backward"; without it
-    only the shares are drawn. Shares of next to nothing are grey: pass the job's `slowdown` to let
-    the chart tell.
+    Without `compute` only the shares are drawn. Shares of next to nothing are grey: pass the job's
+    `slowdown` to let the chart tell.
     """
     lost = theme.line2 if slowdown is not None and slowdown < SCALE_STOPS[1] else theme.lost
     bars = [
@@ -205,12 +209,14 @@ def stage_name(stage: int, pp_size: int) -> str:
     return f"stage {stage}, the first stage," if stage == 0 else f"stage {stage}"
 
 
-def _shares(bars: Sequence[Bar], theme: Theme) -> dict[str, Any]:
+def _shares(bars: Sequence[Bar], theme: Theme) -> PlotlyTrace:
     trace = bar_trace(bars, theme)
-    return {**trace, "xaxis": "x2", "width": 0.5, "textfont": {"size": 11, "color": theme.ink}}
+    return trace | {"xaxis": "x2", "width": 0.5, "textfont": {"size": 11, "color": theme.ink}}
 
 
-def _layout(bars: Sequence[Bar], compute: Compute, theme: Theme, *, row_px: int) -> dict[str, Any]:
+def _layout(
+    bars: Sequence[Bar], compute: StageCompute, theme: Theme, *, row_px: int
+) -> PlotlyLayout:
     labels = [f"{bar.label} " for bar in bars]
     longest = max(measured_times_s(compute)) * 1e3
     shares = [bar.share or 0.0 for bar in bars]
@@ -255,7 +261,7 @@ def _layout(bars: Sequence[Bar], compute: Compute, theme: Theme, *, row_px: int)
     )
 
 
-def _header(xref: str, text: str, colour: str) -> dict[str, Any]:
+def _header(xref: str, text: str, colour: str) -> PlotlyAnnotation:
     return {
         "xref": xref,
         "x": 0,
@@ -269,9 +275,9 @@ def _header(xref: str, text: str, colour: str) -> dict[str, Any]:
     }
 
 
-def _row(stage: int, share: float | None, compute: Compute | None) -> list[Cell]:
-    times = [time_text(compute[side][stage] if compute else None) for side in SIDES]
-    return [stage, *times, _share(share)]
+def _row(stage: int, share: float | None, compute: StageCompute | None) -> list[Cell]:
+    times_s = (compute.forward[stage], compute.backward[stage]) if compute else (None, None)
+    return [stage, *map(time_text, times_s), _share(share)]
 
 
 def _sentence(stage_share: Sequence[float | None]) -> str:

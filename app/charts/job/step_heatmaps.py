@@ -5,10 +5,9 @@ a row, which shows the slowest of them.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from app import formatting
 from app.charts.base.figure import (
@@ -21,7 +20,21 @@ from app.charts.base.figure import (
     meta,
     title,
 )
-from app.charts.base.heatmap import column_steps, heatmap, row_label, step_cells, values_on_axis
+from app.charts.base.heatmap import (
+    Slowdowns,
+    column_steps,
+    heatmap,
+    row_label,
+    step_cells,
+    values_on_axis,
+)
+from app.charts.base.plotly import (
+    PlotlyAnnotation,
+    PlotlyAxis,
+    PlotlyFont,
+    PlotlyShape,
+    PlotlyTrace,
+)
 from app.charts.base.step_axis import StepAxis, StepEvent, add_clock, event_lines
 from app.charts.base.theme import Theme
 from app.charts.job.step_times import LEFT_PX, RIGHT_PX
@@ -39,7 +52,7 @@ _TOP_PX = 20
 
 def dp_steps(
     steps: Sequence[int],
-    dp_rank_slowdown: ArrayLike,
+    dp_rank_slowdown: Slowdowns,
     *,
     theme: Theme,
     at: StepAxis | None = None,
@@ -66,18 +79,15 @@ def dp_steps(
     add_clock(figure_meta, at)
     return PlotlyFigure(
         data=[
-            heatmap(
-                values_on_axis(steps, _dp_values(slowdown, rows), at),
-                theme,
-                **_dp_hover(rows, at),
-            )
+            heatmap(values_on_axis(steps, _dp_values(slowdown, rows), at), theme)
+            | _dp_hover(rows, at)
         ],
         layout=layout(
             theme,
             height_px=row_px * len(rows) + _TOP_PX + 44 + at.clock_px,
             left_px=LEFT_PX,
             margin={"t": _TOP_PX, "b": 44 + at.clock_px, "r": RIGHT_PX},
-            xaxis=at.x_axis(theme, title=title(at.title, theme)),
+            xaxis=at.x_axis(theme, has_title=True),
             yaxis=_dp_axis(rows, theme),
             shapes=[
                 *at.bands(theme),
@@ -111,7 +121,7 @@ def _dp_values(slowdown: Floats, rows: Sequence[range]) -> Floats:
     return np.fmax.reduceat(slowdown, [ranks[0] for ranks in rows], axis=1).T
 
 
-def _dp_hover(rows: Sequence[range], at: StepAxis) -> dict[str, Any]:
+def _dp_hover(rows: Sequence[range], at: StepAxis) -> PlotlyTrace:
     # Where a row has a tick, %{y} is its label, else its number.
     who = f"{'' if _is_named(rows) else 'dp '}%{{y}}, step %{{customdata:,}}"
     is_alone = len(rows[0]) == 1
@@ -134,17 +144,19 @@ def _dp_row_name(ranks: range) -> str:
     return f"the slowest of dp {ranks[0]} to {ranks[-1]}"
 
 
-def _dp_axis(rows: Sequence[range], theme: Theme) -> dict[str, Any]:
+def _dp_axis(rows: Sequence[range], theme: Theme) -> PlotlyAxis:
     shown = range(0, len(rows), 1 if _is_named(rows) else 8)
     dp = "dp " if _is_named(rows) else ""
-    return axis(
+    found = axis(
         theme,
         range=[len(rows) - 0.5, -0.5],
         tickvals=list(shown),
         ticktext=[f"{dp}{rows[at][0]}" for at in shown],
         ticklabelstandoff=4,
-        **({} if dp else {"title": title("dp rank", theme)}),
     )
+    if not dp:
+        found["title"] = title("dp rank", theme)
+    return found
 
 
 def _is_named(rows: Sequence[range]) -> bool:
@@ -156,7 +168,7 @@ def _row_shares(rows: Sequence[range], share: Floats) -> list[float]:
     return [float(share[list(ranks)].sum()) for ranks in rows]
 
 
-def _share_bars(rows: Sequence[range], share: Floats, theme: Theme) -> list[dict[str, Any]]:
+def _share_bars(rows: Sequence[range], share: Floats, theme: Theme) -> list[PlotlyShape]:
     """Beside the plot, in its right margin, so that the x axis stays that of the chart above."""
     shares = _row_shares(rows, share)
     longest = max((each for each in shares if np.isfinite(each)), default=0.0)
@@ -178,24 +190,18 @@ def _share_bars(rows: Sequence[range], share: Floats, theme: Theme) -> list[dict
     ]
 
 
-def _share_texts(rows: Sequence[range], share: Floats, theme: Theme) -> list[dict[str, Any]]:
-    beside = {"xref": "paper", "x": 1, "xanchor": "left", "showarrow": False}
-    font = {"size": 11, "color": theme.ink2}
-    head = {**beside, "yref": "paper", "y": 1, "yanchor": "bottom", "xshift": 8, "font": font}
+def _share_texts(rows: Sequence[range], share: Floats, theme: Theme) -> list[PlotlyAnnotation]:
+    beside: PlotlyAnnotation = {"xref": "paper", "x": 1, "xanchor": "left", "showarrow": False}
+    font: PlotlyFont = {"size": 11, "color": theme.ink2}
+    head: PlotlyAnnotation = {"yref": "paper", "y": 1, "yanchor": "bottom", "xshift": 8}
+    notes = [beside | head | {"font": font, "text": "steps as slowest"}]
     shares = _row_shares(rows, share)
     longest = max((each for each in shares if np.isfinite(each)), default=0.0)
-    if not longest or len(rows) > 16:
-        return [{**head, "text": "steps as slowest"}]
-    return [{**head, "text": "steps as slowest"}] + [
-        {
-            **beside,
-            "y": row,
-            "xshift": 12 + _BAR_PX * each / longest,
-            "text": formatting.percent(each),
-            "font": font,
-        }
-        for row, each in enumerate(shares)
-    ]
+    if longest and len(rows) <= 16:
+        for row, each in enumerate(shares):
+            text, right_px = formatting.percent(each), 12 + _BAR_PX * each / longest
+            notes.append(beside | {"y": row, "xshift": right_px, "text": text, "font": font})
+    return notes
 
 
 def _dp_sentence(share: Floats, num_steps: int) -> str:
@@ -236,7 +242,7 @@ _VISIBLE_EXCESS = 0.02
 
 def worker_steps(
     steps: Sequence[int],
-    worker_slowdown: ArrayLike,
+    worker_slowdown: Slowdowns,
     *,
     hosts: Hosts | None,
     theme: Theme,
@@ -276,16 +282,13 @@ def worker_steps(
         figure_meta["alike"] = _alike_sentence(slowdown)
     return PlotlyFigure(
         data=[
-            heatmap(
-                values_on_axis(steps, values, at),
-                theme,
-                # The label of a row is that of its tick: a text for each cell would be megabytes.
-                **step_cells(
-                    len(rows),
-                    at,
-                    "%{y}, step %{customdata:,}<br>"
-                    f"<b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>",
-                ),
+            heatmap(values_on_axis(steps, values, at), theme)
+            # The label of a row is that of its tick: a text for each cell would be megabytes.
+            | step_cells(
+                len(rows),
+                at,
+                "%{y}, step %{customdata:,}<br>"
+                f"<b>%{{z:.3f}}{formatting.TIMES}</b><extra></extra>",
             ),
         ],
         layout=layout(
@@ -293,7 +296,7 @@ def worker_steps(
             height_px=14 * len(rows) + 52 + at.clock_px,
             left_px=LEFT_PX,
             margin={"t": 4, "b": 44 + at.clock_px},
-            xaxis=at.x_axis(theme, title=title(at.title, theme)),
+            xaxis=at.x_axis(theme, has_title=True),
             yaxis=axis(
                 theme,
                 range=[len(rows) - 0.5, -0.5],

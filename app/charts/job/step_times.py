@@ -7,10 +7,10 @@ recorded ones, only the recorded times are drawn.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
 
 from app import formatting
 from app.charts.base.figure import Cell, ItemsByAxis, PlotlyFigure, axis, layout, meta
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyMargin, PlotlyTrace
 from app.charts.base.step_axis import (
     LinePoints,
     StepAxis,
@@ -57,7 +57,7 @@ TimeOfPoint = Callable[[StepPoint], float | None]
 
 def step_lines(
     points: Sequence[StepPoint], at: StepAxis, theme: Theme, *, is_low: bool
-) -> list[dict[str, Any]]:
+) -> list[PlotlyTrace]:
     """Traces of measured points, one for each step of the axis; if `is_low`, of recorded times."""
     recorded = _line(
         points, at, lambda p: p.recorded_s, "recorded", (theme.rec, 1.5, "solid"), is_wide=False
@@ -115,13 +115,19 @@ def _line(
     at: StepAxis,
     read: TimeOfPoint,
     name: str,
-    style_of_line: tuple[str, float, str],
+    style: tuple[str, float, str],
     *,
     is_wide: bool = True,
-) -> dict[str, Any]:
-    style = dict(zip(("color", "width", "dash"), style_of_line, strict=True))
-    points = _points_with_lone_ends if is_wide else points_of
-    return line_over_steps(at, [read(each) for each in measured], name, style, " s", points)
+) -> PlotlyTrace:
+    colour, width_px, dash = style
+    return line_over_steps(
+        at,
+        [read(point) for point in measured],
+        name,
+        {"color": colour, "width": width_px, "dash": dash},
+        " s",
+        _points_with_lone_ends if is_wide else points_of,
+    )
 
 
 def _points_with_lone_ends(run: range, at: StepAxis) -> LinePoints:
@@ -132,7 +138,7 @@ def _points_with_lone_ends(run: range, at: StepAxis) -> LinePoints:
     return [(run[0], at.position[run[0]] + side) for side in (-half, 0.0, half)]
 
 
-def _markers(at: StepAxis, theme: Theme) -> dict[str, Any]:
+def _markers(at: StepAxis, theme: Theme) -> PlotlyTrace:
     """A dot for each of few steps; of many only the lone ones have one, as no line shows them."""
     is_few = len(at.steps) <= _MAX_MARKERS
     if is_few or all(len(run) > 1 for run in at.runs):
@@ -183,6 +189,9 @@ def step_times(
         shapes.append(band(step_axis.end, end, theme))
         notes.append(_note_inside((step_axis.end + end) / 2, _wrapped(silent_since), theme))
         x_axis["range"] = [-0.5, end]
+    margin: PlotlyMargin = {"t": 24, "b": 24 + step_axis.clock_px}
+    if has_bars:
+        margin["r"] = RIGHT_PX
     figure_meta = meta(
         _sentence(measured, is_low=is_low),
         ["step", "recorded, s", "simulated, s", "without stragglers, s", "skipped because"],
@@ -203,7 +212,7 @@ def step_times(
             theme,
             height_px=210 + step_axis.clock_px,
             left_px=LEFT_PX,
-            margin={"t": 24, "b": 24 + step_axis.clock_px} | ({"r": RIGHT_PX} if has_bars else {}),
+            margin=margin,
             hovermode="x",
             xaxis=x_axis,
             yaxis=axis(
@@ -232,7 +241,7 @@ def _wrapped(text: str) -> str:
     return "<br>".join(next((each for each in lines if len(each) <= 2), [text]))
 
 
-def _note_inside(middle: float, text: str, theme: Theme) -> dict[str, Any]:
+def _note_inside(middle: float, text: str, theme: Theme) -> PlotlyAnnotation:
     return {
         "x": middle,
         "xanchor": "center",

@@ -4,9 +4,8 @@
 The heatmap has milliseconds by rank and step. docs/arrivals.md defines the figures.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +14,26 @@ from app import formatting
 from app.charts.base.figure import (
     AxisItems,
     Cell,
+    FigureMeta,
     ItemsByAxis,
     PlotlyFigure,
     axis,
     layout,
     meta,
-    title,
 )
 from app.charts.base.heatmap import heatmap, row_label, step_cells, values_on_axis
+from app.charts.base.plotly import PlotlyShape
 from app.charts.base.step_axis import StepAxis, StepEvent, add_clock, event_lines
 from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 from app.charts.job.step_times import LEFT_PX
+from app.result.finding import Culprit, Finding
 from app.result.step_counts import mean_s
-
-Result = Mapping[str, Any]
+from app.result.window_result import WindowResult
 
 # Above this share of the step, waiting is said and shown even where no cause is found.
 MATERIAL_SHARE = 0.05
 # Where operations cover less of the step, nothing can be ruled out.
 MIN_COVERAGE = 0.6
-
-_ZERO_IF_UNKNOWN = ("waited_for_s", "waited_s", "late_share")
-_RANK_COLUMNS = ("rank", "dp_rank", "stage", "host", "local_rank", "own_delay_s", *_ZERO_IF_UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,126 +64,132 @@ class RankWaits:
     @property
     def name(self) -> str:
         """The rank with its place, host and GPU."""
-        names = ("rank", "dp_rank", "stage", "host", "local_rank")
-        return formatting.culprit_name({name: getattr(self, name) for name in names})
+        return formatting.culprit_name(
+            rank=self.rank,
+            dp_rank=self.dp_rank,
+            stage=self.stage,
+            host=self.host,
+            local_rank=self.local_rank,
+        )
 
 
-def rank_waits(result: Result) -> list[RankWaits]:
+def rank_waits(result: WindowResult) -> list[RankWaits]:
     """Every rank of the arrivals, most waited for first; empty where there are none."""
-    found = result.get("arrivals")
-    if not found or not found.get("rank"):
+    arrivals = result.arrivals
+    if arrivals is None or not arrivals.rank:
         return []
     step_s = mean_step_s(result)
-    culprits = {each["rank"] for each in found["culprits"]} | _named_ranks(result)
+    culprits = {late.rank for late in arrivals.culprits} | _named_ranks(result)
     workers = _named_workers(result)
     rows = []
-    for row in zip(*(found[name] for name in _RANK_COLUMNS), strict=True):
-        each: dict[str, Any] = dict(zip(_RANK_COLUMNS, row, strict=True))
+    for at, rank in enumerate(arrivals.rank):
+        worker = arrivals.dp_rank[at], arrivals.stage[at]
         # Combined windows may not know a rank's waits: these count as 0.
-        known: dict[str, Any] = {name: each[name] or 0.0 for name in _ZERO_IF_UNKNOWN}
-        share = known["waited_for_s"] / step_s
-        is_culprit = each["rank"] in culprits or (each["dp_rank"], each["stage"]) in workers
-        rows.append(RankWaits(**{**each, **known}, share=share, is_culprit=is_culprit))
-    return sorted(rows, key=lambda each: (-each.waited_for_s, each.rank))
+        waited_for_s = arrivals.waited_for_s[at] or 0.0
+        rows.append(
+            RankWaits(
+                rank,
+                *worker,
+                arrivals.host[at],
+                arrivals.local_rank[at],
+                waited_for_s,
+                arrivals.waited_s[at] or 0.0,
+                share=waited_for_s / step_s,
+                late_share=arrivals.late_share[at] or 0.0,
+                own_delay_s=arrivals.own_delay_s[at],
+                is_culprit=rank in culprits or worker in workers,
+            )
+        )
+    return sorted(rows, key=lambda waits: (-waits.waited_for_s, waits.rank))
 
 
-def _named_ranks(result: Result) -> set[int]:
+def _named_ranks(result: WindowResult) -> set[int]:
     """GPUs that findings name; None is not among them."""
-    return {each["rank"] for each in _culprits(result) if each.get("rank") is not None}
+    return {culprit.rank for culprit in _culprits(result) if culprit.rank is not None}
 
 
-def _named_workers(result: Result) -> set[tuple[int, int]]:
+def _named_workers(result: WindowResult) -> set[tuple[int | None, int | None]]:
     """Workers that findings name as a whole, by dp rank and stage."""
     return {
-        (each["dp_rank"], each["stage"])
-        for each in _culprits(result)
-        if {"dp_rank", "stage"} <= each.keys() and each.get("local_rank") is None
+        (culprit.dp_rank, culprit.stage)
+        for culprit in _culprits(result)
+        if None not in (culprit.dp_rank, culprit.stage) and culprit.local_rank is None
     }
 
 
-def _culprits(result: Result) -> list[Mapping[str, Any]]:
-    findings = result.get("findings") or ()
-    return [culprit for each in findings for culprit in each.get("culprits") or ()]
+def _culprits(result: WindowResult) -> list[Culprit]:
+    return [culprit for finding in result.findings or () for culprit in finding.culprits]
 
 
-def mean_step_s(result: Result) -> float:
+def mean_step_s(result: WindowResult) -> float:
     """Mean recorded step time, seconds."""
     return mean_s(result, "recorded")
 
 
-def has_arrivals_finding(result: Result) -> bool:
+def has_arrivals_finding(result: WindowResult) -> bool:
     """Whether a finding is based on arrivals."""
-    return any(
-        (each.get("evidence") or {}).get("arrivals") for each in result.get("findings") or ()
-    )
+    return any(finding.evidence.get("arrivals") for finding in result.findings or ())
 
 
-def has_material_waits(result: Result) -> bool:
+def has_material_waits(result: WindowResult) -> bool:
     """Whether waits are worth a chart: a finding uses them, or one rank is waited for a lot."""
-    if not result.get("arrivals"):
+    if result.arrivals is None:
         return False
     return has_arrivals_finding(result) or largest_wait_share(result) > MATERIAL_SHARE
 
 
-def largest_wait_share(result: Result) -> float:
+def largest_wait_share(result: WindowResult) -> float:
     """Share of the step that the others waited for the one rank waited for most."""
-    found = result.get("arrivals")
-    if not found:
-        return 0.0
-    return float(found["largest_share"])
+    return 0.0 if result.arrivals is None else result.arrivals.largest_share or 0.0
 
 
-def has_coverage(result: Result) -> bool:
-    """Whether operations cover enough of the step for a verdict; true where that is not known."""
-    coverage = result.get("coverage")
-    return coverage is None or coverage >= MIN_COVERAGE
-
-
-def remarks(result: Result) -> list[str]:
+def remarks(result: WindowResult) -> list[str]:
     """Sentences beside the findings: low coverage, a late rank, unexplained waiting or loss.
 
     Where there is one, "nothing stands out" would be wrong.
     """
-    said = [] if has_coverage(result) else [_low_coverage(result["coverage"])]
-    return [*said, *_late_rank(result), *(_unexplained(result) or _unexplained_loss(result))]
+    unexplained = _unexplained(result) or _unexplained_loss(result)
+    return [*_low_coverage(result), *_late_rank(result), *unexplained]
 
 
-def cost_text(finding: Mapping[str, Any]) -> str | None:
+def cost_text(finding: Finding) -> str | None:
     """What a finding costs of the GPU time: one share, or the range where two figures disagree."""
-    between = finding.get("cost_range")
-    if between:
-        return f"{formatting.percent(between[0])} to {formatting.percent(between[1])}"
-    return None if finding["cost"] is None else formatting.percent(finding["cost"])
+    if finding.cost_range:
+        return " to ".join(map(formatting.percent, finding.cost_range))
+    return None if finding.cost is None else formatting.percent(finding.cost)
 
 
-def _low_coverage(coverage: float) -> str:
-    return (
-        f"Recorded operations cover only {formatting.percent(coverage)} of the step: "
+def _low_coverage(result: WindowResult) -> list[str]:
+    """That operations cover too little of the step, where they do."""
+    if result.coverage is None or result.coverage >= MIN_COVERAGE:
+        return []
+    return [
+        f"Recorded operations cover only {formatting.percent(result.coverage)} of the step: "
         "too little for a verdict."
-    )
+    ]
 
 
-def _unexplained(result: Result) -> list[str]:
-    share = result.get("unexplained_share")
+def _unexplained(result: WindowResult) -> list[str]:
+    share = result.unexplained_share
     if share is None or share <= MATERIAL_SHARE:
         return []
     return [f"{formatting.percent(share)} of the step is waiting that no cause explains."]
 
 
-def _unexplained_loss(result: Result) -> list[str]:
+def _unexplained_loss(result: WindowResult) -> list[str]:
     """The loss that is left after the repairs of all findings, if material."""
-    sentence = (result.get("unexplained") or {}).get("sentence")
+    sentence = None if result.unexplained is None else result.unexplained.sentence
     return [f"{sentence}."] if sentence else []
 
 
-def _late_rank(result: Result) -> list[str]:
+def _late_rank(result: WindowResult) -> list[str]:
     """The rank waited for most, where no finding names it and waiting is left unexplained.
 
     A culprit holds up the other stages of its replica, which then come late as well.
     """
     if largest_wait_share(result) <= MATERIAL_SHARE:
         return []
-    if result.get("findings") and not _unexplained(result):
+    if result.findings and not _unexplained(result):
         return []
     first = next(iter(rank_waits(result)), None)
     if first is None or any(_is_named_by(culprit, first) for culprit in _culprits(result)):
@@ -197,17 +200,17 @@ def _late_rank(result: Result) -> list[str]:
     ]
 
 
-def _is_named_by(culprit: Mapping[str, Any], rank: RankWaits) -> bool:
+def _is_named_by(culprit: Culprit, rank: RankWaits) -> bool:
     """Whether a finding's culprit is or contains that rank."""
-    if culprit.get("rank") == rank.rank:
+    if culprit.rank == rank.rank:
         return True
-    if culprit.get("local_rank") is not None:
+    if culprit.local_rank is not None:
         return False
-    places = [(culprit.get("dp_rank"), rank.dp_rank), (culprit.get("stage"), rank.stage)]
+    places = [(culprit.dp_rank, rank.dp_rank), (culprit.stage, rank.stage)]
     known = [(named, own) for named, own in places if named is not None]
     if known:
         return all(named == own for named, own in known)
-    return rank.host is not None and culprit.get("host") == rank.host
+    return rank.host is not None and culprit.host == rank.host
 
 
 Floats = NDArray[np.float64]
@@ -224,7 +227,7 @@ _FULL_SHARE = SCALE_MAX - SCALE_MIN
 
 
 def waited_for(
-    result: Mapping[str, Any],
+    result: WindowResult,
     *,
     theme: Theme,
     at: StepAxis | None = None,
@@ -235,7 +238,7 @@ def waited_for(
     `result` has arrivals with their figures by step, for each of its `steps`. Colours go from 0 to
     half a mean step in every job, so that a colour is the same share of the step everywhere.
     """
-    steps, by_rank = result["steps"], _by_rank(result)
+    steps, by_rank = result.steps, _by_rank(result)
     at = at or StepAxis.over(list(steps))
     rows = shown_ranks(rank_waits(result))
     values_ms = 1e3 * np.array([by_rank[each.rank] for each in rows]).reshape(len(rows), len(steps))
@@ -243,17 +246,12 @@ def waited_for(
     row_px = _ROW_PX if len(rows) <= 24 else _MANY_ROWS_PX
     return PlotlyFigure(
         data=[
-            heatmap(
-                values_on_axis(steps, values_ms, at),
-                theme,
-                zmin=0.0,
-                zmax=_FULL_SHARE * step_ms,
-                **step_cells(
-                    len(rows),
-                    at,
-                    "%{y}, step %{customdata:,}<br>"
-                    "others waited <b>%{z:.3~g} ms</b><extra></extra>",
-                ),
+            heatmap(values_on_axis(steps, values_ms, at), theme)
+            | {"zmin": 0.0, "zmax": _FULL_SHARE * step_ms}
+            | step_cells(
+                len(rows),
+                at,
+                "%{y}, step %{customdata:,}<br>others waited <b>%{z:.3~g} ms</b><extra></extra>",
             )
         ],
         layout=layout(
@@ -261,7 +259,7 @@ def waited_for(
             height_px=row_px * len(rows) + 52 + at.clock_px,
             left_px=LEFT_PX,
             margin={"t": 8, "b": 44 + at.clock_px},
-            xaxis=at.x_axis(theme, title=title(at.title, theme)),
+            xaxis=at.x_axis(theme, has_title=True),
             yaxis=axis(
                 theme,
                 range=[len(rows) - 0.5, -0.5],
@@ -284,15 +282,17 @@ def shown_ranks(every: Sequence[RankWaits]) -> list[RankWaits]:
     return order[: min(MAX_WAIT_ROWS, max(_MIN_ROWS, matter))]
 
 
-def _by_rank(result: Mapping[str, Any]) -> dict[int, Floats]:
+def _by_rank(result: WindowResult) -> dict[int, Floats]:
     """[steps] seconds of each rank, NaN where not known."""
-    found = result["arrivals"]
-    by_step = np.array(found["per_step"]["waited_for_s"], np.float64)
-    by_step = by_step.reshape(len(result["steps"]), len(found["rank"]))
-    return {rank: by_step[:, column] for column, rank in enumerate(found["rank"])}
+    arrivals = result.arrivals
+    if arrivals is None or arrivals.per_step is None:
+        return {}
+    by_step = np.array(arrivals.per_step.waited_for_s, np.float64)
+    by_step = by_step.reshape(len(result.steps), len(arrivals.rank))
+    return {rank: by_step[:, column] for column, rank in enumerate(arrivals.rank)}
 
 
-def _outlines(rows: Sequence[RankWaits], at: StepAxis, theme: Theme) -> list[dict[str, Any]]:
+def _outlines(rows: Sequence[RankWaits], at: StepAxis, theme: Theme) -> list[PlotlyShape]:
     return [
         {
             "type": "rect",
@@ -314,9 +314,9 @@ def _label(each: RankWaits, theme: Theme) -> str:
 
 
 def _meta(
-    result: Mapping[str, Any], rows: Sequence[RankWaits], values_ms: Floats, at: StepAxis
-) -> Any:
-    num_ranks = result["arrivals"]["num_ranks"]
+    result: WindowResult, rows: Sequence[RankWaits], values_ms: Floats, at: StepAxis
+) -> FigureMeta:
+    num_ranks = 0 if result.arrivals is None else result.arrivals.num_ranks or 0
     note = ""
     if num_ranks > len(rows):
         of_ranks = f"of {formatting.count(num_ranks)}"
@@ -324,7 +324,7 @@ def _meta(
     figure_meta = meta(
         _sentence(rows),
         ["rank", "place", "host", "mean", "of the step", "late in"]
-        + [f"step {formatting.count(step)}" for step in result["steps"]],
+        + [f"step {formatting.count(step)}" for step in result.steps],
         [_row(each, values) for each, values in zip(rows, values_ms, strict=True)],
         note,
     )

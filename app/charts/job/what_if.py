@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app import formatting
 from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta
+from app.charts.base.plotly import PlotlyLine, PlotlyTrace
 from app.charts.base.step_axis import StepAxis, area_over_steps, line_over_steps, time_axis_range
 from app.charts.base.theme import Theme
 
@@ -77,7 +77,7 @@ def _scaled_to_the_record(step_time_s: Mapping[str, Seconds]) -> dict[str, Secon
     }
 
 
-def _traces(at: StepAxis, times: Mapping[str, Seconds], theme: Theme) -> list[dict[str, Any]]:
+def _traces(at: StepAxis, times: Mapping[str, Seconds], theme: Theme) -> list[PlotlyTrace]:
     simulated, asked, ideal = times["simulated"], times["what_if"], times["ideal"]
     lines = {
         "ideal": _LineStyle("without stragglers", theme.ok, 1.75, "dash"),
@@ -92,13 +92,13 @@ def _traces(at: StepAxis, times: Mapping[str, Seconds], theme: Theme) -> list[di
     ]
 
 
-def _area(at: StepAxis, upper: Seconds, lower: Seconds, name: str, colour: str) -> dict[str, Any]:
+def _area(at: StepAxis, upper: Seconds, lower: Seconds, name: str, colour: str) -> PlotlyTrace:
     """The area between two lines, where the upper one is above."""
     return area_over_steps(at, [*map(max, upper, lower)], lower, name, colour)
 
 
-def _line(at: StepAxis, times_s: Seconds, line: _LineStyle) -> dict[str, Any]:
-    style = {"color": line.colour, "width": line.width_px, "dash": line.dash}
+def _line(at: StepAxis, times_s: Seconds, line: _LineStyle) -> PlotlyTrace:
+    style: PlotlyLine = {"color": line.colour, "width": line.width_px, "dash": line.dash}
     has_markers = len(times_s) <= _MAX_MARKERS and line.width_px >= 1.5
     return line_over_steps(at, times_s, line.name, style, " s") | {
         "mode": "lines+markers" if has_markers else "lines",

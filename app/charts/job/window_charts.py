@@ -3,9 +3,9 @@
 The worker heatmap outlines the workers that findings name, and crosses out silent ones.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.step_axis import StepAxis, StepEvent
@@ -18,42 +18,38 @@ from app.charts.worker.grid import Sort
 from app.charts.worker.heatmap import worker_heatmap
 from app.formatting import Hosts
 from app.result import causes
+from app.result.finding import Finding
+from app.result.window_result import FiguresByStep, WindowResult
 
 Worker = tuple[int, int]  # dp rank, stage
 
 
-def silent_workers(result: Mapping[str, Any]) -> list[Worker]:
+def silent_workers(result: WindowResult) -> list[Worker]:
     """Workers that send nothing any more."""
-    return _workers_named_in(
-        result,
-        (finding for finding in _findings(result) if finding["cause"] == causes.SILENT_WORKER),
-        {},
-    )
+    findings = result.findings or ()
+    silent = (finding for finding in findings if finding.cause == causes.SILENT_WORKER)
+    return _workers_named_in(result, silent, {})
 
 
-def culprit_workers(result: Mapping[str, Any], hosts: Hosts | None) -> list[Worker] | None:
+def culprit_workers(result: WindowResult, hosts: Hosts | None) -> list[Worker] | None:
     """Culprits, and all workers on a culprit host; None where causes were not looked for."""
-    if result.get("findings") is None:
+    if result.findings is None:
         return None
-    others = (finding for finding in _findings(result) if finding["cause"] != causes.SILENT_WORKER)
+    others = (finding for finding in result.findings if finding.cause != causes.SILENT_WORKER)
     return _workers_named_in(result, others, hosts or {})
 
 
-def _findings(result: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    return result.get("findings") or ()
-
-
 def _workers_named_in(
-    result: Mapping[str, Any], findings: Iterable[Mapping[str, Any]], hosts: Hosts
+    result: WindowResult, findings: Iterable[Finding], hosts: Hosts
 ) -> list[Worker]:
     found: set[Worker] = set()
-    for culprit in (each for finding in findings for each in finding["culprits"]):
-        if "dp_rank" in culprit and "stage" in culprit:
-            found.add((culprit["dp_rank"], culprit["stage"]))
-        elif set(culprit) == {"host"}:
-            found |= {worker for worker, host in hosts.items() if host == culprit["host"]}
-    sizes = result["job"]
-    return sorted(w for w in found if w[0] < sizes["dp_size"] and w[1] < sizes["pp_size"])
+    for culprit in (culprit for finding in findings for culprit in finding.culprits):
+        if culprit.dp_rank is not None and culprit.stage is not None:
+            found.add((culprit.dp_rank, culprit.stage))
+        elif culprit.as_json().keys() == {"host"}:
+            found |= {worker for worker, host in hosts.items() if host == culprit.host}
+    sizes = result.job
+    return sorted(w for w in found if w[0] < sizes.dp_size and w[1] < sizes.pp_size)
 
 
 PerStep = Literal["worker_slowdown", "dp_rank_slowdown", "waited_for_s"]
@@ -80,31 +76,36 @@ class ChartOptions:
 class WindowChart:
     """How to draw a chart from a window's result (docs/glossary.md).
 
-    `needs` is the key without which there is nothing to draw; `per_step` is what else is needed
+    `needs` is the field without which there is nothing to draw; `per_step` is what else is needed
     of each step, which is then in the result's `per_step`, or in that of its arrivals.
     """
 
-    draw: Callable[[Mapping[str, Any], ChartOptions], PlotlyFigure]
-    needs: str
+    draw: Callable[[WindowResult, ChartOptions], PlotlyFigure]
+    needs: Literal["arrivals", "optype_slowdown", "stage_share", "steps", "worker_slowdown"]
     per_step: PerStep | None = None
     names_hosts: bool = False
 
-    def can_draw(self, result: Mapping[str, Any]) -> bool:
+    def can_draw(self, result: WindowResult) -> bool:
         """Whether the result has the figures for this chart."""
-        return bool(result.get(self.needs))
+        return bool(getattr(result, self.needs))
 
-    def has_steps(self, result: Mapping[str, Any]) -> bool:
+    def has_steps(self, result: WindowResult) -> bool:
         """Whether the result has the figures by step for this chart."""
         if self.per_step is None:
             return True
-        holder = result["arrivals"] if self.per_step == "waited_for_s" else result
-        return self.per_step in (holder.get("per_step") or {})
+        holder = result.arrivals if self.per_step == "waited_for_s" else result
+        return holder is not None and holder.per_step is not None
+
+
+def _per_step(result: WindowResult) -> FiguresByStep:
+    assert result.per_step is not None  # noqa: S101, `has_steps`
+    return result.per_step
 
 
 WINDOW_CHARTS: dict[str, WindowChart] = {
     "workers": WindowChart(
         lambda result, setting: worker_heatmap(
-            result["worker_slowdown"],
+            result.worker_slowdown or (),
             hosts=setting.hosts,
             theme=setting.theme,
             sort=setting.sort,
@@ -116,23 +117,23 @@ WINDOW_CHARTS: dict[str, WindowChart] = {
     ),
     "optypes": WindowChart(
         lambda result, setting: optypes(
-            result["optype_slowdown"], times=result.get("optype_time_s"), theme=setting.theme
+            result.optype_slowdown, times=result.optype_time_s, theme=setting.theme
         ),
         needs="optype_slowdown",
     ),
     "stages": WindowChart(
         lambda result, setting: stages(
-            result["stage_share"],
-            compute=result.get("stage_compute_s"),
+            result.stage_share or (),
+            compute=result.stage_compute_s,
             theme=setting.theme,
-            slowdown=result["slowdown"],
+            slowdown=result.slowdown,
         ),
         needs="stage_share",
     ),
     "worker-steps": WindowChart(
         lambda result, setting: worker_steps(
-            result["steps"],
-            result["per_step"]["worker_slowdown"],
+            result.steps,
+            _per_step(result).worker_slowdown,
             hosts=setting.hosts,
             theme=setting.theme,
             at=setting.axis,
@@ -151,8 +152,8 @@ WINDOW_CHARTS: dict[str, WindowChart] = {
     ),
     "dp-steps": WindowChart(
         lambda result, setting: dp_steps(
-            result["steps"],
-            result["per_step"]["dp_rank_slowdown"],
+            result.steps,
+            _per_step(result).dp_rank_slowdown,
             theme=setting.theme,
             at=setting.axis,
             events=setting.events,

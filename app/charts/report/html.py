@@ -7,10 +7,9 @@ follow the reader's system; on paper they are light. Nothing is fetched when the
 import json
 from collections.abc import Mapping
 from html import escape
-from typing import Any
 
 from app import formatting
-from app.charts.base.figure import PlotlyFigure
+from app.charts.base.figure import DrawnFigure, PlotlyFigure
 from app.charts.base.step_axis import StepAxis
 from app.charts.base.theme import DARK, LIGHT, Theme
 from app.charts.job.headline import JobFacts, JobState, headline
@@ -21,6 +20,7 @@ from app.charts.report.embedded import LOADER, Assets, font_face, script_data
 from app.charts.report.sections import findings, measured_steps, ruled_out, stats, table
 from app.formatting import TIMES, Hosts
 from app.result.causes import cause_of
+from app.result.window_result import WindowResult
 
 _TOKENS = ("surface", "well", "line", "line2", "ink", "ink2", "ink3", "lost", "ok", "accent")
 # Colours of the page alone, which no chart needs.
@@ -149,8 +149,6 @@ loadPlotly().then(() => {
 """
 
 
-Result = Mapping[str, Any]
-
 _STEPS = "steps"
 _WAITS = "waited-for"
 _TITLES = {
@@ -176,7 +174,7 @@ _BLAMING = {"workers", "worker-steps", "dp-steps", "stages", "optypes"}
 
 
 def report_figures(
-    result: Result, hosts: Hosts, theme: Theme
+    result: WindowResult, hosts: Hosts, theme: Theme
 ) -> dict[str, tuple[str, PlotlyFigure]]:
     """Title and figure by the chart's name, in the order of the page."""
     setting = ChartOptions(theme, hosts, _axis(result))
@@ -189,27 +187,25 @@ def report_figures(
     return {key: found[key] for key in sorted(found, key=lambda key: key != lead)}
 
 
-def _leading_chart(result: Result) -> str:
-    causes = [finding["cause"] for finding in result["findings"] or ()]
-    return cause_of(causes[0]).chart if causes else "workers"
+def _leading_chart(result: WindowResult) -> str:
+    return cause_of(result.findings[0].cause).chart if result.findings else "workers"
 
 
-def _axis(result: Result) -> StepAxis:
+def _axis(result: WindowResult) -> StepAxis:
     """The steps with their times in UTC, which all charts over steps share."""
-    steps = result["steps"]
-    started_s = dict(zip(steps, result.get("step_started_s") or (), strict=False))
-    return StepAxis.over(steps).with_clock(started_s)
+    started_s = dict(zip(result.steps, result.step_started_s, strict=False))
+    return StepAxis.over(result.steps).with_clock(started_s)
 
 
-def _figure(key: str, result: Result, setting: ChartOptions) -> PlotlyFigure | None:
-    is_low = result["fidelity"]["verdict"] == "low"
+def _figure(key: str, result: WindowResult, setting: ChartOptions) -> PlotlyFigure | None:
+    is_low = result.fidelity.verdict == "low"
     if key in _BLAMING and is_low:
         return None
     if key == _STEPS:
         return step_times(_points(result), theme=setting.theme, at=setting.axis)
     if key == "dp-steps" and _leading_chart(result) != key:
         return None  # it says something where lengths are uneven, and little elsewhere
-    if key == "stages" and result["job"]["pp_size"] == 1:
+    if key == "stages" and result.job.pp_size == 1:
         return None
     chart = WINDOW_CHARTS[key]
     if key == _WAITS and not has_material_waits(result):
@@ -218,14 +214,11 @@ def _figure(key: str, result: Result, setting: ChartOptions) -> PlotlyFigure | N
     return chart.draw(result, setting) if can_draw else None
 
 
-def _points(result: Result) -> list[StepPoint]:
-    times = result["step_time_s"]
-    of_steps = zip(
-        result["steps"], times["recorded"], times["simulated"], times["ideal"], strict=True
-    )
+def _points(result: WindowResult) -> list[StepPoint]:
+    times = result.step_time_s
+    of_steps = zip(result.steps, times.recorded, times.simulated, times.ideal, strict=True)
     skipped = (
-        StepPoint(each["step"], None, None, None, each["reason"])
-        for each in result["skipped_steps"]
+        StepPoint(record.step, None, None, None, record.reason) for record in result.skipped_steps
     )
     return sorted([*(StepPoint(*each) for each in of_steps), *skipped], key=lambda one: one.step)
 
@@ -259,7 +252,7 @@ _PAGE_FOOT = """</main>
 """
 
 
-def html_report(result: Result, *, state: JobState, hosts: Hosts, assets: Assets) -> str:
+def html_report(result: WindowResult, *, state: JobState, hosts: Hosts, assets: Assets) -> str:
     """The whole page, in the order of the job's page, with all that it needs inside."""
     return _page(
         result,
@@ -277,7 +270,7 @@ SERVED_DRAW_SCRIPT = f"\nconst loadPlotly = async () => {{}}{DRAW_SCRIPT}"
 
 
 def served_report(
-    result: Result,
+    result: WindowResult,
     *,
     state: JobState,
     hosts: Hosts,
@@ -306,7 +299,7 @@ def served_report(
 
 
 def _page(
-    result: Result,
+    result: WindowResult,
     state: JobState,
     hosts: Hosts,
     *,
@@ -316,7 +309,7 @@ def _page(
     draw: str,
     notice: str = "",
 ) -> str:
-    name = formatting.bidi_isolated(result["job"]["name"])
+    name = formatting.bidi_isolated(result.job.name)
     drawn = {each.name: report_figures(result, hosts, each) for each in (LIGHT, DARK)}
     figures = _json(_data_and_layout(drawn))
     style = font + css_variables() + STYLE
@@ -338,15 +331,14 @@ def _page(
     return "\n".join(parts)
 
 
-def _opening(result: Result, state: JobState, name: str) -> str:
+def _opening(result: WindowResult, state: JobState, name: str) -> str:
     found = headline(state, result, JobFacts())
-    job = result["job"]
-    sizes = [("dp", job["dp_size"]), ("pp", job["pp_size"])]
-    sizes += [
-        (axis, job[f"{axis}_size"]) for axis in ("tp", "vpp", "dsp") if job[f"{axis}_size"] > 1
-    ]
+    job = result.job
+    others = (("tp", job.tp_size), ("vpp", job.vpp_size), ("dsp", job.dsp_size))
+    sizes = [("dp", job.dp_size), ("pp", job.pp_size)]
+    sizes += [(axis, size) for axis, size in others if size > 1]
     shape = f" {formatting.TIMES} ".join(f"{axis} {formatting.count(size)}" for axis, size in sizes)
-    gpus = formatting.plural(job["world_size"], "GPU")
+    gpus = formatting.plural(job.world_size, "GPU")
     return (
         f'<p class="crumbs"><b>{escape(name)}</b> {escape(shape)}, {gpus}</p>'
         f'<p class="state is-{state}">{state.replace("-", " ").capitalize()}</p>'
@@ -367,7 +359,9 @@ def _card(name: str, title: str, figure: PlotlyFigure) -> str:
     )
 
 
-def _data_and_layout(drawn: Mapping[str, Mapping[str, tuple[str, PlotlyFigure]]]) -> dict[str, Any]:
+def _data_and_layout(
+    drawn: Mapping[str, Mapping[str, tuple[str, PlotlyFigure]]],
+) -> dict[str, dict[str, DrawnFigure]]:
     """Data and layout by theme and chart; what is said of them is in the page already."""
     return {
         theme: {

@@ -5,11 +5,11 @@ import shutil
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import plotly
 
-from app.charts.base.figure import PlotlyFigure
+from app.charts.base.figure import DrawnFigure, PlotlyFigure
+from app.charts.base.plotly import PlotlyLayout
 from app.charts.base.theme import Theme
 from app.charts.worker.heatmap import VALUES_TRACE
 from app.errors import NotInstalled, Unavailable
@@ -57,7 +57,7 @@ def _browser() -> dict[str, str]:
     return {"path": path} if path and "BROWSER_PATH" not in os.environ else {}
 
 
-def _on_card(figure: PlotlyFigure, theme: Theme, width_px: int) -> dict[str, Any]:
+def _on_card(figure: PlotlyFigure, theme: Theme, width_px: int) -> DrawnFigure:
     layout = figure["layout"] | {"width": width_px, "paper_bgcolor": theme.surface}
     cell_px = _cell_px(layout, width_px)
     has_room = cell_px is None or cell_px >= _MIN_VALUE_CELL_PX
@@ -65,12 +65,12 @@ def _on_card(figure: PlotlyFigure, theme: Theme, width_px: int) -> dict[str, Any
     return {"data": traces, "layout": layout | {"plot_bgcolor": theme.surface}}
 
 
-def _cell_px(layout: dict[str, Any], width_px: int) -> float | None:
+def _cell_px(layout: PlotlyLayout, width_px: int) -> float | None:
     """Width of what is 1 wide on the x axis; None where the axis has no range of its own."""
     margin, ends = layout["margin"], layout.get("xaxis", {}).get("range")
     if ends is None or ends[0] == ends[1]:
         return None
-    return float((width_px - margin["l"] - margin["r"]) / abs(ends[1] - ends[0]))
+    return (width_px - margin["l"] - margin["r"]) / abs(ends[1] - ends[0])
 
 
 def _plotly() -> Path:

@@ -1,8 +1,7 @@
 """Sections of a report beside its charts: figures, findings, ruled-out causes, tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
 
 from app import formatting
 from app.charts.base.figure import Cell, FigureTable
@@ -10,16 +9,18 @@ from app.charts.job.waits import cost_text, remarks
 from app.result import causes
 from app.result.causes import cause_name
 from app.result.figures import MAX_DISCREPANCY
+from app.result.finding import Finding
+from app.result.record import Json
 from app.result.step_counts import mean_s, num_steps
+from app.result.window_result import WindowResult
 
-Result = Mapping[str, Any]
 Row = tuple[str, str, str]
 
 _MAX_SKIPPED = 12
 _HOURS_A_DAY = 24
 
 
-def stats(result: Result) -> str:
+def stats(result: WindowResult) -> str:
     """The strip of figures with their meaning."""
     cells = "".join(
         f'<div><dt>{escape(label)}</dt><dd class="{_class_of(figure)}">{escape(figure)}</dd>'
@@ -33,63 +34,68 @@ def _class_of(figure: str) -> str:
     return "figure is-unknown" if figure == formatting.NOT_MEASURED else "figure"
 
 
-def _stat_rows(result: Result) -> list[Row]:
-    recorded, ideal = (_mean_s(result, name) for name in ("recorded", "ideal"))
-    wasted = result["gpu_time_wasted"]
-    a_day = formatting.gpu_hours(_HOURS_A_DAY * result["job"]["world_size"] * max(0.0, wasted))
+def _stat_rows(result: WindowResult) -> list[Row]:
+    recorded = formatting.seconds(mean_s(result, "recorded"))
+    ideal = formatting.seconds(mean_s(result, "ideal"))
+    wasted = max(0.0, result.gpu_time_wasted or 0.0)
+    a_day = formatting.gpu_hours(_HOURS_A_DAY * result.job.world_size * wasted)
     return [
         (
             "Slowdown",
-            formatting.ratio(result["slowdown"]),
+            _figure(result.slowdown, formatting.ratio),
             f"recorded {recorded} per step, {ideal} without stragglers",
         ),
-        ("GPU time wasted", formatting.percent(wasted), f"{a_day} per day"),
-        ("Lost in these steps", f"{result['gpu_hours_lost']:z,.3g} GPU-h", _steps(result)),
+        (
+            "GPU time wasted",
+            _figure(result.gpu_time_wasted, formatting.percent),
+            f"{a_day} per day",
+        ),
+        (
+            "Lost in these steps",
+            _figure(result.gpu_hours_lost, "{:z,.3g} GPU-h".format),
+            _steps(result),
+        ),
         _won_back(result),
         _fidelity(result),
         _clocks(result),
     ]
 
 
-def _won_back(result: Result) -> Row:
+def _figure(value: float | None, in_words: Callable[[float], str]) -> str:
+    return formatting.NOT_MEASURED if value is None else in_words(value)
+
+
+def _won_back(result: WindowResult) -> Row:
     """What fixing the slowest workers, or the last stage, would win back: at most all of it."""
-    by_worker, by_stage = result["m_w"], result["m_s"]
-    is_of_stage = any(
-        found["cause"] == causes.STAGE_IMBALANCE for found in (result["findings"] or ())[:1]
-    )
+    by_worker, by_stage = result.m_w, result.m_s
+    leading = result.findings[0].cause if result.findings else ""
+    is_of_stage = leading == causes.STAGE_IMBALANCE
     label = "Won back by last stage" if is_of_stage else "Won back by worker"
     share, other = (by_stage, by_worker) if is_of_stage else (by_worker, by_stage)
     if share is not None and share > 1:
         return label, _share(share), "all of the loss: the ideal is a mean that the fault raises"
     if is_of_stage:
         return label, _share(share), f"the slowest 3 % of workers {_share(other)}"
-    alone = f"; last stage alone {_share(other)}" if len(result["stage_share"]) > 1 else ""
+    alone = f"; last stage alone {_share(other)}" if len(result.stage_share or ()) > 1 else ""
     return label, _share(share), f"by fixing the slowest 3 % of workers{alone}"
 
 
-def _mean_s(result: Result, name: str) -> str:
-    return formatting.seconds(mean_s(result, name))
-
-
-def _fidelity(result: Result) -> Row:
-    fidelity = result["fidelity"]
-    word = "low, over the" if fidelity["verdict"] == "low" else "good,"
-    off = f"{formatting.percent(fidelity['discrepancy'])} off"
+def _fidelity(result: WindowResult) -> Row:
+    word = "low, over the" if result.fidelity.verdict == "low" else "good,"
+    off = _figure(result.fidelity.discrepancy, lambda share: f"{formatting.percent(share)} off")
     return "Fidelity", off, f"{word} limit {formatting.percent(MAX_DISCREPANCY)}"
 
 
-def _clocks(result: Result) -> Row:
-    clocks = result.get("clocks") or {}
-    residual_ms = clocks.get("residual_ms")
-    known = formatting.NOT_MEASURED if residual_ms is None else f"{residual_ms:.2g} ms"
-    return "Clock residual", known, clocks.get("reason") or "after correction"
+def _clocks(result: WindowResult) -> Row:
+    known = _figure(result.clocks.residual_ms, "{:.2g} ms".format)
+    return "Clock residual", known, result.clocks.reason or "after correction"
 
 
-def measured_steps(result: Result) -> str:
+def measured_steps(result: WindowResult) -> str:
     """Which steps were analysed, and which were skipped."""
     skipped = [
-        f"step {formatting.count(each['step'])}: {formatting.bidi_isolated(each['reason'])}"
-        for each in result["skipped_steps"]
+        f"step {formatting.count(record.step)}: {formatting.bidi_isolated(record.reason)}"
+        for record in result.skipped_steps
     ]
     more = len(skipped) - _MAX_SKIPPED
     rest = [f"and {formatting.count(more)} more"] if more > 0 else []
@@ -98,8 +104,8 @@ def measured_steps(result: Result) -> str:
     return f'<section class="card"><h2>Data used</h2>{fact_list(rows)}</section>'
 
 
-def _steps(result: Result) -> str:
-    steps = result["steps"]
+def _steps(result: WindowResult) -> str:
+    steps = result.steps
     first, last = formatting.count(steps[0]), formatting.count(steps[-1])
     stretch = f"{first} to {last}" if len(steps) > 1 else f"step {first}"
     return f"{formatting.plural(num_steps(result), 'step')}, {stretch}"
@@ -124,40 +130,39 @@ def fact_list(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _share(share: float | None) -> str:
-    return formatting.NOT_MEASURED if share is None else formatting.percent(min(1.0, share))
+    return _figure(share, lambda known: formatting.percent(min(1.0, known)))
 
 
 _MAX_CULPRITS = 3
 _MAX_LISTED = 12
 
 
-def findings(result: Result) -> str:
+def findings(result: WindowResult) -> str:
     """Each cause with its share of the loss, its sentence and its evidence."""
-    found = result["findings"]
+    found = result.findings
     if found is None:
         body = "<p>The data allow no diagnosis: see the checked causes under Details.</p>"
     elif not found:
         said = remarks(result) or ["Nothing stands out."]
         body = "".join(f"<p>{escape(each)}</p>" for each in said)
     else:
-        num_stages = len(result["stage_share"] or ())
-        body = f"<ol>{''.join(_finding(each, num_stages) for each in found)}</ol>"
+        num_stages = len(result.stage_share or ())
+        body = f"<ol>{''.join(_finding(finding, num_stages) for finding in found)}</ol>"
     note = '<p class="note">Causes may overlap.</p>' if len(found or ()) > 1 else ""
     return f'<section class="card findings"><h2>Findings</h2>{note}{body}</section>'
 
 
-def _finding(found: Mapping[str, Any], num_stages: int) -> str:
-    sure = formatting.confidence(found["confidence"])
-    onset = found["onset_step"]
-    end = found.get("end_step")
-    since = "before recording began" if onset is None else _when(onset, found.get("onset_at"))
-    until = [] if end is None else [("Until", _when(end, found.get("ended_at")))]
+def _finding(found: Finding, num_stages: int) -> str:
+    sure = formatting.confidence(found.confidence)
+    onset, end = found.onset_step, found.end_step
+    since = "before recording began" if onset is None else _when(onset, found.onset_at)
+    until = [] if end is None else [("Until", _when(end, found.ended_at))]
     times = [("Since", since), *until]
-    after = "".join(f"<p>{escape(each['sentence'])}</p>" for each in found.get("after", ()))
-    evidence = ((_label(name), _evidence(name, value)) for name, value in found["evidence"].items())
+    after = "".join(f"<p>{escape(near.sentence)}</p>" for near in found.after or ())
+    evidence = ((_label(name), _evidence(name, value)) for name, value in found.evidence.items())
     return (
         f'<li><p class="share">{_cost(found)}</p><div><h3>{escape(_title(found, num_stages))}</h3>'
-        f'<p>{escape(_sentence(found["sentence"]))}</p>{after}<p class="sure">{sure}</p>'
+        f'<p>{escape(_sentence(found.sentence))}</p>{after}<p class="sure">{sure}</p>'
         f"<details><summary>Evidence</summary>{fact_list([*times, *evidence])}</details>"
         "</div></li>"
     )
@@ -168,32 +173,29 @@ def _when(step: int, at: str | None) -> str:
     return formatting.since_words(step, formatting.unix_time(at), now_s=0.0)
 
 
-def _cost(found: Mapping[str, Any]) -> str:
+def _cost(found: Finding) -> str:
     costs = cost_text(found)
     return "no figure" if costs is None else f"<b>{escape(costs)}</b> of GPU time"
 
 
-def _title(found: Mapping[str, Any], num_stages: int) -> str:
-    culprits = found["culprits"]
-    is_last = len(culprits) == 1 and culprits[0].get("stage") == num_stages - 1 > 0
-    cause = _capitalized(cause_name(found["cause"], is_last_stage=is_last))
-    named = [
-        formatting.culprit_name(each, names_unknown_host=True) for each in culprits[:_MAX_CULPRITS]
-    ]
+def _title(found: Finding, num_stages: int) -> str:
+    culprits = found.culprits
+    is_last = len(culprits) == 1 and culprits[0].stage == num_stages - 1 > 0
+    cause = _capitalized(cause_name(found.cause, is_last_stage=is_last))
+    named = [culprit.name(names_unknown_host=True) for culprit in culprits[:_MAX_CULPRITS]]
     more = len(culprits) - len(named)
     where = [each for each in (*named, f"{more} more" if more > 0 else "") if each]
     return f"{cause}: {'; '.join(where)}" if where else cause
 
 
-def ruled_out(result: Result) -> str:
+def ruled_out(result: WindowResult) -> str:
     """Causes that were ruled out, and those that the data do not allow to judge."""
-    others = result["ruled_out"] or ()
     parts = []
     for title, is_unjudged in (("Ruled out", False), ("Undecided", True)):
-        chosen = [each for each in others if each["insufficient_evidence"] is is_unjudged]
         rows = [
-            (_capitalized(cause_name(denied["cause"])), _sentence(denied["reason"]))
-            for denied in chosen
+            (_capitalized(cause_name(denied.cause)), _sentence(denied.reason))
+            for denied in result.ruled_out or ()
+            if denied.insufficient is is_unjudged
         ]
         parts += [f"<h2>{title}</h2>{fact_list(rows)}"] if rows else []
     return f'<section class="card">{"".join(parts)}</section>' if parts else ""
@@ -213,11 +215,11 @@ def _label(name: str) -> str:
     return name.replace("_", " ").replace("-", " ").capitalize()
 
 
-def _evidence(name: str, value: Any) -> str:
+def _evidence(name: str, value: Json) -> str:
     return _waits(value) if name == "arrivals" and isinstance(value, Mapping) else _text(value)
 
 
-def _waits(arrivals: Mapping[str, Any]) -> str:
+def _waits(arrivals: Mapping[str, Json]) -> str:
     """How long and how often the others waited, and the own delay in it."""
     waited, share = (
         formatting.seconds(arrivals["waited_for_s"]),
@@ -235,7 +237,7 @@ def _waits(arrivals: Mapping[str, Any]) -> str:
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: Json) -> str:
     match value:
         case None:
             return ""
@@ -256,8 +258,8 @@ def _text(value: Any) -> str:
     return formatting.bidi_isolated(str(value))
 
 
-def _is_worker(value: Any) -> bool:
-    is_pair = isinstance(value, list) and len(value) == 2
+def _is_worker(value: Json) -> bool:
+    is_pair = isinstance(value, (list, tuple)) and len(value) == 2
     return is_pair and all(isinstance(number, int) for number in value)
 
 

@@ -5,9 +5,9 @@ The recorded run is above, the ideal run beneath; each stage has a lane in both.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from app.charts.base.figure import axis, title
+from app.charts.base.plotly import PlotlyAxis
 from app.charts.base.theme import Theme
 
 # (up to so many stages, height of a lane, of its bar, of its transfers): pixels.
@@ -75,7 +75,7 @@ _MAX_TICKS = 13
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "\u00b5s"))
 
 
-def time_axis(from_s: float, to_s: float, theme: Theme) -> dict[str, Any]:
+def time_axis(from_s: float, to_s: float, theme: Theme) -> PlotlyAxis:
     """The axis between two moments; the reader may zoom along it."""
     every_s = _round_spacing(max(to_s - from_s, 1e-9) / _MAX_TICKS)
     first = math.ceil(from_s / every_s - 1e-9)

@@ -4,15 +4,14 @@
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from app import formatting
 from app.charts.base.figure import Bar, PlotlyFigure, bar_layout, bar_trace, meta, numbers
+from app.charts.base.plotly import HoverValue, PlotlyMarker, PlotlyPattern, PlotlyTrace
 from app.charts.base.theme import Theme
 from app.charts.timeline.axes import RUNS, LaneLayout
-from app.engine.template import Template
 from app.engine.timeline.slices import op_labels
 from app.engine.timeline.step_run import Activity, Bars, StepRun
 from app.engine.timeline.step_view import StepView
@@ -35,9 +34,9 @@ def bar_traces(
     places: LaneLayout,
     theme: Theme,
     px_s: float,
-) -> list[dict[str, Any]]:
+) -> list[PlotlyTrace]:
     """One trace an activity and run; `found` are bars with 0 for recorded and 1 for ideal."""
-    traces = []
+    traces: list[PlotlyTrace] = []
     for run in range(len(RUNS)):
         for activity in _DRAWING_ORDER:
             mine = [bars for which, bars in found if (which, bars.activity) == (run, activity)]
@@ -46,10 +45,10 @@ def bar_traces(
     return traces
 
 
-def op_name(template: Template, op: int) -> str:
+def op_name(run: StepRun, op: int) -> str:
     """Label of an operation: forward, micro-batch 3."""
-    name = template.name(op)
-    microbatch = op_labels(template, op).get("microbatch")
+    name = run.template.name(op)
+    microbatch = op_labels(run.template, op).get("microbatch")
     of = "" if microbatch is None else f", micro-batch {microbatch}"
     return formatting.chart_label(_SHORT_NAMES.get(name, name)) + of
 
@@ -61,14 +60,14 @@ def _trace(
     places: LaneLayout,
     theme: Theme,
     px_s: float,
-) -> dict[str, Any]:
+) -> PlotlyTrace:
     activity = mine[0].activity
     of_run = view.ideal if run else view.recorded
     start_s = np.concatenate([bars.start_s for bars in mine])
     long_s = np.concatenate([bars.end_s for bars in mine]) - start_s
     y_of = places.transfer_y if activity == "transfer" else places.bar_y
     y = [y_of(run, bars.stage) for bars in mine for _ in range(bars.op.size)]
-    trace = {
+    trace: PlotlyTrace = {
         "type": "bar",
         "orientation": "h",
         "name": f"{RUNS[run]} {activity}",
@@ -80,38 +79,50 @@ def _trace(
     }
     if activity == "waiting":
         return trace | {"hoverinfo": "skip"}
-    return trace | {
-        "customdata": [text for bars in mine for text in _hover_data(of_run, bars)],
-        "hovertemplate": "%{customdata[0]}<extra></extra>",
-        **_micro_batches(of_run, mine, theme, px_s),
-    }
+    trace["customdata"] = [text for bars in mine for text in _hover_data(of_run, bars)]
+    trace["hovertemplate"] = "%{customdata[0]}<extra></extra>"
+    return trace | _micro_batches(of_run, mine, theme, px_s)
 
 
-def _marker(activity: Activity, theme: Theme) -> dict[str, Any]:
+def _marker(activity: Activity, theme: Theme) -> PlotlyMarker:
     colour = {
         "forward": theme.fwd,
         "backward": theme.bwd,
         "optimizer": theme.upd,
         "other": theme.sim,
         "transfer": theme.xfer,
-        "waiting": "rgba(0,0,0,0)",
+        "waiting": _CLEAR,
     }[activity]
-    marker: dict[str, Any] = {"color": colour, "line": {"width": 0}}
+    marker: PlotlyMarker = {"color": colour, "line": {"width": 0}}
     if activity in ("forward", "backward"):
         # Bars that follow each other without a pause stay apart.
         marker["line"] = {"width": 1, "color": theme.surface}
     if activity == "waiting":
-        hatch = {"shape": "/", "size": 6, "solidity": 0.22, "fillmode": "replace"}
-        marker["pattern"] = hatch | {"fgcolor": theme.wait, "bgcolor": "rgba(0,0,0,0)"}
+        marker["pattern"] = _hatch(theme)
     return marker
 
 
-def _hover_data(run: StepRun, bars: Bars) -> list[list[Any]]:
+_CLEAR = "rgba(0,0,0,0)"
+
+
+def _hatch(theme: Theme) -> PlotlyPattern:
+    """What stands for waiting."""
+    return {
+        "shape": "/",
+        "size": 6,
+        "solidity": 0.22,
+        "fillmode": "replace",
+        "fgcolor": theme.wait,
+        "bgcolor": _CLEAR,
+    }
+
+
+def _hover_data(run: StepRun, bars: Bars) -> list[list[HoverValue]]:
     """Of each bar: what hovering says, its run, stage, op type and number; no type for several."""
-    found = []
+    found: list[list[HoverValue]] = []
     columns = (bars.start_s, bars.end_s, bars.op, bars.num_ops)
     for start_s, end_s, op, num in zip(*(each.tolist() for each in columns), strict=True):
-        name = op_name(run.template, op)
+        name = op_name(run, op)
         what = f"{formatting.plural(num, 'operation')} from {name} on" if num > 1 else name
         length = formatting.seconds(end_s - start_s)
         text = f"{what}, stage {bars.stage}<br><b>{length}</b> from {formatting.seconds(start_s)}"
@@ -120,7 +131,7 @@ def _hover_data(run: StepRun, bars: Bars) -> list[list[Any]]:
     return found
 
 
-def _micro_batches(run: StepRun, mine: Sequence[Bars], theme: Theme, px_s: float) -> dict[str, Any]:
+def _micro_batches(run: StepRun, mine: Sequence[Bars], theme: Theme, px_s: float) -> PlotlyTrace:
     activity = mine[0].activity
     if activity not in ("forward", "backward"):
         return {}
@@ -144,18 +155,14 @@ def _numbers_in(run: StepRun, bars: Bars, px_s: float) -> list[str]:
     ]
 
 
-_HATCH = {"shape": "/", "size": 6, "solidity": 0.22, "fillmode": "replace"}
-
-
 def waiting_by_stage(
     share: Sequence[float], length_s: float, dp_rank: int, *, theme: Theme
 ) -> PlotlyFigure:
     """Hatched bars by stage: the share of a step that one replica's workers wait."""
     bars = [Bar(f"stage {stage}", part, theme.wait) for stage, part in enumerate(share)]
-    ground = "rgba(0,0,0,0)"
-    marker = {
-        "color": ground,
-        "pattern": _HATCH | {"fgcolor": theme.wait, "bgcolor": ground},
+    marker: PlotlyMarker = {
+        "color": _CLEAR,
+        "pattern": _hatch(theme),
         "line": {"width": 1, "color": theme.wait},
     }
     hover = "%{customdata} waits<br><b>%{text}</b> of the step<extra></extra>"

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from app import formatting
 from app.charts.base.figure import Bar, PlotlyFigure, bar_layout, bar_trace, meta, numbers
+from app.charts.base.plotly import PlotlyTrace
 from app.charts.base.theme import Theme
 from app.charts.timeline.axes import LaneLayout
 from app.engine.timeline.critical_path import CriticalPath, PathLink
@@ -44,7 +44,7 @@ class PathBox:
         ]
 
 
-def path_line(boxes: Sequence[PathBox], theme: Theme) -> dict[str, Any]:
+def path_line(boxes: Sequence[PathBox], theme: Theme) -> PlotlyTrace:
     """One line trace with all outlines and the lines that join them."""
     points: list[Point] = []
     for box in boxes:
@@ -134,9 +134,9 @@ def path_parts(path: CriticalPath, op_types: OpTypes, *, theme: Theme) -> Plotly
         for part, part_s in shown.items()
     ]
     texts = [formatting.seconds(part_s) for part_s in shown.values()]
-    in_seconds = {"text": texts, "hovertemplate": "%{customdata}<br><b>%{text}</b><extra></extra>"}
+    hover = "%{customdata}<br><b>%{text}</b><extra></extra>"
     return PlotlyFigure(
-        data=[bar_trace(bars, theme) | in_seconds],
+        data=[bar_trace(bars, theme) | {"text": texts, "hovertemplate": hover}],
         layout=bar_layout(bars, theme, row_px=_ROW_PX, full_share=1.0),
         meta=meta(
             _sentence(path, parts),

@@ -3,8 +3,6 @@
 `step_headline` has the sentences that open the step's page.
 """
 
-from typing import Any
-
 from app import formatting
 from app.charts.base.figure import (
     Cell,
@@ -15,6 +13,7 @@ from app.charts.base.figure import (
     layout,
     meta,
 )
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyAxis, PlotlyLine, PlotlyShape
 from app.charts.base.theme import Theme
 from app.charts.timeline.axes import RUNS, LaneLayout, time_axis
 from app.charts.timeline.bars import bar_traces, op_name
@@ -92,7 +91,7 @@ def _left_px(view: StepView) -> int:
     return label_width_px([f"stage {view.replayer.pp_size - 1}  "])
 
 
-def _stages(view: StepView, places: LaneLayout, theme: Theme) -> dict[str, Any]:
+def _stages(view: StepView, places: LaneLayout, theme: Theme) -> PlotlyAxis:
     where = [(run, stage) for run in range(len(RUNS)) for stage in range(places.pp_size)]
     return axis(
         theme,
@@ -102,27 +101,35 @@ def _stages(view: StepView, places: LaneLayout, theme: Theme) -> dict[str, Any]:
     )
 
 
-def _ends(view: StepView, places: LaneLayout, theme: Theme) -> list[dict[str, Any]]:
+def _ends(view: StepView, places: LaneLayout, theme: Theme) -> list[PlotlyShape]:
     """Where both runs end, and the time lost between."""
     top, bottom = places.top(0), places.bottom(1)
     ideal_top = places.top(1) - 8
     recorded = _upright(view.recorded_s, top, bottom, {"color": theme.ink, "width": 1.5})
-    ideal_line = {"color": theme.ok, "width": 2, "dash": "dash"}
+    ideal_line: PlotlyLine = {"color": theme.ok, "width": 2, "dash": "dash"}
     ideal = _upright(view.ideal_s, ideal_top, bottom, ideal_line)
     if view.lost_s <= 0:
         return [recorded, ideal]
-    lost = {"type": "rect", "x0": view.ideal_s, "x1": view.recorded_s, "layer": "below"}
-    lost |= {"y0": ideal_top, "y1": bottom, "fillcolor": theme.lost_area, "line": {"width": 0}}
+    lost: PlotlyShape = {
+        "type": "rect",
+        "x0": view.ideal_s,
+        "x1": view.recorded_s,
+        "layer": "below",
+        "y0": ideal_top,
+        "y1": bottom,
+        "fillcolor": theme.lost_area,
+        "line": {"width": 0},
+    }
     return [lost, recorded, ideal]
 
 
-def _upright(at_s: float, y0: float, y1: float, line: dict[str, Any]) -> dict[str, Any]:
+def _upright(at_s: float, y0: float, y1: float, line: PlotlyLine) -> PlotlyShape:
     return {"type": "line", "x0": at_s, "x1": at_s, "y0": y0, "y1": y1, "line": line}
 
 
 def _headers(
     view: StepView, places: LaneLayout, theme: Theme, px_s: float, low_s: float
-) -> list[dict[str, Any]]:
+) -> list[PlotlyAnnotation]:
     recorded, ideal = formatting.seconds(view.recorded_s), formatting.seconds(view.ideal_s)
     lost = f"{formatting.seconds(abs(view.lost_s))} lost"
     share = f"{formatting.percent(view.lost_s / view.recorded_s)} of the step"
@@ -140,12 +147,12 @@ def _headers(
     return notes
 
 
-def _header(y: float, text: str, theme: Theme) -> dict[str, Any]:
-    at_left = {"xref": "paper", "x": 0, "xanchor": "left", "y": y, "yanchor": "middle"}
-    return _annotation(text, theme) | at_left
+def _header(y: float, text: str, theme: Theme) -> PlotlyAnnotation:
+    note = _annotation(text, theme)
+    return note | {"xref": "paper", "x": 0, "xanchor": "left", "y": y, "yanchor": "middle"}
 
 
-def _annotation(text: str, theme: Theme) -> dict[str, Any]:
+def _annotation(text: str, theme: Theme) -> PlotlyAnnotation:
     return {"text": text, "showarrow": False, "font": {"size": 12, "color": theme.ink}}
 
 
@@ -158,7 +165,7 @@ def _meta(view: StepView) -> FigureMeta:
     ideal_s = view.replayer.durations.ideal_s
     rows: list[list[Cell]] = [
         [
-            op_name(run.template, op),
+            op_name(run, op),
             int(run.template.stage[op]),
             formatting.seconds(float(run.start_s[op, dp_rank])),
             formatting.seconds(float(took_s[op])),

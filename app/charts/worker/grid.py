@@ -4,13 +4,14 @@ Of jobs with more workers than cells, each cell shows the slowest of several.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app import formatting
 from app.charts.base.figure import AxisItems, ItemsByAxis, axis, title
+from app.charts.base.plotly import PlotlyAxis
 from app.charts.base.theme import Theme
 from app.formatting import Hosts
 
@@ -96,7 +97,7 @@ MAX_HOSTS_NAMED = 6
 _MAX_HOST_CHARS = 14
 
 
-def dp_axis(grid: WorkerGrid, sort: Sort, hosts: Hosts | None, theme: Theme) -> dict[str, Any]:
+def dp_axis(grid: WorkerGrid, sort: Sort, hosts: Hosts | None, theme: Theme) -> PlotlyAxis:
     """Dp ranks in the order of their columns, or their hosts."""
     num_columns = len(grid.columns)
     span = [-0.5, num_columns - 0.5]
@@ -116,7 +117,7 @@ def dp_axis(grid: WorkerGrid, sort: Sort, hosts: Hosts | None, theme: Theme) -> 
     )
 
 
-def _host_axis(grid: WorkerGrid, hosts: Hosts, theme: Theme) -> dict[str, Any]:
+def _host_axis(grid: WorkerGrid, hosts: Hosts, theme: Theme) -> PlotlyAxis:
     num_columns = len(grid.columns)
     ticks = list(range(0, num_columns, max(1, -(-num_columns // MAX_HOSTS_NAMED))))
     names = [_host_of(grid.columns[at][0], grid, hosts) for at in ticks]
@@ -134,7 +135,7 @@ def _host_of(dp_rank: int, grid: WorkerGrid, hosts: Hosts) -> str:
     return formatting.chart_label(name, max_chars=_MAX_HOST_CHARS) if name else "not known"
 
 
-def stage_axis(grid: WorkerGrid, theme: Theme) -> dict[str, Any]:
+def stage_axis(grid: WorkerGrid, theme: Theme) -> PlotlyAxis:
     """Stages from 0 down."""
     num_rows = len(grid.rows)
     shown = range(0, num_rows, 1 if num_rows <= 16 else _tick_every(num_rows))

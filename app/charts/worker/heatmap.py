@@ -6,14 +6,14 @@ at the culprits. Colours are those of `base/theme.py`.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from app import formatting
 from app.charts.base.figure import Cell, FigureMeta, PlotlyFigure, layout, meta
-from app.charts.base.heatmap import gap_px, heatmap
+from app.charts.base.heatmap import Slowdowns, gap_px, heatmap
+from app.charts.base.plotly import PlotlyAnnotation, PlotlyShape, PlotlyTrace
 from app.charts.base.theme import Theme
 from app.charts.worker.grid import MAX_DP_WITH_NAMES, Sort, WorkerGrid, dp_axis, stage_axis
 from app.formatting import Hosts
@@ -28,7 +28,7 @@ _MARK_WIDTH_PX = 4
 Worker = tuple[int, int]  # dp rank, stage
 
 
-def value_texts(grid: WorkerGrid, theme: Theme, silent: Sequence[Worker] = ()) -> dict[str, Any]:
+def value_texts(grid: WorkerGrid, theme: Theme, silent: Sequence[Worker] = ()) -> PlotlyTrace:
     """Each cell's slowdown as text, except where a cross is."""
     # Plotly's own cell labels are grey on orange, below the contrast that text needs.
     is_shown = np.isfinite(grid.values)
@@ -48,7 +48,7 @@ def value_texts(grid: WorkerGrid, theme: Theme, silent: Sequence[Worker] = ()) -
     }
 
 
-def crosses(grid: WorkerGrid, silent: Sequence[Worker], theme: Theme) -> dict[str, Any]:
+def crosses(grid: WorkerGrid, silent: Sequence[Worker], theme: Theme) -> PlotlyTrace:
     """A cross where nothing is measured, and on workers that send nothing any more."""
     row, column = np.nonzero(~np.isfinite(grid.values))
     rank = [grid.columns[at][0] for at in column.tolist()]
@@ -77,7 +77,7 @@ def crosses(grid: WorkerGrid, silent: Sequence[Worker], theme: Theme) -> dict[st
     }
 
 
-def outline(grid: WorkerGrid, culprit: Worker, slowdown: float, theme: Theme) -> dict[str, Any]:
+def outline(grid: WorkerGrid, culprit: Worker, slowdown: float, theme: Theme) -> PlotlyShape:
     """A line around the culprit's cell, which is never too narrow to be seen."""
     column, row = grid.cell(*culprit)
     half = max(0.5, _MARK_WIDTH_PX / 2 * len(grid.columns) / _PLOT_WIDTH_PX)
@@ -104,7 +104,7 @@ def callout(
     has_values: bool,
     hosts: Hosts | None,
     theme: Theme,
-) -> dict[str, Any]:
+) -> PlotlyAnnotation:
     """A label above the plot with the culprit's host, and a line from it to the cell.
 
     Of several culprits it is the slowest one's, and counts the others.
@@ -115,7 +115,7 @@ def callout(
     is_left = column < len(grid.columns) / 2
     name = formatting.chart_label(host) if host else formatting.worker(*culprit)
     # A line from the label would cross the values of the cells above.
-    place = (
+    place: PlotlyAnnotation = (
         {"y": -0.5, "yanchor": "bottom", "showarrow": False}
         if has_values and row > 0
         else {"y": row - 0.5, "showarrow": True, "ay": -(row * row_px + 16)}
@@ -156,7 +156,7 @@ MAX_TABLE_ROWS = 500
 
 
 def worker_heatmap(
-    worker_slowdown: ArrayLike,
+    worker_slowdown: Slowdowns,
     *,
     hosts: Hosts | None,
     theme: Theme,
@@ -181,10 +181,11 @@ def worker_heatmap(
     is_named = len(grid.columns) <= MAX_DP_WITH_NAMES and sort != "host"
     bottom_px = 28 if is_named else 44
     has_values = len(grid.columns) <= MAX_DP_WITH_VALUES
-    data = [heatmap(grid.values, theme, **_cells(grid, hosts)), crosses(grid, silent, theme)]
+    data = [heatmap(grid.values, theme) | _cells(grid, hosts), crosses(grid, silent, theme)]
     if has_values:
         data.append(value_texts(grid, theme, silent))
-    shapes, notes = [], []
+    shapes: list[PlotlyShape] = []
+    notes: list[PlotlyAnnotation] = []
     if culprit:
         alone = float(slowdown[culprit])
         shapes = [outline(grid, each, float(slowdown[each]), theme) for each in culprits]
@@ -268,9 +269,9 @@ def _alike_sentence(num_workers: int) -> str:
     return f"All {workers} are alike: none alone would slow the job by more than {limit}."
 
 
-def _cells(grid: WorkerGrid, hosts: Hosts | None) -> dict[str, Any]:
+def _cells(grid: WorkerGrid, hosts: Hosts | None) -> PlotlyTrace:
     num_rows, num_columns = grid.values.shape
-    parts: dict[str, Any] = {
+    parts: PlotlyTrace = {
         "xgap": gap_px(num_columns),
         "ygap": gap_px(max(num_rows, num_columns)),
         "hovertemplate": _hover("dp %{x}, stage %{y}"),

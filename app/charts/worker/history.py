@@ -2,55 +2,56 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from app import formatting
-from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta, title
+from app.charts.base.figure import Cell, PlotlyFigure, axis, layout, meta
+from app.charts.base.heatmap import Slowdowns
+from app.charts.base.plotly import PlotlyLine, PlotlyShape, PlotlyTrace
 from app.charts.base.step_axis import StepAxis, add_clock, area_over_steps, line_over_steps
 from app.charts.base.theme import SCALE_STOPS, Theme
 from app.result.figures import MAX_DISCREPANCY
+from app.result.finding import Culprit, Finding
 from app.result.sentence import sentence_case
-
-Findings = Sequence[Mapping[str, Any]]
+from app.result.window_result import WindowResult
 
 
 def worker_headline(
-    result: Mapping[str, Any], dp_rank: int, stage: int, host: str | None
+    result: WindowResult | None, dp_rank: int, stage: int, host: str | None
 ) -> tuple[str, str]:
     """Headline of a worker in a window: its blame, and the slowdown it alone causes."""
     name = formatting.worker(dp_rank, stage, {(dp_rank, stage): host} if host else None)
-    if not result:
+    if result is None:
         return f"{name} is not measured yet.", "No complete step of this run has arrived."
-    if not result.get("worker_slowdown"):
+    if not result.worker_slowdown:
         return f"{name} is not measured in this window.", "No step of it was complete."
-    named = findings_naming(result.get("findings") or [], dp_rank, stage, host)
-    if (result.get("fidelity") or {}).get("verdict") == "low":
+    named = findings_naming(result.findings or (), dp_rank, stage, host)
+    if result.fidelity.verdict == "low":
         sentence = _blame_sentence(named) or f"{name}: its part in the loss is withheld."
         return sentence, (
             f"The simulated steps differ from the recorded ones by more than "
             f"{formatting.percent(MAX_DISCREPANCY)}: its slowdown would be a guess."
         )
-    slowdown = result["worker_slowdown"][dp_rank][stage]
+    slowdown = result.worker_slowdown[dp_rank][stage]
     if slowdown is None:
         sentence = _blame_sentence(named) or f"{name} is missing from this window."
         return sentence, "Nothing was recorded of it; its peers' median stands in for it."
     alone = f"Alone it would slow the job to {formatting.ratio(slowdown)} of its ideal"
-    place, num_workers = position_of(result["worker_slowdown"], dp_rank, stage)
+    place, num_workers = position_of(result.worker_slowdown, dp_rank, stage)
     sentence = _blame_sentence(named) or f"{name} is to blame for nothing that was found."
     return sentence, f"{alone}{_position_text(place, num_workers)}."
 
 
 def findings_naming(
-    findings: Findings, dp_rank: int, stage: int, host: str | None
-) -> list[Mapping[str, Any]]:
+    findings: Sequence[Finding], dp_rank: int, stage: int, host: str | None
+) -> list[Finding]:
     """The findings that blame the worker, its stage, its replica or its host; costliest first."""
     return [
-        each
-        for each in findings
-        if any(_blames(culprit, dp_rank, stage, host) for culprit in each["culprits"])
+        finding
+        for finding in findings
+        if any(_blames(culprit, dp_rank, stage, host) for culprit in finding.culprits)
     ]
 
 
@@ -63,19 +64,17 @@ def position_of(
     return 1 + sum(each > own for each in every), len(every)
 
 
-def _blames(culprit: Mapping[str, Any], dp_rank: int, stage: int, host: str | None) -> bool:
-    known = {name: culprit[name] for name in ("dp_rank", "stage") if culprit.get(name) is not None}
-    if known:
-        return all({"dp_rank": dp_rank, "stage": stage}[name] == known[name] for name in known)
-    return host is not None and culprit.get("host") == host
+def _blames(culprit: Culprit, dp_rank: int, stage: int, host: str | None) -> bool:
+    if culprit.dp_rank is None and culprit.stage is None:
+        return host is not None and culprit.host == host
+    return culprit.dp_rank in (None, dp_rank) and culprit.stage in (None, stage)
 
 
-def _blame_sentence(named: Findings) -> str:
+def _blame_sentence(named: Sequence[Finding]) -> str:
     if not named:
         return ""
-    first = formatting.with_times_sign(formatting.bidi_isolated(named[0]["sentence"])).removesuffix(
-        "."
-    )
+    first = formatting.with_times_sign(formatting.bidi_isolated(named[0].sentence))
+    first = first.removesuffix(".")
     more = f" {formatting.plural(len(named) - 1, 'more cause')} found." if len(named) > 1 else ""
     return f"{sentence_case(first)}.{more}"
 
@@ -114,10 +113,10 @@ class WorkerWindow:
 def worker_window(
     window_id: str,
     steps: Sequence[int],
-    worker_slowdown: ArrayLike,
+    worker_slowdown: Slowdowns,
     dp_rank: int,
     stage: int,
-    per_step: ArrayLike | None = None,
+    per_step: Slowdowns | None = None,
     started_s: Mapping[int, float | None] | None = None,
 ) -> WorkerWindow:
     """One worker's part of [dp, pp] slowdowns, and of those by step, [steps, dp, pp]."""
@@ -146,8 +145,13 @@ def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) 
     return PlotlyFigure(
         data=[
             *_lost(at, own, theme),
-            _line(at, others, "median of the others", theme.sim, {"width": 1.25, "dash": "dot"}),
-            _line(at, own, "this worker", theme.rec, {"width": 1.5}),
+            _line(
+                at,
+                others,
+                "median of the others",
+                {"color": theme.sim, "width": 1.25, "dash": "dot"},
+            ),
+            _line(at, own, "this worker", {"color": theme.rec, "width": 1.5}),
         ],
         layout=layout(
             theme,
@@ -155,7 +159,7 @@ def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) 
             left_px=_LEFT_PX,
             margin={"t": 24, "b": 44 + at.clock_px},
             hovermode="x",
-            xaxis=at.x_axis(theme, title=title(at.title, theme)),
+            xaxis=at.x_axis(theme, has_title=True),
             yaxis=axis(
                 theme,
                 showgrid=True,
@@ -172,7 +176,7 @@ def worker_history(windows: Sequence[WorkerWindow], name: str, *, theme: Theme) 
 
 
 def _own_and_others(
-    slowdown: np.ndarray[Any, np.dtype[np.float64]], dp_rank: int, stage: int
+    slowdown: NDArray[np.float64], dp_rank: int, stage: int
 ) -> list[tuple[float, float | None]]:
     own = slowdown[:, dp_rank, stage]
     flat = slowdown.reshape(len(slowdown), -1)
@@ -193,13 +197,11 @@ def _series(windows: Sequence[WorkerWindow]) -> tuple[list[float], list[float | 
     return [own for own, _ in pairs], [others for _, others in pairs]
 
 
-def _line(
-    at: StepAxis, values: Sequence[float | None], name: str, colour: str, line: dict[str, Any]
-) -> dict[str, Any]:
+def _line(at: StepAxis, values: Sequence[float | None], name: str, line: PlotlyLine) -> PlotlyTrace:
     few = len(at.steps) <= _MAX_MARKERS and "dash" not in line
-    return line_over_steps(at, values, name, {"color": colour} | line, formatting.TIMES) | {
+    return line_over_steps(at, values, name, line, formatting.TIMES) | {
         "mode": "lines+markers" if few else "lines",
-        "marker": {"size": 4, "color": colour},
+        "marker": {"size": 4, "color": line["color"]},
     }
 
 
@@ -208,7 +210,7 @@ def _finite(values: Sequence[float]) -> list[float]:
     return [each for each in values if np.isfinite(each)]
 
 
-def _lost(at: StepAxis, own: Sequence[float], theme: Theme) -> list[dict[str, Any]]:
+def _lost(at: StepAxis, own: Sequence[float], theme: Theme) -> list[PlotlyTrace]:
     """The area above 1, where there is anything to see."""
     if max(_finite(own), default=1.0) < SCALE_STOPS[1]:
         return []
@@ -216,8 +218,8 @@ def _lost(at: StepAxis, own: Sequence[float], theme: Theme) -> list[dict[str, An
     return [area_over_steps(at, upper, [1.0] * len(own), "lost", theme.lost_area)]
 
 
-def _level(y: float, theme: Theme) -> dict[str, Any]:
-    line = {"color": theme.ok, "width": 1.75, "dash": "dash"}
+def _level(y: float, theme: Theme) -> PlotlyShape:
+    line: PlotlyLine = {"color": theme.ok, "width": 1.75, "dash": "dash"}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
 
 

@@ -1,7 +1,6 @@
 """A worker's operations, type by type, against the distribution of its peers' operations."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from app import formatting
 from app.charts.base.figure import (
@@ -14,8 +13,15 @@ from app.charts.base.figure import (
     numbers,
     title,
 )
+from app.charts.base.plotly import (
+    PlotlyAnnotation,
+    PlotlyLine,
+    PlotlyMarker,
+    PlotlyShape,
+    PlotlyTrace,
+)
 from app.charts.base.theme import Theme
-from app.engine.op_times import WorkerOpTimes
+from app.engine.questions.worker_operations import WorkerOpTimes
 
 _MAX_ROWS = 14
 _ROW_PX = 26
@@ -89,7 +95,7 @@ def _range(rows: Sequence[WorkerOpTimes]) -> tuple[float, float]:
     )
 
 
-def _peers(rows: Sequence[WorkerOpTimes], low: float, high: float, theme: Theme) -> dict[str, Any]:
+def _peers(rows: Sequence[WorkerOpTimes], low: float, high: float, theme: Theme) -> PlotlyTrace:
     quartiles = [tuple(_ratio(each, value) for value in each.peers_s or ()) for each in rows]
     hover_texts = [
         f"{_name(each)}, the middle half of the peers<br>"
@@ -115,7 +121,7 @@ def _peers(rows: Sequence[WorkerOpTimes], low: float, high: float, theme: Theme)
 
 def _points(
     rows: Sequence[WorkerOpTimes], name: str, ratios: Sequence[float], high: float, theme: Theme
-) -> dict[str, Any]:
+) -> PlotlyTrace:
     is_median = name == "own median"
     values = [each.median_s if is_median else each.p95_s for each in rows]
     hover_texts = [
@@ -123,26 +129,30 @@ def _points(
         f"{formatting.ratio(ratio)} of the peers' median"
         for each, value_s, ratio in zip(rows, values, ratios, strict=True)
     ]
-    ring = {"symbol": "circle-open", "size": 9, "color": theme.rec, "line": {"width": 1.5}}
+    marker: PlotlyMarker = (
+        {"symbol": "circle", "size": 9, "color": theme.rec}
+        if is_median
+        else {"symbol": "circle-open", "size": 9, "color": theme.rec, "line": {"width": 1.5}}
+    )
     return {
         "type": "scatter",
         "mode": "markers",
         "name": name,
         "x": numbers([min(ratio, high) for ratio in ratios]),
         "y": list(range(len(rows))),
-        "marker": {"symbol": "circle", "size": 9, "color": theme.rec} if is_median else ring,
+        "marker": marker,
         "cliponaxis": False,
         "customdata": hover_texts,
         "hovertemplate": "%{customdata}<extra></extra>",
     }
 
 
-def _median_line(theme: Theme) -> dict[str, Any]:
-    line = {"color": theme.ok, "width": 2}
+def _median_line(theme: Theme) -> PlotlyShape:
+    line: PlotlyLine = {"color": theme.ok, "width": 2}
     return {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "line": line}
 
 
-def _value(row: int, each: WorkerOpTimes, theme: Theme) -> dict[str, Any]:
+def _value(row: int, each: WorkerOpTimes, theme: Theme) -> PlotlyAnnotation:
     return {
         "xref": "paper",
         "x": 1,

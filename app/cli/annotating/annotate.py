@@ -1,13 +1,16 @@
 """`paceline annotate`: report a deploy, a checkpoint or another event to a server."""
 
-import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from app.cli.output import printable
 from app.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from app.cli.exporting.http_client import QueryClient
 
 LOCAL_URL = "http://127.0.0.1:8642"
 Url = Annotated[str, typer.Option(envvar="PACELINE_URL", help="The server.")]
@@ -18,6 +21,20 @@ Token = Annotated[
         help="Its token, with the scope ingest or write. Default: the one in the data directory.",
     ),
 ]
+
+
+class AnnotationBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The body of a request; what is None is not sent."""
+
+    kind: str
+    text: str
+    source: str
+    host: str | None = None
+    at: str | None = None
+    ends_at: str | None = None
+    idempotency_key: str | None = None
+    step: int | None = None
+    matchers: list[dict[str, str]] | None = None
 
 
 def annotate(
@@ -65,48 +82,44 @@ def annotate(
     from app.cli.exporting.http_client import QueryClient
     from app.cli.replay import local_token
 
-    body = {
-        "kind": kind,
-        "text": text,
-        "host": host,
-        "at": at,
-        "ends_at": ends_at,
-        "source": source,
-        "idempotency_key": key,
-        "step": step,
-    }
-    path = annotations_path(job, matchers_of(match or []), body, all_jobs=all_jobs)
+    annotation = AnnotationBody(
+        kind=kind,
+        text=text,
+        source=source,
+        host=host,
+        at=at,
+        ends_at=ends_at,
+        idempotency_key=key,
+        step=step,
+    )
+    path = annotations_path(job, matchers_of(match or []), annotation, all_jobs=all_jobs)
     with QueryClient(url, token or local_token()) as server:
-        made = add_annotation(server, path, body)
-    typer.echo(f"Annotated {job or 'all jobs that match'}: {printable(made['label'])}")
+        label = add_annotation(server, path, annotation)
+    typer.echo(f"Annotated {job or 'all jobs that match'}: {printable(label)}")
 
 
 def annotations_path(
-    job: str | None, matchers: Sequence[dict[str, str]], body: dict[str, Any], *, all_jobs: bool
+    job: str | None,
+    matchers: Sequence[dict[str, str]],
+    annotation: AnnotationBody,
+    *,
+    all_jobs: bool,
 ) -> str:
-    """The path to post to; puts matchers into the body.
-
-    Raises:
-        InvalidRequest: not exactly one of job, matchers and `all_jobs`.
-    """
+    """The path to post to; puts matchers into the annotation."""
     if (job is not None) + bool(matchers) + all_jobs != 1:
         raise InvalidRequest("name a job, or use --all-jobs or --match: one of the three")
     if job is not None:
         from paceline_client.sending.transport import job_path
 
         return job_path(job, "/annotations")
-    if body.get("step") is not None:
+    if annotation.step is not None:
         raise InvalidRequest("--step: only an annotation of one job has a step")
-    body["matchers"] = [*matchers]
+    annotation.matchers = [*matchers]
     return "/api/v1/annotations"
 
 
 def matchers_of(given: Sequence[str]) -> list[dict[str, str]]:
-    """Matchers from LABEL=PATTERN.
-
-    Raises:
-        InvalidRequest: there is no = in one.
-    """
+    """Matchers from LABEL=PATTERN."""
     wrong = [each for each in given if "=" not in each]
     if wrong:
         raise InvalidRequest(f"--match {wrong[0]}: want LABEL=PATTERN, such as host=node-7*")
@@ -114,14 +127,11 @@ def matchers_of(given: Sequence[str]) -> list[dict[str, str]]:
     return [{"label": label, "pattern": pattern} for label, _, pattern in split]
 
 
-def add_annotation(server: Any, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Post an annotation; `server` is a `QueryClient`, whose errors it raises."""
-    known = {name: value for name, value in body.items() if value is not None}
-    answer = server.post(path, json.dumps(known).encode(), "application/json")
+def add_annotation(server: "QueryClient", path: str, annotation: AnnotationBody) -> str:
+    """Post an annotation; returns its label, and raises the client's errors."""
+    answer = server.post(path, msgspec.json.encode(annotation), "application/json")
     try:
-        made = json.loads(answer)
-    except ValueError:
-        made = None
-    if not isinstance(made, dict) or "annotation_id" not in made:
-        raise InvalidRequest("the server answers no annotation: is it Paceline's address?")
-    return made
+        return str(msgspec.json.decode(answer)["label"])
+    except (ValueError, KeyError, TypeError):
+        why = "the server answers no annotation: is it Paceline's address?"
+        raise InvalidRequest(why) from None

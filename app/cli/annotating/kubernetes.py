@@ -1,21 +1,21 @@
 """`paceline watch-kubernetes`: annotations from the events of a Kubernetes cluster."""
 
-import json
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import structlog
 import typer
 
-from app.cli.annotating.annotate import LOCAL_URL, Token, Url, add_annotation
+from app.cli.annotating.annotate import LOCAL_URL, AnnotationBody, Token, Url, add_annotation
 from app.errors import InvalidRequest, PacelineError, Unavailable
 
 if TYPE_CHECKING:
-    from app.cli.annotating.kubernetes_api import KubernetesApi
+    from app.cli.annotating.kubernetes_api import KubernetesApi, KubernetesObject
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_PAUSE_S = 30.0
@@ -35,35 +35,31 @@ _MAX_TEXT = 300
 log = structlog.get_logger()
 
 
-def annotation_of(event: Mapping[str, Any], *, all_jobs: bool = False) -> dict[str, Any] | None:
+def annotation_of(event: "KubernetesObject", *, all_jobs: bool = False) -> AnnotationBody | None:
     """The annotation of a Kubernetes event (core/v1); None of one that says nothing of training.
 
     It is of the jobs on the event's node; where only the pod is known, of jobs whose host has the
     pod's name. With `all_jobs`, of all.
     """
-    reason, subject = str(event.get("reason")), event.get("involvedObject") or {}
-    if reason not in REASONS:
+    if event.reason not in REASONS:
         return None
-    kind, words = REASONS[reason]
-    name = str(subject.get("name") or "")
-    is_node = subject.get("kind") == "Node"
-    node = name if is_node else str((event.get("source") or {}).get("host") or "")
-    host = node or name
-    pod = "" if is_node else f"{subject.get('namespace') or 'default'}/{name}"
-    said = ", ".join(filter(None, (words, pod, str(event.get("message") or ""))))
-    at = event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
-    uid = (event.get("metadata") or {}).get("uid")
-    # The same event is updated, with a higher count, when it happens again.
-    key = f"k8s {uid} {event.get('count') or 1}" if uid else None
-    return {
-        "kind": kind,
-        "text": _one_line(said),
-        "host": _one_line(host)[:256] or None,
-        "at": at,
-        "source": "kubernetes",
-        "idempotency_key": key,
-        "matchers": [] if all_jobs or not host else [{"label": "host", "pattern": host}],
-    }
+    kind, words = REASONS[event.reason]
+    subject = event.involved_object
+    name, is_node = subject.name or "", subject.kind == "Node"
+    host = ("" if is_node else event.source.host) or name
+    pod = "" if is_node else f"{subject.namespace or 'default'}/{name}"
+    said = ", ".join(filter(None, (words, pod, event.message)))
+    uid = event.metadata.uid
+    return AnnotationBody(
+        kind=kind,
+        text=_one_line(said),
+        host=_one_line(host)[:256] or None,
+        at=event.last_timestamp or event.event_time or event.first_timestamp,
+        source="kubernetes",
+        # The same event is updated, with a higher count, when it happens again.
+        idempotency_key=f"k8s {uid} {event.count or 1}" if uid else None,
+        matchers=[] if all_jobs or not host else [{"label": "host", "pattern": host}],
+    )
 
 
 def _one_line(text: str) -> str:
@@ -110,20 +106,16 @@ def watch_kubernetes(
     )
     paceline_token = token or local_token()
 
-    def add(body: dict[str, Any]) -> None:
+    def add(annotation: AnnotationBody) -> None:
         with QueryClient(url, paceline_token) as server:
-            made = add_annotation(server, "/api/v1/annotations", body)
-        log.info("annotated", label=made["label"], host=body["host"])
+            label = add_annotation(server, "/api/v1/annotations", annotation)
+        log.info("annotated", label=label, host=annotation.host)
 
     follow(cluster, add, all_jobs=all_jobs)
 
 
 def in_cluster_url() -> str:
-    """Address of the API server, as Kubernetes tells its pods.
-
-    Raises:
-        InvalidRequest: this is no pod.
-    """
+    """Address of the API server, as Kubernetes tells its pods."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST")
     if not host:
         raise InvalidRequest("this is no pod of a cluster: name its API server with --api-server")
@@ -137,7 +129,7 @@ def _existing(given: Path | None, usual: Path) -> Path | None:
 
 def follow(
     cluster: "KubernetesApi",
-    add: Callable[[dict[str, Any]], None],
+    add: Callable[[AnnotationBody], None],
     *,
     all_jobs: bool = False,
     wait: Callable[[float], None] = time.sleep,
@@ -149,9 +141,9 @@ def follow(
         try:
             for event in cluster.events():
                 failures = 0
-                body = annotation_of(event, all_jobs=all_jobs)
-                if body is not None:
-                    _add_or_log(add, body, wait)
+                annotation = annotation_of(event, all_jobs=all_jobs)
+                if annotation is not None:
+                    _add_or_log(add, annotation, wait)
             wait(1.0)  # a server may end each watch at once
         except Unavailable as error:
             failures += 1
@@ -160,12 +152,12 @@ def follow(
 
 
 def _add_or_log(
-    add: Callable[[dict[str, Any]], None], body: dict[str, Any], wait: Callable[[float], None]
+    add: Callable[[AnnotationBody], None], annotation: AnnotationBody, wait: Callable[[float], None]
 ) -> None:
     """Try a few times while the server is away; a refused annotation is only logged."""
     for pause_s in (1.0, 5.0, 15.0, None):
         try:
-            add(body)
+            add(annotation)
             return
         except Unavailable as error:
             reason = str(error)
@@ -174,4 +166,5 @@ def _add_or_log(
         except PacelineError as error:
             reason = str(error)
             break
-    log.warning("an event was not annotated", event=json.dumps(body)[:500], reason=reason)
+    shown = msgspec.json.encode(annotation).decode()[:500]
+    log.warning("an event was not annotated", event=shown, reason=reason)

@@ -2,12 +2,13 @@
 
 import contextlib
 import http.client
-import json
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
 
 from app.errors import InvalidRequest, Unavailable
 
@@ -16,6 +17,39 @@ WATCH_S = 240
 _TIMEOUT_S = WATCH_S + 30.0
 _MAX_LINE_BYTES = 4 << 20
 _GONE = 410
+
+DecodedT = TypeVar("DecodedT")
+
+
+class _Part(msgspec.Struct, rename="camel", frozen=True):
+    """An event's metadata, subject or source: each has some of these."""
+
+    uid: str | None = None
+    resource_version: str | None = None
+    kind: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    host: str | None = None
+
+
+class KubernetesObject(msgspec.Struct, rename="camel"):
+    """An event (core/v1), a list of them, or the status of an error."""
+
+    metadata: _Part = _Part()
+    reason: str | None = None
+    message: str | None = None
+    code: int | None = None
+    count: int | None = None
+    involved_object: _Part = _Part()
+    source: _Part = _Part()
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+
+class _Change(msgspec.Struct):
+    type: str
+    object: KubernetesObject
 
 
 class KubernetesApi:
@@ -39,7 +73,7 @@ class KubernetesApi:
         self._path = f"{parts.path.rstrip('/')}/api/v1{of_namespace}/events"
         self._version: str | None = None  # of the last event seen
 
-    def events(self) -> Iterator[Mapping[str, Any]]:
+    def events(self) -> Iterator[KubernetesObject]:
         """Events from now on, or from the end of the last call; returns when the watch ends.
 
         Raises:
@@ -47,8 +81,7 @@ class KubernetesApi:
             InvalidRequest: it refuses.
         """
         if self._version is None:
-            listed = self._list()
-            self._version = str((listed.get("metadata") or {}).get("resourceVersion") or "0")
+            self._version = self._list().metadata.resource_version or "0"
         query = {
             "watch": "1",
             "resourceVersion": self._version,
@@ -61,20 +94,20 @@ class KubernetesApi:
                 if event is not None:
                     yield event
 
-    def _list(self) -> dict[str, Any]:
+    def _list(self) -> KubernetesObject:
         with self._opened({"limit": "1"}) as response, _translated():
-            return _object(response.read(_MAX_LINE_BYTES))
+            return _decoded(response.read(_MAX_LINE_BYTES), KubernetesObject)
 
-    def _taken(self, line: bytes) -> Mapping[str, Any] | None:
+    def _taken(self, line: bytes) -> KubernetesObject | None:
         """The event of a line of the stream; None of others."""
-        change = _object(line)
-        found = change.get("object") or {}
-        if change.get("type") == "ERROR":
-            if found.get("code") == _GONE:  # older than what the server keeps: begin anew
+        change = _decoded(line, _Change)
+        found = change.object
+        if change.type == "ERROR":
+            if found.code == _GONE:  # older than what the server keeps: begin anew
                 self._version = None
-            raise Unavailable(f"the watch failed: {str(found.get('message'))[:300]}")
-        self._version = str((found.get("metadata") or {}).get("resourceVersion") or self._version)
-        return found if change.get("type") in ("ADDED", "MODIFIED") else None
+            raise Unavailable(f"the watch failed: {str(found.message)[:300]}")
+        self._version = found.metadata.resource_version or self._version
+        return found if change.type in ("ADDED", "MODIFIED") else None
 
     @contextlib.contextmanager
     def _opened(self, query: Mapping[str, str]) -> Iterator[http.client.HTTPResponse]:
@@ -117,14 +150,11 @@ def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
         yield line
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def _decoded(text: bytes, kind: type[DecodedT]) -> DecodedT:
     try:
-        found = json.loads(text)
+        return msgspec.json.decode(text, type=kind)
     except ValueError as error:
-        raise Unavailable("the API server answers no JSON") from error
-    if not isinstance(found, dict):
-        raise Unavailable("the API server answers no JSON object")
-    return found
+        raise Unavailable("the API server answers no JSON objects of its API") from error
 
 
 @contextlib.contextmanager

@@ -13,11 +13,7 @@ from app.errors import InvalidRequest
 
 @contextmanager
 def downloaded_trace(source: ExportSource) -> Iterator[tuple[Path, Path]]:
-    """Temporary trace and meta files of a window on a server.
-
-    Raises:
-        PacelineError: the server refused, or did not send a trace.
-    """
+    """Temporary trace and meta files of a window on a server."""
     with tempfile.TemporaryDirectory(prefix="paceline-") as name:
         folder = Path(name)
         packed = folder / "window.zip"

@@ -5,8 +5,10 @@ import http.client
 import json
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, TypeVar
 from urllib.parse import SplitResult, urlencode, urlsplit
+
+import msgspec
 
 from app.cli.output import printable
 from app.errors import InvalidRequest, PacelineError, Unavailable
@@ -15,6 +17,8 @@ TIMEOUT_S = 60.0
 _PIECE_BYTES = 1 << 20
 _MAX_JSON_BYTES = 512 << 20
 _MAX_REFUSAL_BYTES = 1 << 16
+
+DecodedT = TypeVar("DecodedT")
 
 
 class QueryClient:
@@ -46,8 +50,10 @@ class QueryClient:
     ) -> None:
         self._connection.close()
 
-    def json(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The answer's JSON object."""
+    def decoded(
+        self, path: str, kind: type[DecodedT], query: Mapping[str, str] | None = None
+    ) -> DecodedT:
+        """The answer's JSON object, of this kind."""
         found, size = [], 0
         for piece in self.pieces(path, query):
             found.append(piece)
@@ -57,12 +63,12 @@ class QueryClient:
                     f"{self._name} answers with more than {_MAX_JSON_BYTES:,} bytes"
                 )
         try:
-            content = json.loads(b"".join(found))
-        except (ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
-            raise InvalidRequest(f"{self._name} answers no JSON object: is it Paceline's address?")
-        return content
+            return msgspec.json.decode(b"".join(found), type=kind)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(
+                f"{self._name} answers no JSON object of this release ({error}): is it Paceline's "
+                "address?"
+            ) from error
 
     def pieces(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[bytes]:
         """The body of the answer, piece by piece."""

@@ -7,8 +7,9 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import msgspec
 import typer
 
 from app.cli.exporting.source import (
@@ -25,7 +26,8 @@ from app.cli.options import MetaFile
 from app.cli.output import printable, say_written, write_json
 from app.errors import InvalidRequest
 
-Result = Mapping[str, Any]
+if TYPE_CHECKING:
+    from app.result.window_result import WindowResult
 
 
 class OtlpGauge(NamedTuple):
@@ -37,24 +39,36 @@ class OtlpGauge(NamedTuple):
     points: tuple[tuple[Mapping[str, str | int], float | None], ...]
 
 
-def metrics_request(result: Result, *, at_ns: int, worst: int) -> dict[str, Any]:
-    """An ExportMetricsServiceRequest; with the `worst` slowest workers."""
-    gauges = [gauge for gauge in _gauges(result, worst) if _points(gauge, at_ns)]
+class _Attribute(msgspec.Struct):
+    key: str
+    value: dict[str, str]
+
+
+class _Point(msgspec.Struct, rename="camel"):
+    as_double: float
+    time_unix_nano: str
+    attributes: list[_Attribute]
+
+
+def metrics_request(result: "WindowResult", *, at_ns: int, worst: int) -> tuple[object, int]:
+    """An ExportMetricsServiceRequest with the `worst` slowest workers, and its number of points."""
     attributes = {
         "service.name": "paceline",
-        "paceline.job": result["job"]["name"],
-        "paceline.window": result["window"]["id"],
+        "paceline.job": result.job.name,
+        "paceline.window": result.window.id or "",
     }
+    points = [(gauge, _points(gauge, at_ns)) for gauge in _gauges(result, worst)]
     metrics = [
         {
             "name": gauge.name,
             "unit": gauge.unit,
             "description": gauge.about,
-            "gauge": {"dataPoints": _points(gauge, at_ns)},
+            "gauge": {"dataPoints": known},
         }
-        for gauge in gauges
+        for gauge, known in points
+        if known
     ]
-    return {
+    request = {
         "resourceMetrics": [
             {
                 "resource": {"attributes": _attributes(attributes)},
@@ -62,9 +76,12 @@ def metrics_request(result: Result, *, at_ns: int, worst: int) -> dict[str, Any]
             }
         ]
     }
+    return request, sum(len(known) for _, known in points)
 
 
-def _gauges(result: Result, worst: int) -> Iterator[OtlpGauge]:
+def _gauges(result: "WindowResult", worst: int) -> Iterator[OtlpGauge]:
+    from app.cli.exporting.tables import mean_known
+
     yield _single_gauge(
         result, "slowdown", "paceline.job.slowdown", "1", "Step time over the ideal."
     )
@@ -79,41 +96,36 @@ def _gauges(result: Result, worst: int) -> Iterator[OtlpGauge]:
     )
     yield _single_gauge(result, "m_w", "paceline.job.worst_workers_share", "1", "M_W.")
     yield _single_gauge(result, "m_s", "paceline.job.last_stage_share", "1", "M_S.")
-    discrepancy = result["fidelity"]["discrepancy"]
+    discrepancy = result.fidelity.discrepancy
     yield OtlpGauge(
         "paceline.simulation.discrepancy", "1", "Low fidelity above 0.05.", (({}, discrepancy),)
     )
-    times = result["step_time_s"]
     kinds = ("recorded", "simulated", "ideal")
-    means = tuple(({"kind": kind}, _mean(times[kind])) for kind in kinds)
+    means = tuple(({"kind": kind}, mean_known(getattr(result.step_time_s, kind))) for kind in kinds)
     yield OtlpGauge("paceline.step.duration", "s", "Mean of the window.", means)
     by_type = tuple(
-        ({"optype": name}, value) for name, value in sorted(result["optype_slowdown"].items())
+        ({"optype": name}, value) for name, value in sorted(result.optype_slowdown.items())
     )
     yield OtlpGauge("paceline.optype.slowdown", "1", "With this type alone as recorded.", by_type)
-    stages = tuple(
-        ({"stage": at}, value) for at, value in enumerate(result["stage_slowdown"] or ())
-    )
+    stages = tuple(({"stage": at}, value) for at, value in enumerate(result.stage_slowdown or ()))
     yield OtlpGauge("paceline.stage.slowdown", "1", "With this stage alone as recorded.", stages)
     yield OtlpGauge(
         "paceline.worker.slowdown", "1", "Of the slowest.", _worst_workers(result, worst)
     )
-    found = tuple(
-        ({"cause": each["cause"]}, each.get("score")) for each in result["findings"] or ()
-    )
-    yield OtlpGauge("paceline.finding.score", "1", "Why it is slow.", found)
+    scores = tuple(({"cause": finding.cause}, finding.score) for finding in result.findings or ())
+    yield OtlpGauge("paceline.finding.score", "1", "Why it is slow.", scores)
 
 
-def _single_gauge(result: Result, key: str, name: str, unit: str, about: str) -> OtlpGauge:
-    return OtlpGauge(name, unit, about, (({}, result[key]),))
+def _single_gauge(result: "WindowResult", key: str, name: str, unit: str, about: str) -> OtlpGauge:
+    return OtlpGauge(name, unit, about, (({}, getattr(result, key)),))
 
 
 def _worst_workers(
-    result: Result, worst: int
+    result: "WindowResult", worst: int
 ) -> tuple[tuple[Mapping[str, str | int], float | None], ...]:
     found = [
         (-slowdown, dp_rank, stage)
-        for dp_rank, row in enumerate(result["worker_slowdown"] or ())
+        for dp_rank, row in enumerate(result.worker_slowdown or ())
         for stage, slowdown in enumerate(row)
         if slowdown is not None
     ]
@@ -123,24 +135,17 @@ def _worst_workers(
     )
 
 
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _points(gauge: OtlpGauge, at_ns: int) -> list[dict[str, Any]]:
+def _points(gauge: OtlpGauge, at_ns: int) -> list[_Point]:
     return [
-        {"asDouble": value, "timeUnixNano": str(at_ns), "attributes": _attributes(attributes)}
+        _Point(value, str(at_ns), _attributes(attributes))
         for attributes, value in gauge.points
         if value is not None
     ]
 
 
-def _attributes(attributes: Mapping[str, str | int]) -> list[dict[str, Any]]:
+def _attributes(attributes: Mapping[str, str | int]) -> list[_Attribute]:
     return [
-        {
-            "key": key,
-            "value": {"stringValue": value} if isinstance(value, str) else {"intValue": str(value)},
-        }
+        _Attribute(key, {"stringValue" if isinstance(value, str) else "intValue": str(value)})
         for key, value in attributes.items()
     ]
 
@@ -181,28 +186,19 @@ def otlp_metrics(
     if source.trace is not None:
         refuse_to_overwrite("--out", out, source.trace, meta)
     with stderr_console().status("analysing"):
-        request = metrics_request(source.result(), at_ns=time.time_ns(), worst=workers)
-    points = f"{_num_points(request):,} points"
+        at_ns = time.time_ns()
+        request, num_points = metrics_request(source.result(), at_ns=at_ns, worst=workers)
+    points = f"{num_points:,} points"
     if out is not None:
         write_json(request, out)
         say_written(out, points)
     if endpoint is not None:
-        size = _send(endpoint, json.dumps(request, allow_nan=False).encode())
+        size = _send(endpoint, msgspec.json.encode(request))
         typer.echo(f"sent {points}, {size}, to {printable(endpoint)}", err=True)
 
 
-def _num_points(request: Mapping[str, Any]) -> int:
-    [resource] = request["resourceMetrics"]
-    [scope] = resource["scopeMetrics"]
-    return sum(len(metric["gauge"]["dataPoints"]) for metric in scope["metrics"])
-
-
 def _send(endpoint: str, body: bytes) -> str:
-    """Send to the collector; returns the size for the message.
-
-    Raises:
-        PacelineError: the collector refused it.
-    """
+    """Send to the collector; returns the size for the message."""
     from app.cli.exporting.http_client import QueryClient
 
     with QueryClient(endpoint, None) as collector:

@@ -22,7 +22,7 @@ from app.cli.output import STANDARD_OUTPUT, say_written, written_whole
 from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from app.cli.exporting.tables import Result
+    from app.result.window_result import WindowResult
 
 
 def results(
@@ -77,7 +77,7 @@ def _by_name(out: Path, table: str | None) -> str:
     return "parquet" if table is not None and out.suffix == ".parquet" else "csv"
 
 
-def _write_one(table: str, result: "Result", out: Path, form: str) -> None:
+def _write_one(table: str, result: "WindowResult", out: Path, form: str) -> None:
     from app.cli.exporting.tables import WRITERS, count_rows
 
     if out != STANDARD_OUTPUT:
@@ -91,7 +91,7 @@ def _write_one(table: str, result: "Result", out: Path, form: str) -> None:
     say_written(out, f"table {table}", formatting.plural(count_rows(table, result), "row"))
 
 
-def _write_all(result: "Result", out: Path, form: str) -> None:
+def _write_all(result: "WindowResult", out: Path, form: str) -> None:
     from app.cli.exporting.tables import TABLES, WRITERS, count_rows
 
     if out == STANDARD_OUTPUT:

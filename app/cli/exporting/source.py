@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,7 @@ from app.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from app.cli.exporting.http_client import QueryClient
+    from app.result.window_result import WindowResult
 
 LATEST = "latest"
 
@@ -45,11 +46,7 @@ class ExportSource:
     steps: str | None = None
 
     def checked(self) -> "ExportSource":
-        """Check that exactly one source is given.
-
-        Raises:
-            InvalidRequest: there is none, or two.
-        """
+        """Check that exactly one source is given."""
         if self.url is None:
             if self.trace is None:
                 raise InvalidRequest("name a trace file, or a server with --url and --job")
@@ -63,28 +60,22 @@ class ExportSource:
         return self
 
     def server(self) -> "QueryClient":
-        """A client of the server.
-
-        Raises:
-            InvalidRequest: there is no token, neither given nor in the data directory.
-        """
+        """A client of the server."""
         from app.cli.exporting.http_client import QueryClient
         from app.cli.replay import local_token
 
         return QueryClient(self.url or "", self.token or local_token())
 
-    def result(self) -> dict[str, Any]:
-        """The whole result, with figures by step.
+    def result(self) -> "WindowResult":
+        """The whole result, with figures by step."""
+        from app.result.window_result import WindowResult
 
-        Raises:
-            PacelineError: the trace cannot be analysed, or the server refused.
-        """
         self.checked()
         if self.url is None:
             return self._analysed()
         query = {"per_step": "true"} | ({"steps": self.steps} if self.steps else {})
         with self.server() as server:
-            return server.json(self.window_path(), query)
+            return server.decoded(self.window_path(), WindowResult, query)
 
     def window_path(self, tail: str = "") -> str:
         """The window's path on the server."""
@@ -93,12 +84,11 @@ class ExportSource:
         job, window = quote(self.job or "", safe=""), quote(self.window, safe="")
         return f"/api/v1/jobs/{job}/windows/{window}{tail}"
 
-    def _analysed(self) -> dict[str, Any]:
+    def _analysed(self) -> "WindowResult":
         from app.cli.trace_input import errors_naming, read_trace
-        from app.diagnosis.job_history import History
         from app.monitor import analysed
 
         trace = self.trace
         assert trace is not None  # noqa: S101, `checked`
         with errors_naming(trace, "record the step again, or choose others with --steps"):
-            return analysed(read_trace(trace, self.meta, self.steps), History())[1]
+            return analysed(read_trace(trace, self.meta, self.steps))[1]

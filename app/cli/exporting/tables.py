@@ -5,13 +5,14 @@ Unknown values are empty in CSV and null in Parquet.
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any, BinaryIO, NamedTuple
 
 from app.cli.output import safe_cell
+from app.result.finding import Culprit
+from app.result.window_result import BySteps, WindowResult
 
-Result = Mapping[str, Any]
 Row = tuple[Any, ...]
 
 
@@ -19,15 +20,15 @@ class ResultTable(NamedTuple):
     """A table's columns with types, and its rows without the key columns."""
 
     columns: Mapping[str, type]
-    rows: Callable[[Result], Iterator[Row]]
+    rows: Callable[[WindowResult], Iterator[Row]]
 
 
 KEY_COLUMNS = {"job": str, "window": str}
 
 
-def key_of(result: Result) -> Row:
+def key_of(result: WindowResult) -> Row:
     """The key columns of every row."""
-    return result["job"]["name"], result["window"]["id"]
+    return result.job.name, result.window.id
 
 
 _SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "world_size")
@@ -38,72 +39,75 @@ _FIGURES = (
 _TIMES = ("recorded", "simulated", "ideal")
 
 
-def _summary(result: Result) -> Iterator[Row]:
-    window, steps, times = result["window"], result["steps"], result["step_time_s"]
+def _summary(result: WindowResult) -> Iterator[Row]:
+    window, steps = result.window, result.steps
     yield (
-        window["state"],
-        window["revision"],
+        window.state,
+        window.revision,
         *((steps[0], steps[-1]) if steps else (None, None)),
         len(steps),
-        len(result["skipped_steps"]),
-        *(result["job"][name] for name in _SIZES),
-        *(_mean(times[name]) for name in _TIMES),
-        *(result[name] for name in _FIGURES),
-        result["fidelity"]["discrepancy"],
-        result["fidelity"]["verdict"],
+        len(result.skipped_steps),
+        *(getattr(result.job, name) for name in _SIZES),
+        *(mean_known(getattr(result.step_time_s, name)) for name in _TIMES),
+        *(getattr(result, name) for name in _FIGURES),
+        result.fidelity.discrepancy,
+        result.fidelity.verdict,
     )
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def mean_known(values: BySteps) -> float | None:
+    """The mean of the values that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
-def _steps(result: Result) -> Iterator[Row]:
-    times, steps = result["step_time_s"], result["steps"]
-    columns = (*(times[name] for name in _TIMES), result["step_slowdown"])
-    discrepancy = result["fidelity"].get("step_discrepancy")
-    yield from zip(steps, *columns, discrepancy or [None] * len(steps), strict=True)
+def _steps(result: WindowResult) -> Iterator[Row]:
+    columns = (*(getattr(result.step_time_s, name) for name in _TIMES), result.step_slowdown)
+    discrepancy = result.fidelity.step_discrepancy or [None] * len(result.steps)
+    yield from zip(result.steps, *columns, discrepancy, strict=True)
 
 
-def _workers(result: Result) -> Iterator[Row]:
-    delay = result["launch_delay"]
+def _workers(result: WindowResult) -> Iterator[Row]:
+    delay = result.launch_delay
     grids = (
-        result["worker_slowdown"],
-        result["worker_slowdown_estimate"],
-        delay.get("by_worker"),
-        delay.get("others_waited"),
+        result.worker_slowdown,
+        result.worker_slowdown_estimate,
+        delay.by_worker,
+        delay.others_waited,
     )
     for dp_rank, stage in _workers_of(result) if grids[0] else ():
         yield dp_rank, stage, *(grid and grid[dp_rank][stage] for grid in grids)
 
 
-def _workers_of(result: Result) -> Iterator[tuple[int, int]]:
-    return product(range(result["job"]["dp_size"]), range(result["job"]["pp_size"]))
+def _workers_of(result: WindowResult) -> Iterator[tuple[int, int]]:
+    return product(range(result.job.dp_size), range(result.job.pp_size))
 
 
-def _dp_ranks(result: Result) -> Iterator[Row]:
-    yield from enumerate(result["dp_rank_slowdown"] or ())
+def _dp_ranks(result: WindowResult) -> Iterator[Row]:
+    yield from enumerate(result.dp_rank_slowdown or ())
 
 
-def _stages(result: Result) -> Iterator[Row]:
-    compute = result.get("stage_compute_s") or {}
-    columns = (result["stage_share"], compute.get("forward"), compute.get("backward"))
-    for stage, slowdown in enumerate(result["stage_slowdown"] or ()):
+def _stages(result: WindowResult) -> Iterator[Row]:
+    compute = result.stage_compute_s
+    columns = (result.stage_share, compute and compute.forward, compute and compute.backward)
+    for stage, slowdown in enumerate(result.stage_slowdown or ()):
         yield stage, slowdown, *(values and values[stage] for values in columns)
 
 
-def _optypes(result: Result) -> Iterator[Row]:
-    slowdown, times = result["optype_slowdown"], result.get("optype_time_s") or {}
-    delay = result["launch_delay"]["by_optype"]
+def _optypes(result: WindowResult) -> Iterator[Row]:
+    slowdown, times, delay = (
+        result.optype_slowdown,
+        result.optype_time_s,
+        result.launch_delay.by_optype,
+    )
     for name in sorted({*slowdown, *times, *delay}):
-        of_name = times.get(name, {})
-        parts = (of_name.get(part) for part in ("recorded", "transfer", "wait"))
+        parts = (getattr(times.get(name), part, None) for part in ("recorded", "transfer", "wait"))
         yield name, slowdown.get(name), *parts, delay.get(name)
 
 
-def _worker_steps(result: Result) -> Iterator[Row]:
-    by_step = (result.get("per_step") or {}).get("worker_slowdown") or ()
-    for step, grid in zip(result["steps"], by_step, strict=False):
+def _worker_steps(result: WindowResult) -> Iterator[Row]:
+    by_step = result.per_step.worker_slowdown if result.per_step else ()
+    for step, grid in zip(result.steps, by_step, strict=False):
         for dp_rank, stage in _workers_of(result):
             yield step, dp_rank, stage, grid[dp_rank][stage]
 
@@ -114,17 +118,17 @@ _FINDING_COLUMNS = (
 )
 
 
-def _findings(result: Result) -> Iterator[Row]:
+def _findings(result: WindowResult) -> Iterator[Row]:
     """One row per culprit, or one for a cause without culprits."""
-    for place, finding in enumerate(result["findings"] or ()):
-        for culprit in finding["culprits"] or [{}]:
-            where = (culprit.get(name) for name in ("dp_rank", "stage", "host"))
-            yield place, *(finding.get(name) for name in _FINDING_COLUMNS), *where
+    for place, finding in enumerate(result.findings or ()):
+        columns = [getattr(finding, name) for name in _FINDING_COLUMNS]
+        for culprit in finding.culprits or (Culprit(),):
+            yield place, *columns, culprit.dp_rank, culprit.stage, culprit.host
 
 
-def _skipped(result: Result) -> Iterator[Row]:
-    for skipped in result["skipped_steps"]:
-        yield skipped["step"], skipped["reason"]
+def _skipped(result: WindowResult) -> Iterator[Row]:
+    for skipped in result.skipped_steps:
+        yield skipped.step, skipped.reason
 
 
 TABLES: dict[str, ResultTable] = {
@@ -183,11 +187,11 @@ TABLES: dict[str, ResultTable] = {
 }
 
 
-Write = Callable[[str, Result, BinaryIO], None]
+Write = Callable[[str, WindowResult, BinaryIO], None]
 _ROWS_PER_CHUNK = 10_000
 
 
-def write_csv(name: str, result: Result, file: BinaryIO) -> None:
+def write_csv(name: str, result: WindowResult, file: BinaryIO) -> None:
     """Write a table with a header line."""
     text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
     lines = csv.writer(text, lineterminator="\n")
@@ -196,7 +200,7 @@ def write_csv(name: str, result: Result, file: BinaryIO) -> None:
     text.detach()
 
 
-def write_parquet(name: str, result: Result, file: BinaryIO) -> None:
+def write_parquet(name: str, result: WindowResult, file: BinaryIO) -> None:
     """Write a table with typed columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -216,13 +220,12 @@ def write_parquet(name: str, result: Result, file: BinaryIO) -> None:
 WRITERS: dict[str, Write] = {"csv": write_csv, "parquet": write_parquet}
 
 
-def count_rows(name: str, result: Result) -> int:
+def count_rows(name: str, result: WindowResult) -> int:
     """Rows of a table, without its header."""
     return sum(1 for _ in TABLES[name].rows(result))
 
 
-def _rows(name: str, result: Result) -> Iterator[Row]:
-
+def _rows(name: str, result: WindowResult) -> Iterator[Row]:
     key = key_of(result)
     return ((*key, *row) for row in TABLES[name].rows(result))
 

@@ -99,11 +99,7 @@ class _SelectedSteps:
         self._steps = steps
 
     def describe(self) -> "ImportSummary":
-        """The import's description.
-
-        Raises:
-            InvalidRequest: one of them was not recorded.
-        """
+        """The import's description."""
         known = set(self._opened.describe().steps.tolist())
         if missing := self._steps - known:
             raise InvalidRequest(f"step {min(missing)} was not recorded")

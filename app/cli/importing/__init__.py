@@ -1,4 +1,4 @@
-"""How do traces and scores of other tools come into Paceline?
+"""How do traces of other tools come into Paceline?
 
 Read `command.py` first.
 Imported by: cli.

@@ -1,4 +1,4 @@
-"""`paceline import`: traces and scores of other tools, to a file or a server."""
+"""`paceline import`: traces of other tools, to a file or a server."""
 
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +12,6 @@ from app.cli.trace_input import printable_errors
 if TYPE_CHECKING:
     from app.cli.importing.options import ImportTarget
     from app.trace.readers.importing import OperationImport
-    from app.trace.readers.scores.score_report import ScoreImport
 
 
 def import_(
@@ -80,7 +79,6 @@ def import_(
         distinct_files,
         import_options,
         refuse_conflicts,
-        refuse_for_scores,
     )
     from app.trace.readers import registry
 
@@ -90,18 +88,11 @@ def import_(
     chosen = registry.format_named(format_)
     paths = distinct_files(named)
     sizes = {"dp_size": dp, "pp_size": pp, "tp_size": tp, "vpp_size": vpp, "dsp_size": dsp}
-    if not isinstance(chosen, registry.Format):
-        told = {"--run-key": run_key, "--map": mapped, "--meta": meta, "--dp": dp, "--pp": pp}
-        axes = {"--tp": tp, "--vpp": vpp, "--dsp": dsp, "--ep": ep}
-        refuse_for_scores(chosen.name, {**told, **axes})
     options = import_options(mapped or (), {**sizes, "ep_size": ep}, meta, job)
     target = ImportTarget(out, url, token, job, run_key)
     refuse_conflicts(target, paths, meta)
     with printable_errors():
-        if isinstance(chosen, registry.Format):
-            _import_ops(chosen.opened(paths, options), target, paths[0])
-        else:
-            _import_scores(chosen.opened(paths, options), target)
+        _import_ops(chosen.opened(paths, options), target, paths[0])
 
 
 def _import_ops(opened: "OperationImport", target: "ImportTarget", first: Path) -> None:
@@ -130,23 +121,9 @@ def _import_ops(opened: "OperationImport", target: "ImportTarget", first: Path) 
 
 
 def _describe(opened: "OperationImport") -> None:
-    """Nothing, if what is only looked at could be written, too.
-
-    Raises:
-        InvalidTrace: rows are wrong, as those of a file that is given twice.
-    """
+    """Nothing, if what is only looked at could be written, too."""
     from app.cli.terminal import stderr_console
 
     with stderr_console().status("checking"):
         for _ in opened.chunks():
             pass
-
-
-def _import_scores(opened: "ScoreImport", target: "ImportTarget") -> None:
-    from app.cli.importing.scores import show_or_push
-    from app.cli.terminal import stderr_console
-
-    with closing(opened):
-        with stderr_console().status("reading"):
-            opened.describe()
-        show_or_push(opened, target)

@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 def save_trace(
     opened: "OperationImport", described: "ImportSummary", job: "Job", out: Path
 ) -> None:
-    """Write both files; atomic.
-
-    Raises:
-        InvalidTrace: rows are wrong.
-        InvalidRequest: a file cannot be written.
-    """
+    """Write both files; atomic."""
     from rich.progress import Progress
 
     from app.trace.readers.published import collective_files, trace_files
@@ -57,13 +52,7 @@ _ROWS_PER_CHUNK = 200_000
 def push_run(
     opened: "OperationImport", described: "ImportSummary", job: "Job", target: "ImportTarget"
 ) -> str:
-    """Push the run and wait for the server; returns the address of the job's page.
-
-    Raises:
-        InvalidRequest: the job is there and may run, or the server refused something.
-        Unavailable: the server does not answer.
-        InvalidTrace: rows are wrong.
-    """
+    """Push the run and wait for the server; returns the address of the job's page."""
     from rich.progress import Progress
 
     if target.url is None:

@@ -27,11 +27,7 @@ class ImportTarget:
 
 
 def distinct_files(named: Sequence[Path] | None) -> tuple[Path, ...]:
-    """The files, each once.
-
-    Raises:
-        InvalidRequest: none is named, or one twice.
-    """
+    """The files, each once."""
     if not named:
         raise InvalidRequest("no file is named: name all files of one run after the format")
     seen: dict[Path, Path] = {}
@@ -43,25 +39,8 @@ def distinct_files(named: Sequence[Path] | None) -> tuple[Path, ...]:
     return tuple(named)
 
 
-def refuse_for_scores(name: str, given: Mapping[str, object]) -> None:
-    """Check that no option is about operations, for score formats.
-
-    Raises:
-        InvalidRequest: one was; the message names it.
-    """
-    for option, value in given.items():
-        if value:
-            raise InvalidRequest(
-                f"{option} is about operations, and {name} has scores of ranks: leave it out"
-            )
-
-
 def refuse_conflicts(target: ImportTarget, paths: Sequence[Path], meta: Path | None) -> None:
-    """Check that there is one target, which is none of the input files.
-
-    Raises:
-        InvalidRequest: it is not; the message names the option.
-    """
+    """Check that there is one target, which is none of the input files."""
     from app.trace.readers.published.meta import usual_path
 
     if target.out and target.url:
@@ -89,11 +68,7 @@ def import_options(
     meta_path: Path | None,
     name: str | None,
 ) -> ImportOptions:
-    """The checked options; given sizes take precedence over those of the meta file.
-
-    Raises:
-        InvalidRequest: a pattern is none, or names no op type.
-    """
+    """The checked options; given sizes take precedence over those of the meta file."""
     about = meta.load(meta_path) if meta_path else None
     op_types = about.op_types if about else OpTypes()
     from_meta = asdict(about.parallelism) if about else {}

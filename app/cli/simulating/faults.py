@@ -44,11 +44,7 @@ class FaultSetting:
 
 
 def parse_fault(text: str) -> Fault | JobEvent:
-    """Parse one --fault: a fault, or an event such as a restart.
-
-    Raises:
-        InvalidRequest: it is invalid.
-    """
+    """Parse one --fault: a fault, or an event such as a restart."""
     name, _, given = text.partition(":")
     kind = (FAULTS | EVENTS).get(name)
     if kind is None:
@@ -194,11 +190,7 @@ class ParsedFaults:
     events: tuple[JobEvent, ...]
 
     def runs(self, job: SimulatedJob, steps: Sequence[int]) -> list[SimulatedRun]:
-        """The job's runs, after checking that every fault fits each of them.
-
-        Raises:
-            InvalidRequest: one does not fit, or starts too late.
-        """
+        """The job's runs, after checking that every fault fits each of them."""
         attempts = unchecked_runs(job, steps, self.events)
         for text, fault in zip(self.texts, self.faults, strict=True):
             try:
@@ -211,11 +203,7 @@ class ParsedFaults:
 
 
 def parse_faults(texts: Sequence[str]) -> ParsedFaults:
-    """Parse all --fault options.
-
-    Raises:
-        InvalidRequest: one is invalid.
-    """
+    """Parse all --fault options."""
     parsed = [(text, parse_fault(text)) for text in texts]
     faults = [(text, each) for text, each in parsed if isinstance(each, Fault)]
     return ParsedFaults(

@@ -29,11 +29,7 @@ class ModelOptions:
         return (self.layers, self.hidden, self.seq_len) != (None, None, None)
 
     def model(self) -> TransformerModel:
-        """The model, with defaults for options that are not given.
-
-        Raises:
-            InvalidRequest: the layers are not numbers.
-        """
+        """The model, with defaults for options that are not given."""
         model = TransformerModel()
         if self.layers is not None:
             counts = _counts(self.layers)
@@ -47,11 +43,7 @@ class ModelOptions:
 
 
 def costs(parallelism: Parallelism, model: ModelOptions, noise: float, tail: str) -> OperationCosts:
-    """Mean operation times, with noise.
-
-    Raises:
-        InvalidRequest: unknown tail, or the model does not fit the job.
-    """
+    """Mean operation times, with noise."""
     if tail not in NOISES:
         raise InvalidRequest(f"--tail {tail}: want {', '.join(NOISES)}")
     usual = replace(OperationCosts(), noise=noise, tail=NOISES[tail]())
@@ -67,11 +59,7 @@ def costs(parallelism: Parallelism, model: ModelOptions, noise: float, tail: str
 
 
 def schedule_named(name: str | None, num_chunks: int) -> Schedule:
-    """A schedule by name; by default the one that suits the number of chunks.
-
-    Raises:
-        InvalidRequest: unknown schedule.
-    """
+    """A schedule by name; by default the one that suits the number of chunks."""
     name = name or ("interleaved" if num_chunks > 1 else "1f1b")
     if name not in SCHEDULES:
         raise InvalidRequest(f"--schedule {name}: want {', '.join(SCHEDULES)}")
@@ -79,11 +67,7 @@ def schedule_named(name: str | None, num_chunks: int) -> Schedule:
 
 
 def recorded_steps(num_steps: int, windows: str | None) -> list[int]:
-    """Recorded steps: all, or for 40/400 the first 40 of every 400.
-
-    Raises:
-        InvalidRequest: `windows` is not two numbers.
-    """
+    """Recorded steps: all, or for 40/400 the first 40 of every 400."""
     if windows is None:
         return list(range(num_steps))
     try:
@@ -109,11 +93,7 @@ MAX_OPS = 100_000_000
 
 
 def refuse_too_large(simulated: SimulatedJob, steps: int) -> None:
-    """Check that the steps fit into memory.
-
-    Raises:
-        InvalidRequest: they have too many operations.
-    """
+    """Check that the steps fit into memory."""
     workers = simulated.parallelism.num_workers
     num_ops = (
         steps * workers * (6 * simulated.num_microbatches * simulated.parallelism.vpp_size + 7)

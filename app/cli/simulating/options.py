@@ -117,11 +117,7 @@ _SUFFIX = ".parquet"
 
 
 def refuse_ignored(context: typer.Context) -> None:
-    """Check that every given option has an effect.
-
-    Raises:
-        InvalidRequest: one has none.
-    """
+    """Check that every given option has an effect."""
     given = _typed_parameters(context)
     for alone, with_it in (("straggler_study", _ONLY_WITH_STUDY), ("list_faults", ())):
         if alone in given:
@@ -136,11 +132,7 @@ def refuse_ignored(context: typer.Context) -> None:
 
 
 def refuse_no_parquet(out: Path) -> None:
-    """Check the suffix of a trace file.
-
-    Raises:
-        InvalidRequest: it is not .parquet.
-    """
+    """Check the suffix of a trace file."""
     if out.suffix != _SUFFIX:
         raise InvalidRequest(f"--out {out}: name a FILE{_SUFFIX}")
 

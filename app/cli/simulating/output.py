@@ -86,12 +86,7 @@ _MAX_OPS_AT_ONCE = 200_000
 def push_runs(
     attempts: Sequence[SimulatedRun], server: IngestClient, speed: float, clock: PacingClock
 ) -> None:
-    """Push all runs, and wait until the server has accepted everything.
-
-    Raises:
-        InvalidRequest: the server refused it, or the job has too many workers.
-        Unavailable: the server did not accept everything in time.
-    """
+    """Push all runs, and wait until the server has accepted everything."""
     for attempt in attempts:
         if (num_workers := attempt.job.parallelism.num_workers) > MAX_WORKERS:
             raise InvalidRequest(

@@ -3,12 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf
-from typing import Any
+from typing import TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from app.formatting import TIMES
+from app.result.window_result import WindowResult
 
 # The dark theme's stops (design: slowdown scale), in red, green and blue; the domain is fixed.
 _STOPS: tuple[tuple[float, tuple[int, int, int]], ...] = (
@@ -59,6 +60,15 @@ def full_share(slowdown: float) -> float:
     return min(max((slowdown - 1.0) / (_STOPS[-1][0] - 1.0), 0.0), 1.0)
 
 
+Figure = TypeVar("Figure")
+
+
+def known(figure: Figure | None) -> Figure:
+    """A figure that no analysed window lacks."""
+    assert figure is not None  # noqa: S101
+    return figure
+
+
 _CELL_WIDTH = 5
 _MAX_ROWS = 32
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -72,10 +82,10 @@ def format_times(ratio: float, digits: int) -> str:
 class StepBlocks:
     """Step slowdowns as a line of blocks as wide as the terminal, and in words."""
 
-    def __init__(self, result: dict[str, Any]) -> None:
-        self._steps: list[int] = result["steps"]
-        self._slowdowns: list[float] = result["step_slowdown"]
-        self._skipped: list[dict[str, Any]] = result["skipped_steps"]
+    def __init__(self, result: WindowResult) -> None:
+        self._steps = result.steps
+        self._slowdowns = [known(slowdown) for slowdown in result.step_slowdown]
+        self._skipped = result.skipped_steps
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yields the lines."""
@@ -93,7 +103,7 @@ class StepBlocks:
             + (f"; a block is the slowest of {size:,} steps" if size > 1 else "")
         )
         for skip in self._skipped[:3]:
-            yield Text(f"step {skip['step']:,} is left out: {skip['reason']}")
+            yield Text(f"step {skip.step:,} is left out: {skip.reason}")
         if len(self._skipped) > 3:
             yield Text(f"and {len(self._skipped) - 3:,} more steps are left out")
 

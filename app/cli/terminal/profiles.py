@@ -1,16 +1,18 @@
 """The result of plain torch.profiler files in a terminal."""
 
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from app.cli.output import printable
+from app.cli.terminal.blocks import known
 from app.cli.terminal.result import causes
 from app.formatting import percent, seconds, with_times_sign
-
-Result = dict[str, Any]
+from app.result.arrivals import ArrivalsRecord
+from app.result.profile import ProfileBlock, RankBreakdown, TransfersRecord
+from app.result.window_result import WindowResult
 
 _MAX_RANKS = 32
 _MAX_TRANSFERS = 12
@@ -18,84 +20,78 @@ _MAX_NOTES = 10
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1, "B"))
 
 
-def profile_summary(result: Result) -> RenderableType:
+def profile_summary(result: WindowResult) -> RenderableType:
     """Everything about one result, from the headline to the collectives."""
-    profile = result["profile"]
+    profile = known(result.profile)
     shown = [
-        *_headline(result),
+        *_headline(result, profile),
         *_refusals(profile),
-        *(_no_verdict(result) if result["findings"] is None else causes(result)),
+        *(_no_verdict(result) if result.findings is None else causes(result)),
         Text("\nWhere the time of a step goes, by rank", style="bold"),
-        _breakdown(profile["breakdown"]),
+        _breakdown(profile.breakdown),
     ]
-    if result["arrivals"] is not None:
-        shown += [Text("\nWaited for", style="bold"), _waited_for(result["arrivals"])]
-    if profile["collectives"]:
+    if result.arrivals is not None:
+        shown += [Text("\nWaited for", style="bold"), _waited_for(result.arrivals)]
+    if profile.collectives:
         shown += [Text("\nCollectives, longest first", style="bold")]
-        shown += [_collectives(profile["collectives"])]
-    return Group(*shown, *_notes(result))
+        shown += [_collectives(profile.collectives)]
+    return Group(*shown, *_notes(result, profile))
 
 
-def _headline(result: Result) -> list[RenderableType]:
-    first, *others = result["profile"]["headline"]
-    sentences = [each["sentence"] for each in result["findings"] or []]
+def _headline(result: WindowResult, profile: ProfileBlock) -> list[RenderableType]:
+    first, *others = profile.headline
     lines = [Text(printable(first), style="bold")]
     lines += [
-        Text(f"{_capital(with_times_sign(printable(each)))}.", style="bold")
-        for each in sentences[:1]
+        Text(f"{_capital(with_times_sign(printable(finding.sentence)))}.", style="bold")
+        for finding in (result.findings or ())[:1]
     ]
-    return [*lines, *(Text(printable(each)) for each in others)]
+    return [*lines, *(Text(printable(sentence)) for sentence in others)]
 
 
 def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
 
-def _no_verdict(result: Result) -> list[RenderableType]:
-    reason = result["ruled_out"][0]["reason"]
+def _no_verdict(result: WindowResult) -> list[RenderableType]:
+    reason = known(result.ruled_out)[0].reason
     return [
         Text("\nCauses", style="bold"),
         Text(f"No verdict: {with_times_sign(printable(reason))}."),
     ]
 
 
-def _refusals(profile: Result) -> list[RenderableType]:
-    refusals = profile["refusals"]
+def _refusals(profile: ProfileBlock) -> list[RenderableType]:
+    refusals = profile.refusals
     if not refusals:
         return []
     shown = [
-        Text(f"left out: {printable(each)}", style="magenta") for each in refusals[:_MAX_NOTES]
+        Text(f"left out: {printable(refusal)}", style="magenta")
+        for refusal in refusals[:_MAX_NOTES]
     ]
     if len(refusals) > _MAX_NOTES:
         shown.append(Text(f"and {len(refusals) - _MAX_NOTES:,} more files are left out"))
     return [*shown]
 
 
-def _breakdown(ranks: list[Result]) -> RenderableType:
+def _breakdown(ranks: Sequence[RankBreakdown]) -> RenderableType:
     """The ranks that compute longest and shortest where they do not all fit."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("rank", justify="right")
     for name in ("step", "computing", "exposed comm.", "of it waiting", "hidden comm.", "copying"):
         table.add_column(name, justify="right")
     table.add_column("idle", justify="right")
-    shown = _extremes(ranks, "computing_s")
-    for each in shown:
-        step_s = each["step_s"]
-        table.add_row(
-            f"{each['rank']:,}",
-            seconds(step_s),
-            *(
-                _share(each[key], step_s)
-                for key in (
-                    "computing_s",
-                    "communicating_exposed_s",
-                    "waiting_s",
-                    "communicating_hidden_s",
-                    "copying_s",
-                    "idle_s",
-                )
-            ),
+    shown = _extremes(ranks)
+    for rank in shown:
+        parts_s = (
+            rank.computing_s,
+            rank.communicating_exposed_s,
+            rank.waiting_s,
+            rank.communicating_hidden_s,
+            rank.copying_s,
+            rank.idle_s,
         )
+        shares = (_share(part_s, rank.step_s) for part_s in parts_s)
+        table.add_row(f"{rank.rank:,}", seconds(rank.step_s), *shares)
     if len(shown) == len(ranks):
         return table
     more = (
@@ -104,10 +100,10 @@ def _breakdown(ranks: list[Result]) -> RenderableType:
     return Group(table, Text(more, style="dim"))
 
 
-def _extremes(ranks: list[Result], key: str) -> list[Result]:
+def _extremes(ranks: Sequence[RankBreakdown]) -> Sequence[RankBreakdown]:
     if len(ranks) <= _MAX_RANKS:
         return ranks
-    ordered = sorted(ranks, key=lambda each: -each[key])
+    ordered = sorted(ranks, key=lambda rank: -rank.computing_s)
     half = _MAX_RANKS // 2
     return [*ordered[:half], *ordered[-half:]]
 
@@ -118,39 +114,39 @@ def _share(part_s: float | None, step_s: float) -> str:
     return percent(part_s / step_s) if step_s > 0 else "0 %"
 
 
-def _waited_for(arrivals: Result) -> Table:
+def _waited_for(arrivals: ArrivalsRecord) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("rank", "others waited for it", "came late", "waited itself"):
         table.add_column(name, justify="right")
-    order = sorted(range(len(arrivals["rank"])), key=lambda at: -arrivals["waited_for_s"][at])
+    waited_for_s = [known(waited_s) for waited_s in arrivals.waited_for_s]
+    order = sorted(range(len(waited_for_s)), key=lambda at: -waited_for_s[at])
     for at in order[: _MAX_RANKS // 4]:
         table.add_row(
-            f"{arrivals['rank'][at]:,}",
-            f"{seconds(arrivals['waited_for_s'][at])} a step",
-            f"{percent(arrivals['late_share'][at])} of the time",
-            f"{seconds(arrivals['waited_s'][at])} a step",
+            f"{arrivals.rank[at]:,}",
+            f"{seconds(waited_for_s[at])} a step",
+            f"{percent(known(arrivals.late_share[at]))} of the time",
+            f"{seconds(known(arrivals.waited_s[at]))} a step",
         )
     return table
 
 
-def _collectives(rows: list[Result]) -> RenderableType:
+def _collectives(rows: Sequence[TransfersRecord]) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("collective", "group"):
         table.add_column(name)
     for name in ("size", "times", "median stay", "transfer", "bandwidth"):
         table.add_column(name, justify="right")
-    for each in rows[:_MAX_TRANSFERS]:
+    for row in rows[:_MAX_TRANSFERS]:
+        bandwidth = row.bandwidth_bytes_s
         table.add_row(
             # Plain text: names may have brackets, which rich would read as markup.
-            Text(printable(each["kind"])),
-            Text(printable(each["group"])),
-            _bytes(each["num_bytes"]),
-            f"{each['num_occurrences']:,}",
-            seconds(each["stay_s"]),
-            "unknown" if each["transfer_s"] is None else seconds(each["transfer_s"]),
-            "unknown"
-            if each["bandwidth_bytes_s"] is None
-            else f"{_bytes(each['bandwidth_bytes_s'])}/s",
+            Text(printable(row.kind)),
+            Text(printable(row.group)),
+            _bytes(row.num_bytes),
+            f"{row.num_occurrences:,}",
+            seconds(row.stay_s),
+            "unknown" if row.transfer_s is None else seconds(row.transfer_s),
+            "unknown" if bandwidth is None else f"{_bytes(bandwidth)}/s",
         )
     if len(rows) <= _MAX_TRANSFERS:
         return table
@@ -160,19 +156,17 @@ def _collectives(rows: list[Result]) -> RenderableType:
 def _bytes(number: float | None) -> str:
     if number is None:
         return "unknown"
-    size, unit = next((each for each in _UNITS if number >= each[0]), _UNITS[-1])
+    size, unit = next((unit for unit in _UNITS if number >= unit[0]), _UNITS[-1])
     return f"{number / size:.3g} {unit}"
 
 
-def _notes(result: Result) -> list[RenderableType]:
-    notes = [printable(each) for each in result["profile"]["notes"]]
-    notes += [
-        f"step {each['step']:,} is left out: {each['reason']}" for each in result["skipped_steps"]
-    ]
+def _notes(result: WindowResult, profile: ProfileBlock) -> list[RenderableType]:
+    notes = [printable(note) for note in profile.notes]
+    notes += [f"step {skip.step:,} is left out: {skip.reason}" for skip in result.skipped_steps]
     if not notes:
         return []
     shown: list[RenderableType] = [Text("\nNotes", style="bold")]
-    shown += [Text(each) for each in notes[:_MAX_NOTES]]
+    shown += [Text(note) for note in notes[:_MAX_NOTES]]
     if len(notes) > _MAX_NOTES:
         shown.append(Text(f"and {len(notes) - _MAX_NOTES:,} more"))
     return shown

@@ -5,7 +5,6 @@ cost, and the cause where one is known. Causes that were checked and ruled out h
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -20,13 +19,17 @@ from app.cli.terminal.blocks import (
     WorkerHeatmap,
     format_times,
     full_share,
+    known,
     share_style,
 )
 from app.formatting import TIMES
+from app.result.arrivals import ArrivalsRecord
 from app.result.causes import SILENT_WORKER
 from app.result.figures import num_slowest_workers
+from app.result.finding import Finding, RuledOut
+from app.result.step_counts import mean_s
+from app.result.window_result import TopFix, WindowResult
 
-Result = dict[str, Any]
 Ranks = Sequence[Sequence[int]]
 
 
@@ -40,39 +43,37 @@ _MIN_LAUNCH_SLOWDOWN = 1.03
 _MAIN_SHARE = 0.5
 
 
-def headline(result: Result, ranks: Ranks | None = None) -> list[Text]:
+def headline(result: WindowResult, ranks: Ranks | None = None) -> list[Text]:
     """The slowdown and its cost, then the most costly finding, if any."""
-    name, slowdown = printable(result["job"]["name"]), result["slowdown"]
+    name, slowdown = printable(result.job.name), known(result.slowdown)
     text = f"{name} runs at {format_times(slowdown, 2)} of its ideal"
     late = [*_late_launches(result, ranks), *_remarks(result)]
     found = _most_costly(result)
-    if result["fidelity"]["verdict"] == "low" and not found:
+    if result.fidelity.verdict == "low" and not found:
         return [Text(f"{text}.", style="bold"), _caveat(result), *late]
     if slowdown < _MIN_LAUNCH_SLOWDOWN:
         quiet = "" if late or found else " Nothing stands out."
         return [Text(f"{text}.{quiet}", style="bold"), *found, *late]
-    lost = Text(
-        f"{text}: it loses {percent(result['gpu_time_wasted'], 0)} of its GPU time.", style="bold"
-    )
-    return [lost, *found, *late]
+    lost = f"{text}: it loses {percent(known(result.gpu_time_wasted), 0)} of its GPU time."
+    return [Text(lost, style="bold"), *found, *late]
 
 
-def _most_costly(result: Result) -> list[Text]:
+def _most_costly(result: WindowResult) -> list[Text]:
     """The most costly finding; after it says who is missing, if anybody is."""
-    findings = result["findings"] or []
-    num_first = 2 if findings and findings[0].get("cause") == SILENT_WORKER else 1
+    findings = result.findings or ()
+    num_first = 2 if findings and findings[0].cause == SILENT_WORKER else 1
     missing = missing_ranks_sentence(result)
     return ([Text(missing)] if missing else []) + [
-        Text(f"{_said(each['sentence'])}.") for each in findings[:num_first]
+        Text(f"{_said(finding.sentence)}.") for finding in findings[:num_first]
     ]
 
 
-def _remarks(result: Result) -> list[Text]:
+def _remarks(result: WindowResult) -> list[Text]:
     return [Text(printable(text)) for text in remarks(result)]
 
 
-def _caveat(result: Result) -> Text:
-    discrepancy = percent(result["fidelity"]["discrepancy"], 0)
+def _caveat(result: WindowResult) -> Text:
+    discrepancy = percent(known(result.fidelity.discrepancy), 0)
     return Text(
         f"Low fidelity: simulated and recorded step time differ by {discrepancy}. "
         "Do not name a culprit by these figures.",
@@ -80,15 +81,16 @@ def _caveat(result: Result) -> Text:
     )
 
 
-def _late_launches(result: Result, ranks: Ranks | None) -> list[Text]:
+def _late_launches(result: WindowResult, ranks: Ranks | None) -> list[Text]:
     """Time lost to late kernel launches, and the worker that held up the others most."""
-    if result["launch_slowdown"] < _MIN_LAUNCH_SLOWDOWN:
+    slowdown = known(result.launch_slowdown)
+    if slowdown < _MIN_LAUNCH_SLOWDOWN:
         return []
-    added = percent(result["launch_slowdown"] - 1, 0)
+    added = percent(slowdown - 1, 0)
     text = f"Late launches, which this ratio leaves out, add {added} to a step"
-    waited = result["launch_delay"]["others_waited"]
+    waited = known(result.launch_delay.others_waited)
     dp_rank, stage, longest_s = _highest(waited)
-    total_s = sum(each or 0.0 for of_rank in waited for each in of_rank)
+    total_s = sum(waited_s or 0.0 for of_rank in waited for waited_s in of_rank)
     if longest_s >= _MAIN_SHARE * total_s > 0:
         worker, share = _worker(dp_rank, stage, ranks), _share(longest_s / total_s)
         text += f"; {share} of what workers waited for that was for the host of {worker}"
@@ -124,9 +126,9 @@ def clamp_share(share: float) -> float:
     return min(max(share, 0.0), 1.0)
 
 
-def causes(result: Result) -> list[RenderableType]:
+def causes(result: WindowResult) -> list[RenderableType]:
     """A sentence per finding, most costly first, and a line per cause ruled out."""
-    found, others = result["findings"], result["ruled_out"]
+    found, others = result.findings, result.ruled_out
     if others is None:
         return []
     return [
@@ -137,39 +139,38 @@ def causes(result: Result) -> list[RenderableType]:
     ]
 
 
-def _found(result: Result, findings: list[Result]) -> list[Text]:
+def _found(result: WindowResult, findings: Sequence[Finding]) -> list[Text]:
     if not findings:
         return [Text("No known cause fits." if remarks(result) else "None found.")]
     causes = [
         Text(
-            f"{each['cause']} ({formatting.confidence(each['confidence'])}): "
-            f"{_said(each['sentence'])}."
+            f"{finding.cause} ({formatting.confidence(finding.confidence)}): "
+            f"{_said(finding.sentence)}."
         )
-        for each in findings
+        for finding in findings
     ]
-    return [*causes, *_fix(result.get("advice"))]
+    return [*causes, *_fix(result.advice)]
 
 
-def _fix(advice: Result | None) -> list[Text]:
-    """The top fix; results of older servers have none."""
+def _fix(advice: TopFix | None) -> list[Text]:
     if advice is None:
         return []
-    gain = f"{advice['speed_up']:.2f}{TIMES} as fast, predicted"
-    return [Text(f"Fix: {printable(advice['title'])}, {gain}. `paceline advise` has more.")]
+    gain = f"{advice.speed_up:.2f}{TIMES} as fast, predicted"
+    return [Text(f"Fix: {printable(advice.title)}, {gain}. `paceline advise` has more.")]
 
 
 def _verdict_withheld() -> Text:
     return Text("Withheld: the replay differs too much from the record to name a cause.")
 
 
-def _ruled_out(causes: list[Result]) -> Table:
+def _ruled_out(causes: Sequence[RuledOut]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column("cause")
     table.add_column("reason", style="dim")
-    for each in causes:
-        doubt = "cannot tell: " if each["insufficient_evidence"] else ""
+    for ruled_out in causes:
+        doubt = "cannot tell: " if ruled_out.insufficient else ""
         # Text, not str: rich would read brackets in host names as markup.
-        table.add_row(each["cause"], Text(f"{doubt}{_said(each['reason'])}"))
+        table.add_row(ruled_out.cause, Text(f"{doubt}{_said(ruled_out.reason)}"))
     return table
 
 
@@ -178,7 +179,7 @@ _MAX_ROWS = 5
 _MIN_SHARE = 0.01
 
 
-def wait_lines(result: Result) -> list[RenderableType]:
+def wait_lines(result: WindowResult) -> list[RenderableType]:
     """The ranks most waited for, if the waits are material."""
     if not has_material_waits(result):
         return []
@@ -197,7 +198,7 @@ def wait_lines(result: Result) -> list[RenderableType]:
         Text("\nWaited for (mean a step, at collectives)", style="bold"),
         table,
         *_others_line(listed[_MAX_ROWS:]),
-        Text(_occurrences(result), style="dim"),
+        Text(_occurrences(known(result.arrivals)), style="dim"),
     ]
 
 
@@ -225,10 +226,9 @@ def _row(each: RankWaits) -> list[str]:
     ]
 
 
-def _occurrences(result: Result) -> str:
-    found = result["arrivals"]
-    share = formatting.percent(found["waiting_share"] or 0.0)
-    number = formatting.plural(found["num_occurrences"], "collective")
+def _occurrences(arrivals: ArrivalsRecord) -> str:
+    share = formatting.percent(arrivals.waiting_share or 0.0)
+    number = formatting.plural(arrivals.num_occurrences, "collective")
     return f"Ranks spent {share} of their time waiting for later ones, in {number}."
 
 
@@ -238,7 +238,7 @@ _MIN_SHOWN_SLOWDOWN = 1.005
 _MIN_OP_TYPES = 3
 
 
-def summary(result: Result, ranks: Ranks | None = None) -> RenderableType:
+def summary(result: WindowResult, ranks: Ranks | None = None) -> RenderableType:
     """The whole result, from the headline to the heatmap.
 
     With `ranks`, global ranks [dp ranks][stages], workers are named by rank too.
@@ -254,11 +254,11 @@ def summary(result: Result, ranks: Ranks | None = None) -> RenderableType:
         Text(f"\nSteps (a full block is 1.5{TIMES} and more)", style="bold"),
         StepBlocks(result),
         Text("\nWorkers (slowdown with only this worker as recorded)", style="bold"),
-        WorkerHeatmap(result["worker_slowdown"]),
+        WorkerHeatmap(known(result.worker_slowdown)),
     )
 
 
-def figures(result: Result) -> Table:
+def figures(result: WindowResult) -> Table:
     """The figures of the result, with their meaning."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column("figure")
@@ -269,59 +269,62 @@ def figures(result: Result) -> Table:
     return table
 
 
-def _imputed(result: Result) -> list[tuple[str, str, str]]:
+def _imputed(result: WindowResult) -> list[tuple[str, str, str]]:
     """Imputed operations, and the workers that are missing."""
-    found = result.get("imputed")
-    if not found:
+    imputed = result.imputed
+    if imputed is None:
         return []
-    ranks = [each["rank"] for each in found["workers"]]
+    ranks = [worker.rank for worker in imputed.workers]
     who = f"; missing: {formatting.ranks(ranks).lower()}" if ranks else ""
-    return [("imputed", f"{found['ops']:,}", f"operations, by the medians of their peers{who}")]
+    return [("imputed", f"{imputed.ops:,}", f"operations, by the medians of their peers{who}")]
 
 
-def _figure_rows(result: Result) -> list[tuple[str, str, str]]:
-    job, steps = result["job"], len(result["steps"])
-    layout = f"{job['dp_size']} dp {TIMES} {job['pp_size']} stages {TIMES} {job['tp_size']} tp"
-    means = {name: sum(times) / steps for name, times in result["step_time_s"].items()}
-    discrepancy = result["fidelity"]["discrepancy"]
-    count = num_slowest_workers(job["dp_size"] * job["pp_size"])
+def _figure_rows(result: WindowResult) -> list[tuple[str, str, str]]:
+    job = result.job
+    layout = f"{job.dp_size} dp {TIMES} {job.pp_size} stages {TIMES} {job.tp_size} tp"
+    recorded, simulated, ideal = (
+        _seconds(mean_s(result, name)) for name in ("recorded", "simulated", "ideal")
+    )
+    discrepancy = percent(known(result.fidelity.discrepancy), 1)
+    launch_slowdown = format_times(known(result.launch_slowdown), 3)
+    count = num_slowest_workers(job.dp_size * job.pp_size)
     workers = "slowest worker" if count == 1 else f"{count:,} slowest workers"
     return [
-        ("GPUs", f"{job['world_size']:,}", layout),
-        ("steps", f"{steps:,}", _which_steps(result)),
+        ("GPUs", f"{job.world_size:,}", layout),
+        ("steps", f"{len(result.steps):,}", _which_steps(result)),
         *_imputed(result),
-        ("step, recorded", _seconds(means["recorded"]), "mean"),
-        ("step, simulated", _seconds(means["simulated"]), "mean, without launch delay"),
-        ("step, ideal", _seconds(means["ideal"]), "mean, without stragglers"),
-        ("slowdown", format_times(result["slowdown"], 3), "simulated over ideal"),
-        ("launch slowdown", format_times(result["launch_slowdown"], 3), "recorded over simulated"),
+        ("step, recorded", recorded, "mean"),
+        ("step, simulated", simulated, "mean, without launch delay"),
+        ("step, ideal", ideal, "mean, without stragglers"),
+        ("slowdown", format_times(known(result.slowdown), 3), "simulated over ideal"),
+        ("launch slowdown", launch_slowdown, "recorded over simulated"),
         *_coverage(result),
-        ("discrepancy", percent(discrepancy, 1), "simulated against recorded; low above 5 %"),
-        ("GPU time wasted", percent(result["gpu_time_wasted"], 1), "1 - 1 / slowdown"),
-        ("GPU-hours lost", f"{result['gpu_hours_lost']:z,.2f}", "in these steps"),
-        ("M_W", _ratio(result["m_w"]), f"share won back with the {workers} ideal"),
-        ("M_S", _ratio(result["m_s"]), "share won back with the last stage ideal"),
+        ("discrepancy", discrepancy, "simulated against recorded; low above 5 %"),
+        ("GPU time wasted", percent(known(result.gpu_time_wasted), 1), "1 - 1 / slowdown"),
+        ("GPU-hours lost", f"{known(result.gpu_hours_lost):z,.2f}", "in these steps"),
+        ("M_W", _ratio(result.m_w), f"share won back with the {workers} ideal"),
+        ("M_S", _ratio(result.m_s), "share won back with the last stage ideal"),
     ]
 
 
-def _coverage(result: Result) -> list[tuple[str, str, str]]:
-    share = result.get("coverage")
+def _coverage(result: WindowResult) -> list[tuple[str, str, str]]:
+    share = result.coverage
     if share is None:
         return []
     return [("coverage", percent(share, 0), "of a step is recorded operations; low below 60 %")]
 
 
-def _which_steps(result: Result) -> str:
-    skipped, structures = len(result["skipped_steps"]), len(result.get("structures", ()))
+def _which_steps(result: WindowResult) -> str:
+    skipped, structures = len(result.skipped_steps), len(result.structures)
     notes = [f"{skipped:,} more left out, see below"] if skipped else []
     notes += [f"of {structures:,} structures, replayed apart"] if structures > 1 else []
-    return "; ".join([f"{result['steps'][0]:,} to {result['steps'][-1]:,}", *notes])
+    return "; ".join([f"{result.steps[0]:,} to {result.steps[-1]:,}", *notes])
 
 
-def optypes(result: Result) -> list[RenderableType]:
+def optypes(result: WindowResult) -> list[RenderableType]:
     """A bar for every op type that matters, slowest first, full at 1.5; the others counted."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    slowest_first = sorted(result["optype_slowdown"].items(), key=lambda item: -item[1])
+    slowest_first = sorted(result.optype_slowdown.items(), key=lambda item: -item[1])
     matter = sum(slowdown >= _MIN_SHOWN_SLOWDOWN for _, slowdown in slowest_first)
     shown = max(matter, _MIN_OP_TYPES)
     for name, slowdown in slowest_first[:shown]:

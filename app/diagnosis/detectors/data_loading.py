@@ -115,6 +115,7 @@ def _suspicion(case: Case, found: DataWaits) -> Suspicion:
         onset_step=onset.onset_step,
         end_step=onset.end_step,
         persistence="rotating" if found.wanders else onset.persistence,
+        basis="recorded" if found.is_annotated else "concluded",
         evidence={
             "workers": np.argwhere(waits)[:_MAX_LISTED].tolist(),
             "num_workers": int(waits.sum()),

@@ -157,6 +157,7 @@ def _suspicion(case: Case, found: Pauses) -> Suspicion:
         end_step=onset.end_step,
         persistence=persistence,
         evidence=_evidence(case, found, every_steps),
+        basis="recorded" if found.annotated.size or found.in_op.size else "concluded",
     )
 
 

@@ -111,6 +111,7 @@ def _suspicion(
             "ranks": sorted(missing)[:_MAX_LISTED],
             "steps_missed": num_steps,
         },
+        basis="not-recorded",
     )
 
 

@@ -1,7 +1,6 @@
 """Summary figures of a diagnosis: variance and loss by place, unexplained waiting, coverage."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -9,12 +8,14 @@ from app.diagnosis.case import Case
 from app.diagnosis.evidence.features import Features
 from app.diagnosis.evidence.interruptions import annotated_s
 from app.diagnosis.evidence.late_workers import late_workers
-from app.engine.arrivals.arrivals import arrivals_as_json
+from app.engine.arrivals.arrivals import arrivals_record
 from app.engine.metrics import slowdown
 from app.engine.what_if import Replayer
+from app.result.arrivals import ArrivalsRecord
 from app.result.causes import CAUSES
 from app.result.finding import Finding
 from app.result.window_result import Fingerprint, Variance
+from app.trace.collectives import RankPlace
 from app.trace.window import Floats
 
 
@@ -71,13 +72,13 @@ def _optype_share(case: Case) -> dict[str, float]:
 _MAX_WORKERS = 64
 
 
-def arrivals_block(case: Case) -> dict[str, Any] | None:
+def arrivals_of(case: Case) -> ArrivalsRecord | None:
     """The result's `arrivals`; None without collectives of several members."""
     found = case.replay.arrivals
     if found is None:
         return None
     kinds = {each.late.place: each.kind for each in case.cached(late_workers)}
-    return arrivals_as_json(found, dict(kinds))
+    return arrivals_record(found, kinds)
 
 
 def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
@@ -116,7 +117,7 @@ def unexplained_share(case: Case, findings: Sequence[Finding]) -> float | None:
     return share
 
 
-def _is_named(place: Any, findings: Sequence[Finding]) -> bool:
+def _is_named(place: RankPlace, findings: Sequence[Finding]) -> bool:
     """Whether this rank is, or is part of, the culprit of a finding."""
     for finding in findings:
         for culprit in finding.culprits:

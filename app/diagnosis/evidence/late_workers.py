@@ -172,7 +172,7 @@ def arrivals_evidence(worst: LateWorker, share: float) -> dict[str, Any]:
 def gpu_culprit(late: LateWorker) -> Culprit:
     """The rank itself; a worker may have several."""
     place = late.place
-    return Culprit(*late.worker, place.host, place.rank, place.local_rank)
+    return Culprit(*late.worker, place.host, place.rank, place.local_rank, (place.rank,))
 
 
 @dataclass(frozen=True, slots=True)

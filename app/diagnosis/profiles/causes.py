@@ -9,6 +9,7 @@ Read `causes`. A late rank may have been held up by another one, in another grou
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +131,11 @@ def _peers_median(found: Occurrences, of_members: Floats, member: int) -> float:
     return float(np.median(of_members[members[members != member]]))
 
 
-COMPUTE, WORK, DATA_WAIT, HOST = "compute", "work", "data-wait", "host"
+COMPUTE: Final = "compute"
+WORK: Final = "work"
+DATA_WAIT: Final = "data-wait"
+HOST: Final = "host"
+CulpritKind = Literal["compute", "work", "data-wait", "host"]
 # A verdict needs GPUs that work for this share of the step.
 MIN_COVERAGE = 0.6
 # A rank is late if the others wait for it for this share of the step.
@@ -165,7 +170,7 @@ class ProfileCulprit:
     lost_s: float
     late_share: float
     steps_late: float
-    kind: str = HOST
+    kind: CulpritKind = HOST
     computing_s: float = 0.0
     peers_s: float = 0.0
     more_work: float | None = None
@@ -325,7 +330,7 @@ def _late_hosts(
         if alone_s < limit_s:
             continue
         more_data_s = each.data_wait_s - each.peers_data_wait_s
-        kind = DATA_WAIT if more_data_s >= MIN_OWN_SHARE * alone_s else HOST
+        kind: CulpritKind = DATA_WAIT if more_data_s >= MIN_OWN_SHARE * alone_s else HOST
         hosts.append(replace(each, alone_s=alone_s, kind=kind))
     return _most_waited_for(hosts)
 
@@ -344,7 +349,7 @@ def _with_peers(
     found = arrivals.occurrences
     group = int(found.member_group[late.member])
     members = found.groups[group].ranks
-    by_rank = {each.profile.rank: each for each in job.ranks}
+    by_rank = {figures.rank: figures for figures in job.ranks}
     return by_rank[late.rank], [by_rank[rank] for rank in members if rank != late.rank]
 
 

@@ -46,6 +46,7 @@ class RankFigures:
     members lack most of its communication.
     """
 
+    rank: int
     profile: RankProfile
     time: GpuTimeBreakdown
     kernel_span: GpuTimeBreakdown
@@ -93,7 +94,7 @@ class ProfiledJob:
     @property
     def missing(self) -> list[int]:
         """Ranks without a file, ascending."""
-        read = {each.profile.rank for each in self.ranks}
+        read = {figures.rank for figures in self.ranks}
         return [rank for rank in range(self.world_size) if rank not in read]
 
 
@@ -194,6 +195,7 @@ def _job(reader: _Reader, chosen_steps: str | None) -> ProfiledJob:
     recorded = found.collectives.select(rows)
     ranks = tuple(
         _figures(
+            rank,
             each,
             reader.times[rank],
             reader.spans[rank],
@@ -276,6 +278,7 @@ def _at(each: RankProfile, steps: Sequence[int]) -> Ints:
 
 
 def _figures(
+    rank: int,
     each: RankProfile,
     time: GpuTimeBreakdown,
     span: GpuTimeBreakdown,
@@ -289,7 +292,7 @@ def _figures(
         bounds_s = (each.bounds_ns - each.bounds_ns[0]) / 1e9
         # A wait is part of communication, and may extend into the next step.
         waiting_s = np.minimum(np.diff(waits.until(bounds_s))[at], here.exposed_s)
-    return RankFigures(each, here, span, waiting_s, each.data_wait_s[at], each.blocks[at])
+    return RankFigures(rank, each, here, span, waiting_s, each.data_wait_s[at], each.blocks[at])
 
 
 def _name(files: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 Start with `arrivals_of_replay` (a replayed window) or `arrivals_of_table` (a table alone). They run
 occurrences.py, lateness.py, waits.py and blame.py in this order.
-`arrivals_as_json` gives the JSON block of a result; docs/arrivals.md has the meaning of each key.
+`arrivals_record` gives that part of a result; docs/arrivals.md has the meaning of each field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,17 @@ from app.engine.arrivals.lateness import Lateness, fill_missing_steps, lateness_
 from app.engine.arrivals.occurrences import Occurrences, occurrences_of_replay, occurrences_of_table
 from app.engine.arrivals.waits import RankWaitTimes, step_clock, table_clock
 from app.engine.what_if import ReplayGroups
-from app.result.arrivals import MAX_GROUPS, MAX_RANKS, PLACE_KEYS
+from app.result.arrivals import (
+    MAX_GROUPS,
+    MAX_RANKS,
+    ArrivalsByStep,
+    ArrivalsRecord,
+    DelayKind,
+    GroupMember,
+    LateRankRecord,
+    RankGroupRecord,
+)
+from app.result.figures import as_tuples
 from app.trace.collectives import Collectives, RankPlace
 from app.trace.window import Floats, Ints
 
@@ -146,58 +156,68 @@ MAX_MEMBERS = 16
 MAX_RANKS_NAMED = 64
 
 
-def arrivals_as_json(arrivals: Arrivals, kinds: dict[int, str] | None = None) -> dict[str, Any]:
-    """The block `arrivals` of a result; `kinds` has the kind of each culprit's delay, by place."""
-    own_s = {each.place: each.own_delay_s for each in arrivals.late}
+def arrivals_record(
+    arrivals: Arrivals, kinds: Mapping[int, DelayKind] | None = None
+) -> ArrivalsRecord:
+    """The part `arrivals` of a result; `kinds` has the kind of each culprit's delay, by place."""
+    own_s = {late.place: late.own_delay_s for late in arrivals.late}
     waited_for_s = arrivals.waited_for_s.mean(axis=1)
     chosen = np.sort(np.argsort(-waited_for_s, kind="stable")[:MAX_RANKS])
     places = [arrivals.places[at] for at in chosen.tolist()]
-    return {
-        "num_occurrences": arrivals.occurrences.num_occurrences,
-        "num_ranks": len(arrivals.places),
-        "waiting_share": arrivals.waiting_share,
-        "largest_share": arrivals.largest_share,
-        **{key: [getattr(place, key) for place in places] for key in PLACE_KEYS},
-        "waited_for_s": waited_for_s[chosen].tolist(),
-        "waited_s": arrivals.waited_s[chosen].mean(axis=1).tolist(),
-        "late_share": arrivals.late_share[chosen].tolist(),
-        "own_delay_s": [own_s.get(at) for at in chosen.tolist()],
-        "groups": groups_as_json(arrivals),
-        "culprits": [
-            culprit_as_json(arrivals, each, (kinds or {}).get(each.place, "unknown"))
-            for each in arrivals.culprits
-        ],
-        "per_step": {"waited_for_s": arrivals.waited_for_s[chosen].T.tolist()},
-    }
+    return ArrivalsRecord(
+        num_occurrences=arrivals.occurrences.num_occurrences,
+        num_ranks=len(arrivals.places),
+        waiting_share=arrivals.waiting_share,
+        largest_share=arrivals.largest_share,
+        rank=tuple(place.rank for place in places),
+        dp_rank=tuple(place.dp_rank for place in places),
+        stage=tuple(place.stage for place in places),
+        host=tuple(place.host for place in places),
+        local_rank=tuple(place.local_rank for place in places),
+        waited_for_s=as_tuples(waited_for_s[chosen]),
+        waited_s=as_tuples(arrivals.waited_s[chosen].mean(axis=1)),
+        late_share=as_tuples(arrivals.late_share[chosen]),
+        own_delay_s=tuple(own_s.get(at) for at in chosen.tolist()),
+        groups=group_records(arrivals),
+        culprits=tuple(
+            late_rank_record(arrivals, late, (kinds or {}).get(late.place, "unknown"))
+            for late in arrivals.culprits
+        ),
+        per_step=ArrivalsByStep(waited_for_s=as_tuples(arrivals.waited_for_s[chosen].T)),
+    )
 
 
-def culprit_as_json(arrivals: Arrivals, late: LateRank, kind: str) -> dict[str, Any]:
-    """One culprit of the block `arrivals`."""
+def late_rank_record(arrivals: Arrivals, late: LateRank, kind: DelayKind) -> LateRankRecord:
+    """One culprit of the part `arrivals`."""
     place, group = arrivals.places[late.place], arrivals.occurrences.groups[late.group]
-    return {
-        **{key: getattr(place, key) for key in PLACE_KEYS},
-        "group": group.name,
-        "axis": group.axis,
-        "kind": kind,
-        "waited_for_s": late.waited_for_s,
-        "share": late.waited_for_s / float(arrivals.step_s.mean()),
-        "late_share": late.late_share,
-        "steps_late": late.steps_late,
-        "own_delay_s": late.own_delay_s,
-    }
+    return LateRankRecord(
+        rank=place.rank,
+        dp_rank=place.dp_rank,
+        stage=place.stage,
+        host=place.host,
+        local_rank=place.local_rank,
+        group=group.name,
+        axis=group.axis,
+        kind=kind,
+        waited_for_s=late.waited_for_s,
+        share=late.waited_for_s / float(arrivals.step_s.mean()),
+        late_share=late.late_share,
+        steps_late=late.steps_late,
+        own_delay_s=late.own_delay_s,
+    )
 
 
-def groups_as_json(arrivals: Arrivals, name: str | None = None) -> list[dict[str, Any]]:
+def group_records(arrivals: Arrivals, name: str | None = None) -> tuple[RankGroupRecord, ...]:
     """Groups, longest wait first; with `name`, only that group, with all of its members."""
     means = _GroupMeans.of(arrivals)
     if name is not None:
-        return [
+        return tuple(
             _group(arrivals, means, at, len(group.ranks))
             for at, group in enumerate(arrivals.occurrences.groups)
             if group.name == name
-        ]
+        )
     order = np.argsort(-arrivals.lateness.lost_s.mean(axis=1), kind="stable")[:MAX_GROUPS]
-    return [_group(arrivals, means, int(at), MAX_MEMBERS) for at in order]
+    return tuple(_group(arrivals, means, int(at), MAX_MEMBERS) for at in order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +255,7 @@ class _GroupMeans:
         )
 
 
-def _group(arrivals: Arrivals, means: _GroupMeans, at: int, most_members: int) -> dict[str, Any]:
+def _group(arrivals: Arrivals, means: _GroupMeans, at: int, most_members: int) -> RankGroupRecord:
     occurrences, group = arrivals.occurrences, arrivals.occurrences.groups[at]
     mine = means.by_group[means.bounds[at] : means.bounds[at + 1]]
     transfer_s = arrivals.lateness.transfer_s[mine]
@@ -245,32 +265,32 @@ def _group(arrivals: Arrivals, means: _GroupMeans, at: int, most_members: int) -
     num = float(means.num[at])
     late_share = means.num_late[of_group] / max(num, 1.0)
     members = np.argsort(-waited_for_s, kind="stable")[:most_members]
-    places = [arrivals.places[each] for each in occurrences.member_rank[of_group].tolist()]
-    return {
-        "name": group.name,
-        "axis": group.axis,
-        "ranks": list(group.ranks[:MAX_RANKS_NAMED]),
-        "num_ranks": size,
-        "num_occurrences": int(num),
-        "transfer_s": _middle(transfer_s) if mine.size else None,
-        "waited_s": float(waited_s.mean()),
-        "bandwidth_bytes_s": (
+    places = [arrivals.places[rank] for rank in occurrences.member_rank[of_group].tolist()]
+    return RankGroupRecord(
+        name=group.name,
+        axis=group.axis,
+        ranks=tuple(group.ranks[:MAX_RANKS_NAMED]),
+        num_ranks=size,
+        num_occurrences=int(num),
+        transfer_s=_middle(transfer_s) if mine.size else None,
+        waited_s=float(waited_s.mean()),
+        bandwidth_bytes_s=(
             _bandwidth(_mean_bytes(occurrences, mine, size), transfer_s)
             if means.has_bytes
             else None
         ),
-        "members": [
-            {
-                "rank": places[member].rank,
-                "local_rank": places[member].local_rank,
-                "host": places[member].host,
-                "waited_for_s": float(waited_for_s[member]),
-                "waited_s": float(waited_s[member]),
-                "late_share": float(late_share[member]),
-            }
+        members=tuple(
+            GroupMember(
+                rank=places[member].rank,
+                local_rank=places[member].local_rank,
+                host=places[member].host,
+                waited_for_s=float(waited_for_s[member]),
+                waited_s=float(waited_s[member]),
+                late_share=float(late_share[member]),
+            )
             for member in members.tolist()
-        ],
-    }
+        ),
+    )
 
 
 def _middle(ascending: Floats) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.engine.graph import EP_BLOCK, NO_PEERS
 from app.engine.what_if import Replayer, ReplayGroups
-from app.trace.collectives import RECEIVE, SEND, Collectives, RankGroup, RankPlace
+from app.trace.collectives import RECEIVE, SEND, Collectives, GroupAxis, RankGroup, RankPlace
 from app.trace.ops import OpKind
 from app.trace.window import Floats, Ints
 
@@ -214,7 +214,7 @@ def _synchronised(
     order = first_s.argsort(axis=2, kind="stable").argsort(axis=2, kind="stable").ravel()
     dp_ranks = np.arange(sizes.dp_size).reshape(num_blocks, block_size)
     members = [(each[:, None] * sizes.pp_size + np.asarray(stages)).ravel() for each in dp_ranks]
-    axis = "pp" if len(stages) > 1 else {EP_BLOCK: "ep"}.get(meets, "dp")
+    axis: GroupAxis = "pp" if len(stages) > 1 else "ep" if meets == EP_BLOCK else "dp"
     groups = [
         RankGroup(
             _name(axis, stages, sizes.pp_size, number if num_blocks > 1 else None),

@@ -53,9 +53,7 @@ class RankCursor(msgspec.Struct):
             self.watermark = max(self.watermark, highest_step)
         elif batch_seq < self.next_seq or batch_seq in self.ahead:
             known = self.digests.get(batch_seq, digest)
-            # Digests of earlier releases are of another hash, and are not negative.
-            is_comparable = (known < 0) == (digest < 0)
-            return "conflict" if is_comparable and known != digest else "duplicate"
+            return "conflict" if known != digest else "duplicate"
         elif batch_seq == self.next_seq and not self.ahead:  # as nearly always
             self.next_seq += 1
             self.watermark = max(self.watermark, highest_step)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -204,8 +205,21 @@ class _ResidueReader:
         return found
 
 
-def encode_rows(rows: TimedRows, times: Times | None = None) -> list[dict[str, Any]]:
-    """The rows as maps that msgpack can hold, one for each part.
+class RowsPart(msgspec.Struct):
+    """Rows as msgpack has them: segments, the templates that they share, and residues by class."""
+
+    segments: int
+    sizes: PackedInts
+    template_of: PackedInts
+    keys: dict[str, PackedInts]
+    shape: dict[str, PackedInts]
+    base: PackedInts
+    predictors: dict[str, PackedInts]
+    residues: list[PackedInts]
+
+
+def encode_rows(rows: TimedRows, times: Times | None = None) -> list[RowsPart]:
+    """The rows in parts.
 
     `times` makes the starts and ends that are encoded of those of some rows.
     """
@@ -213,9 +227,7 @@ def encode_rows(rows: TimedRows, times: Times | None = None) -> list[dict[str, A
     return [_encode_part(rows, bounds[part], times) for part in _parts(bounds)]
 
 
-def decode_rows(
-    parts: Sequence[Mapping[str, Any]], keys: Dtypes, shape: Dtypes, num_rows: int
-) -> TimedRows:
+def decode_rows(parts: Sequence[RowsPart], keys: Dtypes, shape: Dtypes, num_rows: int) -> TimedRows:
     """The rows that `encode_rows` was given, columns in these types.
 
     Raises:
@@ -270,7 +282,7 @@ def _parts(bounds: Ints) -> Iterator[slice]:
         first = end
 
 
-def _encode_part(rows: TimedRows, bounds: Ints, times: Times | None) -> dict[str, Any]:
+def _encode_part(rows: TimedRows, bounds: Ints, times: Times | None) -> RowsPart:
     whole = slice(int(bounds[0]), int(bounds[-1]))
     shape = {name: values[whole] for name, values in rows.shape.items()}
     start, end = rows.start[whole], rows.end[whole]
@@ -290,29 +302,30 @@ def _encode_part(rows: TimedRows, bounds: Ints, times: Times | None) -> dict[str
         _encode_regular(layout, template, predictors, start, end, residues)
     _encode_rare(layout, next(iter(shape.values())), predictors, start, end, residues)
     base_rows = layout.firsts + predictors.order[layout.place_firsts[template_of]]
-    return {
-        "segments": sizes.size,
-        "sizes": pack_ints(sizes),
-        "template_of": pack_ints(template_of),
-        "keys": {
+    return RowsPart(
+        segments=sizes.size,
+        sizes=pack_ints(sizes),
+        template_of=pack_ints(template_of),
+        keys={
             name: pack_ints(values[bounds[:-1]].astype(np.int64))
             for name, values in rows.keys.items()
         },
-        "shape": {name: pack_ints(values) for name, values in shape.items()},
-        "base": pack_ints(start[base_rows]),
-        "predictors": {
-            each.name: pack_ints(getattr(predictors, each.name)) for each in fields(_Predictors)
+        shape={name: pack_ints(values) for name, values in shape.items()},
+        base=pack_ints(start[base_rows]),
+        predictors={
+            column.name: pack_ints(getattr(predictors, column.name))
+            for column in fields(_Predictors)
         },
-        "residues": residues.packed(),
-    }
+        residues=residues.packed(),
+    )
 
 
-def _decode_part(part: Mapping[str, Any], keys: Dtypes, shape: Dtypes, max_rows: int) -> TimedRows:
-    num_segments = part["segments"]
+def _decode_part(part: RowsPart, keys: Dtypes, shape: Dtypes, max_rows: int) -> TimedRows:
+    num_segments = part.segments
     if not 0 < num_segments <= max_rows:
         raise DamagedRows(f"{num_segments} segments are stored for {max_rows} rows")
-    sizes = unpack_ints(part["sizes"], num_segments)
-    template_of = unpack_ints(part["template_of"], num_segments)
+    sizes = unpack_ints(part.sizes, num_segments)
+    template_of = unpack_ints(part.template_of, num_segments)
     are_few = sizes.min() >= 1 and sizes.max() <= max_rows and sizes.sum() <= max_rows
     if not are_few or template_of.min() < 0 or template_of.max() >= num_segments:
         raise DamagedRows("stored segments have more rows than there are")
@@ -320,14 +333,14 @@ def _decode_part(part: Mapping[str, Any], keys: Dtypes, shape: Dtypes, max_rows:
     num_places, num_rows = layout.num_places, int(sizes.sum())
     predictors = _Predictors(
         **{
-            each.name: unpack_ints(part["predictors"][each.name], num_places)
-            for each in fields(_Predictors)
+            column.name: unpack_ints(part.predictors[column.name], num_places)
+            for column in fields(_Predictors)
         }
     )
     predictors.check(layout)
-    base = unpack_ints(part["base"], num_segments)
+    base = unpack_ints(part.base, num_segments)
     start, end = np.empty(num_rows, np.int64), np.empty(num_rows, np.int64)
-    residues = _ResidueReader(part["residues"], num_rows)
+    residues = _ResidueReader(part.residues, num_rows)
     for template in layout.regular:
         _decode_regular(layout, template, predictors, base, residues, start, end)
     _decode_rare(layout, predictors, base, residues, start, end)
@@ -336,12 +349,12 @@ def _decode_part(part: Mapping[str, Any], keys: Dtypes, shape: Dtypes, max_rows:
     return TimedRows(
         {
             name: np.repeat(
-                narrowed(name, unpack_ints(part["keys"][name], num_segments), dtype), sizes
+                narrowed(name, unpack_ints(part.keys[name], num_segments), dtype), sizes
             )
             for name, dtype in keys.items()
         },
         {
-            name: narrowed(name, unpack_ints(part["shape"][name], num_places), dtype)[place_of]
+            name: narrowed(name, unpack_ints(part.shape[name], num_places), dtype)[place_of]
             for name, dtype in shape.items()
         },
         start,

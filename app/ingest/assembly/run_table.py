@@ -59,8 +59,9 @@ class RunTable(OpTable):
 
     def select(self, rows: NDArray[Any] | slice) -> OpTable:  # type: ignore[override]
         """The chosen rows, as columns."""
-        held = {name: values for name, values in self.held.items() if values is not None}
-        chosen: dict[str, Any] = {name: values[rows] for name, values in held.items()}
+        chosen: dict[str, NDArray[Any]] = {
+            name: values[rows] for name, values in self.held.items() if values is not None
+        }
         return OpTable(**self.runs.columns_of(rows), **chosen)
 
     @property
@@ -201,14 +202,16 @@ class KnownShapes:
 
     def merged(self, parts: Sequence[BatchSlice]) -> BatchSlice:
         """What several batches hold of one worker's step."""
-        columns: dict[str, Any] = {
+        columns = {
             name: np.concatenate([getattr(part.shape, name) for part in parts])
             for name in SHAPE_COLUMNS
         }
         sizes = [part.num_ops for part in parts]
-        optional: dict[str, Any] = {
-            name: joined_column(name, [part.optional.get(name) for part in parts], sizes)
+        optional = {
+            name: values
             for name in OPTIONAL
+            if (values := joined_column(name, [part.optional.get(name) for part in parts], sizes))
+            is not None
         }
         ops = OpColumns(
             step=np.zeros(sum(sizes), np.int64),
@@ -230,7 +233,8 @@ def concatenate_tables(tables: Sequence[OpTable]) -> OpTable:
     is_of_runs = len(with_runs) == len(tables) > 0
     names = ("start_ns", "duration_ns", *OPTIONAL) if is_of_runs else tuple(TABLE_DTYPES)
     joined = all_of(sum(sizes), [partial(_joined_tables, name, tables, sizes) for name in names])
-    arrays: dict[str, Any] = dict(zip(names, joined, strict=True))
+    named = zip(names, joined, strict=True)
+    arrays = {name: values for name, values in named if values is not None}
     if is_of_runs:
         return RunTable(joined_runs([table.runs for table in with_runs]), arrays)
     return OpTable(**arrays)
@@ -250,7 +254,7 @@ def table_of_slices(
     worker = np.array([part.worker for part in whole], np.int64)
     dp_rank, stage = np.divmod(worker, pp_size)
     rank = np.array([part.rank for part in whole], np.int32)
-    places = {
+    places: dict[str, NDArray[Any]] = {
         "step": np.full(worker.size, step, np.int64),
         "rank": rank,
         "dp_rank": dp_rank,

@@ -2,24 +2,24 @@
 
 Starts and ends are rounded to a microsecond, which keeps their order; a window's results come from
 the times as they were recorded. Of a window that late operations may still change, what the
-rounding took away is kept beside it, so that these results do, too. Bytes of earlier releases are
-read. Nothing more is held than bytes claim and `MAX_STORED_ROWS` allows: a backup may be anybody's.
+rounding took away is kept beside it, so that these results do, too. Nothing more is held than bytes
+claim and `MAX_STORED_ROWS` allows: a backup may be anybody's.
 """
 
 import zlib
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from app.ingest.assembly.int_packing import (
     PIECE_ROWS,
     DamagedRows,
     Ints,
+    PackedInts,
     pack_ints,
     pack_pieces,
     pack_residues,
@@ -30,26 +30,22 @@ from app.ingest.assembly.op_table import GROUP_TABLE_COLUMNS, GroupTable, OpTabl
 from app.ingest.assembly.row_encoding import (
     MAX_PART_ROWS,
     Dtypes,
+    RowsPart,
     TimedRows,
     decode_rows,
     encode_rows,
 )
-from app.ingest.wire.collectives import members_of, ranks_of
-from app.trace.collectives import RankGroup, RankPlace
+from app.ingest.wire.collectives import RankRun, members_of, ranks_of
+from app.trace.collectives import GroupAxis, RankGroup, RankPlace
 from app.trace.window import OPTIONAL, TABLE_DTYPES
 
 # Operation types are stored by code. That lasts: built-in rows are only ever appended, below
 # the first code of a job's own types, which have the order of their run's registration.
-# Format 1, of the first release, was compressed otherwise and knew no optional columns; format 2
-# had every column by itself.
-WINDOW_FORMAT = 3
 MAX_STORED_ROWS = 1 << 26
 UNIT_NS = 1000
-_OF_FORMAT_3 = b"\xc1PW3"  # nothing that msgpack or zlib writes begins like this
+_OPS = b"\xc1PW3"  # nothing that msgpack or zlib writes begins like this
 _REMAINDERS = b"\xc1PR3"
-_ZLIB = b"\x78"
 _HEADER_BYTES = 8
-_MAX_EARLIER_BYTES = 1 << 30  # of format 1
 _LAST_ROUNDED_NS = 1 << 61  # beyond, sums might not fit
 
 _OP_KEYS = {name: TABLE_DTYPES[name] for name in ("step", "dp_rank", "stage", "rank")}
@@ -73,12 +69,47 @@ class PackedWindow(NamedTuple):
     remainders: bytes | None = None
 
 
+Pieces = list[PackedInts]  # of one column
+
+
+class _StoredRows(msgspec.Struct, kw_only=True):
+    unit_ns: int
+    rows: int
+    parts: list[RowsPart]
+
+
+class _StoredOps(_StoredRows, kw_only=True):
+    optional: dict[str, Pieces]
+
+
+class _StoredGroup(msgspec.Struct, omit_defaults=True):
+    name: str
+    axis: GroupAxis
+    ranks: list[int] = []
+    runs: list[RankRun] = []
+
+
+class _StoredGroups(_StoredRows, kw_only=True):
+    num_bytes: Pieces
+    unknown: list[Any]  # how many rows, and which ones: PackedInts
+    groups: list[_StoredGroup]
+    kinds: list[str]
+    hosts: list[str]
+    num_places: int
+    places: dict[str, PackedInts]
+
+
+class _Stored(msgspec.Struct, omit_defaults=True):
+    ops: _StoredOps
+    collectives: _StoredGroups | None = None
+
+
 def pack_window(table: OpTable, groups: GroupTable | None = None) -> bytes:
     """The operations, and the collectives inside groups with them, rounded."""
-    message: dict[str, Any] = {"ops": _ops_message(table)}
+    stored = _Stored(_stored_ops(table))
     if groups is not None and groups.num_rows:
-        message["collectives"] = _groups_message(groups)
-    return _sealed(_OF_FORMAT_3, message)
+        stored.collectives = _stored_groups(groups)
+    return _sealed(_OPS, stored)
 
 
 def pack_remainders(table: OpTable, groups: GroupTable | None = None) -> bytes:
@@ -93,22 +124,18 @@ def unpack_window(rounded: bytes, remainders: bytes | None = None) -> StoredWind
     """What `pack_window` was given; to the nanosecond with what `pack_remainders` made of it.
 
     Raises:
-        DamagedRows: the bytes are neither ours nor those of an earlier version.
+        DamagedRows: the bytes are not ours.
     """
     try:
-        if rounded[: len(_OF_FORMAT_3)] != _OF_FORMAT_3:
-            return _of_earlier_format(rounded)
-        message = _opened(_OF_FORMAT_3, rounded)
-        groups = message.get("collectives")
-        stored = StoredWindow(
-            _ops_of_message(message["ops"]), None if groups is None else _groups_of_message(groups)
-        )
+        packed = _opened(_OPS, rounded, _Stored)
+        groups = None if packed.collectives is None else _group_table(packed.collectives)
+        stored = StoredWindow(_op_table(packed.ops), groups)
         return stored if remainders is None else _with_remainders(stored, remainders)
     except DamagedRows:
         raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         raise DamagedRows(f"stored operations have no known form: {error!r}") from error
-    except (msgspec.MsgspecError, zlib.error, zstandard.ZstdError) as error:
+    except msgspec.MsgspecError as error:
         raise DamagedRows(f"stored operations cannot be decoded: {error}") from error
 
 
@@ -117,11 +144,14 @@ def _sealed(magic: bytes, message: Any) -> bytes:
     return magic + zlib.crc32(body).to_bytes(4, "little") + body
 
 
-def _opened(magic: bytes, blob: bytes) -> Any:
+StoredT = TypeVar("StoredT")
+
+
+def _opened(magic: bytes, blob: bytes, kind: type[StoredT]) -> StoredT:
     body = memoryview(blob)[_HEADER_BYTES:]
     if blob[:4] != magic or zlib.crc32(body) != int.from_bytes(blob[4:_HEADER_BYTES], "little"):
         raise DamagedRows("stored operations are damaged: their checksum is another")
-    return msgspec.msgpack.decode(body)
+    return msgspec.msgpack.decode(body, type=kind)
 
 
 def _unit_ns(start_ns: Ints, duration_ns: Ints) -> int:
@@ -145,7 +175,7 @@ def _exact(unit: int, start: Ints, end: Ints) -> tuple[Ints, Ints]:
     return start * unit, (end - start) * unit
 
 
-def _remainders(table: OpTable | GroupTable) -> list[list[Any]]:
+def _remainders(table: OpTable | GroupTable) -> list[tuple[PackedInts, PackedInts]]:
     """What rounding takes from starts and durations, for some rows at a time."""
     unit = _unit_ns(table.start_ns, table.duration_ns)
     pieces = []
@@ -153,12 +183,12 @@ def _remainders(table: OpTable | GroupTable) -> list[list[Any]]:
         piece = slice(at, at + PIECE_ROWS)
         start_ns, duration_ns = table.start_ns[piece], table.duration_ns[piece]
         start, duration = _exact(unit, *_rounded(unit, start_ns, duration_ns))
-        pieces.append([pack_residues(start_ns - start), pack_residues(duration_ns - duration)])
+        pieces.append((pack_residues(start_ns - start), pack_residues(duration_ns - duration)))
     return pieces
 
 
 def _with_remainders(stored: StoredWindow, blob: bytes) -> StoredWindow:
-    packed = _opened(_REMAINDERS, blob)
+    packed = _opened(_REMAINDERS, blob, list[list[tuple[PackedInts, PackedInts]]])
     timed: list[OpTable | GroupTable] = [stored.ops]
     if stored.groups is not None:
         timed.append(stored.groups)
@@ -170,24 +200,26 @@ def _with_remainders(stored: StoredWindow, blob: bytes) -> StoredWindow:
     return stored
 
 
-def _ops_message(table: OpTable) -> dict[str, Any]:
+def _stored_ops(table: OpTable) -> _StoredOps:
     # In pieces, since the columns of a large window would take more memory than all its times.
-    pieces = (each.columns() for each in table.pieces(MAX_PART_ROWS))
+    pieces = (piece.columns() for piece in table.pieces(MAX_PART_ROWS))
     optional = {name: getattr(table, name) for name in OPTIONAL}
-    return {
-        **_rows_message(_unit_ns(table.start_ns, table.duration_ns), pieces, _OP_KEYS, _OP_SHAPE),
-        "optional": {
+    unit = _unit_ns(table.start_ns, table.duration_ns)
+    return _StoredOps(
+        unit_ns=unit,
+        rows=table.num_ops,
+        parts=_stored_parts(unit, pieces, _OP_KEYS, _OP_SHAPE),
+        optional={
             name: pack_pieces(values) for name, values in optional.items() if values is not None
         },
-    }
+    )
 
 
-def _rows_message(
+def _stored_parts(
     unit: int, pieces: Iterable[Mapping[str, NDArray[Any]]], keys: Dtypes, shape: Dtypes
-) -> dict[str, Any]:
+) -> list[RowsPart]:
     """The rows of a table whose columns come in pieces, in a unit."""
-    parts: list[dict[str, Any]] = []
-    num_rows = 0
+    parts: list[RowsPart] = []
     for columns in pieces:
         rows = TimedRows(
             {name: columns[name] for name in keys},
@@ -196,86 +228,79 @@ def _rows_message(
             columns["duration_ns"],
         )
         parts += encode_rows(rows, partial(_rounded, unit))
-        num_rows += rows.num_rows
-    return {"unit_ns": unit, "rows": num_rows, "parts": parts}
+    return parts
 
 
-def _rows_of_message(
-    message: Mapping[str, Any], keys: Dtypes, shape: Dtypes
+def _columns_of(
+    stored: _StoredRows, keys: Dtypes, shape: Dtypes
 ) -> tuple[dict[str, NDArray[Any]], Ints, Ints]:
     """The columns without times, starts, and durations in nanoseconds."""
-    unit, num_rows = message["unit_ns"], message["rows"]
+    unit, num_rows = stored.unit_ns, stored.rows
     if unit not in (1, UNIT_NS) or not 0 <= num_rows <= MAX_STORED_ROWS:
         raise DamagedRows(f"{num_rows} rows are stored: at most {MAX_STORED_ROWS} are read")
-    rows = decode_rows(message["parts"], keys, shape, num_rows)
+    rows = decode_rows(stored.parts, keys, shape, num_rows)
     return {**rows.keys, **rows.shape}, *_exact(unit, rows.start, rows.end)
 
 
-def _ops_of_message(message: Mapping[str, Any]) -> OpTable:
-    columns, start_ns, duration_ns = _rows_of_message(message, _OP_KEYS, _OP_SHAPE)
-    optional = message["optional"]
+def _op_table(stored: _StoredOps) -> OpTable:
+    columns, start_ns, duration_ns = _columns_of(stored, _OP_KEYS, _OP_SHAPE)
     for name in OPTIONAL:
-        if name in optional:
-            columns[name] = unpack_pieces(optional[name], start_ns.size)
+        if name in stored.optional:
+            columns[name] = unpack_pieces(stored.optional[name], start_ns.size)
     return OpTable(**columns, start_ns=start_ns, duration_ns=duration_ns)
 
 
-def _groups_message(table: GroupTable) -> dict[str, Any]:
-    hosts = sorted({each.host for each in table.places.values() if each.host is not None})
+def _stored_groups(table: GroupTable) -> _StoredGroups:
+    hosts = sorted({place.host for place in table.places.values() if place.host is not None})
     host_at = {host: at for at, host in enumerate(hosts)}
     places = [table.places[rank] for rank in sorted(table.places)]
     of_places = {
-        "rank": [each.rank for each in places],
-        "dp_rank": [_or_none(each.dp_rank) for each in places],
-        "stage": [_or_none(each.stage) for each in places],
-        "local_rank": [_or_none(each.local_rank) for each in places],
-        "host": [-1 if each.host is None else host_at[each.host] for each in places],
+        "rank": [place.rank for place in places],
+        "dp_rank": [_or_none(place.dp_rank) for place in places],
+        "stage": [_or_none(place.stage) for place in places],
+        "local_rank": [_or_none(place.local_rank) for place in places],
+        "host": [-1 if place.host is None else host_at[place.host] for place in places],
     }
     # What a rank did in a step stands together, and is the same in every step.
     order = np.lexsort((table.rank, table.step))
     named = {name: values[order] for name, values in table.columns().items()}
     unknown = np.flatnonzero(named["start_ns"] == -1)
     named["start_ns"][unknown] = 0
-    return {
-        **_rows_message(
-            _unit_ns(named["start_ns"], named["duration_ns"]), [named], _GROUP_KEYS, _GROUP_SHAPE
-        ),
-        "num_bytes": pack_pieces(named["num_bytes"]),
-        "unknown": [unknown.size, *pack_ints(unknown)],
-        "groups": [
-            {"name": each.name, "axis": each.axis, **members_of(each.ranks)}
-            for each in table.groups
+    unit = _unit_ns(named["start_ns"], named["duration_ns"])
+    return _StoredGroups(
+        unit_ns=unit,
+        rows=table.num_rows,
+        parts=_stored_parts(unit, [named], _GROUP_KEYS, _GROUP_SHAPE),
+        num_bytes=pack_pieces(named["num_bytes"]),
+        unknown=[unknown.size, *pack_ints(unknown)],
+        groups=[
+            _StoredGroup(group.name, group.axis, *members_of(group.ranks)) for group in table.groups
         ],
-        "kinds": list(table.kinds),
-        "hosts": hosts,
-        "num_places": len(places),
-        "places": {
-            name: pack_ints(np.array(values, np.int64)) for name, values in of_places.items()
-        },
-    }
+        kinds=list(table.kinds),
+        hosts=hosts,
+        num_places=len(places),
+        places={name: pack_ints(np.array(values, np.int64)) for name, values in of_places.items()},
+    )
 
 
-def _groups_of_message(message: Mapping[str, Any]) -> GroupTable:
-    columns, start_ns, duration_ns = _rows_of_message(message, _GROUP_KEYS, _GROUP_SHAPE)
-    num_rows = start_ns.size
-    num_unknown, *unknown = message["unknown"]
-    num_places = message["num_places"]
+def _group_table(stored: _StoredGroups) -> GroupTable:
+    columns, start_ns, duration_ns = _columns_of(stored, _GROUP_KEYS, _GROUP_SHAPE)
+    num_rows, num_places = start_ns.size, stored.num_places
+    num_unknown, *unknown = stored.unknown
     if not (0 <= num_unknown <= num_rows and 0 <= num_places <= MAX_STORED_ROWS):
         raise DamagedRows("stored collectives have more ranks than rows")
     start_ns[unpack_ints(unknown, num_unknown)] = -1
     columns |= {"start_ns": start_ns, "duration_ns": duration_ns}
-    columns["num_bytes"] = unpack_pieces(message["num_bytes"], num_rows)
-    for name, named in (("group", message["groups"]), ("kind", message["kinds"])):
-        if num_rows and not 0 <= columns[name].min() <= columns[name].max() < len(named):
+    columns["num_bytes"] = unpack_pieces(stored.num_bytes, num_rows)
+    for name, size in (("group", len(stored.groups)), ("kind", len(stored.kinds))):
+        if num_rows and not 0 <= columns[name].min() <= columns[name].max() < size:
             raise DamagedRows(f"stored collectives are of a {name} that is not there")
     order = np.lexsort([columns[name] for name in ("rank", "sequence", "kind", "group", "step")])
-    of_places = [
-        unpack_ints(message["places"][name], num_places).tolist() for name in _PLACE_COLUMNS
-    ]
+    of_places = [unpack_ints(stored.places[name], num_places).tolist() for name in _PLACE_COLUMNS]
     return GroupTable(
-        groups=tuple(_group(each) for each in message["groups"]),
-        kinds=tuple(message["kinds"]),
-        places=_places(of_places, message["hosts"]),
+        groups=tuple(_group(group) for group in stored.groups),
+        kinds=tuple(stored.kinds),
+        places=_places(of_places, stored.hosts),
         **{name: columns[name][order] for name in GROUP_TABLE_COLUMNS},
     )
 
@@ -284,11 +309,10 @@ def _or_none(number: int | None) -> int:
     return -1 if number is None else number
 
 
-def _group(message: dict[str, Any]) -> RankGroup:
-    if sum(number for _, number, _ in message.get("runs", ())) > MAX_STORED_ROWS:
+def _group(stored: _StoredGroup) -> RankGroup:
+    if sum(number for _, number, _ in stored.runs) > MAX_STORED_ROWS:
         raise DamagedRows("a stored group has more members than there are ranks")
-    ranks = ranks_of(message.get("ranks", ()), message.get("runs", ()))
-    return RankGroup(message["name"], message["axis"], tuple(ranks))
+    return RankGroup(stored.name, stored.axis, tuple(ranks_of(stored.ranks, stored.runs)))
 
 
 def _places(columns: list[list[int]], hosts: list[str]) -> dict[int, RankPlace]:
@@ -302,45 +326,3 @@ def _places(columns: list[list[int]], hosts: list[str]) -> dict[int, RankPlace]:
         )
         for rank, dp_rank, stage, local_rank, host in zip(*columns, strict=True)
     }
-
-
-def _of_earlier_format(blob: bytes) -> StoredWindow:
-    """Formats 1 and 2: each column as differences to its least value."""
-    while blob[:1] == _ZLIB:  # format 1 was compressed as a whole, and twice
-        inflater = zlib.decompressobj()
-        blob = inflater.decompress(blob, _MAX_EARLIER_BYTES)
-        if not inflater.eof:
-            raise DamagedRows(f"stored operations are more than {_MAX_EARLIER_BYTES} bytes")
-    message: dict[str, Any] = msgspec.msgpack.decode(blob)
-    if message["format"] not in (1, 2):
-        raise DamagedRows(f"stored operations of format {message['format']} are not known here")
-    is_packed = message["format"] == 2
-    columns = {
-        name: _earlier_column(column, is_packed=is_packed).astype(TABLE_DTYPES[name])
-        for name, column in message["columns"].items()
-    }
-    groups = message.get("collectives")
-    return StoredWindow(OpTable(**columns), None if groups is None else _earlier_groups(groups))
-
-
-def _earlier_column(column: Mapping[str, Any], *, is_packed: bool = True) -> Ints:
-    data = column["bytes"]
-    if is_packed:
-        size = zstandard.get_frame_parameters(data).content_size
-        if size > MAX_STORED_ROWS * np.dtype(column["dtype"]).itemsize:
-            raise DamagedRows(f"a stored column has {size} bytes: more than is read")
-        data = zstandard.decompress(data)
-    offsets = np.frombuffer(data, dtype=column["dtype"]).astype(np.uint64)
-    offsets += np.int64(column["least"]).view(np.uint64)
-    return offsets.view(np.int64)
-
-
-def _earlier_groups(message: Mapping[str, Any]) -> GroupTable:
-    columns = {name: _earlier_column(message["columns"][name]) for name in GROUP_TABLE_COLUMNS}
-    places = [_earlier_column(message["places"][name]).tolist() for name in _PLACE_COLUMNS]
-    return GroupTable(
-        groups=tuple(_group(each) for each in message["groups"]),
-        kinds=tuple(message["kinds"]),
-        places=_places(places, message["hosts"]),
-        **columns,
-    )

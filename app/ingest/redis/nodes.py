@@ -4,14 +4,18 @@ Errors of Redis become ours in `translated`. Commands are never repeated here: a
 repeated could be in the queue twice, so the caller decides about another attempt.
 """
 
+import asyncio
+import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 import redis
 import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
 from redis import exceptions
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -19,18 +23,103 @@ from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.exceptions import ClusterDownError, MovedError, OutOfMemoryError, RedisError
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
 from typing_extensions import override
 
 from app.errors import QueueFull, QueueUnavailable
-from app.ingest.redis.sentinels import (
-    ASYNC_SENTINEL_OPTIONS,
-    SENTINEL_OPTIONS,
-    AsyncSentinelPool,
-    AsyncSentinels,
-    SentinelPool,
-    Sentinels,
-)
 from app.ingest.redis.url import NodeAddress, QueueUrl, parse_queue_url, unusable_url_error
+
+ASK_EVERY_S = 5.0
+# Sentinels answer from memory, and a lost one must not delay new connections.
+SENTINEL_TIMEOUT_S = 0.5
+
+
+def newest_primary(
+    service: str, answers: Sequence[Any], is_usable: Callable[[Any, str], bool]
+) -> NodeAddress:
+    """The primary by the answers, or errors, of all sentinels.
+
+    An older one does not count, even where the newest ones say that their primary is down: what is
+    written to the one of before would be lost.
+
+    Raises:
+        MasterNotFoundError: none of the newest is usable.
+    """
+    states = [each[service] for each in answers if isinstance(each, Mapping) and service in each]
+    newest = max((int(state["config-epoch"]) for state in states), default=0)
+    for state in states:
+        if int(state["config-epoch"]) == newest and is_usable(state, service):
+            return state["ip"], state["port"]
+    errors = ", ".join(f"{each}" for each in answers if isinstance(each, BaseException))
+    raise MasterNotFoundError(f"no sentinel names a primary of {service!r} that is up: {errors}")
+
+
+class Sentinels(redis.sentinel.Sentinel):
+    """Sentinels for threads: the answer with the newest configuration epoch counts."""
+
+    @override
+    def discover_master(self, service_name: str) -> NodeAddress:
+        answers: list[Any] = []
+        for each in self.sentinels:
+            try:
+                answers.append(each.sentinel_masters())
+            except (RedisError, OSError) as error:
+                answers.append(error)
+        return newest_primary(service_name, answers, self.check_master_state)
+
+
+class AsyncSentinels(redis.asyncio.sentinel.Sentinel):
+    """The same for an event loop."""
+
+    @override
+    async def discover_master(self, service_name: str) -> NodeAddress:
+        asked: list[Any] = [each.sentinel_masters() for each in self.sentinels]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return newest_primary(service_name, answers, self.check_master_state)
+
+
+class SentinelPool(redis.sentinel.SentinelConnectionPool, redis.BlockingConnectionPool):
+    """Connections to the primary that the sentinels name; further callers wait for one."""
+
+    _ask_at_s = 0.0
+
+    def follow(self) -> None:
+        """Ask the sentinels every few seconds; connections to a former primary are given up."""
+        if time.monotonic() >= self._ask_at_s:
+            self._ask_at_s = time.monotonic() + ASK_EVERY_S
+            pool: Any = self
+            with suppress(RedisError, OSError):
+                pool.get_master_address()
+
+
+class AsyncSentinelPool(
+    redis.asyncio.sentinel.SentinelConnectionPool, redis.asyncio.BlockingConnectionPool
+):
+    """The same for an event loop."""
+
+    _ask_at_s = 0.0
+    _asking: asyncio.Task[None] | None = None
+
+    def follow(self) -> None:
+        """The same, beside the callers: a frozen sentinel keeps no push waiting."""
+        is_asking = self._asking is not None and not self._asking.done()
+        if time.monotonic() >= self._ask_at_s and not is_asking:
+            self._ask_at_s = time.monotonic() + ASK_EVERY_S
+            self._asking = asyncio.create_task(self._ask())
+
+    async def stop_following(self) -> None:
+        """End the last question."""
+        if self._asking is not None and not self._asking.done():
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+    async def _ask(self) -> None:
+        pool: Any = self
+        before = pool.master_address
+        with suppress(RedisError, OSError, RuntimeError):  # uvloop's of a lost connection
+            if await pool.get_master_address() != before:
+                # redis-py gives up idle connections alone; those in use end with their exchange.
+                await pool.update_active_connections_for_reconnect()
 
 
 class SlotMap:
@@ -107,21 +196,26 @@ IDLE_CHECK_S = 10
 
 # An append that redis-py repeats by itself could be in the queue twice, and a dead server would
 # hold a request for seconds: the caller decides about another attempt.
-_OPTIONS: dict[str, Any] = {
+_OPTIONS = {
     "socket_timeout": TIMEOUT_S,
     "socket_connect_timeout": TIMEOUT_S,
     "health_check_interval": IDLE_CHECK_S,
     "protocol": 2,
 }
+_SENTINEL_TIMEOUTS = {
+    "socket_timeout": SENTINEL_TIMEOUT_S,
+    "socket_connect_timeout": SENTINEL_TIMEOUT_S,
+}
 
 
 def connect(where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS) -> redis.Redis:
     """A client for threads, of one server or of the primary that the sentinels name."""
-    options = {**_OPTIONS, **_pool_options(max_connections), "retry": Retry(NoBackoff(), 0)}
+    retry = Retry(NoBackoff(), 0)
     if where.kind != "sentinel":
-        return redis.Redis.from_pool(_url_pool(redis.BlockingConnectionPool, where, options))
+        pool = _url_pool(redis.BlockingConnectionPool, where, max_connections, retry)
+        return redis.Redis.from_pool(pool)
     return redis.Redis.from_pool(
-        _sentinel_pool(Sentinels, SentinelPool, where, options, SENTINEL_OPTIONS)
+        _sentinel_pool(Sentinels, SentinelPool, where, max_connections, retry)
     )
 
 
@@ -129,11 +223,11 @@ def connect_async(
     where: QueueUrl, *, max_connections: int = MAX_CONNECTIONS
 ) -> redis.asyncio.Redis:
     """The same for an event loop."""
-    options = {**_OPTIONS, **_pool_options(max_connections), "retry": AsyncRetry(NoBackoff(), 0)}
+    retry = AsyncRetry(NoBackoff(), 0)
     if where.kind != "sentinel":
-        pool = _url_pool(redis.asyncio.BlockingConnectionPool, where, options)
+        pool = _url_pool(redis.asyncio.BlockingConnectionPool, where, max_connections, retry)
         return redis.asyncio.Redis.from_pool(pool)
-    pool = _sentinel_pool(AsyncSentinels, AsyncSentinelPool, where, options, ASYNC_SENTINEL_OPTIONS)
+    pool = _sentinel_pool(AsyncSentinels, AsyncSentinelPool, where, max_connections, retry)
     return redis.asyncio.Redis.from_pool(pool)
 
 
@@ -161,22 +255,20 @@ def _sentinels(client: Any) -> list[Any]:
     return manager.sentinels if manager else []
 
 
-def _pool_options(max_connections: int) -> dict[str, Any]:
-    return {"max_connections": max_connections, "timeout": TIMEOUT_S}
-
-
 def _sentinel_pool(
-    manager: Any, pool: Any, where: QueueUrl, options: dict[str, Any], limits: dict[str, Any]
+    manager: Any, pool: Any, where: QueueUrl, max_connections: int, retry: Any
 ) -> Any:
     """A pool of connections to the primary that the sentinels at these addresses name."""
-    sentinel_options = {**_OPTIONS, **limits, **where.sentinel_options}
-    sentinels = manager(where.addresses, sentinel_kwargs=sentinel_options)
-    return pool(where.service, sentinels, **options, **where.options)
+    own = {**_OPTIONS, **_SENTINEL_TIMEOUTS, "retry": retry, **where.sentinel_options}
+    sentinels = manager(where.addresses, sentinel_kwargs=own)
+    pool_options = {**_OPTIONS, "max_connections": max_connections, "timeout": TIMEOUT_S}
+    return pool(where.service, sentinels, **pool_options, retry=retry, **where.options)
 
 
-def _url_pool(kind: Any, where: QueueUrl, options: dict[str, Any]) -> Any:
+def _url_pool(kind: Any, where: QueueUrl, max_connections: int, retry: Any) -> Any:
+    pool_options = {**_OPTIONS, "max_connections": max_connections, "timeout": TIMEOUT_S}
     try:
-        return kind.from_url(where.url, **options)
+        return kind.from_url(where.url, **pool_options, retry=retry)
     except (ValueError, TypeError):
         raise unusable_url_error() from None
 

@@ -1,7 +1,8 @@
 """Where the event queue is: one server, a cluster, or a primary that sentinels know."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from app.errors import StartUpFailed
@@ -29,14 +30,14 @@ class QueueUrl:
     url: str = field(repr=False)
     addresses: tuple[NodeAddress, ...] = ()
     service: str = ""
-    options: dict[str, Any] = field(default_factory=dict, repr=False)
-    sentinel_options: dict[str, Any] = field(default_factory=dict, repr=False)
+    options: Mapping[str, str | int] = field(default_factory=dict, repr=False)
+    sentinel_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def of_node(self, address: NodeAddress) -> "QueueUrl":
         """The same for one node of the cluster, with the cluster's credentials."""
         host, port = address
-        names = (quote(self.options.get(name, ""), safe="") for name in ("username", "password"))
-        credentials = ":".join(names)
+        given = (str(self.options.get(name, "")) for name in ("username", "password"))
+        credentials = ":".join(quote(text, safe="") for text in given)
         scheme = "rediss" if "ssl" in self.options else "redis"
         at = f"{credentials}@" if credentials != ":" else ""
         tls = urlencode({k: v for k, v in self.options.items() if k.startswith("ssl_")})
@@ -75,7 +76,7 @@ def _parsed(url: str) -> QueueUrl:
         raise ValueError("scheme")
     credentials, _, hosts = parts.netloc.rpartition("@")
     query = parse_qsl(parts.query)
-    tls: dict[str, Any] = {"ssl": True} if base == "rediss" else {}
+    tls: dict[str, str | int] = {"ssl": True} if base == "rediss" else {}
     tls |= {name: value for name, value in query if name.startswith("ssl_") and tls}
     options = {**_credentials(credentials), **tls}
     addresses = tuple(_address(host, _PORTS[kind]) for host in hosts.split(",") if host)

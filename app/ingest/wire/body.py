@@ -198,8 +198,8 @@ LAST_INT32 = 2**31 - 1
 MAX_COMMAS = 12 * MAX_ROWS + 100
 _COUNTED_BYTES = 1 << 20
 MAX_OPTYPES = 256  # an index into them is one byte
-# What a batch may have beside the first release's keys and forms, by the names that registering a
-# job answers with: a client sends only what the job answered with.
+# What a batch may have beside the keys and forms that every server takes, by the names that
+# registering a job answers with: a client sends only what the job answered with.
 EXTENSIONS = (
     *("packed", "dropped", "step_kinds", "gpu_health", "placement", "at_step"),
     *("waits", "collectives", "dictionary"),
@@ -218,9 +218,8 @@ PlacementName = Annotated[
 ]
 StepKinds = Annotated[list[tuple[Count, StepKind]], msgspec.Meta(max_length=MAX_ROWS)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
-# No control characters: a database refuses some of them, a log is split by others. A line's end was
-# taken by mistake: what lies in queue and spool may have one, what is pushed may not (`codec`).
-Host = Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*\n?\Z")]
+# No control characters: a database refuses some of them, a log is split by others.
+Host = Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
 
 
 class PlacementIn(msgspec.Struct, forbid_unknown_fields=True):

@@ -5,7 +5,6 @@ Operation types are names on the wire and in the queue, and codes of the job's `
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 
@@ -34,6 +33,7 @@ from app.ingest.wire.body import (
     BinaryBatch,
     Body,
     Header,
+    PlacementIn,
     StepsDone,
     UnknownFormat,
     decompress,
@@ -45,7 +45,7 @@ from app.ingest.wire.body import (
 from app.ingest.wire.json_columns import json_ops_of, steps_done_of
 from app.trace.job import Parallelism, Placement
 from app.trace.ops import BUILT_IN, OpTypes
-from app.trace.window import OpColumns
+from app.trace.window import OpColumns, StepKind
 
 BINARY_TYPE = "application/vnd.paceline.ops+msgpack"
 JSON_TYPE = "application/json"
@@ -127,41 +127,50 @@ def _valid_rows(batch: OpBatch, rules: RowRules, name_of: OptypeNameOf) -> Decod
     return Decoded(taken, rejected + len(errors), [*checked.errors, *errors][:MAX_ERRORS])
 
 
+class _QueueEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Without extensions that are not in use: an older consumer cannot read them."""
+
+    version: int
+    epoch: int
+    rank: int
+    dp_rank: int
+    stage: int
+    host: str | None
+    batch_seq: int
+    steps_done: tuple[tuple[int, int], ...]
+    optypes: list[str]
+    columns: dict[str, bytes]
+    dropped: int | None = None
+    step_kinds: tuple[tuple[int, StepKind], ...] | None = None
+    placement: PlacementIn | None = None
+    at_step: int | None = None
+    collectives: wire_collectives.BinaryGroups | None = None
+
+
 def encode(batch: OpBatch, op_types: OpTypes = BUILT_IN) -> bytes:
     """The queue entry of the batch: the original body if it was binary and all rows were taken."""
     if batch.wire is not None:
         return batch.wire
     names, columns = columns_to_buffers(batch.columns, op_types)
-    message = {
-        "version": WIRE_VERSION,
-        "epoch": batch.epoch,
-        "rank": batch.rank,
-        "dp_rank": batch.dp_rank,
-        "stage": batch.stage,
-        "host": batch.host,
-        "batch_seq": batch.batch_seq,
-        "steps_done": batch.steps_done,
-        "optypes": names,
-        "columns": columns,
-        **_extensions_in_use(batch),
-    }
-    return msgspec.msgpack.encode(message)
-
-
-def _extensions_in_use(batch: OpBatch) -> dict[str, Any]:
-    """Only the extensions in use: an older consumer cannot read the others."""
-    said: dict[str, Any] = {}
-    if batch.dropped is not None:
-        said["dropped"] = batch.dropped
-    if batch.step_kinds:
-        said["step_kinds"] = batch.step_kinds
-    if batch.placement is not None:
-        said["placement"] = batch.placement._asdict()
-    if batch.at_step is not None:
-        said["at_step"] = batch.at_step
-    if batch.collectives is not None:
-        said["collectives"] = wire_collectives.groups_to_wire(batch.collectives)
-    return said
+    placed, groups = batch.placement, batch.collectives
+    entry = _QueueEntry(
+        version=WIRE_VERSION,
+        epoch=batch.epoch,
+        rank=batch.rank,
+        dp_rank=batch.dp_rank,
+        stage=batch.stage,
+        host=batch.host,
+        batch_seq=batch.batch_seq,
+        steps_done=batch.steps_done,
+        optypes=names,
+        columns=columns,
+        dropped=batch.dropped,
+        step_kinds=batch.step_kinds or None,
+        placement=None if placed is None else PlacementIn(placed.rack, placed.switch),
+        at_step=batch.at_step,
+        collectives=None if groups is None else wire_collectives.groups_to_wire(groups),
+    )
+    return msgspec.msgpack.encode(entry)
 
 
 def open_entry(body: bytes) -> bytes | bytearray:
@@ -260,8 +269,6 @@ def _check_batch(batch: OpBatch, rules: RowRules) -> None:
         raise InvalidRequest(f"dp_rank {batch.dp_rank} of a job with dp_size {sizes.dp_size}")
     if batch.stage >= sizes.pp_size:
         raise InvalidRequest(f"stage {batch.stage} of a job with pp_size {sizes.pp_size}")
-    if batch.host and batch.host.endswith("\n"):
-        raise InvalidRequest("host ends with a line's end: send it without")
     steps = [step for step, _ in batch.steps_done]
     if any(step >= later for step, later in pairwise(steps)):
         raise InvalidRequest("steps_done must be ascending, each step once")

@@ -6,7 +6,7 @@ collective of a tensor-, context- or expert-parallel group (docs/wire-format.md,
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ from app.ingest.wire.body import (
     count_byte,
     format_error,
 )
-from app.trace.collectives import RankGroup
+from app.trace.collectives import GroupAxis, RankGroup
 from app.trace.window import Ints
 
 MAX_GROUPS = 256  # a batch; a position in the table is one byte
@@ -53,9 +53,9 @@ GROUP_DTYPES = {
 }
 OPTIONAL_GROUP_COLUMNS = ("start_ns", "bytes")  # then -1 in every row: not known
 
-Axis = Literal["dp", "tp", "cp", "ep", "pp", ""]
+Axis = GroupAxis
 Positive = Annotated[int, msgspec.Meta(ge=1, le=LAST_INT32)]
-# first, how many, distance
+# First, how many, distance.
 RankRun = tuple[Small, Positive, Positive]
 CollectiveKind = Annotated[
     str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*\Z")
@@ -67,18 +67,18 @@ class GroupIn(msgspec.Struct, forbid_unknown_fields=True):
     """A group: its members one by one in `ranks`, or as ranks at equal distances in `runs`."""
 
     name: PlacementName
-    axis: Axis = ""
+    axis: GroupAxis = ""
     ranks: Annotated[list[Small], msgspec.Meta(max_length=MAX_MEMBERS)] = []
     runs: Annotated[list[RankRun], msgspec.Meta(max_length=MAX_MEMBERS)] = []
 
 
-class _GroupsHeader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _GroupsHeader(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     groups: Annotated[list[GroupIn], msgspec.Meta(max_length=MAX_GROUPS)] = []
     local_rank: LocalRank | None = None
     alone: bool = False
 
 
-class _BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
+class _BinaryColumns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     step: memoryview | PackedColumn
     group: memoryview | PackedColumn
     kind: memoryview | PackedColumn
@@ -88,7 +88,9 @@ class _BinaryColumns(msgspec.Struct, forbid_unknown_fields=True):
     bytes: memoryview | PackedColumn | None = None
 
 
-class _BinaryGroups(_GroupsHeader, forbid_unknown_fields=True, kw_only=True):
+class BinaryGroups(_GroupsHeader, forbid_unknown_fields=True, kw_only=True):
+    """The `collectives` of a msgpack batch."""
+
     kinds: Annotated[list[CollectiveKind], msgspec.Meta(max_length=MAX_KINDS)] = []
     columns: _BinaryColumns | None = None
 
@@ -121,10 +123,9 @@ class _JsonGroups(_GroupsHeader, forbid_unknown_fields=True, kw_only=True):
     rows: Annotated[list[_GroupRow], msgspec.Meta(max_length=MAX_GROUP_ROWS)] | None = None
 
 
-_BINARY = msgspec.msgpack.Decoder(_BinaryGroups)
+_BINARY = msgspec.msgpack.Decoder(BinaryGroups)
 _JSON = msgspec.json.Decoder(_JsonGroups)
 _MAX_COMMAS = 8 * MAX_GROUP_ROWS + 4 * MAX_MEMBERS
-StructT = TypeVar("StructT", _BinaryGroups, _JsonGroups)
 
 
 class GroupCache:
@@ -191,15 +192,14 @@ def groups_from_json(raw: msgspec.Raw) -> GroupRows | None:
     groups = _groups(wire)
     if wire.columns is not None and wire.rows is not None:
         raise format_error("it may have `columns` or `rows`, not both - at `$.collectives`")
-    if wire.columns is not None:
-        named: dict[str, Any] = {
-            name: values
-            for name in GROUP_DTYPES
-            if (values := getattr(wire.columns, name)) is not None
-        }
-    else:
-        rows = wire.rows or []
-        named = {name: [getattr(row, name) for row in rows] for name in GROUP_DTYPES}
+    rows = wire.rows or []
+    named = {
+        name: [getattr(row, name) for row in rows]
+        if wire.columns is None
+        else getattr(wire.columns, name)
+        for name in GROUP_DTYPES
+    }
+    named = {name: values for name, values in named.items() if values is not None}
     _check_lengths({name: len(values) for name, values in named.items()})
     kinds = {kind: at for at, kind in enumerate(dict.fromkeys(named["kind"]))}
     named["kind"] = [kinds[kind] for kind in named["kind"]]
@@ -245,31 +245,27 @@ def check_group_rows(
     return rows.select(np.logical_not(refused)), errors
 
 
-def groups_to_wire(rows: GroupRows) -> dict[str, Any]:
+def groups_to_wire(rows: GroupRows) -> BinaryGroups:
     """The rows as the binary format has them."""
     named = {name: getattr(rows, name) for name in GROUP_COLUMNS}
     named["bytes"] = named.pop("num_bytes")
-    message: dict[str, Any] = {
-        "groups": [
-            {"name": each.name, "axis": each.axis, **members_of(each.ranks)} for each in rows.groups
-        ],
-        "kinds": list(rows.kinds),
-        "columns": {
-            name: values.astype(GROUP_DTYPES[name]).tobytes()
-            for name, values in named.items()
-            if name not in OPTIONAL_GROUP_COLUMNS or (values >= 0).any()
-        },
+    columns = {
+        name: memoryview(values.astype(GROUP_DTYPES[name]).tobytes())
+        for name, values in named.items()
+        if name not in OPTIONAL_GROUP_COLUMNS or (values >= 0).any()
     }
-    if rows.local_rank is not None:
-        message["local_rank"] = rows.local_rank
-    if rows.is_alone:
-        message["alone"] = True
-    return message
+    return BinaryGroups(
+        groups=[GroupIn(group.name, group.axis, *members_of(group.ranks)) for group in rows.groups],
+        kinds=list(rows.kinds),
+        columns=_BinaryColumns(**columns),
+        local_rank=rows.local_rank,
+        alone=rows.is_alone,
+    )
 
 
-def members_of(ranks: Sequence[int]) -> dict[str, Any]:
-    """Members as the format has them: in `runs` (first, how many, distance) where that is short."""
-    runs: list[tuple[int, int, int]] = []
+def members_of(ranks: Sequence[int]) -> tuple[list[int], list[RankRun]]:
+    """Members as the format has them: `ranks`, or `runs` where these are short; else empty."""
+    runs: list[RankRun] = []
     for rank in ranks:
         if runs:
             first, number, distance = runs[-1]
@@ -280,10 +276,10 @@ def members_of(ranks: Sequence[int]) -> dict[str, Any]:
                 runs[-1] = (first, number + 1, distance)
                 continue
         runs.append((rank, 1, 1))
-    return {"runs": runs} if 3 * len(runs) < len(ranks) else {"ranks": list(ranks)}
+    return ([], runs) if 3 * len(runs) < len(ranks) else (list(ranks), [])
 
 
-def ranks_of(ranks: Sequence[int], runs: Sequence[tuple[int, int, int]]) -> list[int]:
+def ranks_of(ranks: Sequence[int], runs: Sequence[RankRun]) -> list[int]:
     """Members one by one."""
     found = list(ranks)
     for first, number, distance in runs:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select, update
 
 from app.alerts.rule import Rule
 from app.errors import InvalidRequest
-from app.store.alerting.alerts import rules_json, rules_of
+from app.store.alerting.alerts import rules_of
 from app.store.alerting.tables import alert_rules
 from app.store.columns import checked_text
 from app.store.database import insert
@@ -84,7 +84,7 @@ def replace_all(
     if len(rules) > MAX_RULES:
         raise InvalidRequest(f"{len(rules)} rules: a project may have at most {MAX_RULES}")
     checked_text("rules", text, MAX_TEXT_CHARS)
-    values = {"rules": rules_json(rules), "text": text, "updated_s": now_s}
+    values = {"rules": list(rules), "text": text, "updated_s": now_s}
     statement = insert(conn, _RULES).values(project=project, version=1, **values)
     statement = statement.on_conflict_do_update(
         index_elements=[_RULES.c.project], set_={**values, "version": _RULES.c.version + 1}

@@ -5,28 +5,33 @@ are read strictly: a value of another type is refused. A field that a row lacks 
 as the row is older than the field.
 """
 
-import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, TypeVar, cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, or_, select, tuple_, update
-
-from app.alerts.alert import (
-    AlertEvent,
-    AlertEventKind,
-    AlertState,
-    Blame,
-    Detail,
-    Phase,
-    SuggestedFix,
+from msgspec.structs import replace
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
 )
+
+from app.alerts.alert import AlertEvent, AlertEventKind, AlertState, Blame, Detail, Phase
 from app.alerts.labels import Matcher
 from app.alerts.rule import Rule, Severity
 from app.errors import AlertNotFound, InvalidRequest
+from app.result.record import Json
 from app.store.alerting.tables import alert_events, alerts
-from app.store.columns import checked_text, clipped, clipped_or_none, clipped_values
+from app.store.columns import checked_text, clipped, clipped_or_none
 from app.store.database import Int64, chunks, from_cursor, insert, split_page, to_cursor
 from app.store.projects import job_id_contains, owns
 from app.store.runs import current_epoch
@@ -196,19 +201,19 @@ def _fingerprint(state: AlertState) -> str:
     return state.fingerprint
 
 
-def _alert_row(state: AlertState) -> Mapping[str, Any]:
-    values = {each.name: getattr(state, each.name) for each in _ALERT_COLUMNS}
-    return values | {
-        "subject": clipped(state.subject, MAX_SUBJECT),
-        "labels": labels_json(state.labels),
-        "runbook_url": clipped_or_none(state.runbook_url, MAX_URL),
-        "detail": detail_json(state.detail),
-    }
+def _alert_row(state: AlertState) -> dict[str, object]:
+    return row_of(
+        state,
+        _ALERT_COLUMNS,
+        subject=clipped(state.subject, MAX_SUBJECT),
+        labels=clipped_labels(state.labels),
+        runbook_url=clipped_or_none(state.runbook_url, MAX_URL),
+        detail=detail_json(state.detail),
+    )
 
 
-def _alert_state(row: Any) -> AlertState:
-    values = dict(row._mapping)
-    return AlertState(**cast(Any, values | {"detail": detail_of(values["detail"])}))
+def _alert_state(row: Row[Any]) -> AlertState:
+    return AlertState(**{**row._mapping, "detail": detail_of(row.detail)})
 
 
 MAX_REASON = 500
@@ -228,7 +233,16 @@ class EventFilter:
 
 def add_event(conn: Connection, event: AlertEvent) -> int:
     """Save a transition; returns its id."""
-    statement = alert_events.insert().values(_event_row(event)).returning(alert_events.c.event_id)
+    row = row_of(
+        event,
+        (column for column in _EVENT_COLUMNS if column.name != "event_id"),
+        subject=clipped(event.subject, MAX_SUBJECT),
+        sentence=clipped(event.sentence, MAX_SENTENCE),
+        detail=detail_json(event.detail),
+        actor=clipped_or_none(event.actor, MAX_ACTOR),
+        reason=clipped_or_none(event.reason, MAX_REASON),
+    )
+    statement = alert_events.insert().values(row).returning(alert_events.c.event_id)
     return int(conn.execute(statement).scalar_one())
 
 
@@ -346,21 +360,8 @@ def _has_later_event() -> ColumnElement[bool]:
     )
 
 
-def _event_row(event: AlertEvent) -> dict[str, Any]:
-    values = {
-        each.name: getattr(event, each.name) for each in _EVENT_COLUMNS if each.name != "event_id"
-    }
-    return values | {
-        "subject": clipped(event.subject, MAX_SUBJECT),
-        "sentence": clipped(event.sentence, MAX_SENTENCE),
-        "detail": detail_json(event.detail),
-        "actor": clipped_or_none(event.actor, MAX_ACTOR),
-        "reason": clipped_or_none(event.reason, MAX_REASON),
-    }
-
-
 def _read_events(conn: Connection, query: Select[Any]) -> list[AlertEvent]:
-    rows: Sequence[Any] = conn.execute(query).all()
+    rows = conn.execute(query)
     return [AlertEvent(**{**row._mapping, "detail": detail_of(row.detail)}) for row in rows]
 
 
@@ -372,18 +373,43 @@ _MAX_LABELS = 64
 T = TypeVar("T")
 
 
-def detail_json(detail: Detail) -> dict[str, Any]:
-    """The detail, without fields that have their default."""
-    blame = detail.blame
-    given = _non_default_fields(detail) | {
-        "names": [clipped(name, _MAX_NAME) for name in detail.names[:MAX_NAMES]],
-        "blame": None if blame is None else _blame_json(blame),
-        "fix": None if detail.fix is None else _fix_json(detail.fix),
-    }
-    return {name: value for name, value in given.items() if value not in (None, [])}
+def row_of(record: object, columns: Iterable[Column[Any]], **stored: object) -> dict[str, object]:
+    """The record as a row: its fields by the names of columns, some as they are `stored`."""
+    return {column.name: getattr(record, column.name) for column in columns} | stored
 
 
-def detail_of(value: Mapping[str, Any]) -> Detail:
+def detail_json(detail: Detail) -> Json:
+    """The detail with clipped texts, and only the first names and culprits."""
+    blame, fix = detail.blame, detail.fix
+    short = replace(
+        detail,
+        names=tuple(clipped(name, _MAX_NAME) for name in detail.names[:MAX_NAMES]),
+        blame=None if blame is None else _clipped_blame(blame),
+        fix=None if fix is None else replace(fix, title=clipped(fix.title, _MAX_NAME)),
+    )
+    # A number that is not finite becomes null.
+    return msgspec.json.decode(msgspec.json.encode(short))
+
+
+def _clipped_blame(blame: Blame) -> Blame:
+    return replace(
+        blame,
+        cause=clipped(blame.cause, _MAX_NAME),
+        sentence=clipped(blame.sentence, MAX_SENTENCE),
+        culprits=tuple(
+            replace(culprit, host=clipped_or_none(culprit.host, _MAX_NAME))
+            for culprit in blame.culprits[:MAX_NAMES]
+        ),
+    )
+
+
+def clipped_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """The first labels, with their texts clipped."""
+    some = list(labels.items())[:_MAX_LABELS]
+    return {clipped(key, _MAX_NAME): clipped(value, _MAX_NAME) for key, value in some}
+
+
+def detail_of(value: Json) -> Detail:
     """The detail in this JSON.
 
     Raises:
@@ -392,72 +418,22 @@ def detail_of(value: Mapping[str, Any]) -> Detail:
     return _convert(value, Detail)
 
 
-def matchers_json(matchers: Sequence[Matcher]) -> list[dict[str, Any]]:
-    """The matchers, each as an object."""
-    return [_non_default_fields(each) for each in matchers]
-
-
-def matchers_of(value: Sequence[Mapping[str, Any]]) -> tuple[Matcher, ...]:
+def matchers_of(value: Json) -> tuple[Matcher, ...]:
     """The matchers in this JSON; raises as `detail_of` does."""
-    return tuple(_convert(each, Matcher) for each in value)
+    return tuple(_convert(matcher, Matcher) for matcher in value)
 
 
-def rules_json(rules: Sequence[Rule]) -> list[dict[str, Any]]:
-    """The rules, each as an object without fields that have their default."""
-    return [_non_default_fields(rule) for rule in rules]
+def matchers_json(matchers: Sequence[Matcher]) -> list[Matcher]:
+    """The matchers as a JSON column takes them."""
+    return list(matchers)
 
 
-def rules_of(value: Sequence[Mapping[str, Any]]) -> list[Rule]:
+def rules_of(value: Json) -> list[Rule]:
     """The rules in this JSON; raises as `detail_of` does."""
-    return [_convert(each, Rule) for each in value]
+    return [_convert(rule, Rule) for rule in value]
 
 
-def labels_json(labels: Mapping[str, str]) -> dict[str, str]:
-    """The first labels, with their texts clipped."""
-    some = list(labels.items())[:_MAX_LABELS]
-    return {clipped(key, _MAX_NAME): clipped(value, _MAX_NAME) for key, value in some}
-
-
-def _blame_json(blame: Blame) -> dict[str, Any]:
-    culprits = [clipped_values(dict(each), _MAX_NAME) for each in blame.culprits[:MAX_NAMES]]
-    texts = {"cause": clipped(blame.cause, _MAX_NAME)}
-    texts["sentence"] = clipped(blame.sentence, MAX_SENTENCE)
-    return (
-        _non_default_fields(blame)
-        | texts
-        | {"cost": _finite_or_none(blame.cost), "culprits": culprits}
-    )
-
-
-def _fix_json(fix: SuggestedFix) -> dict[str, Any]:
-    return _non_default_fields(fix) | {"title": clipped(fix.title, _MAX_NAME)}
-
-
-def _non_default_fields(thing: Any) -> dict[str, Any]:
-    """The fields of a dataclass that do not have their default."""
-    found = {}
-    for each in fields(thing):
-        value = getattr(thing, each.name)
-        default = each.default if each.default_factory is MISSING else each.default_factory()
-        if value != default:
-            found[each.name] = (
-                _finite_or_none(value) if isinstance(value, float) else _json_value(value)
-            )
-    return found
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    # JSON has no other numbers.
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _convert(value: Any, kind: type[T]) -> T:
+def _convert(value: Json, kind: type[T]) -> T:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -13,11 +13,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, case, delete, func, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    case,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
 from app.alerts.alert import Detail
 from app.errors import LeaseLost
-from app.store.alerting.alerts import MAX_SENTENCE, MAX_URL, detail_json, detail_of, labels_json
+from app.store.alerting.alerts import (
+    MAX_SENTENCE,
+    MAX_URL,
+    clipped_labels,
+    detail_json,
+    detail_of,
+    row_of,
+)
 from app.store.alerting.tables import (
     alert_groups,
     alert_told,
@@ -175,11 +193,11 @@ def _is_due(now_s: float) -> ColumnElement[bool]:
     return is_due & or_(lease_until_s <= now_s, lease_until_s > now_s + MAX_WAIT_S)
 
 
-def _woken(at_s: float) -> dict[str, Any]:
+def _woken(at_s: float) -> dict[str, ColumnElement[Any]]:
     return {"next_at_s": _earlier(at_s), "num_wakes": _GROUPS.c.num_wakes + 1}
 
 
-def _earlier(at_s: float) -> Any:
+def _earlier(at_s: float) -> ColumnElement[Any]:
     return case((_GROUPS.c.next_at_s <= at_s, _GROUPS.c.next_at_s), else_=at_s)
 
 
@@ -223,8 +241,21 @@ def save_notifications(
     conn: Connection, job_id: str, rule: str, rows: Mapping[str, LastNotification]
 ) -> None:
     """Save the last notifications of these alerts, by fingerprint."""
-    same = {"job_id": job_id, "rule": rule}
-    values = [same | {"fingerprint": each} | _notification_row(rows[each]) for each in sorted(rows)]
+    values = [
+        row_of(
+            notification,
+            _TOLD_COLUMNS,
+            fingerprint=fingerprint,
+            job_id=job_id,
+            rule=rule,
+            sentence=clipped(notification.sentence, MAX_SENTENCE),
+            detail=detail_json(notification.detail),
+            labels=clipped_labels(notification.labels),
+            known_as=clipped_labels(notification.known_as),
+            runbook_url=clipped_or_none(notification.runbook_url, MAX_URL),
+        )
+        for fingerprint, notification in sorted(rows.items())
+    ]
     insert_or_replace(conn, _TOLD, values)
 
 
@@ -234,18 +265,7 @@ def forget_notifications(conn: Connection, fingerprints: Sequence[str]) -> None:
         conn.execute(delete(_TOLD).where(_TOLD.c.fingerprint.in_(sorted(fingerprints))))
 
 
-def _notification_row(notification: LastNotification) -> dict[str, Any]:
-    values = {column.name: getattr(notification, column.name) for column in _TOLD_COLUMNS}
-    return values | {
-        "sentence": clipped(notification.sentence, MAX_SENTENCE),
-        "detail": detail_json(notification.detail),
-        "labels": labels_json(notification.labels),
-        "known_as": labels_json(notification.known_as),
-        "runbook_url": clipped_or_none(notification.runbook_url, MAX_URL),
-    }
-
-
-def _notification(row: Any) -> LastNotification:
+def _notification(row: Row[Any]) -> LastNotification:
     values = {column.name: row._mapping[column.name] for column in _TOLD_COLUMNS}
     return LastNotification(**values | {"detail": detail_of(values["detail"])})
 

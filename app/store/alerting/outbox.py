@@ -116,7 +116,10 @@ def add(
         kind=kind,
         fingerprints=list(fingerprints),
         listed=sorted({*fingerprints, *listed}),
-        **_message_columns(message),
+        payload=clipped(message.body, _MAX_BODY),
+        content_type=message.content_type,
+        headers=dict(message.headers),
+        subject=clipped_or_none(message.subject, _MAX_SUBJECT),
         state="due",
         attempt=0,
         next_at_s=now_s,
@@ -241,15 +244,6 @@ def replay(conn: Connection, project: str, delivery_id: str, now_s: float) -> No
     due = {"state": "due", "attempt": 0, "next_at_s": now_s, "lease_until_s": 0.0, "done_s": None}
     if not conn.execute(done.values(due)).rowcount:
         raise Conflict(f"delivery {delivery_id!r} is still due: it needs no replay")
-
-
-def _message_columns(message: Message) -> dict[str, Any]:
-    return {
-        "payload": clipped(message.body, _MAX_BODY),
-        "content_type": message.content_type,
-        "headers": dict(message.headers),
-        "subject": clipped_or_none(message.subject, _MAX_SUBJECT),
-    }
 
 
 def _update_claimed(delivery: Delivery) -> Any:

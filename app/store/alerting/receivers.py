@@ -1,14 +1,13 @@
 """Receivers of alerts: their settings, health, and limits. The table is called `endpoints`.
 
 URL, secrets and headers are encrypted together in the column `sealed`, which lists do not open;
-`url` has the public part of the address. Rows of releases before that have them in plain, without
-`sealed`, until app/store/credentials/resealing.py has sealed them. The number of receivers is
-limited, since each gets the alerts of all jobs of its project.
+`url` has the public part of the address. The number of receivers is limited, since each gets the
+alerts of all jobs of its project.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, delete, func, not_, or_, select
@@ -18,7 +17,7 @@ from app.alerts.formats.registry import knows_each_alert
 from app.alerts.receiver import SETTINGS_RECEIVER_ID, Receiver, public_address
 from app.alerts.retry import next_probe_s
 from app.errors import Conflict, InvalidRequest, ReceiverNotFound, SecretsLocked
-from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_json, matchers_of
+from app.store.alerting.alerts import MAX_URL, check_matchers, matchers_of, row_of
 from app.store.alerting.deliveries import MAX_DETAIL
 from app.store.alerting.tables import endpoints
 from app.store.columns import checked_text, clipped
@@ -45,14 +44,8 @@ class ReceiverHealth:
 
 
 _HEALTH_COLUMNS = tuple(endpoints.c[each.name] for each in fields(ReceiverHealth))
-_HEALTHY: dict[str, Any] = {
-    "failures": 0,
-    "failing_since_s": None,
-    "probe_at_s": None,
-    "disabled_at_s": None,
-    "disabled_reason": None,
-    "last_detail": None,
-}
+# After a reset; what was delivered stays known.
+_HEALTHY = {each.name: each.default for each in fields(ReceiverHealth) if each.name != "last_ok_s"}
 
 
 def add(conn: Connection, receiver: Receiver) -> None:
@@ -281,9 +274,7 @@ _NOT_COLUMNS = ("secrets", "headers", "locked")
 _PUBLIC_COLUMNS = tuple(
     endpoints.c[each.name] for each in fields(Receiver) if each.name not in _NOT_COLUMNS
 )
-_COLUMNS = (*_PUBLIC_COLUMNS, endpoints.c.secrets, endpoints.c.sealed)
-# Of rows that are sealed; the older column stays for rows that are not.
-_NOTHING_PLAIN: dict[str, Any] = {"secrets": [], "headers": {}}
+_COLUMNS = (*_PUBLIC_COLUMNS, endpoints.c.sealed)
 
 
 class _Sealed(msgspec.Struct):
@@ -294,7 +285,7 @@ class _Sealed(msgspec.Struct):
     headers: dict[str, str]
 
 
-def _sealed_columns(conn: Connection, receiver: Receiver) -> dict[str, Any]:
+def _sealed_columns(conn: Connection, receiver: Receiver) -> dict[str, object]:
     """The columns in which the receiver's address and secrets are, encrypted.
 
     Raises:
@@ -303,20 +294,19 @@ def _sealed_columns(conn: Connection, receiver: Receiver) -> dict[str, Any]:
     plain = _Sealed(receiver.url, list(receiver.secrets), dict(receiver.headers))
     return {
         "url": public_address(receiver.format, receiver.url),
-        "secrets": _NOTHING_PLAIN,
         "sealed": keys_of(conn).seal(msgspec.json.encode(plain), _place(receiver.endpoint_id)),
     }
 
 
-def reseal(conn: Connection, endpoint_id: str) -> Literal["plain", "sealed"] | None:
-    """Seal the receiver with the newest key; what it was, None if it cannot be opened."""
+def reseal(conn: Connection, endpoint_id: str) -> bool:
+    """Seal the receiver with the newest key; False if it cannot be opened."""
     mine = endpoints.c.endpoint_id == endpoint_id
     row = conn.execute(select(*_COLUMNS).where(mine)).one_or_none()
     receiver = None if row is None else _receiver_of(conn, row)
-    if row is None or receiver is None or receiver.locked is not None:
-        return None
+    if receiver is None or receiver.locked is not None:
+        return False
     conn.execute(update_rows(endpoints).where(mine).values(_sealed_columns(conn, receiver)))
-    return "plain" if row.sealed is None else "sealed"
+    return True
 
 
 def _place(endpoint_id: str) -> str:
@@ -332,7 +322,7 @@ def _have_same_target(known: Receiver, receiver: Receiver) -> bool:
     )
 
 
-def _row_of(conn: Connection, receiver: Receiver) -> dict[str, Any]:
+def _row_of(conn: Connection, receiver: Receiver) -> dict[str, object]:
     """The row without its health.
 
     Raises:
@@ -340,8 +330,7 @@ def _row_of(conn: Connection, receiver: Receiver) -> dict[str, Any]:
         SecretsLocked: there is no key.
     """
     _check_limits(receiver)
-    values = {column.name: getattr(receiver, column.name) for column in _PUBLIC_COLUMNS}
-    return values | {"matchers": matchers_json(receiver.matchers)} | _sealed_columns(conn, receiver)
+    return row_of(receiver, _PUBLIC_COLUMNS) | _sealed_columns(conn, receiver)
 
 
 def _check_limits(receiver: Receiver) -> None:
@@ -362,9 +351,6 @@ def _receiver_of(conn: Connection, row: Any) -> Receiver:
     """The receiver in a row of `_COLUMNS`, with its secrets; locked where they cannot be read."""
     values = {column.name: getattr(row, column.name) for column in _PUBLIC_COLUMNS}
     values["matchers"] = matchers_of(row.matchers)
-    if row.sealed is None:
-        secrets = tuple(row.secrets["secrets"])
-        return Receiver(**values | {"secrets": secrets, "headers": row.secrets["headers"]})
     try:
         plain = keys_of(conn).open(row.sealed, _place(row.endpoint_id))
     except SecretsLocked as error:
@@ -379,8 +365,7 @@ def _public_receiver(conn: Connection, row: Any) -> Receiver:
     values = {column.name: getattr(row, column.name) for column in _PUBLIC_COLUMNS}
     values["matchers"] = matchers_of(row.matchers)
     values["url"] = public_address(row.format, row.url)
-    locked = None if row.sealed is None else keys_of(conn).why_locked(row.sealed)
-    return Receiver(**values, locked=locked)
+    return Receiver(**values, locked=keys_of(conn).why_locked(row.sealed))
 
 
 MAX_RECEIVERS = 50

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from sqlalchemy import Connection, delete, func, or_, select, update
 
 from app.store.as_of import NO_API_AFTER_S
-from app.store.columns import clipped_or_none
+from app.store.columns import clipped
 from app.store.database import insert_new
 from app.store.tables import consumers, service_watches, shards
 
@@ -87,10 +87,10 @@ def note_backlog(conn: Connection, *, is_behind: bool, now_s: float) -> Watch:
 def begin_outage(conn: Connection, name: WatchName, *, now_s: float, detail: str | None) -> bool:
     """Note that people are told now; False if they were told of this outage already."""
     mine = (service_watches.c.name == name, service_watches.c.told_s.is_(None))
-    values: dict[str, object] = {"told_s": now_s}
+    told = update(service_watches).where(*mine).values(told_s=now_s)
     if detail is not None:
-        values["detail"] = clipped_or_none(detail, _MAX_DETAIL)
-    return bool(conn.execute(update(service_watches).where(*mine).values(values)).rowcount)
+        told = told.values(detail=clipped(detail, _MAX_DETAIL))
+    return bool(conn.execute(told).rowcount)
 
 
 def end_outage(conn: Connection, name: WatchName) -> bool:
@@ -136,14 +136,13 @@ def finish_round(
     Rounds take turns over the shards by their numbers. After one that is missing, the next number
     is one of the same shard: a shard that works would hide that others do not.
     """
-    values: dict[str, object] = {"checked_s": now_s, "lease_until_s": 0.0}
-    if missing is None:
-        values |= {"ok_s": now_s, "took_s": took_s, "detail": None}
-    else:
-        values["detail"] = clipped_or_none(missing, _MAX_DETAIL)
-        values["rounds"] = number + num_shards - 1
     mine = (service_watches.c.name == "canary", service_watches.c.rounds == number)
-    conn.execute(update(service_watches).where(*mine).values(values))
+    done = update(service_watches).where(*mine).values(checked_s=now_s, lease_until_s=0.0)
+    if missing is None:
+        done = done.values(ok_s=now_s, took_s=took_s, detail=None)
+    else:
+        done = done.values(detail=clipped(missing, _MAX_DETAIL), rounds=number + num_shards - 1)
+    conn.execute(done)
 
 
 def _create(conn: Connection, name: WatchName, now_s: float) -> None:

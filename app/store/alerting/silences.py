@@ -4,11 +4,11 @@ from dataclasses import fields
 from typing import Annotated, Any
 
 import msgspec
-from sqlalchemy import Connection, select, tuple_, update
+from sqlalchemy import Connection, Row, select, tuple_, update
 
 from app.alerts.labels import MAX_SILENCE_DAYS, Silence
 from app.errors import Conflict, InvalidRequest, SilenceNotFound
-from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_json, matchers_of
+from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_of, row_of
 from app.store.alerting.tables import muting
 from app.store.columns import checked_text
 from app.store.database import from_cursor, split_page, to_cursor
@@ -31,8 +31,7 @@ def add(conn: Connection, silence: Silence) -> None:
     """
     _check_limits(silence)
     _check_room(conn, silence)
-    values = {column.name: getattr(silence, column.name) for column in _COLUMNS}
-    conn.execute(muting.insert().values(values | {"matchers": matchers_json(silence.matchers)}))
+    conn.execute(muting.insert().values(row_of(silence, _COLUMNS)))
 
 
 def end(conn: Connection, project: str, silence_id: str, *, now_s: float) -> None:
@@ -113,5 +112,5 @@ def _check_room(conn: Connection, silence: Silence) -> None:
         )
 
 
-def _silence(row: Any) -> Silence:
+def _silence(row: Row[Any]) -> Silence:
     return Silence(**{**row._mapping, "matchers": matchers_of(row.matchers)})

@@ -159,10 +159,8 @@ endpoints = Table(
     Column("min_severity", Text, nullable=False),
     Column("wants_resolved", Boolean, nullable=False),
     Column("is_enabled", Boolean, nullable=False),
-    # In plain, of older releases: signing secrets, and headers, which may hold a password.
-    Column("secrets", JsonText, nullable=False),
-    # URL, secrets and headers, encrypted: app/store/credentials/sealing.py. Null: not sealed yet.
-    Column("sealed", Text),
+    # URL, secrets and headers, encrypted: app/store/credentials/sealing.py.
+    Column("sealed", Text, nullable=False),
     Column("old_secret_until_s", Real),
     Column("anew_at_s", Real),  # since when it wants what it wants, where that is known
     # Of a dead-man's switch, which gets heartbeats and no alerts: how often, and the last one.

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from sqlalchemy import ColumnElement, Connection, or_
+from sqlalchemy import ColumnElement, Connection, false, or_
 
 from app.errors import SecretsLocked, StartUpFailed
 
@@ -108,11 +108,10 @@ def keys_of(conn: Connection) -> SecretKeys:
     return found or SecretKeys()
 
 
-def may_open(conn: Connection, sealed: ColumnElement[str | None]) -> ColumnElement[bool]:
-    """Whether a column has a text that may be opened, as far as its key's id says, or none."""
+def may_open(conn: Connection, sealed: ColumnElement[str]) -> ColumnElement[bool]:
+    """Whether a column has a text that may be opened, as far as its key's id says."""
     ids = sorted(keys_of(conn).ids)
-    here = [sealed.startswith(f"{_VERSION}.{each}.") for each in ids]
-    return or_(sealed.is_(None), *here)
+    return or_(false(), *(sealed.startswith(f"{_VERSION}.{name}.") for name in ids))
 
 
 def key_id(key: bytes) -> str:
@@ -124,11 +123,6 @@ def sealing_key(sealed: str) -> str:
     """The id of the key that a sealed text needs; "?" if it is no sealed text."""
     parts = sealed.split(".")
     return parts[1] if len(parts) == 3 and parts[0] == _VERSION else "?"
-
-
-def is_sealed(value: bytes) -> bool:
-    """Whether stored bytes are a sealed text; a plain key is never this long."""
-    return len(value) > KEY_BYTES and value.startswith(f"{_VERSION}.".encode())
 
 
 def new_key() -> str:

@@ -111,5 +111,5 @@ def _take_back(conn: Connection, job_id: str, epoch: int, condition: ColumnEleme
 
 
 def _save(conn: Connection, job_id: str, epoch: int, end: JobEnd) -> None:
-    values = {"ended_s": end.at_s, "ended_as": end.ended_as, "end_cause": end.as_json() or None}
+    values = {"ended_s": end.at_s, "ended_as": end.ended_as, "end_cause": end.end_cause}
     conn.execute(update_run(job_id, epoch).values(**values))

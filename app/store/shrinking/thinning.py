@@ -26,15 +26,19 @@ from sqlalchemy import (
     not_,
     select,
     tuple_,
+    type_coerce,
     update,
 )
 
 from app.result.arrivals import MAX_RANKS
 from app.result.recent import RECENT_WINDOWS
-from app.result.step_counts import Resolution, num_steps
+from app.result.step_counts import num_steps
+from app.result.stored import decode_result
 from app.result.thin import MAX_VALUES, recorded_part, thinned_result, thinned_steps
+from app.result.window_result import Resolution, WindowResult
 from app.store import windows as stored
 from app.store.alerting.tables import alert_events
+from app.store.columns import PackedBytes
 from app.store.database import Store, now_s
 from app.store.joint_windows import (
     ARRAYS_PER_RANK,
@@ -135,7 +139,8 @@ def _has_old_steps(before_s: float) -> tuple[Any, ...]:
 def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWindows]:
     of = windows.c
     size_bytes = func.coalesce(func.length(of.trace), 0) + func.length(of.result)
-    query = select(of.job_id, of.epoch, of.first_step, of.last_step, of.result,
+    text = type_coerce(of.result, PackedBytes).label("text")
+    query = select(of.job_id, of.epoch, of.first_step, of.last_step, text,
                    size_bytes.label("size_bytes"))  # fmt: skip
     query = query.where(*_has_old_steps(before_s)).order_by(of.updated_s).limit(_BATCH_ROWS)
     query = query.with_for_update(of=windows, skip_locked=True)  # no row changes meanwhile
@@ -146,7 +151,7 @@ def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWi
             by_project: dict[str, int] = defaultdict(int)
             for row in rows:
                 try:
-                    _replace_steps(conn, row, row.result, max_values=1)
+                    _replace_steps(conn, row, decode_result(row.text), max_values=1)
                 except _UNREADABLE:
                     # Its steps stay: a result that cannot be read must not stop the others.
                     log.exception("steps not thinned", job=row.job_id, first_step=row.first_step)
@@ -171,11 +176,11 @@ def within_batch_bytes(rows: Sequence[Any], max_bytes: int) -> list[Any]:
             if at == 0 or sum_ <= max_bytes]  # fmt: skip
 
 
-def _replace_steps(conn: Connection, window: Any, result: Mapping[str, Any], *,
+def _replace_steps(conn: Connection, window: Any, result: WindowResult, *,
                    max_values: int) -> None:  # fmt: skip
     """Replace the measured steps of a window by a few means; of skipped ones the listed stay."""
     window_id = f"{window.epoch}-{window.first_step}"
-    has_figures = result["slowdown"] is not None
+    has_figures = result.slowdown is not None
     rows = [
         StepRow(
             window.epoch, each.first_step, each.recorded_s, each.simulated_s, each.ideal_s,
@@ -184,7 +189,7 @@ def _replace_steps(conn: Connection, window: Any, result: Mapping[str, Any], *,
         )
         for each in thinned_steps(result, window.last_step, max_values=max_values) * has_figures
     ]  # fmt: skip
-    listed = [each["step"] for each in result["skipped_steps"]]
+    listed = [skipped.step for skipped in result.skipped_steps]
     inside = (
         steps.c.job_id == window.job_id,
         steps.c.epoch == window.epoch,
@@ -290,12 +295,12 @@ def _merge(
     kept_object = recorded.first_step if recorded and recorded.first_step in moved else None
     merged: dict[str, Any] = {
         "last_step": max(row.last_step for row in rows),
-        "revision": result["window"]["revision"],
-        "state": result["window"]["state"],
-        "num_steps": num_steps(result) if result["steps"] else 0,
+        "revision": result.window.revision,
+        "state": result.window.state,
+        "num_steps": num_steps(result) if result.steps else 0,
         "num_ops": sum(row.num_ops for row in rows),
-        "slowdown": result["slowdown"],
-        "verdict": result["fidelity"]["verdict"] if result["slowdown"] is not None else None,
+        "slowdown": result.slowdown,
+        "verdict": result.fidelity.verdict if result.slowdown is not None else None,
         "updated_s": max(row.updated_s for row in rows),
         "result": result,
         "per_step": None,
@@ -352,13 +357,13 @@ def _most_interesting(rows: Sequence[Any], linked: set[str]) -> Any | None:
     """Of windows with operations, that whose are kept: one of an alert, else the slowest."""
 
     def interest(row: Any) -> tuple[bool, float]:
-        return recorded_part(row.result)["window"]["id"] in linked, row.slowdown or 0.0
+        return recorded_part(row.result).window.id in linked, row.slowdown or 0.0
 
     return max(rows, key=interest, default=None)
 
 
 def _merge_losses(
-    conn: Connection, run: RunKey, group: Sequence[int], result: Mapping[str, Any], at_s: float
+    conn: Connection, run: RunKey, group: Sequence[int], result: WindowResult, at_s: float
 ) -> None:
     """One loss of each kind and name: sums of the windows', and the largest slowdown."""
     of = window_losses.c
@@ -372,7 +377,7 @@ def _merge_losses(
     conn.execute(delete(window_losses).where(*these))
     for each in losses:
         if each["kind"] == "total":
-            each["slowdown"] = result["slowdown"]
+            each["slowdown"] = result.slowdown
     key = {"job_id": run[0], "epoch": run[1], "first_step": group[0], "updated_s": at_s}
     if losses:
         conn.execute(window_losses.insert(), [{**key, **each} for each in losses])

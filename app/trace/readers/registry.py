@@ -2,13 +2,11 @@
 
 To add one: write app/trace/readers/NAME.py with `open_files` and `sample`, add its row here and
 docs/feeds/NAME.md. The contract tests (tests/trace/readers/test_registry_contract.py) and the
-fuzzer (`python -m benchmarks fuzz --format NAME`) then run over it. `SCORE_READERS` reads texts
-with scores out of a request's body.
+fuzzer (`python -m benchmarks fuzz --format NAME`) then run over it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from app.errors import InvalidRequest
@@ -17,8 +15,6 @@ from app.trace.readers.importing import ImportOptions, OperationImport
 from app.trace.readers.kineto import kineto_import
 from app.trace.readers.otlp import otlp_import
 from app.trace.readers.published import published_import
-from app.trace.readers.scores import megatron_log, nccl_inspector, nvrx
-from app.trace.readers.scores.score_report import ReadScores, ScoreImport
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +29,6 @@ class Format:
     what: str  # for `paceline import --help`: one line
 
     opened: Callable[[Sequence[Path], ImportOptions], OperationImport]
-    sample: Callable[[], Mapping[str, bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class ScoreFormat:
-    """A foreign format that has scores of workers in place of operations."""
-
-    name: str
-    what: str
-    opened: Callable[[Sequence[Path], ImportOptions], ScoreImport]
     sample: Callable[[], Mapping[str, bytes]]
 
 
@@ -72,49 +58,17 @@ _FORMATS: tuple[Format, ...] = (
         ndtimeline.sample,
     ),
 )
-_SCORE_FORMATS: tuple[ScoreFormat, ...] = (
-    ScoreFormat(
-        nvrx.NAME,
-        "straggler reports of the NVIDIA Resiliency Extension (JSON lines or log)",
-        nvrx.open_files,
-        nvrx.sample,
-    ),
-    ScoreFormat(
-        megatron_log.NAME,
-        "straggler detector lines and timers of all ranks in Megatron-LM logs",
-        megatron_log.open_files,
-        megatron_log.sample,
-    ),
-    ScoreFormat(
-        nccl_inspector.NAME,
-        "NCCL Inspector JSON lines, one file a process",
-        nccl_inspector.open_files,
-        nccl_inspector.sample,
-    ),
-)
-
 FORMATS: dict[str, Format] = {each.name: each for each in _FORMATS}
-SCORE_FORMATS: dict[str, ScoreFormat] = {each.name: each for each in _SCORE_FORMATS}
 
 
-def format_named(name: str) -> Format | ScoreFormat:
+def format_named(name: str) -> Format:
     """The format of this name.
 
     Raises:
         InvalidRequest: there is none.
     """
-    found = FORMATS.get(name) or SCORE_FORMATS.get(name)
+    found = FORMATS.get(name)
     if found is None:
-        known = ", ".join([*FORMATS, *SCORE_FORMATS])
+        known = ", ".join(FORMATS)
         raise InvalidRequest(f"format {name[:40]!r} is not known: name one of {known}")
     return found
-
-
-# Collectives of 256,000, in 4 MB: a request has room for some 14,000 records.
-_MAX_REQUEST_BLOCKS = 2_000
-
-SCORE_READERS: Mapping[str, ReadScores] = {
-    nvrx.NAME: nvrx.read,
-    megatron_log.NAME: megatron_log.read,
-    nccl_inspector.NAME: partial(nccl_inspector.read, max_blocks=_MAX_REQUEST_BLOCKS),
-}

@@ -1,4 +1,4 @@
-"""Queries a server, as rows: jobs, windows, findings, workers, steps, alerts and scores.
+"""Queries a server, as rows: jobs, windows, findings, workers, steps and alerts.
 
 Read `paceline.py` first. Notebooks and scripts import this package.
 Imported by: cli.
@@ -20,8 +20,6 @@ from .rows import (
     FixRow,
     JobRow,
     Rows,
-    ScoreReportRow,
-    ScoreRow,
     StepRow,
     WindowRow,
     WorkerRow,
@@ -41,8 +39,6 @@ __all__ = [
     "QueryError",
     "Refused",
     "Rows",
-    "ScoreReportRow",
-    "ScoreRow",
     "StepRow",
     "WindowRow",
     "WorkerRow",

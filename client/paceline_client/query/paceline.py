@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +17,6 @@ from .rows import (
     FixRow,
     JobRow,
     Rows,
-    ScoreReportRow,
-    ScoreRow,
     StepRow,
     WindowRow,
     WorkerRow,
@@ -144,46 +141,6 @@ class Paceline:
         """Predicted fixes of one job or of all, the newest first, and what they achieved."""
         path = f"{_API}/fixes" if job is None else _of_job(job, "/fixes")
         return Rows(FixRow, lambda: map(shapes.fix, self._items(path, {"state": state})))
-
-    def scores(
-        self,
-        job: str,
-        *,
-        source: str | None = None,
-        rank: int | None = None,
-        report: str | None = None,
-    ) -> Rows[ScoreRow]:
-        """Scores of other tools for a job's ranks: each tool's newest report, or a given one.
-
-        Scores have no what-if, since they have no operations.
-        """
-        tail = "/scores" if report is None else f"/scores/reports/{_quoted(report)}"
-        query = {"rank": rank} if report is not None else {"rank": rank, "source": source}
-        path = _of_job(job, tail)
-        return Rows(
-            ScoreRow,
-            lambda: (shapes.row(ScoreRow, each, job_id=job) for each in self._items(path, query)),
-        )
-
-    def score_reports(self, job: str, *, source: str | None = None) -> Rows[ScoreReportRow]:
-        """The reports of scores that a job has, the newest first."""
-        path = _of_job(job, "/scores/reports")
-        return Rows(
-            ScoreReportRow,
-            lambda: (
-                shapes.score_report(job, each) for each in self._items(path, {"source": source})
-            ),
-        )
-
-    def add_scores(self, job: str, report: Mapping[str, Any]) -> str:
-        """Send scores of your own tool (docs/scores.md); returns the report's id.
-
-        Needs a token of the scope ingest. Sent once: without an answer it is unknown whether they
-        were accepted.
-        """
-        body = json.dumps(report, allow_nan=False).encode()
-        answer = self._server.post(_of_job(job, "/scores"), body, "application/json")
-        return str(answer.get("report_id"))
 
     def _steps(
         self, job: str, epoch: int | None, first: int | None, last: int | None

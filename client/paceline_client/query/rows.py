@@ -149,28 +149,6 @@ class ActiveAlertRow(TypedDict):
     is_inhibited: bool
 
 
-class ScoreRow(TypedDict):
-    """Another tool's score of one rank; it has no operations and no what-if."""
-
-    job_id: str
-    source: str
-    report_id: str
-    received_at: str
-    rank: int | None
-    node: str | None
-    section: str
-    metric: str
-    unit: str | None
-    value: float | None
-    mean: float | None
-    score: float | None
-    slowdown: float | None
-    num: int
-    of: int
-    step: int | None
-    at: str | None
-
-
 class FixRow(TypedDict):
     """A predicted fix, and what it has achieved."""
 
@@ -194,19 +172,6 @@ class FixRow(TypedDict):
     notified: bool | None
     predicted_at: str
     updated_at: str
-
-
-class ScoreReportRow(TypedDict):
-    """One report of scores, with its missing data."""
-
-    job_id: str
-    report_id: str
-    source: str
-    epoch: int
-    received_at: str
-    num_scores: int
-    num_reports: int
-    lacks: str  # a JSON list of objects
 
 
 Row = TypeVar("Row")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, cast
 
 from .connection import NoAnswer
-from .rows import ActiveAlertRow, AlertRow, FindingRow, FixRow, JobRow, ScoreReportRow, WorkerRow
+from .rows import ActiveAlertRow, AlertRow, FindingRow, FixRow, JobRow, WorkerRow
 
 Fields = Mapping[str, Any]
 Row = TypeVar("Row")
@@ -98,11 +98,6 @@ def active_alert(fields: Fields) -> ActiveAlertRow:
 def fix(fields: Fields) -> FixRow:
     """A predicted fix."""
     return row(FixRow, fields, windows=_as_json(fields.get("windows") or []))
-
-
-def score_report(job_id: str, fields: Fields) -> ScoreReportRow:
-    """A report of scores."""
-    return row(ScoreReportRow, fields, job_id=job_id, lacks=_as_json(fields.get("lacks") or []))
 
 
 def _as_json(value: Any) -> str:

@@ -149,9 +149,8 @@ class Sizes:
             "tp_size": tp_size,
             "vpp_size": vpp_size,
             "dsp_size": dsp_size,
+            "ep_size": ep_size,
         }
-        if ep_size != 1:  # older servers do not know this size
-            self.by_name["ep_size"] = ep_size
 
 
 def registration(

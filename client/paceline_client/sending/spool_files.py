@@ -136,8 +136,7 @@ def _batch(content: bytes) -> Batch:
     kinds = [(int(step), str(kind)) for step, kind in about["step_kinds"]]
     dropped, at_step = int(about["dropped"]), about["at_step"]
     asides = {int(step) for step in about["asides"]}
-    # Earlier versions wrote none.
-    waits_done = {int(step): int(count) for step, count in about.get("waits_done", ())}
+    waits_done = {int(step): int(count) for step, count in about["waits_done"]}
     optypes = about["optypes"]
     groups = _groups(about["groups"]) if "groups" in about else None
     return Batch(done, kinds, dropped, optypes, codes, columns, at_step, asides, waits_done, groups)

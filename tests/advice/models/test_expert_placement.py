@@ -3,7 +3,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from app.advice.models.expert_placement import balanced, in_order
+from app.advice.balance_experts import balanced, in_order
 from app.errors import InvalidRequest
 
 

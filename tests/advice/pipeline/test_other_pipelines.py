@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.advice.pipeline.other_pipelines import (
+from app.advice.other_schedule import (
     end_heavy_shares,
     with_chunks,
     with_smaller_microbatches,

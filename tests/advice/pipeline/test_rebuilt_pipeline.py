@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.advice.pipeline.other_pipelines import with_chunks, with_split_backward
+from app.advice.other_schedule import with_chunks, with_split_backward
 from app.advice.pipeline.rebuilt_pipeline import RebuiltPipeline, rebuilt_pipeline
 from app.advice.pipeline.recorded_pipeline import NotRebuilt, RecordedPipeline, recorded_pipeline
 from app.engine.replays import WindowReplay, prepare

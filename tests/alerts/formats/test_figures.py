@@ -1,14 +1,15 @@
 """Messages name the rank and the GPU of whom they blame, and carry the top fix with its gain."""
 
 import json
-from dataclasses import replace
 from email import message_from_string, policy
 
 import pytest
+from msgspec.structs import replace
 
 from app.alerts.alert import SuggestedFix
 from app.alerts.formats.registry import render_notice
 from app.alerts.formats.text import shorten_notice
+from app.result.finding import Culprit
 from tests.alerts.formats.test_registry import ALERT_FORMATS
 from tests.alerts.notices import BLAME, DETAIL, make_receiver, notice, told
 
@@ -16,7 +17,7 @@ COMMAND = "sbatch --exclude=host-017 JOB_SCRIPT"
 LABEL = "Slurm: restart without it"
 FIX = SuggestedFix("replace-worker", "Replace host-017", 1.37, 412.4, COMMAND, LABEL)
 PLAIN = ("standard", "cloudevents")  # for programs: they have each figure as a field
-CULPRIT = {"dp_rank": 3, "stage": 1, "host": "host-043", "rank": 11, "local_rank": 5}
+CULPRIT = Culprit(3, 1, "host-043", rank=11, local_rank=5)
 
 
 def message(format_, fix=FIX, **given):
@@ -75,7 +76,7 @@ def test_the_rank_and_the_gpu_are_named(format_):
     body = render_notice(notice(alerts=(told(detail=detail),)), make_receiver(format_)).body
     if format_ in PLAIN:
         [alert] = json.loads(body)["data"]["alerts"]
-        assert alert["finding"]["culprits"] == [CULPRIT]
+        assert alert["finding"]["culprits"] == [CULPRIT.as_json()]
     else:
         text = " ".join(text_of(format_, body).split())
         assert "host-043, rank 11 (dp 3, stage 1), GPU 5" in text

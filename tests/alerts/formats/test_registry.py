@@ -1,14 +1,15 @@
 """What holds for every format: add one to the registry, and it is tested here."""
 
+import dataclasses
 import json
 import re
-from dataclasses import replace
 from datetime import datetime
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from app.alerts.alert import Blame, Detail
 from app.alerts.formats.alertmanager import PUSH_FIRES_FOR_S, REFRESH_EVERY_S
@@ -21,6 +22,7 @@ from app.alerts.formats.registry import (
 )
 from app.alerts.notice import MAX_MESSAGE_BYTES, NoticeKind
 from app.alerts.sending import attempt_headers
+from app.result.finding import Culprit
 from tests.alerts.notices import DETAIL, LABELS, SECRET, make_receiver, notice, told
 from tests.example_counts import many
 
@@ -157,7 +159,7 @@ UNSEEN = ("\r", "\0", "\x1b", "\u202e", "\u2028", "\u2029", "\x85", "\u200f", "\
 
 def about(name):
     """Everything that a worker or a user may call anything is called this."""
-    blame = Blame("slow-worker", f"{name} is slow", 0.1, 0.9, ({"host": name},), 1)
+    blame = Blame("slow-worker", f"{name} is slow", 0.1, 0.9, (Culprit(host=name),), 1)
     labels = {**LABELS, "host": name, "job": name, "team": name, "subject": name}
     one = told(
         sentence=f"{name} is slow.",
@@ -216,7 +218,7 @@ LINKS = (
 def test_job_names_never_become_links(format_, name):
     given = about(name)
     message = render_notice(
-        replace(given, alerts=given.alerts[:2], sub=name), make_receiver(format_)
+        dataclasses.replace(given, alerts=given.alerts[:2], sub=name), make_receiver(format_)
     )
     for text in (message.body, message.subject or ""):
         assert name not in text
@@ -231,7 +233,7 @@ blames = st.builds(
     sentence=any_text,
     cost=st.none() | st.floats(),
     confidence=st.floats(0, 1),
-    culprits=st.lists(st.fixed_dictionaries({"host": any_text}), max_size=50),
+    culprits=st.lists(st.builds(Culprit, host=any_text), max_size=50).map(tuple),
 )
 alerts = st.builds(
     told,
@@ -240,7 +242,7 @@ alerts = st.builds(
     detail=st.builds(
         lambda blame, names, value: replace(DETAIL, blame=blame, names=names, value=value),
         st.none() | blames,
-        st.lists(any_text, max_size=50),
+        st.lists(any_text, max_size=50).map(tuple),
         st.none() | st.floats(),
     ),
     runbook_url=any_text,

@@ -1,8 +1,8 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
+from msgspec import structs
 
 from app.alerts.readings.facts import MissingDataFacts
 from app.alerts.rule import Rule
@@ -125,15 +125,13 @@ def test_a_narrower_rule_ends_alerts_of_other_subjects():
 
 def test_step_times_of_earlier_runs_are_not_compared():
     of_job = job_alerts(on("step-time", 1.2), SLOW)
-    of_job.add_window(facts(8, 1.4, earlier_step_s=np.full(64, 0.5)), NOW_S)
+    of_job.add_window(facts(8, 1.4, usual_step_s=0.5), NOW_S)
     [change] = [each for each in of_job.add_window(facts(0, 1.4, epoch=2), NOW_S) if each.events]
     [event] = change.events
     assert (change.rule, event.kind) == ("step-time", "resolved")
     assert event.sentence == ("llm-70b has restarted: its steps have no baseline yet.")
     assert [state.rule for state in of_job.states] == ["slow"]
-    assert of_job.add_window(facts(2, 1.4, epoch=2, earlier_step_s=np.full(16, 1.0)), NOW_S)[
-        0
-    ].state
+    assert of_job.add_window(facts(2, 1.4, epoch=2, usual_step_s=1.0), NOW_S)[0].state
 
 
 @pytest.mark.parametrize(("between", "since_step"), [([], 8), ([1.0], 32)])
@@ -141,7 +139,7 @@ def test_what_another_rule_finds_just_so_has_not_begun_with_that_rule(between, s
     of_job = job_alerts(SLOW)
     of_job.add_window(facts(1, 1.4), NOW_S)
     of_job.add_window(facts(2, 1.4), NOW_S)
-    of_job.apply_rules([replace(SLOW, name="another")], NOW_S)
+    of_job.apply_rules([structs.replace(SLOW, name="another")], NOW_S)
     values = [*between, 1.4]
     [change] = [
         change
@@ -226,10 +224,11 @@ def test_a_cause_raises_when_it_is_sure_and_holds_on_when_it_is_less_so():
 
 
 def test_causes_have_separate_alerts():
-    of_job = job_alerts(on("cause", 0.1, of="slow-*"))
+    of_job = job_alerts(on("cause", 0.1, of="s*"))
     found = of_job.add_window(
         facts(0, 1.4, findings=[finding(), finding("slow-link"), finding("gc-pause"),
-                                finding("slow-worker", 0.2), finding("slow-stage", None)]), NOW_S,
+                                finding("slow-worker", 0.2), finding("stage-imbalance", None)]),
+        NOW_S,
     )  # fmt: skip
     assert [each.state.subject for each in found] == ["slow-link", "slow-worker"]
     assert [each.state.detail.value for each in found] == [0.3, 0.3]
@@ -255,7 +254,7 @@ def test_low_fidelity_counts_just_the_windows_that_others_do_not():
         (on("gpu-hours-lost", 4.0), {}, 16 * (1 - 1 / 1.4)),
         (on("optype", 1.2), {}, 1.4),
         (on("clock-residual", 0.002), {"clocks": {"residual_ms": 3.0}}, 0.003),
-        (on("step-time", 1.2), {"earlier_step_s": np.full(32, 0.5)}, 2.0),
+        (on("step-time", 1.2), {"usual_step_s": 0.5}, 2.0),
     ],
     ids=lambda each: each.name if isinstance(each, Rule) else None,
 )
@@ -263,11 +262,3 @@ def test_every_figure_is_in_the_unit_that_rules_are_written_in(of, given, value)
     change = only(job_alerts(of).add_window(facts(0, 1.4, **given), NOW_S))
     assert change.state.detail.value == pytest.approx(value)
     assert change.events[0].sentence.endswith(".")
-
-
-def test_a_job_that_stays_slower_than_it_was_stays_so():
-    of_job = job_alerts(on("step-time", 1.2))
-    earlier = np.concatenate([np.full(40, 0.5), np.full(80, 1.0)])
-    jitter = np.random.default_rng(1).uniform(0.99, 1.01, earlier.size)
-    change = only(of_job.add_window(facts(0, 1.0, earlier_step_s=earlier * jitter), NOW_S))
-    assert change.state.detail.value == pytest.approx(2.0, rel=0.02)

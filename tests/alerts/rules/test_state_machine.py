@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from app.alerts.alert import Detail
 from app.alerts.rules import state_machine
@@ -138,7 +139,7 @@ def test_pending_alerts_take_newer_details():
     state = by_window(RULE, None, fresh(RULE), look(1.2), moment(2)).state
     assert state.detail.since_step == 16
     knows = look(1.2)
-    knows = replace(knows, detail=replace(knows.detail, since_step=12))
+    knows = replace(knows, detail=structs.replace(knows.detail, since_step=12))
     named = replace(fresh(RULE), labels={"cause": "slow-link"})
     state = by_window(RULE, state, named, knows, moment(3)).state
     assert (state.detail.since_step, state.labels) == (12, {"cause": "slow-link"})

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from app.api.documents.glossary import definitions
+from app.api.documents.routes import definitions
 from app.result.causes import CAUSES
 from tests.test_docs import DOCS, ROOT
 

@@ -6,8 +6,8 @@ import threading
 import pytest
 from starlette.concurrency import run_in_threadpool
 
-from app.api.http.request_kinds import Kind, kind_of
-from app.api.http.work_places import PLACES, KindOfPlace, Line, WorkPlaces
+from app.api.http.request_kinds import ADMISSIONS, Kind, KindAdmission, kind_of
+from app.api.http.work_places import Line, WorkPlaces
 from app.errors import CallerGone, NoPlace, TooCostly, Unavailable
 from app.store.database import Store
 from app.work_budget import WorkBudget, checkpoint, within
@@ -76,7 +76,9 @@ def test_long_question_has_the_kind_of_a_text(name, value, kind):
 
 def test_all_places_together_leave_threads_for_whoever_has_none():
     # AnyIO has 40; batches are read on the event loop, and by at most 4 threads.
-    in_threads = sum(each.number for kind, each in PLACES.items() if kind is not Kind.BATCH)
+    in_threads = sum(
+        admission.places for kind, admission in ADMISSIONS.items() if kind is not Kind.BATCH
+    )
     assert in_threads + 4 < 40
 
 
@@ -102,12 +104,12 @@ class Caller:
 
 def places(route, **kinds):
     given = {Kind[name.upper()]: each for name, each in kinds.items()}
-    return WorkPlaces(route, places={**PLACES, **given})
+    return WorkPlaces(route, admissions={**ADMISSIONS, **given})
 
 
 async def test_pushes_on_all_places_and_in_line_keep_nobody_else_waiting():
     route = HeldRoute()
-    app = places(route, batch=KindOfPlace(4), report=KindOfPlace(2, work_s=9.0))
+    app = places(route, batch=KindAdmission(99, 4), report=KindAdmission(99, 2, work_s=9.0))
     async with held(app, route, *[[BATCH]] * 4, [PAGE], [REPORT]):
         assert route.inside == [BATCH[1], BATCH[1], PAGE[1], REPORT[1]]
 
@@ -116,13 +118,13 @@ async def test_questions_on_all_places_keep_no_page_and_no_push_waiting():
     route = HeldRoute()
     async with held(places(route), route, *[[QUESTION]] * 20, [PAGE], [BATCH], [REPORT]):
         assert route.inside[-3:] == [PAGE[1], BATCH[1], REPORT[1]]
-        assert len(route.inside) == 3 + PLACES[Kind.COMPUTE].number // 2
+        assert len(route.inside) == 3 + ADMISSIONS[Kind.COMPUTE].places // 2
 
 
 @pytest.mark.parametrize(("request_", "refusal"), [(QUESTION, NoPlace), (BATCH, Unavailable)])
 async def test_request_without_a_place_in_time_is_refused_in_words(request_, refusal):
-    route, brief = HeldRoute(), KindOfPlace(1, wait_s=0.01)
-    app = places(route, batch=brief, compute=KindOfPlace(1, wait_s=0.01, work_s=9.0))
+    route, brief = HeldRoute(), KindAdmission(99, 1, wait_s=0.01)
+    app = places(route, batch=brief, compute=KindAdmission(99, 1, wait_s=0.01, work_s=9.0))
     async with held(app, route, [request_]):
         for _ in range(3):
             with pytest.raises(refusal, match="too many"):
@@ -144,7 +146,7 @@ async def test_work_in_a_thread_ends_when_its_caller_hangs_up_and_frees_its_plac
     async def route(scope, receive, send):
         await run_in_threadpool(compute)
 
-    caller, app = Caller(), places(route, compute=KindOfPlace(1, work_s=60.0))
+    caller, app = Caller(), places(route, compute=KindAdmission(99, 1, work_s=60.0))
     answer = asyncio.create_task(app(asked(QUESTION), caller.receive, caller.send))
     await asyncio.to_thread(begun.wait, 60)
     caller.hangs_up.set()
@@ -159,7 +161,7 @@ async def test_work_in_a_thread_ends_when_its_caller_hangs_up_and_frees_its_plac
 
 async def test_caller_that_hangs_up_in_line_leaves_it():
     route = HeldRoute()
-    app = places(route, compute=KindOfPlace(1, wait_s=60.0, work_s=60.0))
+    app = places(route, compute=KindAdmission(99, 1, wait_s=60.0, work_s=60.0))
     async with held(app, route, [QUESTION]):
         caller = Caller()
         waiting = asyncio.create_task(app(asked(QUESTION), caller.receive, caller.send))
@@ -178,7 +180,7 @@ async def test_work_over_its_time_is_refused_and_says_so():
         while True:
             checkpoint()
 
-    app = places(route, compute=KindOfPlace(1, work_s=0.01))
+    app = places(route, compute=KindAdmission(99, 1, work_s=0.01))
     with pytest.raises(TooCostly, match=r"takes more than 0\.01 s to compute: ask for fewer"):
         await app(asked(QUESTION), Caller().receive, ignore)
 
@@ -193,8 +195,8 @@ async def test_place_is_free_when_the_answer_begins_unless_it_is_made_while_sent
             await super().__call__(scope, receive, send)
 
     route = Sent()
-    one = {"compute": KindOfPlace(1, work_s=9.0)}
-    one["download"] = KindOfPlace(1, work_s=9.0, until_sent=True)
+    one = {"compute": KindAdmission(99, 1, work_s=9.0)}
+    one["download"] = KindAdmission(99, 1, work_s=9.0, until_sent=True)
     async with held(places(route, **one), route, [request_], [request_]):
         assert len(route.inside) == num_inside
 

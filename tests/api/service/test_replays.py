@@ -16,7 +16,7 @@ from app.store.objects import moves
 from app.work_budget import WorkBudget, within
 from tests.api import recorded
 from tests.api.server import Clock as ManualClock
-from tests.api.server import closed_again, recorded_record, window_record
+from tests.api.server import closed_again, recorded_record, window_record, with_result
 from tests.engine.clocks.pipeline_job import simulated_pipeline
 from tests.engine.clocks.shifted_windows import Clock, worker_is_host
 from tests.engine.clocks.shifted_windows import recorded as shown
@@ -130,7 +130,7 @@ def closed_without_steps(*reasons):
     """A window from step 0 on, all of whose steps were skipped."""
     record = window_record(0, slowdown=None)
     skipped = [{"step": step, "reason": reason} for step, reason in enumerate(reasons)]
-    return dataclasses.replace(record, result=record.result | {"skipped_steps": skipped})
+    return with_result(record, skipped_steps=skipped)
 
 
 async def test_a_window_is_built_once_and_again_for_a_new_revision(api, built):

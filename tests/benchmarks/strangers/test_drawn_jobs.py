@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 
 from app.monitor import observe
+from app.result.finding import Culprit
+from app.result.step_counts import mean_s
 from benchmarks.strangers.drawn_jobs import JobNumber, draw_job
 from benchmarks.strangers.faults.kinds import KINDS
 from benchmarks.strangers.figures import figures_of
 from benchmarks.strangers.scoring import culprits_of, judge
 from benchmarks.strangers.shape import Shape
+from tests.results import finding, window_result
 
 
 @pytest.mark.nightly
@@ -29,30 +32,28 @@ def test_a_healthy_job_is_recorded_as_long_as_simulated():
         job = draw_job(JobNumber(6, "healthy", index))
         assert job.window is not None
         found = observe(job.window).result
-        recorded = float(np.mean(found["step_time_s"]["recorded"]))
-        assert recorded == pytest.approx(job.step_s, rel=0.03)
-        assert found["fidelity"]["discrepancy"] < 0.05
+        assert mean_s(found, "recorded") == pytest.approx(job.step_s, rel=0.03)
+        assert found.fidelity.discrepancy is not None
+        assert found.fidelity.discrepancy < 0.05
 
 
-def finding(cause, culprits, **more):
-    return {
-        "cause": cause, "culprits": culprits, "confidence": 0.9, "sentence": "", "cost": 0.1,
-        "onset_step": None, "persistence": "chronic", **more,
-    }  # fmt: skip
+def judged(job, *findings):
+    found = [finding(cause, culprits=culprits, onset_step=None) for cause, culprits in findings]
+    return judge(job, window_result(findings=found), 0.0)
 
 
 def test_an_innocent_is_a_wrong_name_even_beside_the_right_one():
     job = draw_job(JobNumber(5, "single", 3, ("slow-gpu",)))
     (dp_rank, stage), = job.faults[0].truth.guilty  # fmt: skip
-    right = {"dp_rank": dp_rank, "stage": stage}
-    innocent = {"dp_rank": (dp_rank + 1) % job.shape.dp, "stage": (stage + 1) % job.shape.pp}
+    right = Culprit(dp_rank, stage)
+    innocent = Culprit((dp_rank + 1) % job.shape.dp, (stage + 1) % job.shape.pp)
     outcomes = [
-        judge(job, {"findings": findings, "ruled_out": []}, 0.0).outcome
+        judged(job, *findings).outcome
         for findings in (
-            [finding("slow-worker", [right])],
-            [finding("slow-worker", [right, innocent])],
-            [finding("slow-worker", [right]), finding("slow-link", [innocent])],
-            [finding("gc-pause", [right])],
+            [("slow-worker", [right])],
+            [("slow-worker", [right, innocent])],
+            [("slow-worker", [right]), ("slow-link", [innocent])],
+            [("gc-pause", [right])],
             [],
         )
     ]
@@ -61,13 +62,12 @@ def test_an_innocent_is_a_wrong_name_even_beside_the_right_one():
 
 def test_a_host_stands_for_its_workers():
     shape = Shape(4, 2, 8, gpus_per_host=2)
-    assert culprits_of(shape, [{"host": "node-001"}]) == {(2, 0), (3, 0)}
-    assert culprits_of(shape, [{"stage": 1}]) == {(each, 1) for each in range(4)}
+    assert culprits_of(shape, [Culprit(host="node-001")]) == {(2, 0), (3, 0)}
+    assert culprits_of(shape, [Culprit(stage=1)]) == {(dp_rank, 1) for dp_rank in range(4)}
 
 
 def test_figures_miss_the_bars_that_do_not_hold():
     healthy = draw_job(JobNumber(5, "healthy", 0))
-    named = judge(healthy, {"findings": [finding("slow-link", [{"stage": 0}])]}, 0.0)
-    silent = judge(healthy, {"findings": []}, 0.0)
+    named, silent = judged(healthy, ("slow-link", [Culprit(stage=0)])), judged(healthy)
     assert figures_of([silent])["missed_bars"] == []
     assert figures_of([silent, named])["missed_bars"] == ["false_causes_healthy"]

@@ -14,8 +14,7 @@ def axis(num_steps: int, step_s: float) -> StepAxis:
 
 
 def labels(at: StepAxis) -> list[str]:
-    text: list[str] = at.x_axis(LIGHT)["ticktext"]
-    return text
+    return at.x_axis(LIGHT)["ticktext"]
 
 
 def test_some_ticks_have_the_time_of_day_as_a_second_line():

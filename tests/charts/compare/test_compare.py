@@ -10,28 +10,29 @@ from app.charts.base.theme import LIGHT, THEMES
 from app.charts.compare.bars import compare_optypes, compare_stages
 from app.charts.compare.steps import MAX_POINTS, compare_steps
 from app.charts.compare.summary import Side, compare_headline, compared_causes, step_time_change
+from tests import results
 from tests.charts.results import numbers_in, unpacked
 
 
 def finding(cause="slow-worker", *culprits, cost=0.29):
-    return {"cause": cause, "culprits": list(culprits), "cost": cost}
+    return results.finding(cause, culprits=culprits, cost=cost)
 
 
 def side(window="1-0", *findings, recorded_s=20.0, ideal_s=19.0, slowdown=1.02, dp_size=4, **parts):
     """Four steps on dp_size x 2 workers."""
-    result = {
+    known = {
         "window": {"id": window},
         "job": {"dp_size": dp_size, "pp_size": 2, "tp_size": 8},
         "steps": [10, 11, 12, 13],
         "step_time_s": {"recorded": [recorded_s] * 4, "ideal": [ideal_s] * 4},
         "fidelity": {"discrepancy": 0.001, "verdict": "ok"},
         "slowdown": slowdown,
-        "optype_slowdown": {"forward-compute": slowdown, "optimizer": 1.0},
+        "optype_slowdown": {"forward-compute": slowdown or 1.0, "optimizer": 1.0},
         "stage_slowdown": [1.0, slowdown],
         "skipped_steps": [],
         "findings": list(findings),
     }
-    return Side("llm-70b", "llm-70b", 64, result | parts)
+    return Side("llm-70b", "llm-70b", 64, results.window_result(**known | parts))
 
 
 def told(a, b):
@@ -94,7 +95,7 @@ def test_causes_come_new_ones_first_and_the_costly_before_the_cheap():
     cheap, dear = finding("gc-pause", cost=0.01), finding("slow-link", {"stage": 1}, cost=0.2)
     gone, both = finding("data-loading", cost=0.5), finding("sequence-imbalance", cost=None)
     found = compared_causes(side("1-0", gone, both), side("1-8", cheap, both, dear))
-    assert [(each.change, each.finding["cause"]) for each in found] == [
+    assert [(each.change, each.finding.cause) for each in found] == [
         ("new", "slow-link"),
         ("new", "gc-pause"),
         ("same", "sequence-imbalance"),
@@ -110,7 +111,7 @@ def test_bars_show_the_excess_of_each_type_and_stage():
     ):
         figure = draw(before, now, theme=LIGHT)
         assert figure["layout"]["yaxis"]["ticktext"] == labels
-        of_a, of_b = (sorted(trace["x"]) for trace in figure["data"])
+        of_a, of_b = (sorted(unpacked(trace["x"])) for trace in figure["data"])
         assert of_a == pytest.approx([0, 0.02])
         assert of_b == pytest.approx([0, 0.42])
 
@@ -121,7 +122,7 @@ def test_long_windows_are_thinned_to_their_means():
     figure = compare_steps(side(), side("1-8", steps=steps, step_time_s=times), theme=LIGHT)
     line = figure["data"][-1]
     assert unpacked(line["y"]) == [2.0] * MAX_POINTS
-    assert line["customdata"][0] == "steps 0 to 1, their mean"
+    assert unpacked(line["customdata"])[0] == "steps 0 to 1, their mean"
 
 
 MANY_STAGES = {"stage_slowdown": [1.0 + stage / 100 for stage in range(64)]}

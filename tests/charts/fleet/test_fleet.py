@@ -11,8 +11,10 @@ from app.charts.base.theme import LIGHT, THEMES
 from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fleet_planned
 from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
 from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, quantile
+from app.result.brief import FindingBrief
 from app.result.causes import CAUSES
-from tests.charts.results import numbers_in
+from app.result.finding import Culprit
+from tests.charts.results import numbers_in, unpacked
 
 HOSTILE = "<b>\u202ejob</b> & 'more'"
 JOBS = [JobLoss("well", 8, 0.0, 100.0), JobLoss("slow", 64, 20.0, 100.0),
@@ -65,8 +67,9 @@ def test_median_of_wasted_time_splits_the_jobs():
 
 def test_jobs_that_straggle_are_named_those_that_lost_most_first():
     _, named = fleet_waste(JOBS, 1.1, theme=LIGHT)["data"]
-    assert named["customdata"][1] == "slow"
-    assert len(named["customdata"]) == 2
+    names = unpacked(named["customdata"])
+    assert names[1] == "slow"
+    assert len(names) == 2
     assert len(fleet_waste(JOBS[:1], 1.1, theme=LIGHT)["data"]) == 1
 
 
@@ -83,7 +86,7 @@ def test_shares_of_causes_by_hand():
 
 def test_many_causes_are_drawn_as_seven_and_listed_all():
     figure = fleet_causes(LOST | {"not-explained": 5.0}, 100.0, theme=LIGHT)
-    labels = figure["data"][0]["customdata"]
+    labels = unpacked(figure["data"][0]["customdata"])
     assert len(labels) == 7
     assert labels[-2:] == ["10 other causes", "Not explained"]
     assert len(figure["meta"]["table"]["rows"]) == len(CAUSES) + 1
@@ -99,13 +102,23 @@ def test_planned_and_real_hours_by_hand():
     )
 
 
-SLOW = LosingJob("slow", 60.0, finding={
-    "cause": "slow-worker", "num_culprits": 1,
-    "culprits": [{"dp_rank": 3, "stage": 1, "host": "host-017"}],
-})  # fmt: skip
-LAST = LosingJob("late", 60.0, num_stages=4, finding={
-    "cause": "stage-imbalance", "num_culprits": 1, "culprits": [{"stage": 3}],
-})  # fmt: skip
+def brief(cause, culprit):
+    return FindingBrief(
+        cause=cause,
+        cost=0.1,
+        confidence=0.9,
+        onset_step=None,
+        persistence="chronic",
+        sentence="It costs.",
+        onset_at=None,
+        ended_at=None,
+        culprits=(culprit,),
+        num_culprits=1,
+    )
+
+
+SLOW = LosingJob("slow", 60.0, finding=brief("slow-worker", Culprit(3, 1, "host-017")))
+LAST = LosingJob("late", 60.0, num_stages=4, finding=brief("stage-imbalance", Culprit(stage=3)))
 DEAD = LosingJob("dead", 30.0, is_stalled=True, silent_s=400.0)
 
 

@@ -1,6 +1,8 @@
 import pytest
 
 from app.charts.job.headline import JobFacts, headline
+from app.result.finding import RuledOut
+from app.result.window_result import AbsentWorker, ImputedRecord
 from tests.charts.results import found, result
 
 
@@ -38,7 +40,7 @@ def test_headline_claims_no_cause_without_a_diagnosis():
 
 
 def test_uniform_slowdown_says_what_its_cost_is_against():
-    slower = found("uniform-slowdown", "every worker computes 1.2x slower since step 40")
+    slower = found("uniform-slowdown", "Every worker computes 1.2x slower since step 40")
     assert told("healthy", result(slowdown=1.01, findings=[slower])) == (
         "Every worker computes 1.2\u00d7 slower since step 40.",
         "That cost is against the job's own earlier pace: all workers slowed down alike, and the "
@@ -63,10 +65,7 @@ def test_a_finding_that_explains_the_difference_leads():
 
 
 def test_causes_with_insufficient_data_are_named():
-    others = [
-        {"cause": "slow-worker", "insufficient_evidence": True},
-        {"cause": "gc-pause", "insufficient_evidence": False},
-    ]
+    others = [RuledOut("slow-worker", "few steps", insufficient=True), RuledOut("gc-pause", "none")]
     sub = told("straggling", result(findings=[], ruled_out=others))[1]
     assert sub == "Paceline cannot say where; not enough data to judge: slow-worker."
 
@@ -112,10 +111,18 @@ def test_a_job_with_silent_ranks_names_them_and_how_many_go_on(ranks, num_others
     assert "there are no figures" in told("silent", None, **seen)[1]
 
 
+def missing(rank, num_steps):
+    """What the result says of a rank that is missing from so many steps."""
+    absent = AbsentWorker(
+        rank=rank, dp_rank=1, stage=1, host=None, first_step=4, last_step=6, num_steps=num_steps
+    )
+    return ImputedRecord(ops=10, lone_ops=0, share=0.1, workers=(absent,), steps=())
+
+
 def test_figures_of_the_others_follow_the_silent_rank():
-    silent = {"cause": "silent-worker", "sentence": "rank 12 reports nothing"}
-    slow = {"cause": "slow-worker", "sentence": "rank 3 is 1.8x slower"}
-    imputed = {"ops": 10, "workers": [{"rank": 12}]}
+    silent = found("silent-worker", "Rank 12 reports nothing")
+    slow = found(sentence="Rank 3 is 1.8x slower")
+    imputed = missing(12, num_steps=2)
     seen = {"silent_ranks": [12], "num_others": 7}
     _, sub = told("silent", result(findings=[silent, slow], imputed=imputed), **seen)
     assert sub.startswith("Rank 3 is 1.8\N{MULTIPLICATION SIGN} slower. The others run at ")
@@ -143,25 +150,25 @@ def test_a_finished_job_without_figures_says_so():
 
 def test_a_finished_job_without_figures_names_the_silent_ranks_and_their_host():
     culprit = {"dp_rank": 0, "stage": 1, "rank": 1, "host": "host-7"}
-    silent = found("silent-worker", "Rank 1 reports nothing") | {
-        "culprits": [culprit],
-        "onset_step": 24,
-        "evidence": {"ranks": [1]},
-    }
     skipped = [{"step": 31, "reason": "rank 1 did not report the step before the run ended"}]
-    unmeasured = result(slowdown=None, findings=[silent], skipped_steps=skipped)
-    sentence, sub = told("finished", unmeasured)
+
+    def unmeasured(culprit, ranks):
+        silent = found(
+            "silent-worker", culprits=[culprit], onset_step=24, evidence={"ranks": ranks}
+        )
+        return result(slowdown=None, findings=[silent], skipped_steps=skipped)
+
+    sentence, sub = told("finished", unmeasured(culprit, [1]))
     assert sentence == (
         "This job has finished. None of its steps was analysed, "
         "as host-7, rank 1 (dp 0, stage 1) sent nothing from step 24 on."
     )
     assert sub == "The last step was skipped: rank 1 did not report the step before the run ended."
-    host = silent | {"culprits": [{"host": "host-7"}], "evidence": {"ranks": [1, 2]}}
-    sentence, _ = told("finished", result(slowdown=None, findings=[host], skipped_steps=skipped))
+    sentence, _ = told("finished", unmeasured({"host": "host-7"}, [1, 2]))
     assert "as host-7, ranks 1 and 2 sent nothing" in sentence
 
 
-MISSING = {"ops": 10, "workers": [{"rank": 5, "num_steps": 3}]}
+MISSING = missing(5, num_steps=3)
 SAID = "Rank 5 is missing from 3 of 8 steps; medians of other workers of the same stage stand in."
 
 

@@ -1,15 +1,17 @@
 import pytest
 
 from app.charts.job.headline import remedy, won_back_gpu_hours
+from app.result.finding import Culprit
+from tests import results
 
 
 def finding(cause="slow-worker", cost=0.25, share=0.86, culprits=1, **evidence):
-    return {
-        "cause": cause,
-        "cost": cost,
-        "culprits": [{"dp_rank": n, "stage": 3} for n in range(culprits)],
-        "evidence": evidence | {"share_of_loss": share},
-    }
+    return results.finding(
+        cause,
+        cost=cost,
+        culprits=[Culprit(dp_rank, stage=3) for dp_rank in range(culprits)],
+        evidence=evidence | {"share_of_loss": share},
+    )
 
 
 def said(found, num_gpus=2048):

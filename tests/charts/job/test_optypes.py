@@ -3,6 +3,8 @@ import pytest
 from app.charts.base.theme import DARK, LIGHT
 from app.charts.job.optypes import optypes
 from app.charts.job.stages import stages
+from app.result.window_result import OptypeTime, StageCompute
+from tests.charts.results import unpacked
 
 
 def test_the_largest_share_is_on_top_in_its_own_colour():
@@ -19,7 +21,7 @@ def test_small_shares_share_one_bar_but_have_table_rows():
         f"type-{n}": 1.0 for n in range(4)
     }
     figure = optypes(slowdown, theme=LIGHT)
-    assert figure["data"][0]["customdata"][-1] == "3 other types"
+    assert unpacked(figure["data"][0]["customdata"])[-1] == "3 other types"
     assert len(figure["meta"]["table"]["rows"]) == 7
 
 
@@ -44,24 +46,24 @@ def test_a_stage_share_that_was_not_measured_says_so():
     assert "note" not in figure["meta"]
 
 
-COMPUTE: dict[str, list[float | None]] = {"forward": [0.067, 0.14], "backward": [0.143, None]}
+COMPUTE = StageCompute(forward=(0.067, 0.14), backward=(0.143, None))
 
 
 def test_each_stage_has_its_times_beside_its_share():
     forward, backward, *means, shares = stages([0.1, 0.9], theme=LIGHT, compute=COMPUTE)["data"]
     assert forward["text"] == ["67 ms", "140 ms"]  # in the hover text
     assert backward["text"] == ["143 ms", "not measured"]
-    assert forward["x"] == [pytest.approx(67), pytest.approx(140)]
+    assert unpacked(forward["x"]) == [pytest.approx(67), pytest.approx(140)]
     assert shares["text"] == ["10 %", "90 %"]
     assert shares["xaxis"] == "x2"
     # Lines at the means of the stages that have one: 103.5 ms and 143 ms.
-    assert {round(mean["x"][0], 6) for mean in means} == {103.5, 143.0}
+    assert {round(unpacked(mean["x"])[0], 6) for mean in means} == {103.5, 143.0}
 
 
 def test_communication_says_how_much_of_it_is_waiting():
-    times: dict[str, dict[str, float | None]] = {
-        "forward-compute": {"recorded": 1.2, "transfer": None, "wait": None},
-        "forward-pp-comm": {"recorded": 0.3, "transfer": 0.1, "wait": 0.2},
+    times = {
+        "forward-compute": OptypeTime(recorded=1.2, transfer=None, wait=None),
+        "forward-pp-comm": OptypeTime(recorded=0.3, transfer=0.1, wait=0.2),
     }
     slowdown = {"forward-compute": 1.3, "forward-pp-comm": 1.1}
     figure = optypes(slowdown, theme=LIGHT, times=times)

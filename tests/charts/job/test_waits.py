@@ -12,18 +12,23 @@ from app.charts.job.waits import (
     remarks,
     waited_for,
 )
+from app.result.finding import Culprit
+from app.result.window_result import Unexplained
 from tests.arrival_results import block
 from tests.charts.results import unpacked
+from tests.results import finding, window_result
 
 
-def result(waited_for_s=(0.0, 0.1, 0.5, 0.0), culprits=(2,), **parts):
-    made = block(waited_for_s, num_steps=2, step_s=2.0, culprits=culprits)
-    return {
+def result(waited_for_s=(0.0, 0.1, 0.5, 0.0), culprits=(2,), arrivals=(), **parts):
+    """Two steps; `arrivals` and `parts` replace what is usual."""
+    made = block(waited_for_s, num_steps=2, step_s=2.0, culprits=culprits) | dict(arrivals)
+    known = {
         "steps": [10, 11],
         "step_time_s": {"recorded": [2.0, 2.0]},
         "findings": [],
         "arrivals": made,
-    } | parts
+    }
+    return window_result(**known | parts)
 
 
 def rows_of(figure):
@@ -46,10 +51,10 @@ def test_culprits_come_first_and_are_outlined():
 
 
 def test_ranks_named_by_findings_are_culprits():
-    found = {"cause": "slow-worker", "culprits": [{"dp_rank": 1, "stage": 0, "rank": 1}]}
+    found = finding(culprits=[Culprit(1, 0, rank=1)])
     figure = waited_for(result(culprits=(), findings=[found]), theme=LIGHT)
     assert rows_of(figure)[0] == "rank 1"
-    by_stage = {"cause": "stage-imbalance", "culprits": [{"stage": 0}]}
+    by_stage = finding("stage-imbalance", culprits=[Culprit(stage=0)])
     figure = waited_for(result(culprits=(), findings=[by_stage]), theme=LIGHT)
     assert figure["layout"]["shapes"] == []
 
@@ -71,8 +76,7 @@ def test_sentence_of_waits_names_rank_time_and_share():
 def test_thousands_of_ranks_are_cut_to_the_most_waited_for_with_a_note():
     known = [0.5] * 256
     known[7] = 0.9
-    many = result(tuple(known), culprits=(7,))
-    many["arrivals"]["num_ranks"] = 16_384
+    many = result(tuple(known), culprits=(7,), arrivals={"num_ranks": 16_384})
     figure = waited_for(many, theme=LIGHT)
     assert len(rows_of(figure)) == MAX_WAIT_ROWS
     assert rows_of(figure)[0] == "rank 7"
@@ -81,22 +85,19 @@ def test_thousands_of_ranks_are_cut_to_the_most_waited_for_with_a_note():
 
 
 def test_the_gpu_is_in_the_label_and_a_name_cannot_be_markup():
-    named = result()
-    named["arrivals"]["local_rank"] = [None, None, 5, None]
-    named["arrivals"]["host"][2] = "<b>h"
-    label = waited_for(named, theme=LIGHT)["layout"]["yaxis"]["ticktext"][0]
+    named = {"local_rank": [None, None, 5, None], "host": ["h", "h", "<b>h", "h"]}
+    label = waited_for(result(arrivals=named), theme=LIGHT)["layout"]["yaxis"]["ticktext"][0]
     assert "&lt;b&gt;h" in label
     assert "GPU 5" in label
 
 
 def test_steps_without_figures_are_empty_on_the_axis_of_the_chart_above():
     figure = waited_for(result(), theme=LIGHT, at=StepAxis.over([8, 9, 10, 11]))
-    cells = figure["data"][0]["z"]
+    cells = unpacked(figure["data"][0]["z"])
     assert cells[0] == [None, None, 500.0, 500.0]
-    unknown = result()
-    unknown["arrivals"]["per_step"] = {"waited_for_s": [[0.0, 0.1, None, 0.0], [0.0] * 4]}
-    figure = waited_for(unknown, theme=LIGHT)
-    assert figure["data"][0]["z"][0] == [None, 0.0]
+    unknown = {"waited_for_s": [[0.0, 0.1, None, 0.0], [0.0] * 4]}
+    figure = waited_for(result(arrivals={"per_step": unknown}), theme=LIGHT)
+    assert unpacked(figure["data"][0]["z"])[0] == [None, 0.0]
     assert "not measured" in figure["meta"]["table"]["rows"][0]
 
 
@@ -104,9 +105,9 @@ def test_steps_without_figures_are_empty_on_the_axis_of_the_chart_above():
 def test_waits_are_shown_from_five_percent_of_the_step(most_s, is_worth_it):
     assert has_material_waits(result((0.0, most_s), culprits=())) == is_worth_it
     assert largest_wait_share(result((0.0, most_s), culprits=())) == pytest.approx(most_s / 2)
-    by_arrivals = {"cause": "late-host", "evidence": {"arrivals": {"rank": 1}}}
+    by_arrivals = finding("late-host", evidence={"arrivals": {"rank": 1}})
     assert has_material_waits(result((0.0, most_s), culprits=(), findings=[by_arrivals]))
-    assert not has_material_waits(result(arrivals=None))
+    assert not has_material_waits(window_result())
 
 
 LATE = "The other ranks waited for host-2, rank 2 (dp 2, stage 0) for 25 % of the step."
@@ -124,7 +125,7 @@ NAMED_OR_NOT = [
 
 @pytest.mark.parametrize(("culprit", "said"), NAMED_OR_NOT)
 def test_late_rank_is_remarked_unless_a_finding_covers_it(culprit, said):
-    found = [{"cause": "gc-pause", "culprits": [culprit]}]
+    found = [finding("gc-pause", culprits=[culprit])]
     unexplained = "10 % of the step is waiting that no cause explains."
     assert remarks(result(findings=found, unexplained_share=0.1)) == [*said, unexplained]
     assert remarks(result(findings=found)) == []
@@ -139,9 +140,24 @@ def test_unknown_coverage_and_shares_give_no_remark():
 
 def test_loss_without_a_cause_is_remarked_unless_waiting_says_it():
     sentence = "6.5 % of the step time is not explained by any known cause"
-    calm = {"culprits": (), "unexplained": {"share": 0.065, "sentence": sentence}}
+    calm = {"culprits": (), "unexplained": unexplained(0.065, sentence)}
     assert remarks(result((0.0, 0.0), **calm)) == [f"{sentence}."]
     waiting = remarks(result((0.0, 0.0), unexplained_share=0.1, **calm))
     assert waiting == ["10 % of the step is waiting that no cause explains."]
-    small = calm | {"unexplained": {"share": 0.02, "sentence": None}}
+    small = calm | {"unexplained": unexplained(0.02, None)}
     assert remarks(result((0.0, 0.0), **small)) == []
+
+
+def unexplained(share, sentence):
+    return Unexplained(
+        share=share,
+        share_of_loss=None,
+        optype=None,
+        share_in_optype=None,
+        stage=None,
+        share_in_stage=None,
+        late_launch_share=0.0,
+        stop_share=0.0,
+        stop_steps=(),
+        sentence=sentence,
+    )

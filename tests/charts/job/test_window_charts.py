@@ -8,11 +8,11 @@ import plotly.graph_objects as go
 import pytest
 
 from app.charts.base.theme import THEMES
-from app.charts.job.sequence_lengths import lengths
+from app.charts.job.sequence_lengths import MicroBatchPairs, lengths
 from app.charts.job.step_times import StepPoint, step_times
 from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions
-from app.diagnosis.evidence.sequence_lengths import LengthPairs
 from tests.charts.results import numbers_in, result
+from tests.results import window_result
 
 NAN = math.nan
 
@@ -20,9 +20,9 @@ WINDOWS = {
     "ordinary": result(),
     "one worker": result([[1.0]], stage_share=[None], m_w=None),
     "a worker not measured": result([[1.2, NAN], [1.0, 1.0]]),
-    "nothing measured": result([[NAN, NAN]], optype_slowdown={"gc": None}, stage_share=[None]),
+    "nothing measured": result([[NAN, NAN]], optype_slowdown={}, stage_share=[None]),
     "wide": result(np.ones((1024, 2)), stage_share=[-0.1, 1.2]),
-    "of an older release": result(stage_compute_s=None, optype_time_s=None),
+    "without times": result(stage_compute_s=None, optype_time_s={}),
 }
 
 POINTS = [
@@ -32,9 +32,9 @@ POINTS = [
 ]
 
 PAIRS = {
-    "as sent": LengthPairs(np.array([1e8, 2e8, 4e8]), np.array([0.1, 0.15, 0.27]), True),
-    "not sent": LengthPairs(np.array([0.1, 0.2, 0.3]), np.array([0.2, 0.4, 0.6]), False),
-    "all alike": LengthPairs(np.ones(3), np.ones(3), False),
+    "as sent": MicroBatchPairs(np.array([1e8, 2e8, 4e8]), np.array([0.1, 0.15, 0.27]), True, 0),
+    "not sent": MicroBatchPairs(np.array([0.1, 0.2, 0.3]), np.array([0.2, 0.4, 0.6]), False, 0),
+    "all alike": MicroBatchPairs(np.ones(3), np.ones(3), False, 0),
 }
 
 
@@ -71,4 +71,4 @@ def test_plotly_takes_every_figure_with_a_sentence_and_a_whole_table(figure):
 def test_a_chart_says_when_a_result_has_nothing_to_draw(name):
     chart = WINDOW_CHARTS[name]
     assert chart.can_draw(result())
-    assert not chart.can_draw({"optype_slowdown": {}, "steps": []})
+    assert not chart.can_draw(window_result(steps=[]))

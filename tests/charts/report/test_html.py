@@ -1,18 +1,21 @@
 """A report says what the result says, whole, and draws it without anything from elsewhere."""
 
+import dataclasses
 import json
 import re
-from dataclasses import replace
 from html import unescape
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from app import formatting
 from app.charts.report.embedded import Assets
 from app.charts.report.html import html_report
 from app.diagnosis.job_history import History
 from app.monitor import analysed
+from app.result.finding import Culprit
+from app.result.window_result import SkippedStepRecord
 from app.synth.faults.slow_compute import SlowWorker
 from tests.charts.results import unpacked
 from tests.diagnosis.jobs import made, window_of
@@ -47,24 +50,24 @@ def test_report_has_the_figures_in_both_themes(result):
     assert sorted(drawn) == ["dark", "light"]
     for figures in drawn.values():
         cells = unpacked(figures["workers"]["data"][0]["z"])
-        np.testing.assert_allclose(np.transpose(cells), result["worker_slowdown"])
+        np.testing.assert_allclose(np.transpose(cells), result.worker_slowdown)
         recorded = next(each for each in figures["steps"]["data"] if each["name"] == "recorded")
-        np.testing.assert_allclose(unpacked(recorded["y"]), result["step_time_s"]["recorded"])
+        np.testing.assert_allclose(unpacked(recorded["y"]), result.step_time_s.recorded)
     light, dark = drawn["light"]["workers"], drawn["dark"]["workers"]
     assert light["data"][0]["colorscale"] != dark["data"][0]["colorscale"]
 
 
 def test_report_has_sentence_figures_and_evidence_as_text(result):
     page = page_of(result)
-    [finding] = result["findings"]
+    [finding] = result.findings
     assert ", ranks 48 to 55 (dp 2, stage 1) is " in page
-    assert f'<dd class="figure">{formatting.ratio(result["slowdown"])}</dd>' in page
-    assert f'<dd class="figure">{formatting.percent(result["gpu_time_wasted"])}</dd>' in page
-    assert f"<b>{formatting.percent(finding['cost'])}</b> of GPU time" in page
-    assert f"high confidence, {formatting.percent(finding['confidence'])}" in page
+    assert f'<dd class="figure">{formatting.ratio(result.slowdown)}</dd>' in page
+    assert f'<dd class="figure">{formatting.percent(result.gpu_time_wasted)}</dd>' in page
+    assert f"<b>{formatting.percent(finding.cost)}</b> of GPU time" in page
+    assert f"high confidence, {formatting.percent(finding.confidence)}" in page
     assert "<dt>Workers</dt><dd>dp 2 stage 1</dd>" in page
-    for cause in result["ruled_out"]:
-        assert formatting.with_times_sign(cause["reason"])[1:] in unescape(page)
+    for cause in result.ruled_out:
+        assert formatting.with_times_sign(cause.reason)[1:] in unescape(page)
     assert "Show table" in page
 
 
@@ -76,17 +79,18 @@ def test_report_fetches_nothing(result):
 
 
 def test_text_from_workers_is_escaped(result, window):
-    job = result["job"] | {"name": HOSTILE}
+    job = replace(result.job, name=HOSTILE)
     hosts = dict.fromkeys([(dp, stage) for dp in range(4) for stage in range(2)], HOSTILE)
-    finding = result["findings"][0]
-    finding = finding | {
-        "sentence": HOSTILE,
-        "culprits": [{"dp_rank": 2, "stage": 1, "host": HOSTILE}],
-        "evidence": finding["evidence"] | {"hosts": [HOSTILE]},
-    }
-    skipped = [{"step": 9, "reason": HOSTILE}]
+    finding = result.findings[0]
+    finding = replace(
+        finding,
+        sentence=HOSTILE,
+        culprits=(Culprit(2, 1, HOSTILE),),
+        evidence={**finding.evidence, "hosts": [HOSTILE]},
+    )
+    skipped = (SkippedStepRecord(step=9, reason=HOSTILE),)
     page = page_of(
-        result | {"job": job, "findings": [finding], "skipped_steps": skipped}, hosts=hosts
+        replace(result, job=job, findings=(finding,), skipped_steps=skipped), hosts=hosts
     )
     plain = page_of(result)
     assert page.count("<script") == plain.count("<script") == 3
@@ -101,8 +105,8 @@ def test_text_from_workers_is_escaped(result, window):
 
 
 def test_low_fidelity_withholds_charts_that_blame(result):
-    fidelity = result["fidelity"] | {"discrepancy": 0.081, "verdict": "low"}
-    page = page_of(result | {"fidelity": fidelity, "findings": None}, state="low-fidelity")
+    fidelity = replace(result.fidelity, discrepancy=0.081, verdict="low")
+    page = page_of(replace(result, fidelity=fidelity, findings=None), state="low-fidelity")
     # Waits are measured by each rank's own clock, and not replayed.
     assert sorted(figures_of(page)["light"]) == ["steps", "waited-for"]
     assert "low, over the limit 5 %" in page
@@ -111,11 +115,9 @@ def test_low_fidelity_withholds_charts_that_blame(result):
 
 
 def test_unknown_figures_are_reported_as_not_measured(result):
-    page = page_of(
-        result
-        | {"m_w": None, "m_s": None, "clocks": {"residual_ms": None, "reason": "no samples sent"}}
-        | {"findings": [], "ruled_out": None, "arrivals": None, "unexplained_share": None}
-    )
+    clocks = replace(result.clocks, residual_ms=None, reason="no samples sent")
+    unknown = replace(result, m_w=None, m_s=None, clocks=clocks, unexplained_share=None)
+    page = page_of(replace(unknown, findings=(), ruled_out=None, arrivals=None))
     assert page.count('<dd class="figure is-unknown">not measured</dd>') == 2
     assert "no samples sent" in page
     assert "Nothing stands out." in page
@@ -124,5 +126,5 @@ def test_unknown_figures_are_reported_as_not_measured(result):
 
 def test_a_job_of_one_stage_has_no_chart_of_stages(window):
     one = window_of(made(SlowWorker(2, 0, 1.6), dp=4, pp=1, microbatches=4), num_steps=2)
-    _, result, _ = analysed(replace(one, skipped=()), History())
+    _, result, _ = analysed(dataclasses.replace(one, skipped=()), History())
     assert "stages" not in figures_of(page_of(result))["light"]

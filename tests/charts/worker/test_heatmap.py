@@ -4,7 +4,9 @@ import pytest
 from app.charts.base.theme import LIGHT
 from app.charts.job.window_charts import culprit_workers, silent_workers
 from app.charts.worker.heatmap import VALUES_TRACE, worker_heatmap
+from app.result.finding import Culprit
 from tests.charts.results import unpacked
+from tests.results import finding, window_result
 
 NAN = float("nan")
 
@@ -69,7 +71,7 @@ def test_columns_stand_in_the_order_of_their_hosts_with_their_names():
     assert unpacked(figure["data"][0]["z"]) == [[1.1, 1.2, 1.0]]
     assert figure["layout"]["xaxis"]["ticktext"] == ["host-a", "host-b", "host-c"]
     assert figure["meta"]["places"]["x"]["items"] == [1, 2, 0]
-    assert figure["data"][0]["customdata"][0][0] == "dp 1, stage 0, host-a"
+    assert unpacked(figure["data"][0]["customdata"])[0][0] == "dp 1, stage 0, host-a"
 
 
 def test_the_slowest_column_comes_first_when_asked_for():
@@ -87,7 +89,9 @@ def test_cell_of_several_workers_shows_the_slowest():
     cells = np.array(unpacked(figure["data"][0]["z"]))
     assert cells.shape == (50, 1024)
     assert cells[1, 2] == 1.3
-    assert figure["data"][0]["customdata"][1][2] == "the slowest of dp 8 to 11, stage 2 to 3"
+    assert (
+        unpacked(figure["data"][0]["customdata"])[1][2] == "the slowest of dp 8 to 11, stage 2 to 3"
+    )
     assert figure["meta"]["places"]["y"]["items"][1] == [2, 3]
 
 
@@ -102,11 +106,11 @@ def test_silent_worker_is_crossed_out():
 
 
 def test_silent_workers_come_from_the_findings():
-    silent = {"cause": "silent-worker", "culprits": [{"dp_rank": 1, "stage": 0}, {"host": "a"}]}
-    slow = {"cause": "slow-worker", "culprits": [{"dp_rank": 0, "stage": 0}]}
-    seen = {"job": {"dp_size": 2, "pp_size": 1}, "findings": [slow, silent]}
+    silent = finding("silent-worker", culprits=[Culprit(1, 0), Culprit(host="a")])
+    slow = finding(culprits=[Culprit(0, 0)])
+    seen = window_result(job={"dp_size": 2, "pp_size": 1}, findings=[slow, silent])
     assert silent_workers(seen) == [(1, 0)]
-    assert silent_workers(seen | {"findings": None}) == []
+    assert silent_workers(window_result(findings=None)) == []
 
 
 def test_workers_named_by_findings_are_outlined():
@@ -120,13 +124,13 @@ def test_workers_named_by_findings_are_outlined():
 
 def test_all_workers_of_a_culprit_host_are_culprits():
     hosts = {(0, 0): "host-a", (0, 1): "host-a", (1, 0): "host-b"}
-    blamed = {"cause": "slow-worker", "culprits": [{"host": "host-a"}]}
-    stage = {"cause": "stage-imbalance", "culprits": [{"stage": 1}]}
-    silent = {"cause": "silent-worker", "culprits": [{"dp_rank": 1, "stage": 1}]}
-    seen = {"job": {"dp_size": 2, "pp_size": 2}, "findings": [blamed, stage, silent]}
+    blamed = finding(culprits=[Culprit(host="host-a")])
+    stage = finding("stage-imbalance", culprits=[Culprit(stage=1)])
+    silent = finding("silent-worker", culprits=[Culprit(1, 1)])
+    seen = window_result(findings=[blamed, stage, silent])
     assert culprit_workers(seen, hosts) == [(0, 0), (0, 1)]
     assert culprit_workers(seen, None) == []
-    assert culprit_workers(seen | {"findings": None}, hosts) is None
+    assert culprit_workers(window_result(findings=None), hosts) is None
 
 
 def alike(slowdown, **parts):

@@ -14,8 +14,9 @@ from app.charts.worker.history import (
     worker_window,
 )
 from app.charts.worker.operations import worker_operations
-from app.engine.op_times import WorkerOpTimes
-from tests.charts.results import numbers_in, result, unpacked
+from app.engine.questions.worker_operations import WorkerOpTimes
+from app.result.finding import Culprit
+from tests.charts.results import found, numbers_in, result, unpacked
 
 SLOWDOWN = [[1.0, 1.1], [1.2, 1.4]]
 OPS = [
@@ -61,9 +62,6 @@ def test_a_worker_without_peers_says_so():
     assert figure["meta"]["text"] == "dp 0, stage 0 has no peers to be held against."
 
 
-FOUND = {"cause": "slow-worker", "cost": 0.2}
-
-
 @pytest.mark.parametrize(
     ("culprit", "is_named"),
     [
@@ -78,7 +76,7 @@ FOUND = {"cause": "slow-worker", "cost": 0.2}
     ],
 )
 def test_a_finding_names_a_worker_by_itself_its_stage_its_replica_or_its_host(culprit, is_named):
-    finding = {**FOUND, "culprits": [culprit], "sentence": "x"}
+    finding = found(culprits=[culprit])
     assert bool(findings_naming([finding], 1, 1, "a")) is is_named
 
 
@@ -89,8 +87,7 @@ def test_position_counts_slower_workers():
 
 
 def test_headline_of_a_culprit_worker():
-    seen = result(SLOWDOWN)
-    seen["findings"][0]["culprits"] = [{"dp_rank": 1, "stage": 1, "host": "host-017"}]
+    seen = result(SLOWDOWN, findings=[found(culprits=[Culprit(1, 1, "host-017")])])
     told, sub = worker_headline(seen, 1, 1, "host-017")
     assert told.startswith("dp 1, stage 1 on host-017 is 1.6\u00d7 slower than its peers")
     assert sub == (

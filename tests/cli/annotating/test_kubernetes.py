@@ -7,10 +7,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 import pytest
 
+from app.cli.annotating.annotate import AnnotationBody
 from app.cli.annotating.kubernetes import annotation_of, follow, in_cluster_url
-from app.cli.annotating.kubernetes_api import KubernetesApi
+from app.cli.annotating.kubernetes_api import KubernetesApi, KubernetesObject
 from app.errors import InvalidRequest, Unavailable
 
 
@@ -73,10 +75,9 @@ def cluster(tmp_path):
     fake.close()
 
 
-def annotated(*arguments, **more):
-    found = annotation_of(event(*arguments, **more))
-    assert found is not None
-    return found
+def annotated(*arguments, all_jobs=False, **more):
+    read = msgspec.convert(event(*arguments, **more), KubernetesObject)
+    return annotation_of(read, all_jobs=all_jobs)
 
 
 def watched(fake, api, add):
@@ -85,28 +86,26 @@ def watched(fake, api, add):
 
 
 def test_node_event_becomes_an_annotation_of_the_jobs_on_the_node():
-    assert annotation_of(event("NodeNotReady")) == {
-        "kind": "node-not-ready",
-        "text": "a reason",
-        "host": "host-043",
-        "at": "2026-09-21T14:00:00Z",
-        "source": "kubernetes",
-        "idempotency_key": "k8s uid-NodeNotReady 2",
-        "matchers": [{"label": "host", "pattern": "host-043"}],
-    }
-    assert annotated("NodeNotSchedulable")["text"] == "cordoned, a reason"
-    everywhere = annotation_of(event("NodeNotReady"), all_jobs=True)
-    assert everywhere is not None
-    assert everywhere["matchers"] == []
-    assert annotation_of(event("Pulled")) is None
+    assert annotated("NodeNotReady") == AnnotationBody(
+        kind="node-not-ready",
+        text="a reason",
+        host="host-043",
+        at="2026-09-21T14:00:00Z",
+        source="kubernetes",
+        idempotency_key="k8s uid-NodeNotReady 2",
+        matchers=[{"label": "host", "pattern": "host-043"}],
+    )
+    assert annotated("NodeNotSchedulable").text == "cordoned, a reason"
+    assert annotated("NodeNotReady", all_jobs=True).matchers == []
+    assert annotated("Pulled") is None
 
 
 def test_evicted_pod_is_placed_on_its_node_or_by_its_own_name():
     on_node = annotated("Evicted", "Pod", "llm-0", source={"host": "host-7"})
-    assert (on_node["kind"], on_node["host"]) == ("pod-evicted", "host-7")
-    assert on_node["text"] == "train/llm-0, a reason"
+    assert (on_node.kind, on_node.host) == ("pod-evicted", "host-7")
+    assert on_node.text == "train/llm-0, a reason"
     by_name = annotated("TaintManagerEviction", "Pod", "llm-0")
-    assert by_name["matchers"] == [{"label": "host", "pattern": "llm-0"}]
+    assert by_name.matchers == [{"label": "host", "pattern": "llm-0"}]
 
 
 def test_watch_begins_now_and_goes_on_where_it_ended(cluster):
@@ -119,9 +118,9 @@ def test_watch_begins_now_and_goes_on_where_it_ended(cluster):
         (503, []),
         [{"type": "MODIFIED", "object": event("NodeNotReady")}],
     ]
-    found: list[dict[str, Any]] = []
+    found: list[AnnotationBody] = []
     watched(fake, api, found.append)
-    assert [each["kind"] for each in found] == ["pod-evicted", "node-not-ready"]
+    assert [annotation.kind for annotation in found] == ["pod-evicted", "node-not-ready"]
     versions = [parse_qs(urlsplit(path).query).get("resourceVersion") for path, _ in fake.asked]
     assert versions == [None, ["5"], ["20"], ["20"]]
     assert {token for _, token in fake.asked} == {"Bearer kube-token"}
@@ -131,9 +130,9 @@ def test_watch_begins_anew_when_the_events_are_gone(cluster):
     fake, api = cluster
     gone = {"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}
     fake.scripts += [[gone], (410, []), [{"type": "ADDED", "object": event("Rebooted")}]]
-    found: list[dict[str, Any]] = []
+    found: list[AnnotationBody] = []
     watched(fake, api, found.append)
-    assert [each["text"] for each in found] == ["node rebooted, a reason"]
+    assert [annotation.text for annotation in found] == ["node rebooted, a reason"]
     lists = [path for path, _ in fake.asked if "watch" not in path]
     assert len(lists) == 3
 
@@ -141,10 +140,10 @@ def test_watch_begins_anew_when_the_events_are_gone(cluster):
 def test_event_is_tried_again_while_paceline_is_away(cluster):
     fake, api = cluster
     fake.scripts.append([{"type": "ADDED", "object": event("Evicted", "Pod")}])
-    attempts: list[dict[str, Any]] = []
+    attempts: list[AnnotationBody] = []
 
-    def add(body):
-        attempts.append(body)
+    def add(annotation):
+        attempts.append(annotation)
         if len(attempts) < 3:
             raise Unavailable("away")
 

@@ -8,8 +8,8 @@ import zipfile
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,6 +22,7 @@ from app.cli.output import safe_cell
 from app.diagnosis.job_history import History
 from app.monitor import analysed
 from app.trace.readers.published import trace_files
+from tests.results import window_result
 from tests.shared_traces import SHARED_TRACES, needs_shared
 
 TOKEN = "pl_only-for-this-test"
@@ -50,7 +51,7 @@ def export(*arguments, **environment):
 @pytest.fixture(scope="module")
 def result(trace):
     """The result of `paceline analyze` for the trace."""
-    return json.loads(json.dumps(analysed(trace_files.read(trace), History())[1]))
+    return analysed(trace_files.read(trace), History())[1]
 
 
 def rows_of(path, columns=COLUMNS, in_ns=False):
@@ -111,16 +112,15 @@ def test_results_are_tables_with_the_figures_of_the_analysis(trace, result, tmp_
     assert said in found.stderr.splitlines()
     tables = {name: table(tmp_path / "all" / f"{name}.{form}") for name in TABLES}
     [summary] = tables["summary"]
-    assert float(summary["slowdown"]) == result["slowdown"]
+    assert float(summary["slowdown"]) == result.slowdown
     assert int(summary["num_steps"]) == 3
     workers = {(int(row["dp_rank"]), int(row["stage"])): row for row in tables["workers"]}
-    assert float(workers[1, 0]["slowdown"]) == result["worker_slowdown"][1][0]
+    assert float(workers[1, 0]["slowdown"]) == result.worker_slowdown[1][0]
     assert len(tables["worker-steps"]) == 12
     last = tables["worker-steps"][-1]
-    assert float(last["slowdown"]) == result["per_step"]["worker_slowdown"][2][1][1]
-    assert [float(row["recorded_s"]) for row in tables["steps"]] == (
-        result["step_time_s"]["recorded"]
-    )
+    assert float(last["slowdown"]) == result.per_step.worker_slowdown[2][1][1]
+    recorded_s = [float(row["recorded_s"]) for row in tables["steps"]]
+    assert recorded_s == list(result.step_time_s.recorded)
     assert tables["findings"][0]["cause"] == "slow-worker"
     assert {row["op_type"] for row in tables["op-types"]} >= {"forward-compute"}
     assert all(row["window"] == "1-0" for rows in tables.values() for row in rows)
@@ -139,31 +139,16 @@ def test_one_table_is_written_to_a_file_or_standard_output(trace, tmp_path):
 def test_results_with_unknown_values_export_to_csv_and_parquet(tmp_path):
     from app.cli.exporting.tables import write_csv, write_parquet
 
-    unknown: dict[str, Any] = {
-        "window": {"id": "1-0", "state": "open", "revision": 1},
-        "job": {"name": "=a", **dict.fromkeys(("dp_size", "pp_size", "tp_size", "vpp_size"), 1)}
-        | {"dsp_size": 1, "world_size": 1},
-        "steps": [],
-        "skipped_steps": [{"step": 3, "reason": 'rank "1",\nand more'}],
-        "step_time_s": {"recorded": [], "simulated": [], "ideal": []},
-        "fidelity": {"discrepancy": None, "verdict": None},
-        "launch_delay": {"by_optype": {}},
-        "optype_slowdown": {},
-        **dict.fromkeys(
-            ("slowdown", "gpu_time_wasted", "gpu_hours_lost", "launch_slowdown", "m_w"),
-        ),
-        **dict.fromkeys(("m_w_exact", "m_s", "worker_slowdown", "worker_slowdown_estimate")),
-        **dict.fromkeys(("dp_rank_slowdown", "stage_slowdown", "stage_share", "findings")),
-        "step_slowdown": [],
-    }
+    skipped = [{"step": 3, "reason": 'rank "1",\nand more'}]
+    unknown = window_result(job={"name": "=a"}, steps=[], skipped_steps=skipped)
     for name in TABLES:
         text, packed = io.BytesIO(), io.BytesIO()
         write_csv(name, unknown, text)
         write_parquet(name, unknown, packed)
         lines = list(csv.DictReader(io.StringIO(text.getvalue().decode())))
         assert len(lines) == pq.read_table(io.BytesIO(packed.getvalue())).num_rows
-    [skipped] = csv.DictReader(io.StringIO(_text_of("skipped-steps", unknown, write_csv)))
-    assert skipped["reason"] == 'rank "1",\nand more'
+    [row] = csv.DictReader(io.StringIO(_text_of("skipped-steps", unknown, write_csv)))
+    assert row["reason"] == 'rank "1",\nand more'
     [summary] = csv.DictReader(io.StringIO(_text_of("summary", unknown, write_csv)))
     assert (summary["job"], summary["slowdown"]) == ("'=a", "")
 
@@ -202,8 +187,8 @@ def test_metrics_are_gauges_with_the_figures_of_the_analysis(trace, result):
     found = export("otlp-metrics", trace, "--workers", "1", "--out", "-")
     request = json.loads(found.stdout)
     metrics = points_by_metric(request)
-    assert metrics["paceline.job.slowdown"] == [(result["slowdown"], {})]
-    worst = max(max(row) for row in result["worker_slowdown"])
+    assert metrics["paceline.job.slowdown"] == [(result.slowdown, {})]
+    worst = max(max(row) for row in result.worker_slowdown)
     assert metrics["paceline.worker.slowdown"] == [(worst, {"dp_rank": "1", "stage": "0"})]
     assert {each["kind"] for _, each in metrics["paceline.step.duration"]} == {
         *("recorded", "simulated", "ideal"),
@@ -265,7 +250,7 @@ def test_all_exports_work_from_a_server(trace, result, tmp_path):
     answers = {
         f"{WINDOW}/trace": (200, zip_of(trace)),
         f"{WINDOW}/timeline": (200, b"packed"),
-        WINDOW: (200, json.dumps(result).encode()),
+        WINDOW: (200, msgspec.json.encode(result)),
         "/v1/metrics": (200, b"{}"),
     }
     with canned_server(**answers) as (url, requests):
@@ -286,7 +271,7 @@ def test_all_exports_work_from_a_server(trace, result, tmp_path):
         found = export("otlp-metrics", *source, "--endpoint", url)
         assert found.exit_code == 0, found.stderr
     sent = dict(requests)["POST /v1/metrics"]
-    assert points_by_metric(json.loads(sent))["paceline.job.slowdown"][0][0] == result["slowdown"]
+    assert points_by_metric(json.loads(sent))["paceline.job.slowdown"][0][0] == result.slowdown
     assert f"GET {WINDOW}/timeline?steps=3" in dict(requests)
     assert f"GET {WINDOW}?per_step=true" in dict(requests)
 
@@ -295,7 +280,7 @@ def test_token_defaults_to_the_data_directorys_file(result, tmp_path, monkeypatc
     out = tmp_path / "stages.csv"
     source = ("--job", "llm-70b", "--table", "stages", "--out", out)
     own = {"PACELINE_TOKEN": "", "PACELINE_DATA_DIR": str(tmp_path)}
-    with canned_server(**{WINDOW: (200, json.dumps(result).encode())}) as (url, _):
+    with canned_server(**{WINDOW: (200, msgspec.json.encode(result))}) as (url, _):
         without = export("results", "--url", url, *source, **own)
         demo = tmp_path / "paceline-demo" / "token"
         demo.parent.mkdir()

@@ -10,7 +10,7 @@ from app.cli import app
 from app.trace.job import Parallelism
 from app.trace.ops import BUILT_IN
 from app.trace.readers.published import trace_files
-from app.trace.readers.registry import FORMATS, SCORE_FORMATS
+from app.trace.readers.registry import FORMATS
 from app.trace.readers.sample_job import sample_ops
 from tests.cli.recording_server import TOKEN, running_server
 from tests.trace.readers.samples import put
@@ -37,7 +37,7 @@ def ndtimeline(folder):
 def test_the_formats_are_listed():
     result = run("formats")
     assert result.exit_code == 0
-    for name in (*FORMATS, *SCORE_FORMATS):
+    for name in FORMATS:
         assert any(line.startswith(f"{name} ") for line in result.stdout.splitlines())
 
 

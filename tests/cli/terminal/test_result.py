@@ -1,12 +1,14 @@
 import io
 import re
 
+from msgspec.structs import replace
 from rich.console import Console
 
 from app.cli.terminal.blocks import StepBlocks, WorkerHeatmap
 from app.cli.terminal.result import figures
-from app.engine.report import analyse, report_as_json
+from app.engine.report import analyse, report_result
 from tests.api.recorded import window
+from tests.results import window_result
 
 
 def printed_lines(renderable, width, **options):
@@ -25,7 +27,8 @@ def test_without_colour_the_heatmap_is_numbers():
 
 
 def test_tiny_negative_figures_print_as_zero():
-    result = report_as_json(analyse(window())) | {"gpu_time_wasted": -1e-9, "gpu_hours_lost": -1e-9}
+    report = report_result(analyse(window()))
+    result = replace(report, gpu_time_wasted=-1e-9, gpu_hours_lost=-1e-9)
     lines = "\n".join(printed_lines(figures(result), 120))
     assert re.search(r"GPU time wasted +0\.0 %", lines)
     assert re.search(r"GPU-hours lost +0\.00 ", lines)
@@ -48,11 +51,11 @@ def test_many_stages_are_binned():
 
 
 def test_skipped_steps_are_listed_with_their_reason():
-    result = {
-        "steps": [4, 6],
-        "step_slowdown": [1.0, 1.5],
-        "skipped_steps": [{"step": 5, "reason": "rank 3 reported nothing"}] * 5,
-    }
+    result = window_result(
+        steps=[4, 6],
+        step_slowdown=[1.0, 1.5],
+        skipped_steps=[{"step": 5, "reason": "rank 3 reported nothing"}] * 5,
+    )
     lines = printed_lines(StepBlocks(result), 80)
     assert lines[0] == "▁█"
     assert lines[1].endswith("slowest is step 6 at 1.50\u00d7")

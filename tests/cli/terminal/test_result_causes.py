@@ -3,21 +3,19 @@ from io import StringIO
 from rich.console import Console
 
 from app.cli.terminal.result import causes
+from app.result.finding import RuledOut
+from tests.results import finding, window_result
 
-FOUND = {
-    "confidence": 0.9,
-    "cause": "slow-worker",
-    "sentence": "dp 3, stage 1 is 1.6x slower than its peers",
-}
+FOUND = finding(sentence="dp 3, stage 1 is 1.6x slower than its peers")
 RULED_OUT = [
-    {"cause": "slow-link", "insufficient_evidence": False, "reason": "no link is slow"},
-    {"cause": "stage-imbalance", "insufficient_evidence": True, "reason": "there is one stage"},
+    RuledOut("slow-link", "no link is slow"),
+    RuledOut("stage-imbalance", "there is one stage", insufficient=True),
 ]
 
 
-def printed(**result):
+def printed(**given):
     console = Console(width=100, record=True, file=StringIO())
-    for part in causes(result):
+    for part in causes(window_result(**given)):
         console.print(part)
     return console.export_text()
 
@@ -47,5 +45,5 @@ def test_result_without_a_diagnosis_prints_no_causes():
 
 
 def test_control_characters_in_a_sentence_are_escaped():
-    evil = {**FOUND, "sentence": "dp 0 on \x1b[31mhost"}
+    evil = finding(sentence="dp 0 on \x1b[31mhost")
     assert "\\x1b" in printed(findings=[evil], ruled_out=[])

@@ -1,12 +1,10 @@
 """The headline of a result in the terminal."""
 
-import copy
-from typing import Any
-
 from app.cli.terminal.result import headline, percent
+from tests.results import finding, window_result
 
-RESULT: dict[str, Any] = {
-    "job": {"name": "llm", "dp_size": 2, "pp_size": 2},
+USUAL = {
+    "job": {"name": "llm"},
     "slowdown": 1.25,
     "gpu_time_wasted": 0.2,
     "launch_slowdown": 1.0,
@@ -17,8 +15,7 @@ RESULT: dict[str, Any] = {
 
 
 def headline_lines(ranks=None, **changes):
-    result = copy.deepcopy(RESULT) | changes
-    return [line.plain for line in headline(result, ranks)]
+    return [line.plain for line in headline(window_result(**USUAL | changes), ranks)]
 
 
 def test_headline_has_the_slowdown_and_the_gpu_time_lost():
@@ -32,7 +29,7 @@ def test_tiny_negative_percentages_print_as_zero():
     assert (percent(-1e-17, 1), percent(-0.012, 1)) == ("0.0 %", "-1.2 %")
 
 
-FOUND = [{"sentence": "dp 1 on h\x1b[2J is slow"}, {"sentence": "and so is the network"}]
+FOUND = [finding(sentence=text) for text in ("dp 1 on h\x1b[2J is slow", "and so is the network")]
 
 
 def test_first_finding_is_named_with_control_characters_escaped():
@@ -76,5 +73,4 @@ def test_evenly_late_launches_name_no_host():
 
 
 def test_control_characters_in_the_job_name_are_escaped():
-    job = RESULT["job"] | {"name": "\x1b[2Jllm"}
-    assert headline_lines(job=job)[0].startswith(r"\x1b[2Jllm runs at")
+    assert headline_lines(job={"name": "\x1b[2Jllm"})[0].startswith(r"\x1b[2Jllm runs at")

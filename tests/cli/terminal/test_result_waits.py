@@ -1,16 +1,18 @@
 """Waits in the terminal: ranks waited for, and when "Nothing stands out" is printed."""
 
-import copy
 import io
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console, Group
 
 from app.cli.terminal.result import causes, headline, wait_lines
+from app.result.finding import RuledOut
 from tests.arrival_results import block
+from tests.results import finding, window_result
 
-RESULT: dict[str, Any] = {
+USUAL: dict[str, Any] = {
     "job": {"name": "llm", "dp_size": 4, "pp_size": 1},
     "slowdown": 1.01,
     "gpu_time_wasted": 0.01,
@@ -25,16 +27,17 @@ RESULT: dict[str, Any] = {
     "coverage": 0.9,
 }
 CALM = block((0.0, 0.02, 0.1, 0.0), culprits=())
-FOUND = {
-    "cause": "slow-worker",
-    "sentence": "rank 2 is slow",
-    "evidence": {},
-    "culprits": [{"dp_rank": 2, "stage": 0, "rank": 2}],
-}
+FOUND = finding(sentence="rank 2 is slow", culprits=[{"dp_rank": 2, "stage": 0, "rank": 2}])
 
 
-def result(**changes: Any) -> dict[str, Any]:
-    return copy.deepcopy(RESULT) | changes
+def result(**changes):
+    return window_result(**USUAL | changes)
+
+
+def with_arrivals(**changes):
+    """The result with other columns in its arrivals."""
+    usual = result()
+    return replace(usual, arrivals=replace(usual.arrivals, **changes))
 
 
 def printed_lines(part: list[Any]) -> list[str]:
@@ -57,9 +60,8 @@ def test_most_waited_for_rank_is_listed_with_worker_and_cost():
 
 
 def test_gpu_is_named_where_the_local_rank_is_known():
-    known = block()
-    known["local_rank"] = [0, 1, 5, 7]
-    assert "host-2, GPU 5" in "\n".join(printed_lines(wait_lines(result(arrivals=known))))
+    known = with_arrivals(local_rank=(0, 1, 5, 7))
+    assert "host-2, GPU 5" in "\n".join(printed_lines(wait_lines(known)))
 
 
 def test_five_ranks_are_listed_and_the_others_counted():
@@ -72,22 +74,20 @@ def test_five_ranks_are_listed_and_the_others_counted():
 def test_negligible_waits_are_shown_only_with_an_arrivals_finding():
     assert wait_lines(result(arrivals=CALM)) == []
     assert wait_lines(result(arrivals=None)) == []
-    by_arrivals = FOUND | {"evidence": {"arrivals": {"share": 0.045}}}
+    by_arrivals = finding(evidence={"arrivals": {"share": 0.045}})
     assert wait_lines(result(arrivals=CALM, findings=[by_arrivals]))
 
 
 def test_control_characters_in_a_host_name_are_escaped():
-    steering = block()
-    steering["host"][2] = "h\x1b[2J"
-    assert r"h\x1b[2J" in "\n".join(printed_lines(wait_lines(result(arrivals=steering))))
+    steering = with_arrivals(host=("host-0", "host-1", "h\x1b[2J", "host-3"))
+    assert r"h\x1b[2J" in "\n".join(printed_lines(wait_lines(steering)))
 
 
 @pytest.mark.parametrize("host", ["[/x]", "[red]a"])
 def test_brackets_in_a_host_name_are_not_markup(host):
-    named = block()
-    named["host"][2] = host
-    assert host in "\n".join(printed_lines(wait_lines(result(arrivals=named))))
-    reason = {"cause": "slow-link", "reason": f"{host} is calm", "insufficient_evidence": True}
+    named = with_arrivals(host=("host-0", "host-1", host, "host-3"))
+    assert host in "\n".join(printed_lines(wait_lines(named)))
+    reason = RuledOut("slow-link", f"{host} is calm", insufficient=True)
     assert f"cannot tell: {host} is calm" in "\n".join(
         printed_lines(causes(result(ruled_out=[reason])))
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.trace.ops import OP_NAMES
-from app.trace.readers.registry import FORMATS, SCORE_FORMATS
+from app.trace.readers.registry import FORMATS
 from tests.client.conftest import TOKEN
 from tests.client.recorders import WITHIN_S
 
@@ -25,7 +25,7 @@ def test_every_feed_has_an_indexed_page():
     index = (FEEDS / "README.md").read_text()
     for page in PAGES:
         assert page.name == "README.md" or f"({page.name})" in index
-    for name in (*FORMATS, *SCORE_FORMATS):
+    for name in FORMATS:
         assert (FEEDS / f"{name}.md").exists() or name == "published"
 
 

@@ -27,12 +27,10 @@ from tests.api.server import JOB, KEY, NOW_S, TOKEN
 from tests.client.real_servers import scripted, serving
 from tests.store.factories import prediction
 
-SCORES = {"source": "own", "scores": [{"rank": 7, "section": "a", "metric": "b", "score": 0.5}]}
-
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    """A server with a job that has two windows, alerts and scores."""
+    """A server with a job that has two windows and alerts."""
     database = tmp_path_factory.mktemp("query") / "paceline.db"
     migrate(f"sqlite:///{database}")
     with serving(database) as (url, api):
@@ -41,7 +39,6 @@ def served(tmp_path_factory):
             for job in ("llm-70b", "llm-7b", "other"):
                 body = JOB | {"labels": {"team": "pré"}, "framework": "megatron-lm"}
                 assert http.put(f"/jobs/{job}", json=body).status_code == 201
-            assert http.post("/jobs/llm-70b/scores", json=SCORES).status_code == 201
         recorded.save(api, recorded.window(), recorded.window(8))
         with api.store.write() as conn:
             hosts.save(conn, KEY, 1, {(1, 0): "host-017"})
@@ -139,25 +136,6 @@ def test_fixes_are_filtered_by_job_and_state(paceline):
     assert paceline.fixes("llm-70b", state="open").all() == [fix]
     assert paceline.fixes("llm-70b", state="measured").all() == []
     assert paceline.fixes("llm-7b").all() == []
-
-
-def test_scores_are_filtered_by_report_rank_and_source(paceline):
-    [score] = check_columns(paceline.scores("llm-70b"))
-    [report] = check_columns(paceline.score_reports("llm-70b"))
-    assert (score["rank"], score["slowdown"], score["source"]) == (7, 2.0, "own")
-    assert score["report_id"] == report["report_id"]
-    assert paceline.scores("llm-70b", report=report["report_id"]).all() == [score]
-    assert paceline.scores("llm-70b", rank=8).all() == []
-    assert paceline.scores("llm-70b", source="nvrx").all() == []
-
-
-def test_scores_can_be_sent(paceline):
-    sent = {"source": "probe", "scores": [{"rank": 1, "section": "a", "metric": "b"}]}
-    report_id = paceline.add_scores("other", sent)
-    assert [each["report_id"] for each in paceline.scores("other")] == [report_id]
-    with pytest.raises(Refused, match=r"422 invalid: body\.scores") as refused:
-        paceline.add_scores("other", {"source": "probe", "scores": []})
-    assert refused.value.code == "invalid"
 
 
 def test_only_consumed_pages_are_requested():

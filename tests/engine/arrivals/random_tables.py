@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.trace.collectives import Collectives, RankGroup
+from app.trace.collectives import Collectives, GroupAxis, RankGroup
 from tests.engine.arrivals.reference import Row
 
 TICK_S = 2.0**-16
 LAYOUTS = [(1, 2), (1, 3), (2, 2), (4, 2), (3, 3), (2, 4), (1, 9), (1, 17), (9, 2), (4, 4)]
 
 
-def groups_of(tp: int, dp: int, axis: str = "tp") -> tuple[RankGroup, ...]:
+def groups_of(tp: int, dp: int, axis: GroupAxis = "tp") -> tuple[RankGroup, ...]:
     """Groups of neighbours along an axis, data-parallel ones across."""
     inside = [
         RankGroup(f"{axis}{at}", axis, tuple(range(at * tp, at * tp + tp)))

@@ -38,7 +38,9 @@ def assert_agrees(got: Arrivals | None, want: Result, groups: Sequence[Where]) -
         return
     found, late = got.occurrences, got.lateness
     assert found.num_occurrences == len(want.occurrences)
-    number = {(each.axis, each.ranks): at for at, each in enumerate(found.groups)}
+    number: dict[Where, int] = {
+        (group.axis, group.ranks): at for at, group in enumerate(found.groups)
+    }
     for (group, rank), of_member in want.by_member.items():
         at = number[groups[group]]
         mine = int(found.first_member[at]) + found.groups[at].ranks.index(rank)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.report import Report, analyse, report_as_json
+from app.engine.report import Report, analyse
 from app.trace.ops import OP_CODES
 from app.trace.readers.published import trace_files
 from app.trace.window import Window
@@ -23,6 +23,7 @@ from tests.engine.clocks.shifted_windows import (
 )
 from tests.example_counts import many
 from tests.job_strategies import windows
+from tests.results import report_as_json
 from tests.shared_traces import SHARED_TRACES, needs_shared
 from tests.window_factory import Row
 

@@ -8,18 +8,16 @@ import tempfile
 import time
 from collections import Counter
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.cli.importing import scores, screen
+from app.cli.importing import screen
 from app.cli.output import printable
 from app.engine.memory import release_large_blocks
 from app.errors import PacelineError
 from app.trace.readers.importing import ImportOptions, OperationImport
 from app.trace.readers.published import trace_files
-from app.trace.readers.registry import FORMATS, SCORE_FORMATS, Format, ScoreFormat, format_named
-from app.trace.readers.scores.score_report import ScoreImport
+from app.trace.readers.registry import FORMATS, Format, format_named
 from tests.harness.fuzz.damaged_files import DamagedFiles
 from tests.harness.fuzz.decoding import (
     MAX_REPORTED,
@@ -40,7 +38,7 @@ def formats(name: str) -> list[str]:
     Raises:
         InvalidRequest: there is none of this name.
     """
-    return [*FORMATS, *SCORE_FORMATS] if name == ALL_FORMATS else [format_named(name).name]
+    return [*FORMATS] if name == ALL_FORMATS else [format_named(name).name]
 
 
 def import_in_process(name: str, mutations: int, seed: int) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def import_all(name: str, mutations: int, seed: int) -> dict[str, Any]:
 
 
 class _Importing:
-    def __init__(self, chosen: Format | ScoreFormat, folder: Path, seed: int) -> None:
+    def __init__(self, chosen: Format, folder: Path, seed: int) -> None:
         self._format = chosen
         self._folder = folder
         self._damaged = DamagedFiles(chosen.sample(), seed)
@@ -112,12 +110,8 @@ class _Importing:
     def _import(self) -> None:
         # The meta file is found beside the trace.
         files = [self._folder / each for each in self._damaged.files if not each.endswith(".yaml")]
-        if isinstance(self._format, Format):
-            with closing(self._format.opened(files, ImportOptions())) as operations:
-                use_ops(operations)
-        else:
-            with closing(self._format.opened(files, ImportOptions())) as opened:
-                use_scores(opened)
+        with closing(self._format.opened(files, ImportOptions())) as operations:
+            use_ops(operations)
 
     def _check(self, number: int, message: str) -> None:
         """A refusal is one line that names a file."""
@@ -139,17 +133,6 @@ def use_ops(opened: OperationImport) -> None:
     screen.describe_import(described, job)
     trace_files.import_meta_text(described, job)
     trace_files.write_import(opened, job, io.BytesIO())
-
-
-def use_scores(opened: ScoreImport) -> None:
-    """Format accepted scores for a terminal, a file and a server.
-
-    Raises:
-        ValueError: a number is none that JSON can hold.
-    """
-    described, found = opened.describe(), [*opened.scores()]
-    scores.score_table(described, found)
-    json.dumps([asdict(score) for score in found], allow_nan=False)
 
 
 def _memory_folder() -> str | None:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from app.errors import PacelineError
 from app.trace.readers.importing import ImportOptions
 from app.trace.readers.otlp.sample import MadeSpan, as_protobuf, resource, spans
-from app.trace.readers.registry import Format, format_named
-from tests.harness.fuzz.importing import use_ops, use_scores
+from app.trace.readers.registry import format_named
+from tests.harness.fuzz.importing import use_ops
 from tests.harness.fuzz.input_families import Family
 from tests.harness.fuzz.repeated_items import TOGETHER, repeats_of
 
@@ -68,12 +68,8 @@ def importer(name: str, folder: Path) -> Callable[[Mapping[str, bytes]], bool]:
         # The meta file is found beside the trace.
         paths = [folder / each for each in files if not _is_meta(each)]
         with suppress(PacelineError):
-            if isinstance(chosen, Format):
-                with closing(chosen.opened(paths, ImportOptions())) as operations:
-                    use_ops(operations)
-            else:
-                with closing(chosen.opened(paths, ImportOptions())) as scores:
-                    use_scores(scores)
+            with closing(chosen.opened(paths, ImportOptions())) as operations:
+                use_ops(operations)
             return True
         return False
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.consumer.run_cache import batch_digest
 from app.ingest.assembly.assembler import SpooledBatch, pack_spool, unpack_spool
 from app.ingest.assembly.window_codec import unpack_window
 from app.trace.job import Job, Parallelism
@@ -279,16 +278,6 @@ def test_reused_batch_number_is_a_conflict_and_the_first_wins():
     assert run.add(first, 0.0, digest=-1).verdict == "duplicate"
     [change] = feed(run, step_batches(0, [1, 2, 3]))
     assert change.window.trace.num_ops == num_rows(0)
-
-
-def test_a_batch_known_by_the_digest_of_an_earlier_release_is_no_conflict():
-    run = assembler()
-    first, second = (batch(0, seq, [], [(seq, 0)]) for seq in (0, 1))
-    of_earlier_release, ours = 12345, batch_digest(b"first")
-    run.add(first, 0.0, digest=of_earlier_release)
-    assert run.add(first, 0.0, digest=ours).verdict == "duplicate"
-    assert run.add(second, 0.0, digest=ours).verdict == "new"
-    assert run.add(second, 0.0, digest=batch_digest(b"other")).verdict == "conflict"
 
 
 def test_lowest_rank_counts_among_peers_recording_the_same_work():

@@ -58,6 +58,7 @@ def assert_round_trip(table):
     rounded = unpack_window(pack_window(table)).ops
     assert_rounded(table, rounded)
     exact = unpack_window(pack_window(table), pack_remainders(table)).ops
+    assert exact.columns().keys() == table.columns().keys()
     for name, values in table.columns().items():
         assert (getattr(exact, name) == values).all(), name
 

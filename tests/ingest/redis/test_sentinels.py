@@ -6,9 +6,8 @@ import pytest
 from redis.exceptions import ConnectionError as LostConnection
 from redis.sentinel import MasterNotFoundError
 
-from app.ingest.redis.nodes import SlotMap
+from app.ingest.redis.nodes import SlotMap, newest_primary
 from app.ingest.redis.queue import RedisWriter
-from app.ingest.redis.sentinels import newest_primary
 from tests import redis_servers
 from tests.ingest.redis.test_queue_faults import NUM_SHARDS, Producer, all_bodies
 

@@ -238,10 +238,6 @@ def test_a_batch_that_breaks_a_rule_is_refused(body_of, content_type, change):
         decode(body_of(batch_fields(**change)), content_type, SIZES)
 
 
-def test_queued_host_with_a_trailing_newline_is_still_read():
-    assert read_entry(binary(batch_fields(host="x\n"))).host == "x\n"
-
-
 @both_formats
 def test_too_many_bytes_or_rows_are_refused(body_of, content_type):
     with pytest.raises(TooLarge):

@@ -237,6 +237,5 @@ def test_alone_rank_with_operations_or_done_steps_is_refused():
     "ranks", [[0], [3, 4], [0, 1, 2, 3], [8, 10, 12, 14], [0, 1, 2, 3, 9, 20, 21], [5, 3, 1, 0]]
 )
 def test_compact_group_members_round_trip(ranks):
-    wire = members_of(ranks)
-    assert ranks_of(wire.get("ranks", ()), wire.get("runs", ())) == ranks
-    assert members_of(range(65_536)) == {"runs": [(0, 65_536, 1)]}
+    assert ranks_of(*members_of(ranks)) == ranks
+    assert members_of(range(65_536)) == ([], [(0, 65_536, 1)])

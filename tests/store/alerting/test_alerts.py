@@ -1,14 +1,16 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from sqlalchemy import text
 
 from app.alerts.alert import Blame, Detail
 from app.errors import AlertNotFound
+from app.result.finding import Culprit
 from app.store.alerting import alerts
 from tests.store.factories import alert, register
 
-BLAME = Blame("slow-worker", "dp 3 is slow.", 0.2, 0.9, [{"dp_rank": 3, "host": "höst"}], 1)
+BLAME = Blame("slow-worker", "dp 3 is slow.", 0.2, 0.9, (Culprit(dp_rank=3, host="höst"),), 1)
 DETAIL = Detail(
     on="slowdown",
     value=1.42,
@@ -19,7 +21,7 @@ DETAIL = Detail(
     since_step=2**53,
     window_id="2-1220",
     blame=BLAME,
-    names=["dp 3, stage 1"],
+    names=("dp 3, stage 1",),
     num_named=1,
 )
 WHOLE = alert(
@@ -172,8 +174,8 @@ def test_alert_pages_are_filtered(store, saved):
 
 
 def test_alerts_with_non_finite_numbers_or_bad_texts_are_saved(store, saved):
-    blame = replace(BLAME, cost=float("nan"), sentence="a\0b" + "c" * 5000)
-    names = [f"dp {n}" for n in range(100)]
+    blame = structs.replace(BLAME, cost=float("nan"), sentence="a\0b" + "c" * 5000)
+    names = tuple(f"dp {n}" for n in range(100))
     odd = alert(
         "a/job",
         subject="h" * 300,

@@ -1,15 +1,14 @@
 """Files of every registered format, and what an import of them gives."""
 
 from contextlib import closing
-from typing import Any
 
 import numpy as np
 
 from app.trace.readers.importing import ImportOptions
-from app.trace.readers.registry import FORMATS, SCORE_FORMATS
+from app.trace.readers.registry import FORMATS
 from app.trace.readers.sample_job import sample_ops
 
-ALL: dict[str, Any] = {**FORMATS, **SCORE_FORMATS}
+ALL = FORMATS
 
 
 def put(format_, folder):
@@ -23,11 +22,10 @@ def put(format_, folder):
 
 
 def imported(format_, paths, **options):
-    """What is described and every row, or every score."""
+    """What is described, and every row."""
     with closing(format_.opened(paths, ImportOptions(**options))) as opened:
         described = opened.describe()
-        rows = opened.chunks() if format_.name in FORMATS else opened.scores()
-        return described, list(rows)
+        return described, list(opened.chunks())
 
 
 def ops_of(described, chunks):

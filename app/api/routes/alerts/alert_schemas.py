@@ -1,7 +1,7 @@
 """Schemas of alerts and their transitions."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path
 from pydantic import ConfigDict, Field
@@ -10,10 +10,7 @@ from app.alerts.alert import (
     AlertEvent,
     AlertEventKind,
     AlertState,
-    Blame,
-    Detail,
     Phase,
-    SuggestedFix,
 )
 from app.alerts.notice import builtin_runbook
 from app.alerts.rule import On, Severity
@@ -21,8 +18,10 @@ from app.alerts.wording import alert_sentence, cost_sentence
 from app.api.http.fields import (
     AsOfField,
     BehindField,
+    CulpritOut,
     RequestModel,
     ResponseModel,
+    UnixTime,
     timestamp,
     timestamp_or_none,
 )
@@ -41,22 +40,6 @@ Fingerprint = Annotated[
 ]
 
 
-class AlertCulpritOut(ResponseModel):
-    """A culprit; fields that do not apply are null."""
-
-    dp_rank: int | None = None
-    stage: int | None = None
-    host: str | None = None
-    rank: int | None = Field(None, description="Global rank.")
-    local_rank: int | None = Field(None, description="Index of the GPU on its host.")
-    ranks: list[int] | None = Field(
-        None, description="Global ranks, of a host or of a worker with several."
-    )
-    num_workers: int | None = Field(
-        None, description="Workers of a host of which all are affected."
-    )
-
-
 class AlertFindingOut(ResponseModel):
     """The job's costliest cause, from the diagnosis."""
 
@@ -66,19 +49,8 @@ class AlertFindingOut(ResponseModel):
         description="Share of the job's GPU time that the cause costs, from 0 to 1."
     )
     confidence: float
-    culprits: list[AlertCulpritOut]
+    culprits: list[CulpritOut]
     num_culprits: int
-
-    @classmethod
-    def of(cls, blame: Blame) -> "AlertFindingOut":
-        """From the stored finding."""
-        known = AlertCulpritOut.model_fields
-        culprits = [
-            AlertCulpritOut(**{name: each[name] for name in known if name in each})
-            for each in blame.culprits
-        ]
-        names = [name for name in cls.model_fields if name != "culprits"]
-        return cls(culprits=culprits, **{name: getattr(blame, name) for name in names})
 
 
 class SuggestedFixOut(ResponseModel):
@@ -90,11 +62,6 @@ class SuggestedFixOut(ResponseModel):
     gpu_hours_per_day: float = Field(description="GPU-hours a day that the fix wins, predicted.")
     command: str | None = Field(description="One line to paste; null where there is none.")
     command_label: str | None = Field(description="The tool that takes the command.")
-
-    @classmethod
-    def of(cls, fix: SuggestedFix) -> "SuggestedFixOut":
-        """From the stored fix."""
-        return cls(**{name: getattr(fix, name) for name in cls.model_fields})
 
 
 class AlertFiguresOut(ResponseModel):
@@ -110,8 +77,9 @@ class AlertFiguresOut(ResponseModel):
     gpu_hours_lost_per_hour: float | None
     num_gpus: int | None
     since_step: int | None
-    since_at: datetime | None = Field(
-        description="When `since_step` started; null where not known."
+    since_at: UnixTime | None = Field(
+        validation_alias="since_at_s",
+        description="When `since_step` started; null where not known.",
     )
     blame: AlertFindingOut | None
     fix: SuggestedFixOut | None
@@ -120,18 +88,6 @@ class AlertFiguresOut(ResponseModel):
     )
     num_named: int = Field(description="Total number of silent workers.")
     ended: str | None = Field(description="What ended the job, for a rule on `crashed`.")
-
-
-def alert_figures(detail: Detail) -> dict[str, Any]:
-    """The fields of `AlertFiguresOut`."""
-    made = {
-        "blame": None if detail.blame is None else AlertFindingOut.of(detail.blame),
-        "fix": None if detail.fix is None else SuggestedFixOut.of(detail.fix),
-        "names": list(detail.names),
-        "since_at": timestamp_or_none(detail.since_at_s),
-    }
-    names = [name for name in AlertFiguresOut.model_fields if name not in made]
-    return made | {name: getattr(detail, name) for name in names}
 
 
 class AlertOut(AlertFiguresOut):
@@ -166,7 +122,7 @@ class AlertOut(AlertFiguresOut):
         made = {
             "at": timestamp(event.at_s),
             "job_id": job_of(event.job_id),
-            **alert_figures(event.detail),
+            **dict(AlertFiguresOut.model_validate(event.detail)),
         }
         names = [name for name in cls.model_fields if name not in made]
         return cls(**made, **{name: getattr(event, name) for name in names})
@@ -273,7 +229,7 @@ def active_alert_out(
         "runbook_url": state.runbook_url or builtin_runbook(state.detail),
         "silenced_by": silenced_by,
         "inhibited_by": inhibited_by,
-        **alert_figures(state.detail),
+        **dict(AlertFiguresOut.model_validate(state.detail)),
     }
     names = [name for name in ActiveAlertOut.model_fields if name not in made]
     return ActiveAlertOut(**made, **{name: getattr(state, name) for name in names})

@@ -1,6 +1,5 @@
 """Deliveries: messages to receivers, their attempts and errors."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -8,7 +7,7 @@ from pydantic import Field
 
 from app.alerts.notice import NoticeKind
 from app.alerts.receiver import Format
-from app.api.http.fields import Cursor, Limit, ResponseModel, timestamp, timestamp_or_none
+from app.api.http.fields import Cursor, JobName, Limit, ResponseModel, UnixTime
 from app.api.http.limits import check_manual_send
 from app.api.http.principal import Principal
 from app.api.routes.alerts.alert_schemas import FINGERPRINT_PATTERN
@@ -16,8 +15,8 @@ from app.api.routes.alerts.receiver_schemas import RECEIVER_PATTERN, is_address_
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
 from app.store.alerting import deliveries, outbox
-from app.store.alerting.deliveries import DeliveryAttempt, DeliveryRecord, DeliveryState
-from app.trace.job import JOB_PATTERN, job_of
+from app.store.alerting.deliveries import DeliveryRecord, DeliveryState
+from app.trace.job import JOB_PATTERN
 
 router = APIRouter(tags=["alerts"])
 
@@ -35,35 +34,50 @@ class DeliveryOut(ResponseModel):
     """One message to one receiver."""
 
     delivery_id: str = Field(description="The delivery's id; the receiver gets it as webhook-id.")
-    receiver_id: str
-    receiver_name: str | None = Field(description="Name of the receiver; null if it was deleted.")
-    receiver_format: Format | None = Field(
-        description="Format of the receiver; null if it was deleted."
+    receiver_id: str = Field(validation_alias="endpoint_id")
+    receiver_name: str | None = Field(
+        validation_alias="endpoint_name",
+        description="Name of the receiver; null if it was deleted.",
     )
-    job_id: str | None = Field(
+    receiver_format: Format | None = Field(
+        validation_alias="endpoint_format",
+        description="Format of the receiver; null if it was deleted.",
+    )
+    job_id: JobName | None = Field(
         description="Job of the alert; null for test messages and messages about receivers."
     )
     rule: str | None
     kind: NoticeKind
     state: DeliveryState
     attempt: int = Field(description="Number of attempts begun.")
-    next_at: datetime | None = Field(
-        description="Time of the next attempt; null if no attempt is due."
+    next_at: UnixTime | None = Field(
+        validation_alias="next_at_s",
+        description="Time of the next attempt; null if no attempt is due.",
     )
     detail: str | None = Field(
         description="Error of the last failed attempt, or why the message waits; for the "
         "operator's receiver, only shown to the operator."
     )
-    created_at: datetime
-    done_at: datetime | None
+    created_at: UnixTime = Field(validation_alias="created_s")
+    done_at: UnixTime | None = Field(validation_alias="done_s")
     fingerprints: list[str] = Field(description="Fingerprints of the alerts that are news in it.")
+
+    @classmethod
+    def of(cls, record: DeliveryRecord, caller: Principal) -> "DeliveryOut":
+        """From the stored message, as the caller may see it."""
+        out = cls.model_validate(record)
+        if record.state != "due":
+            out.next_at = None
+        if is_address_hidden(record.endpoint_id, caller):
+            out.detail = None
+        return out
 
 
 class AttemptOut(ResponseModel):
     """One attempt to deliver a message."""
 
     attempt: int = Field(description="Number of the attempt, from 1; restarts at 1 after a replay.")
-    at: datetime
+    at: UnixTime = Field(validation_alias="at_s")
     took_s: float
     status: int | None = Field(
         description="HTTP or SMTP status; null without an answer. For the operator's "
@@ -73,17 +87,6 @@ class AttemptOut(ResponseModel):
         description="Result or error of the attempt; for the operator's "
         "receiver, only shown to the operator."
     )
-
-    @classmethod
-    def of(cls, attempt: DeliveryAttempt, *, hidden: bool) -> "AttemptOut":
-        """From the stored attempt."""
-        return cls(
-            attempt=attempt.attempt,
-            at=timestamp(attempt.at_s),
-            took_s=attempt.took_s,
-            status=None if hidden else attempt.status,
-            detail=None if hidden else attempt.detail,
-        )
 
 
 class OneDeliveryOut(DeliveryOut):
@@ -141,7 +144,7 @@ def list_deliveries(
             cursor=cursor,
             limit=limit,
         )
-    items = [DeliveryOut.model_validate(_delivery_fields(each, caller)) for each in found]
+    items = [DeliveryOut.of(record, caller) for record in found]
     return DeliveriesOut(items=items, next_cursor=next_cursor)
 
 
@@ -156,11 +159,11 @@ def get_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: CallerDep
     with service.store.read() as conn:
         record = deliveries.get(conn, caller.project, delivery_id)
         tried = deliveries.attempts_of(conn, caller.project, delivery_id)
-    hidden = is_address_hidden(record.endpoint_id, caller)
-    attempts_out = [AttemptOut.of(each, hidden=hidden) for each in tried]
-    return OneDeliveryOut.model_validate(
-        _delivery_fields(record, caller) | {"attempts": attempts_out}
-    )
+    attempts = [AttemptOut.model_validate(attempt) for attempt in tried]
+    if is_address_hidden(record.endpoint_id, caller):
+        for attempt in attempts:
+            attempt.status = attempt.detail = None
+    return OneDeliveryOut(**dict(DeliveryOut.of(record, caller)), attempts=attempts)
 
 
 @router.post(
@@ -181,20 +184,4 @@ def replay_delivery(delivery_id: DeliveryId, service: ServiceDep, caller: Caller
         outbox.replay(conn, caller.project, delivery_id, now_s=now_s)
         write_audit(conn, caller, "delivery.replay", delivery_id, now_s=now_s)
         record = deliveries.get(conn, caller.project, delivery_id)
-    return DeliveryOut.model_validate(_delivery_fields(record, caller))
-
-
-def _delivery_fields(record: DeliveryRecord, caller: Principal) -> dict[str, object]:
-    made = {
-        "receiver_id": record.endpoint_id,
-        "receiver_name": record.endpoint_name,
-        "receiver_format": record.endpoint_format,
-        "detail": None if is_address_hidden(record.endpoint_id, caller) else record.detail,
-        "job_id": None if record.job_id is None else job_of(record.job_id),
-        "next_at": timestamp(record.next_at_s) if record.state == "due" else None,
-        "created_at": timestamp(record.created_s),
-        "done_at": timestamp_or_none(record.done_s),
-        "fingerprints": list(record.fingerprints),
-    }
-    names = [name for name in DeliveryOut.model_fields if name not in made]
-    return made | {name: getattr(record, name) for name in names}
+    return DeliveryOut.of(record, caller)

@@ -2,13 +2,14 @@
 
 import base64
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Path
 from pydantic import AliasChoices, ConfigDict, Field, StringConstraints
+from pydantic.config import JsonDict
 
 from app.alerts.guard.guard import SsrfGuard
 from app.alerts.receiver import (
@@ -49,6 +50,16 @@ ReceiverId = Annotated[
     ),
 ]
 COUNTED_STATES = ("due", "delivered", "failed", "outdated", "silenced")
+
+
+_SHOWN_FIELDS = (
+    "name",
+    "format",
+    "min_severity",
+    "wants_resolved",
+    "is_enabled",
+    "heartbeat_every_s",
+)
 
 
 class ReceiverHealthOut(ResponseModel):
@@ -116,6 +127,27 @@ class ReceiverOut(ResponseModel):
     health: ReceiverHealthOut
     deliveries: DeliveryCountsOut
 
+    @classmethod
+    def of(
+        cls,
+        receiver: Receiver,
+        health: ReceiverHealth | None,
+        counts: Sequence[DeliveryCount],
+        caller: Principal,
+    ) -> "ReceiverOut":
+        """From the stored receiver, as the caller may see it."""
+        hidden = is_address_hidden(receiver.endpoint_id, caller)
+        known = health or ReceiverHealth()
+        return cls(
+            **{name: getattr(receiver, name) for name in _SHOWN_FIELDS},
+            receiver_id=receiver.endpoint_id,
+            address=None if hidden else public_address(receiver.format, receiver.url),
+            is_of_settings=receiver.endpoint_id == SETTINGS_RECEIVER_ID,
+            matchers=matchers_out(receiver.matchers),
+            health=_health_out(receiver, replace(known, last_detail=None) if hidden else known),
+            deliveries=_counts_out(counts),
+        )
+
 
 class ReceiverDetailOut(ReceiverOut):
     """The receiver with the names of its extra headers."""
@@ -135,7 +167,7 @@ class CreatedReceiverOut(ReceiverDetailOut):
 class ReceiverTestOut(ResponseModel):
     """What a receiver that is not saved has answered to a test."""
 
-    delivered: bool
+    delivered: bool = Field(validation_alias="is_success")
     status: int | None = Field(description="HTTP or SMTP status; null without an answer.")
     detail: str = Field(description="The answer, or why there was none, in words.")
     took_s: float
@@ -150,59 +182,21 @@ class RotatedSecretOut(ResponseModel):
     )
 
 
-_SHOWN_FIELDS = (
-    "name",
-    "format",
-    "min_severity",
-    "wants_resolved",
-    "is_enabled",
-    "heartbeat_every_s",
-)
-
-
 def is_address_hidden(endpoint_id: str, caller: Principal) -> bool:
     """Whether the address is hidden: that of the settings, from all but the operator."""
     return endpoint_id == SETTINGS_RECEIVER_ID and not caller.is_operator
 
 
-def receiver_fields(
-    receiver: Receiver,
-    health: ReceiverHealth | None,
-    counts: Sequence[DeliveryCount],
-    caller: Principal,
-) -> dict[str, Any]:
-    """The fields of `ReceiverOut`, as the caller may see them."""
-    hidden = is_address_hidden(receiver.endpoint_id, caller)
-    known = health or ReceiverHealth()
-    return {
-        **{name: getattr(receiver, name) for name in _SHOWN_FIELDS},
-        "receiver_id": receiver.endpoint_id,
-        "address": None if hidden else public_address(receiver.format, receiver.url),
-        "is_of_settings": receiver.endpoint_id == SETTINGS_RECEIVER_ID,
-        "matchers": matchers_out(receiver.matchers),
-        "health": _health_out(receiver, replace(known, last_detail=None) if hidden else known),
-        "deliveries": _counts_out(counts),
-    }
-
-
-def secret_fields(receiver: Receiver) -> dict[str, Any]:
-    """Further fields of `ReceiverDetailOut`."""
-    return {"header_names": sorted(receiver.headers), "has_secret": bool(receiver.secrets)}
-
-
 def _health_out(receiver: Receiver, known: ReceiverHealth) -> ReceiverHealthOut:
-    times: Mapping[str, float | None] = {
-        "failing_since": known.failing_since_s,
-        "probe_at": known.probe_at_s,
-        "disabled_at": known.disabled_at_s,
-        "last_ok_at": known.last_ok_s,
-    }
     return ReceiverHealthOut(
         state=receiver_state(receiver, known),
         failures=known.failures,
+        failing_since=timestamp_or_none(known.failing_since_s),
+        probe_at=timestamp_or_none(known.probe_at_s),
+        disabled_at=timestamp_or_none(known.disabled_at_s),
         disabled_reason=known.disabled_reason,
+        last_ok_at=timestamp_or_none(known.last_ok_s),
         last_detail=receiver.locked or known.last_detail,
-        **{name: timestamp_or_none(at_s) for name, at_s in times.items()},
     )
 
 
@@ -233,7 +227,7 @@ def _counts_out(counts: Sequence[DeliveryCount]) -> DeliveryCountsOut:
 _SECRET_FIELDS = ("url", "secrets", "headers")
 
 
-def receiver_audit(receiver: Receiver) -> dict[str, Any]:
+def receiver_audit(receiver: Receiver) -> JsonDict:
     """A receiver for the audit: only the host of its address and the names of its headers."""
     return {
         **{name: getattr(receiver, name) for name in _SHOWN_FIELDS},
@@ -243,7 +237,7 @@ def receiver_audit(receiver: Receiver) -> dict[str, Any]:
     }
 
 
-def receiver_changes(before: Receiver, after: Receiver) -> dict[str, Any]:
+def receiver_changes(before: Receiver, after: Receiver) -> JsonDict:
     """Changed fields of a receiver, for the audit."""
     secret = {
         name: CHANGED_VALUE
@@ -259,7 +253,7 @@ SIGNED_FORMATS: frozenset[Format] = frozenset({"standard", "alertmanager", "clou
 _SECRET_FORMATS: frozenset[Format] = frozenset({"pagerduty", "alertmanager-push"})
 _SECRET_BYTES = 32
 
-RECEIVER_EXAMPLE: dict[str, Any] = {
+RECEIVER_EXAMPLE: JsonDict = {
     "name": "on-call of pretraining",
     "format": "standard",
     "url": "https://hooks.example.com/paceline",

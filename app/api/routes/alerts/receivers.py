@@ -30,8 +30,6 @@ from app.api.routes.alerts.receiver_schemas import (
     new_secret,
     receiver_audit,
     receiver_changes,
-    receiver_fields,
-    secret_fields,
 )
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, Responses, ServiceDep, refusals
@@ -53,7 +51,9 @@ def receiver_out(conn: Connection, caller: Principal, endpoint_id: str) -> Recei
     counts = deliveries.counts(conn, caller.project)
     of_it = [count for count in counts if count.endpoint_id == endpoint_id]
     return ReceiverDetailOut(
-        **receiver_fields(receiver, health, of_it, caller), **secret_fields(receiver)
+        **dict(ReceiverOut.of(receiver, health, of_it, caller)),
+        header_names=sorted(receiver.headers),
+        has_secret=bool(receiver.secrets),
     )
 
 
@@ -159,15 +159,13 @@ def list_receivers(service: ServiceDep, caller: CallerDep) -> ReceiversOut:
         health = receivers.health(conn, [each.endpoint_id for each in found])
         counts = deliveries.counts(conn, caller.project)
     items = [
-        ReceiverOut(
-            **receiver_fields(
-                each,
-                health.get(each.endpoint_id),
-                [count for count in counts if count.endpoint_id == each.endpoint_id],
-                caller,
-            )
+        ReceiverOut.of(
+            receiver,
+            health.get(receiver.endpoint_id),
+            [count for count in counts if count.endpoint_id == receiver.endpoint_id],
+            caller,
         )
-        for each in found
+        for receiver in found
     ]
     return ReceiversOut(items=items)
 
@@ -425,9 +423,4 @@ def _sent_test(service: Service, caller: Principal, receiver: Receiver) -> Recei
         transport = Transport(service.guard, service.mail)
         message = render_notice(notice, receiver)
         result = send(transport, receiver, message, notice.notice_id, now_s)
-    return ReceiverTestOut(
-        delivered=result.is_success,
-        status=result.status,
-        detail=result.detail,
-        took_s=result.took_s,
-    )
+    return ReceiverTestOut.model_validate(result)

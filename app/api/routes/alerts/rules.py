@@ -4,11 +4,12 @@ The audit of a replacement names added, removed and changed rules, and both text
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header
 from pydantic import ConfigDict, Field, FiniteFloat
+from pydantic.config import JsonDict
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -44,7 +45,7 @@ _SHARED_FIELDS = (
 )
 
 
-_JSON_EXAMPLE: dict[str, Any] = {
+_JSON_EXAMPLE: JsonDict = {
     "name": "slow",
     "on": "slowdown",
     "jobs": "llm-*",
@@ -200,7 +201,7 @@ _YAML_EXAMPLE = """rules:
     for: {windows: 3, seconds: 30}
     severity: critical
 """
-RULES_BODY: dict[str, Any] = {
+RULES_BODY: JsonDict = {
     "requestBody": {
         "required": True,
         "description": "At most 200 rules, 20,000 values and 128 kB. For invalid YAML, `errors` "
@@ -218,7 +219,7 @@ _MAX_IN_FULL = 20
 _DIGEST_CHARS = 16
 
 
-def rule_changes(before: RulesOut, after: RulesOut) -> dict[str, Any]:
+def rule_changes(before: RulesOut, after: RulesOut) -> JsonDict:
     """Names of added, removed and changed rules, and changed fields before and after."""
     old, new = _by_name(before), _by_name(after)
     changes = {
@@ -236,7 +237,7 @@ def rule_changes(before: RulesOut, after: RulesOut) -> dict[str, Any]:
     }
 
 
-def _by_name(rules: RulesOut) -> dict[str, dict[str, Any]]:
+def _by_name(rules: RulesOut) -> dict[str, JsonDict]:
     return {rule.name: rule.model_dump(mode="json", by_alias=True) for rule in rules.rules}
 
 
@@ -379,7 +380,7 @@ def _check_version(version: int, if_match: str | None) -> None:
 
 
 def _audit_rules(
-    conn: Connection, caller: Principal, action: str, now_s: float, changes: Mapping[str, Any]
+    conn: Connection, caller: Principal, action: str, now_s: float, changes: JsonDict
 ) -> None:
     write_audit(conn, caller, action, caller.project, now_s=now_s, **changes)
     notifications.wake_project(conn, caller.project, at_s=now_s)

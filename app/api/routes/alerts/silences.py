@@ -2,10 +2,11 @@
 
 import secrets
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 from pydantic import ConfigDict, Field, StringConstraints
+from pydantic.config import JsonDict
 
 from app.alerts.labels import MAX_SILENCE_DAYS, Silence, SilenceKind, all_match
 from app.api.http.fields import (
@@ -32,7 +33,7 @@ from app.store.database import Connection
 from app.trace.job import JOB_PATTERN, job_of, project_of
 
 _DAY_S = 86_400.0
-SILENCE_EXAMPLE: dict[str, Any] = {
+SILENCE_EXAMPLE: JsonDict = {
     "kind": "maintenance",
     "matchers": [{"label": "job", "pattern": "llm-*"}, {"label": "host", "pattern": "row-7-*"}],
     "starts_at": "2099-11-21T22:00:00Z",
@@ -140,7 +141,7 @@ class SilenceOut(ResponseModel):
         )
 
 
-def silence_end_audit(silence: Silence, now_s: float) -> dict[str, Any]:
+def silence_end_audit(silence: Silence, now_s: float) -> JsonDict:
     """Audit fields of a silence that is ended: matchers and end."""
     ends = (timestamp(silence.ends_s).isoformat(), timestamp(now_s).isoformat())
     return {

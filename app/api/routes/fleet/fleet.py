@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -13,6 +13,7 @@ from app import formatting
 from app.api.http.fields import (
     AsOfField,
     BehindField,
+    CulpritOut,
     Cursor,
     ResponseModel,
     ThemeName,
@@ -41,14 +42,15 @@ from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import THEMES, Theme
 from app.charts.fleet.gpu_hours import FleetDay, fleet_causes, fleet_optypes, fleet_planned
 from app.charts.fleet.jobs import JobLoss, fleet_sizes, fleet_waste, measured_jobs
+from app.result.brief import FindingBrief
 from app.result.causes import CAUSES
 from app.result.finding import Persistence
 from app.result.join_causes import leading
+from app.result.window_result import Verdict
 from app.store import fleet, hosts, jobs
 from app.store.database import Connection
 from app.store.fleet import RecentWindow
 from app.store.jobs import Lifecycle
-from app.store.windows import Verdict
 from app.trace.job import Parallelism, job_of
 
 router = APIRouter(tags=["fleet"])
@@ -67,22 +69,6 @@ class FleetCauseOut(ResponseModel):
         description="Share of the job's GPU time that the cause costs, from 0 to 1."
     )
     confidence: float
-
-
-class FleetCulpritOut(ResponseModel):
-    """A culprit; fields that do not apply are null."""
-
-    dp_rank: int | None = None
-    stage: int | None = None
-    host: str | None = None
-    rank: int | None = Field(None, description="Global rank.")
-    local_rank: int | None = Field(None, description="Index of the GPU on its host.")
-    ranks: list[int] | None = Field(
-        None, description="Global ranks, of a host or of a worker with several."
-    )
-    num_workers: int | None = Field(
-        None, description="Workers of a host of which all are affected."
-    )
 
 
 class FleetJobOut(ResponseModel):
@@ -118,7 +104,7 @@ class FleetJobOut(ResponseModel):
     )
     causes: list[FleetCauseOut] = Field(description="The three costliest causes.")
     num_causes: int
-    culprits: list[FleetCulpritOut] = Field(
+    culprits: list[CulpritOut] = Field(
         description="The first three culprits of the costliest cause."
     )
     num_culprits: int
@@ -301,70 +287,67 @@ def _jobs_out(
     now_s: float,
     lifecycle: Lifecycle,
 ) -> list[FleetJobOut]:
-    recent = fleet.last_windows(conn, [each.line.job_id for each in shown])
+    recent = fleet.last_windows(conn, [job.line.job_id for job in shown])
     return [
-        FleetJobOut(
-            lifecycle=lifecycle,
-            not_analysed=_not_analysed(conn, service, each),
-            **_fields_of_line(each, recent[each.line.job_id], now_s),
-        )
-        for each in shown
+        _job_out(job, recent[job.line.job_id], now_s, lifecycle, _not_analysed(conn, service, job))
+        for job in shown
     ]
 
 
-def _fields_of_line(each: FleetJob, recent: Sequence[RecentWindow], now_s: float) -> dict[str, Any]:
-    line, findings, judged = each.line, each.findings, each.line.recent
-    return dict(
+def _job_out(
+    job: FleetJob,
+    recent: Sequence[RecentWindow],
+    now_s: float,
+    lifecycle: Lifecycle,
+    not_analysed: str | None,
+) -> FleetJobOut:
+    line, findings, judged = job.line, job.findings, job.line.recent
+    first = leading(findings)
+    return FleetJobOut(
         job_id=job_of(line.job_id),
         name=line.name,
-        state=each.state,
-        as_of=timestamp_or_none(each.as_of.at_s),
-        behind_s=each.as_of.behind_s,
-        parallelism=_parallelism(each),
+        state=job.state,
+        as_of=timestamp_or_none(job.as_of.at_s),
+        behind_s=job.as_of.behind_s,
+        lifecycle=lifecycle,
+        parallelism=_parallelism(job),
         gpus=line.num_gpus,
         framework=line.framework,
         labels=line.labels,
-        slowdown=each.slowdown,
+        slowdown=job.slowdown,
         verdict=judged.verdict if judged else None,
-        discrepancy=line.brief["discrepancy"] if line.brief else None,
+        discrepancy=line.brief.discrepancy if line.brief else None,
         sparkline=[window.slowdown for window in recent],
         onset_bin=_onset_bin(findings, recent),
         is_diagnosed=findings is not None,
-        **_causes_and_culprits(findings),
-        num_causes=line.brief["num_findings"] if findings and line.brief else 0,
-        since_step=each.since_step,
-        since_at=timestamp_or_none(each.since_s),
-        lasted_s=each.lasted_s,
-        lost_gpu_hours_per_day=each.lost_per_day,
+        causes=[FleetCauseOut.model_validate(finding) for finding in findings or ()],
+        num_causes=line.brief.num_findings or 0 if findings and line.brief else 0,
+        culprits=[CulpritOut.model_validate(culprit) for culprit in first.culprits]
+        if first
+        else [],
+        num_culprits=first.num_culprits if first else 0,
+        persistence=first.persistence if first else None,
+        since_step=job.since_step,
+        since_at=timestamp_or_none(job.since_s),
+        lasted_s=job.lasted_s,
+        lost_gpu_hours_per_day=job.lost_per_day,
         last_step=line.last_step,
         last_data_at=timestamp_or_none(line.last_data_s),
         silent_ranks=list((line.silent_ranks or ())[:MAX_SILENT_RANKS]),
         num_silent_ranks=len(line.silent_ranks or ()),
         num_silent_workers=len({*(line.silent_workers or ())}),
-        silence=job_missing_data_text(each, now_s),
-        recent_steps=RecentStepsOut.of(judged) if judged else None,
+        silence=job_missing_data_text(job, now_s),
+        not_analysed=not_analysed,
+        recent_steps=RecentStepsOut.model_validate(judged) if judged else None,
         latest_window=line.latest.window_id if line.latest else None,
     )
 
 
-def _causes_and_culprits(findings: Sequence[dict[str, Any]] | None) -> dict[str, Any]:
-    if not findings:
-        return {"causes": [], "culprits": [], "num_culprits": 0, "persistence": None}
-    first = leading(findings) or findings[0]
-    names = tuple(FleetCauseOut.model_fields)
-    return {
-        "causes": [FleetCauseOut(**{name: each[name] for name in names}) for each in findings],
-        "culprits": [FleetCulpritOut(**culprit) for culprit in first["culprits"]],
-        "num_culprits": first["num_culprits"],
-        "persistence": first["persistence"],
-    }
-
-
 def _onset_bin(
-    findings: Sequence[dict[str, Any]] | None, recent: Sequence[RecentWindow]
+    findings: Sequence[FindingBrief] | None, recent: Sequence[RecentWindow]
 ) -> int | None:
     first = leading(findings)
-    if first is None or (step := first["onset_step"]) is None:
+    if first is None or (step := first.onset_step) is None:
         return None
     positions = (
         at for at, window in enumerate(recent) if window.first_step <= step <= window.last_step
@@ -382,11 +365,9 @@ def _not_analysed(conn: Connection, service: Service, each: FleetJob) -> str | N
     return skipped or f"0 of {formatting.count(service.window_steps)} complete steps"
 
 
-def _parallelism(each: FleetJob) -> ParallelismOut:
-    names = Parallelism.__slots__
-    sizes = Parallelism(**{name: getattr(each.line, name) for name in names})
-    values = {name: getattr(sizes, name) for name in ParallelismOut.model_fields}
-    return ParallelismOut(**values)
+def _parallelism(job: FleetJob) -> ParallelismOut:
+    sizes = Parallelism(**{name: getattr(job.line, name) for name in Parallelism.__slots__})
+    return ParallelismOut.model_validate(sizes)
 
 
 FleetChart = Literal["waste", "causes", "optypes", "sizes", "planned"]

@@ -17,6 +17,7 @@ from app.api.service.job_state import (
 )
 from app.charts.fleet.headline import FleetFacts, LosingJob, fleet_headline
 from app.errors import InvalidRequest
+from app.result.brief import FindingBrief
 from app.result.figures import gpu_time_wasted
 from app.result.join_causes import leading
 from app.store.as_of import AsOf, Processed
@@ -50,13 +51,10 @@ class FleetJob(NamedTuple):
     as_of: AsOf = AsOf(None)
 
     @property
-    def findings(self) -> Sequence[dict[str, Any]] | None:
+    def findings(self) -> Sequence[FindingBrief] | None:
         """Its costliest causes; None if they are withheld, outdated or not known."""
         brief = self.line.brief
-        if brief is None or self.state not in _DIAGNOSED_STATES:
-            return None
-        found: list[dict[str, Any]] | None = brief["findings"]
-        return found
+        return brief.findings if brief and self.state in _DIAGNOSED_STATES else None
 
     @property
     def slowdown(self) -> float | None:
@@ -67,7 +65,7 @@ class FleetJob(NamedTuple):
     @property
     def causes(self) -> list[str]:
         """Names of the causes, the costliest first."""
-        return [str(each["cause"]) for each in self.findings or ()]
+        return [finding.cause for finding in self.findings or ()]
 
     @property
     def lost_per_day(self) -> float | None:
@@ -108,7 +106,9 @@ def _fleet_job(line: FleetLine, state: JobState, processed: Processed, now_s: fl
         began_s, step = _onset(line)
     else:
         began_s, step = state_since_s(line, state, processed), line.last_step
-    until_s = (line.brief or {}).get("ended_s") if state in _DIAGNOSED_STATES else now_s
+    until_s: float | None = now_s
+    if state in _DIAGNOSED_STATES:
+        until_s = line.brief.ended_s if line.brief else None
     lasted_s = None if began_s is None or until_s is None else max(0.0, until_s - began_s)
     lost = _lost_per_hour(line, state)
     progress = processed.of(line.job_id, line.last_data_s)
@@ -117,10 +117,10 @@ def _fleet_job(line: FleetLine, state: JobState, processed: Processed, now_s: fl
 
 def _onset(line: FleetLine) -> tuple[float | None, int | None]:
     """Onset of the costliest cause: time and step."""
-    first = None if line.brief is None else leading(line.brief["findings"])
+    first = leading(line.brief.findings) if line.brief else None
     if line.brief is None or first is None:
         return None, None
-    return line.brief["onset_at_s"], first["onset_step"]
+    return line.brief.onset_at_s, first.onset_step
 
 
 def _lost_per_hour(line: FleetLine, state: JobState) -> float | None:
@@ -292,8 +292,8 @@ def _searched_texts(job: FleetJob) -> Iterable[str]:
     )
     yield from (f"{name}={text}" for name, text in line.labels.items())
     for finding in job.findings or ():
-        yield finding["cause"].replace("-", " ")
-        yield from (culprit.get("host", "") for culprit in finding["culprits"])
+        yield finding.cause.replace("-", " ")
+        yield from (culprit.host or "" for culprit in finding.culprits)
 
 
 DAY_S = 86_400.0

@@ -70,7 +70,7 @@ def _slow_workers_of(store: Store, results: ResultCache, job: FleetJob) -> Itera
         result = results.recent(store, line.job_id)
     except WindowNotFound:
         return  # deleted by retention meanwhile
-    for dp_rank, of_rank in enumerate(result["worker_slowdown"] or ()):
+    for dp_rank, of_rank in enumerate(result.worker_slowdown or ()):
         for stage, slowdown in enumerate(of_rank):
             if slowdown is not None and slowdown > 1.0:
                 yield SlowestWorker(line.job_id, dp_rank, stage, None, slowdown)
@@ -158,8 +158,9 @@ class JobSamples(Collector):
         family = GaugeMetricFamily(name, help_text, labels=[*_JOB_LABELS, "cause"])
         for job in self.jobs:
             costs: dict[str, float] = {}
-            for each in job.findings or ():
-                costs[each["cause"]] = max(costs.get(each["cause"], 0.0), each["cost"] or 0.0)
+            for finding in job.findings or ():
+                cause, cost = finding.cause, finding.cost or 0.0
+                costs[cause] = max(costs.get(cause, 0.0), cost)
             for cause, cost in costs.items():
                 family.add_metric([*_job_labels(job), cause], cost)
         return family
@@ -185,7 +186,7 @@ def _wasted(job: FleetJob) -> float | None:
 
 
 def _step_s(job: FleetJob) -> float | None:
-    return job.line.brief["step_s"] if job.line.brief and job.state in MEASURED_STATES else None
+    return job.line.brief.step_s if job.line.brief and job.state in MEASURED_STATES else None
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[FleetJob], float | None]], ...] = (

@@ -1,19 +1,17 @@
 """Saved views of the fleet page, for all readers of a project."""
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 from pydantic import Field, StringConstraints
 
-from app.api.http.fields import PRINTABLE, RequestModel, ResponseModel, timestamp
+from app.api.http.fields import PRINTABLE, RequestModel, ResponseModel, UnixTime
 from app.api.routes.audit import write_audit
 from app.api.routes.dependencies import BODY_REFUSALS, CallerDep, ServiceDep, refusals
 from app.api.routes.fleet.fleet_jobs import Direction, Order
 from app.api.service.job_state import JobState
 from app.store import saved_views
 from app.store.jobs import Lifecycle
-from app.store.saved_views import SavedView
 
 router = APIRouter(tags=["fleet"])
 
@@ -53,18 +51,7 @@ class ViewOut(ResponseModel):
     name: str
     query: dict[str, str]
     author: str = Field(description="Name of the token that saved the view.")
-    saved_at: datetime
-
-    @classmethod
-    def of(cls, view: SavedView) -> "ViewOut":
-        """From the stored view."""
-        return cls(
-            view_id=view.view_id,
-            name=view.name,
-            query=dict(view.query),
-            author=view.author,
-            saved_at=timestamp(view.saved_s),
-        )
+    saved_at: UnixTime = Field(validation_alias="saved_s")
 
 
 class ViewsOut(ResponseModel):
@@ -78,7 +65,7 @@ def list_views(service: ServiceDep, caller: CallerDep) -> ViewsOut:
     """The views of the fleet page that anybody of the project has saved, at most 100."""
     with service.store.read() as conn:
         found = saved_views.list_all(conn, caller.project)
-    return ViewsOut(items=[ViewOut.of(each) for each in found])
+    return ViewsOut(items=[ViewOut.model_validate(view) for view in found])
 
 
 @router.post(
@@ -97,7 +84,7 @@ def save_view(given: ViewIn, service: ServiceDep, caller: CallerDep) -> ViewOut:
             conn, caller.project, name=given.name, query=query, author=caller.name, now_s=now_s
         )
         write_audit(conn, caller, "view.create", view.name, now_s=now_s, query=query)
-    return ViewOut.of(view)
+    return ViewOut.model_validate(view)
 
 
 @router.delete(

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
 
 from app.api.http.fields import (
     PRINTABLE,
@@ -40,13 +41,13 @@ from app.trace.job import job_of
 
 router = APIRouter(tags=["annotations"])
 
-_ANNOTATION_EXAMPLE: dict[str, Any] = {
+_ANNOTATION_EXAMPLE: JsonDict = {
     "kind": "deploy",
     "text": "v1.4",
     "source": "ci",
     "idempotency_key": "deploy-1.4",
 }
-_PROJECT_EXAMPLE: dict[str, Any] = {
+_PROJECT_EXAMPLE: JsonDict = {
     "kind": "node-drained",
     "host": "host-043",
     "text": "kernel update",
@@ -143,7 +144,22 @@ class AnnotationOut(ResponseModel):
     @classmethod
     def of(cls, found: Annotation) -> "AnnotationOut":
         """From the stored annotation."""
-        return cls(**_fields_of(found))
+        return cls(
+            annotation_id=found.annotation_id,
+            job_id=None if found.job_id is None else job_of(found.job_id),
+            matchers=matchers_out(found.matchers),
+            kind=found.kind,
+            text=found.text,
+            label=annotation_text(found),
+            host=found.host,
+            at=timestamp(found.at_s),
+            ends_at=timestamp_or_none(found.ends_s),
+            epoch=found.epoch,
+            step=found.step,
+            source=found.source,
+            author=found.author,
+            created_at=timestamp(found.created_s),
+        )
 
 
 class PlacedAnnotationOut(AnnotationOut):
@@ -158,20 +174,8 @@ class PlacedAnnotationOut(AnnotationOut):
     @classmethod
     def placed(cls, found: PlacedAnnotation) -> "PlacedAnnotationOut":
         """From the stored annotation and its place."""
-        return cls(**_fields_of(found.annotation), placed_epoch=found.epoch, placed_step=found.step)
-
-
-def _fields_of(found: Annotation) -> dict[str, Any]:
-    same = ("annotation_id", "kind", "text", "host", "epoch", "step", "source", "author")
-    return {
-        **{name: getattr(found, name) for name in same},
-        "job_id": None if found.job_id is None else job_of(found.job_id),
-        "matchers": matchers_out(found.matchers),
-        "label": annotation_text(found),
-        "at": timestamp(found.at_s),
-        "ends_at": timestamp_or_none(found.ends_s),
-        "created_at": timestamp(found.created_s),
-    }
+        known = dict(AnnotationOut.of(found.annotation))
+        return cls(**known, placed_epoch=found.epoch, placed_step=found.step)
 
 
 class AnnotationsOut(ResponseModel):
@@ -206,7 +210,9 @@ Until = Annotated[
 KindQuery = Annotated[AnnotationKind | None, Query(description="Only annotations of this kind.")]
 
 
-def _filter(since: datetime | None, until: datetime | None, kind: AnnotationKind | None) -> Any:
+def _filter(
+    since: datetime | None, until: datetime | None, kind: AnnotationKind | None
+) -> AnnotationFilter:
     return AnnotationFilter(
         since_s=None if since is None else since.timestamp(),
         until_s=None if until is None else until.timestamp(),
@@ -379,10 +385,10 @@ def _remove(
     _announce(service, removed)
 
 
-def _audited(found: Annotation) -> dict[str, Any]:
+def _audited(found: Annotation) -> JsonDict:
     """All that it takes to add it again."""
-    out = AnnotationOut.of(found).model_dump(mode="json", exclude_none=True)
-    return {name: value for name, value in out.items() if name not in ("annotation_id", "label")}
+    out = AnnotationOut.of(found)
+    return out.model_dump(mode="json", exclude_none=True, exclude={"annotation_id", "label"})
 
 
 def _announce(service: Service, changed: Annotation) -> None:

@@ -4,9 +4,10 @@ Paceline follows the top fix of a straggling window by itself; people add others
 """
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
+from msgspec.structs import replace
 from pydantic import Field
 
 from app.advice.advise import METHODS, fix_as_json, withheld_because
@@ -111,6 +112,35 @@ class TrackedFixOut(ResponseModel):
     predicted_at: datetime = Field(description="When it was predicted first.")
     updated_at: datetime
 
+    @classmethod
+    def of(cls, record: FixRecord, now_s: float) -> "TrackedFixOut":
+        """From the stored prediction."""
+        prediction, tracked = record.prediction, record.tracked
+        measured = () if tracked.applied_step is None else tracked.windows
+        return cls(
+            fix_id=record.fix_id,
+            job_id=job_of(record.job_id),
+            fix=tracked.fix,
+            title=prediction.title,
+            sentence=prediction.sentence,
+            state=record.state_at(now_s),
+            tracked_by=record.tracked_by,
+            window=f"{tracked.epoch}-{tracked.first_step}",
+            step_s_before=tracked.before_s,
+            step_s=prediction.step_s,
+            step_range_s=list(prediction.step_range_s),
+            speed_up=prediction.speed_up,
+            gpu_hours_per_day=prediction.gpu_hours_per_day,
+            applied_epoch=tracked.applied_epoch,
+            applied_step=tracked.applied_step,
+            achieved_speed_up=tracked.achieved,
+            windows=[window.window_id for window in measured],
+            note=tracked.note,
+            notified=None if record.notice is None else record.notice == "notified",
+            predicted_at=timestamp(record.predicted_s),
+            updated_at=timestamp(record.updated_s),
+        )
+
 
 class TrackedFixesOut(ResponseModel):
     """A page of predictions, the newest first."""
@@ -132,34 +162,6 @@ FixId = Annotated[
 ]
 
 
-def _fix_out(record: FixRecord, now_s: float) -> dict[str, Any]:
-    prediction, tracked = record.prediction, record.tracked
-    is_applied = tracked.applied_step is not None
-    return {
-        "fix_id": record.fix_id,
-        "job_id": job_of(record.job_id),
-        "fix": tracked.fix,
-        "title": prediction.title,
-        "sentence": prediction.sentence,
-        "state": record.state_at(now_s),
-        "tracked_by": record.tracked_by,
-        "window": f"{tracked.epoch}-{tracked.first_step}",
-        "step_s_before": tracked.before_s,
-        "step_s": prediction.step_s,
-        "step_range_s": list(prediction.step_range_s),
-        "speed_up": prediction.speed_up,
-        "gpu_hours_per_day": prediction.gpu_hours_per_day,
-        "applied_epoch": tracked.applied_epoch,
-        "applied_step": tracked.applied_step,
-        "achieved_speed_up": tracked.achieved,
-        "windows": [each.window_id for each in tracked.windows] if is_applied else [],
-        "note": tracked.note,
-        "notified": None if record.notice is None else record.notice == "notified",
-        "predicted_at": timestamp(record.predicted_s),
-        "updated_at": timestamp(record.updated_s),
-    }
-
-
 def _page(
     service: Service,
     project: str,
@@ -167,20 +169,20 @@ def _page(
     state: State | None,
     cursor: str | None,
     limit: int,
-) -> dict[str, Any]:
+) -> TrackedFixesOut:
     now_s = service.now_s()
     with service.store.read() as conn:
         found, next_cursor = fixes.page(
             conn, project, job_id=job_id, state=state, now_s=now_s, cursor=cursor, limit=limit
         )
-    return {"items": [_fix_out(each, now_s) for each in found], "next_cursor": next_cursor}
+    items = [TrackedFixOut.of(record, now_s) for record in found]
+    return TrackedFixesOut(items=items, next_cursor=next_cursor)
 
 
 @router.get(
     "/fixes",
     operation_id="list_fixes",
     summary="List predicted fixes of all jobs and what they achieved",
-    response_model=TrackedFixesOut,
     responses=refusals(),
 )
 def list_fixes(
@@ -189,7 +191,7 @@ def list_fixes(
     state: StateQuery = None,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> dict[str, Any]:
+) -> TrackedFixesOut:
     """Predictions for the project's jobs, newest first, a page at a time."""
     return _page(service, caller.project, None, state, cursor, limit)
 
@@ -198,7 +200,6 @@ def list_fixes(
     "/jobs/{job_id}/fixes",
     operation_id="list_fixes_of_job",
     summary="List a job's predicted fixes and what they achieved",
-    response_model=TrackedFixesOut,
     responses=refusals(404),
 )
 def list_fixes_of_job(
@@ -208,7 +209,7 @@ def list_fixes_of_job(
     state: StateQuery = None,
     cursor: Cursor = None,
     limit: Limit = 100,
-) -> dict[str, Any]:
+) -> TrackedFixesOut:
     """Predictions, newest first, a page at a time."""
     return _page(service, caller.project, job_id, state, cursor, limit)
 
@@ -218,12 +219,11 @@ def list_fixes_of_job(
     operation_id="track_fix",
     summary="Follow a fix: compare its prediction with what it achieves",
     status_code=201,
-    response_model=TrackedFixOut,
     responses=refusals(404, 409, *BODY_REFUSALS),
 )
 def track_fix(
     job_id: JobKey, given: TrackFixIn, service: ServiceDep, caller: CallerDep
-) -> dict[str, Any]:
+) -> TrackedFixOut:
     """Predicts the fix for the newest closed window of the run, and looks for it in all later ones.
 
     An open prediction of the same fix is replaced. The top fix of a straggling window is followed
@@ -240,7 +240,7 @@ def track_fix(
         detail = {"job": job_of(job_id), "fix": given.fix, "window": window.id}
         write_audit(conn, caller, "fix.track", record.fix_id, now_s=now_s, **detail)
     service.announcer.announce({"event": "job", "job_id": job_id})
-    return _fix_out(record, now_s)
+    return TrackedFixOut.of(record, now_s)
 
 
 def _case(service: Service, job_id: str, given: TrackFixIn) -> AdviceCase:
@@ -253,7 +253,7 @@ def _case(service: Service, job_id: str, given: TrackFixIn) -> AdviceCase:
         key = _newest_window(conn, job_id, given.window)
     replay = service.replays.get(job_id, key.window_id)
     result = service.results.get(service.store, job_id, key.window_id)
-    return AdviceCase(replay, {"findings": None, **result}, facts)
+    return AdviceCase(replay, result, facts)
 
 
 def _newest_window(conn: Connection, job_id: str, window_id: str) -> WindowKey:
@@ -284,8 +284,8 @@ def _prediction(case: AdviceCase, name: str) -> Prediction:
     seen = followed_window(window, case.result, is_trusted=True)
     if seen is not None:
         # All edits, also more than a question may have: they say how the stages change.
-        edits = edits_as_json(fix.change.edits)
-        found = prediction_of(fix_as_json(fix) | {"what_if": edits}, seen)
+        edits = tuple(edits_as_json(fix.change.edits))
+        found = prediction_of(replace(fix_as_json(fix), what_if=edits), seen)
     if found is None:
         raise Conflict(
             f"{name} cannot be followed from window {window.id}: either ranks are missing in "
@@ -306,7 +306,7 @@ def _predicted(case: AdviceCase, name: str) -> Fix:
     method = next(each for each in METHODS if each.name == name)
     found = method.predict(case)
     if isinstance(found, Fix):
-        return found.with_error(float(case.result["fidelity"]["discrepancy"]), case.step_error_s)
+        return found.with_error(case.discrepancy, case.step_error_s)
     texts = ", ".join(need.text for need in found.needs)
     needs = f"; it needs {texts}" if texts else ""
     raise Conflict(f"{name}: {found.reason}{needs}")

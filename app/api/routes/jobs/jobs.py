@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from app.api.http.fields import (
     AsOfField,
@@ -34,9 +34,9 @@ from app.store import jobs, recordings, runs, shards
 from app.store.as_of import Processed
 from app.store.ending import exits
 from app.store.jobs import JobRecord, Lifecycle
-from app.store.runs import IngestCounts, RecorderDrops, Registration
+from app.store.runs import Registration
 from app.trace import ops
-from app.trace.exits import end_sentence
+from app.trace.exits import EndCause, end_sentence
 from app.trace.job import CANARY_PROJECT, MAX_STAGES, Parallelism, job_of, project_of
 from app.trace.ops import MAX_USER_TYPES, OpTypes
 
@@ -204,6 +204,8 @@ class ParallelismOut(ResponseModel):
 class ConflictOut(ResponseModel):
     """A batch number that arrived again with other content."""
 
+    model_config = ConfigDict(extra="ignore")  # rows of older releases have a time
+
     rank: int
     batch_seq: int
 
@@ -237,18 +239,6 @@ class IngestOut(ResponseModel):
         description="Counts of collectives inside process groups; null if none arrived."
     )
 
-    @classmethod
-    def of(cls, counts: IngestCounts) -> "IngestOut":
-        """From the stored counts."""
-        numbers = {name: getattr(counts, name) for name in cls.model_fields}
-        return cls(**numbers | {"last_conflict": _conflict_out(counts.last_conflict)})
-
-
-def _conflict_out(sample: dict[str, Any] | None) -> ConflictOut | None:
-    if sample is None:
-        return None
-    return ConflictOut(rank=sample["rank"], batch_seq=sample["batch_seq"])
-
 
 class WorkerDropsOut(WorkerOut):
     """Operations that a worker's recorders dropped."""
@@ -264,12 +254,6 @@ class DropsOut(ResponseModel):
     worst: list[WorkerDropsOut] = Field(
         description="The eight workers with the most dropped operations."
     )
-
-    @classmethod
-    def of(cls, drops: RecorderDrops) -> "DropsOut":
-        """From the stored sums."""
-        worst = [WorkerDropsOut(**each._asdict()) for each in drops.worst]
-        return cls(total=drops.total, num_workers=drops.num_workers, worst=worst)
 
 
 class JobEndOut(ResponseModel):
@@ -288,10 +272,10 @@ class JobEndOut(ResponseModel):
     num_reported: int = Field(description="Number of ranks that reported such an end.")
 
     @classmethod
-    def of(cls, cause: dict[str, Any]) -> "JobEndOut":
+    def of(cls, cause: EndCause) -> "JobEndOut":
         """From the stored cause."""
-        told = {name: cause.get(name) for name in cls.model_fields if name != "sentence"}
-        rank = None if cause["rank"] < 0 else cause["rank"]
+        told = {name: getattr(cause, name) for name in cls.model_fields if name != "sentence"}
+        rank = None if cause.rank < 0 else cause.rank
         return cls(**told | {"sentence": f"{end_sentence(cause)}.", "rank": rank})
 
 
@@ -375,13 +359,10 @@ def job_out(job: JobRecord, service: Service, processed: Processed) -> JobOut:
     silent_ranks = job.silent_ranks or ()
     progress = processed.of(job.job_id, job.last_data_s)
     slowdown = recent.slowdown if recent else None
-    sizes = job.parallelism
     return JobOut(
         job_id=job_of(job.job_id),
         name=job.name,
-        parallelism=ParallelismOut(
-            **{name: getattr(sizes, name) for name in ParallelismOut.model_fields}
-        ),
+        parallelism=ParallelismOut.model_validate(job.parallelism),
         gpus=job.num_gpus,
         framework=job.framework,
         labels=job.labels,
@@ -406,14 +387,14 @@ def job_out(job: JobRecord, service: Service, processed: Processed) -> JobOut:
         silent_workers=[WorkerOut.of(each) for each in silent_workers(job)[:MAX_SILENT_RANKS]],
         silent_since=timestamp_or_none(job.silent_since_s),
         stalled_since=timestamp_or_none(job.stalled_since_s),
-        ingest=None if job.counts is None else IngestOut.of(job.counts),
-        drops=None if job.drops is None else DropsOut.of(job.drops),
+        ingest=None if job.counts is None else IngestOut.model_validate(job.counts),
+        drops=None if job.drops is None else DropsOut.model_validate(job.drops),
         recording=RecordingOut.of(job),
         window_steps=service.window_steps,
         slowdown=slowdown,
         gpu_time_wasted=None if slowdown is None else gpu_time_wasted(slowdown),
-        recent_steps=RecentStepsOut.of(recent) if recent else None,
-        latest_window=WindowSummaryOut.of(window) if window else None,
+        recent_steps=RecentStepsOut.model_validate(recent) if recent else None,
+        latest_window=WindowSummaryOut.model_validate(window) if window else None,
     )
 
 
@@ -467,7 +448,7 @@ def register_job(
         accepts = shards.extensions_known_to_all(conn, EXTENSIONS, now_s=at_s)
         plans = recordings.plans_of_run(recordings.of_job(conn, job_id), registered.epoch)
     _changed(service, job_id)
-    plan = WorkerPlanOut(**plan_for_workers(plans, None)) if plans else None
+    plan = plan_for_workers(plans, None) if plans else None
     response.status_code = 201 if registered.created else 200
     return RegisteredOut(
         job_id=job_of(job_id),

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -171,7 +170,8 @@ class PushOpsMiddleware:
         accepted = decoded.batch.columns.num_ops + decoded.batch.num_group_rows
         answer = _PushAnswer(accepted, decoded.rejected, decoded.errors)
         if job.plans:
-            answer.recording = plan_for_workers(job.plans, job.last_step)
+            plan = plan_for_workers(job.plans, job.last_step)
+            answer.recording = msgspec.Raw(plan.model_dump_json(exclude_unset=True))
         return _ENCODER.encode(answer)
 
     async def _read(self, key: str, pushed: PushedBatch) -> tuple[JobRecord, Decoded]:
@@ -203,7 +203,7 @@ class _PushAnswer(msgspec.Struct):
     accepted: int
     rejected: int
     errors: list[RowError]
-    recording: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    recording: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 _ENCODER = msgspec.json.Encoder()

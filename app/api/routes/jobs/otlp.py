@@ -6,10 +6,11 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import ConfigDict, Field, ValidationError
+from pydantic.config import JsonDict
 from starlette.concurrency import run_in_threadpool
 
 from app.api.http.fields import ResponseModel
@@ -344,7 +345,7 @@ def _checked_sizes(sender: OtlpSender) -> Parallelism:
 
 router = APIRouter(tags=["ops"])
 
-_EXAMPLE = {
+_EXAMPLE: JsonDict = {
     "resourceSpans": [
         {
             "resource": {
@@ -354,7 +355,7 @@ _EXAMPLE = {
         }
     ]
 }
-_BODY: dict[str, Any] = {
+_BODY: JsonDict = {
     "requestBody": {
         "required": True,
         "content": {

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from math import ceil
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from app.api.http.fields import RequestModel, ResponseModel, timestamp_or_none
 from app.api.routes.audit import changed_fields, write_audit
@@ -29,29 +29,6 @@ _RECENT_STEPS = 32
 
 RECORD_ALL = StepSample()  # before a plan has been made
 _NO_PLAN = RecordingPlan(0, 0, 0, RECORD_ALL, 0.0, "")
-
-
-def plan_fields(plan: RecordingPlan) -> dict[str, Any]:
-    """The plan as workers receive it."""
-    sample = plan.sample
-    return {
-        "version": plan.version,
-        "from_step": plan.from_step,
-        "enabled": sample.enabled,
-        "every": sample.every,
-        "steps": sample.steps,
-    }
-
-
-def plan_for_workers(plans: Sequence[RecordingPlan], last_step: int | None) -> dict[str, Any]:
-    """The newest of a run's plans; until it has begun, with the `earlier` ones.
-
-    A rank that sent nothing for a while may have missed those that hold until then.
-    """
-    *earlier, newest = plans
-    if not earlier or has_begun(newest, last_step):
-        return plan_fields(newest)
-    return plan_fields(newest) | {"earlier": [plan_fields(each) for each in earlier]}
 
 
 def newest_plan(job: JobRecord) -> RecordingPlan:
@@ -131,9 +108,9 @@ class PlanOut(ResponseModel):
 
     version: int
     from_step: int
-    enabled: bool
-    every: int
-    steps: int
+    enabled: bool = Field(validation_alias=AliasPath("sample", "enabled"))
+    every: int = Field(validation_alias=AliasPath("sample", "every"))
+    steps: int = Field(validation_alias=AliasPath("sample", "steps"))
 
 
 class WorkerPlanOut(PlanOut):
@@ -146,6 +123,18 @@ class WorkerPlanOut(PlanOut):
     earlier: list[PlanOut] | None = Field(
         None, description="Older plans by version; only present until the newest plan begins."
     )
+
+
+def plan_for_workers(plans: Sequence[RecordingPlan], last_step: int | None) -> WorkerPlanOut:
+    """The newest of a run's plans; until it has begun, with the `earlier` ones.
+
+    A rank that sent nothing for a while may have missed those that hold until then.
+    """
+    *earlier, newest = plans
+    found = WorkerPlanOut.model_validate(newest)
+    if earlier and not has_begun(newest, last_step):
+        found.earlier = [PlanOut.model_validate(plan) for plan in earlier]
+    return found
 
 
 class RecordingOut(PlanOut):
@@ -167,10 +156,10 @@ class RecordingOut(PlanOut):
         before = [each for each in job.plans[:-1] if each.from_step < plan.from_step]
         until_then = before[-1].sample if before else RECORD_ALL
         return cls(
-            **plan_fields(plan),
+            **dict(PlanOut.model_validate(plan)),
             has_begun=has_begun(plan, next_known_step(until_then, job.last_step)),
             last_step=job.last_step,
-            until_then=PlanOut(**plan_fields(before[-1])) if before else None,
+            until_then=PlanOut.model_validate(before[-1]) if before else None,
             set_at=timestamp_or_none(plan.set_s if plan.version else None),
             set_by=plan.set_by or None,
         )
@@ -248,7 +237,7 @@ def set_recording(
         plan = recordings.add(
             conn, job_id, job.epoch, sample, from_step=from_step, now_s=now_s, by=caller.actor
         )
-        changes = changed_fields(plan_fields(newest), plan_fields(plan))
+        changes = changed_fields(*(dict(PlanOut.model_validate(each)) for each in (newest, plan)))
         write_audit(conn, caller, "recording.set", job_of(job_id), now_s=now_s, changes=changes)
         job = jobs.get(conn, job_id)
     service.registrations.forget(job_id)

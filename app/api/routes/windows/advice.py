@@ -1,9 +1,10 @@
 """Advice about a closed window: each fix with its predicted gain, and what to paste."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
+from msgspec.structs import asdict
 from pydantic import Field
 
 from app.advice.advise import Advice, advice_as_json, advise
@@ -24,6 +25,7 @@ from app.api.routes.windows.what_if_edits import EditIn
 from app.api.service.replays import WindowKey, window_key
 from app.engine.replays import WindowReplay, prepare
 from app.monitor import advice_case
+from app.result.window_result import WindowResult
 from app.trace.window import parse_step_ranges
 
 router = APIRouter(tags=["windows"])
@@ -240,7 +242,6 @@ async def facts_asked(
     "/jobs/{job_id}/windows/{window}/advice",
     operation_id="get_advice",
     summary="Get fixes for a window's causes, with predicted gains",
-    response_model=AdviceOut,
     response_model_exclude_unset=True,
     responses=refusals(404, 409),
 )
@@ -250,7 +251,7 @@ def get_advice(
     service: ServiceDep,
     facts: Annotated[Facts, Depends(facts_asked)],
     steps: ChosenSteps = None,
-) -> dict[str, Any]:
+) -> AdviceOut:
     """Simulates the steps of a closed window with each fix that applies (docs/advice.md).
 
     `latest` is the newest closed window of the current run. The fixes are those of the window's
@@ -260,33 +261,33 @@ def get_advice(
     with service.store.read() as conn:
         key = window_key(conn, job_id, window)
     result = service.results.get(service.store, job_id, key.window_id)
-    if not result["steps"]:
+    if not result.steps:
         return _answer(key, [], Advice((), (), facts, withheld=_why_no_steps(result)))
-    numbers = None if steps is None else parse_step_ranges(steps, result["steps"])
+    numbers = None if steps is None else parse_step_ranges(steps, result.steps)
 
-    def ask() -> dict[str, Any]:
+    def ask() -> AdviceOut:
         replay = service.replays.get(job_id, key.window_id)
         case = _case(replay, result, numbers, facts)
         return _answer(key, case.replay.steps, advise(case))
 
-    answer: dict[str, Any] = service.answers.get(("advice", key, numbers, facts), ask)
+    answer: AdviceOut = service.answers.get(("advice", key, numbers, facts), ask)
     return answer
 
 
 def _case(
-    replay: WindowReplay, result: Mapping[str, Any], numbers: tuple[int, ...] | None, facts: Facts
+    replay: WindowReplay, result: WindowResult, numbers: tuple[int, ...] | None, facts: Facts
 ) -> AdviceCase:
     """Of the whole window with its stored findings, or of some steps, diagnosed by themselves."""
     if numbers is not None:
         return advice_case(prepare(replay.window.only(numbers)), facts)
-    return AdviceCase(replay, {"findings": None, **result}, facts)
+    return AdviceCase(replay, result, facts)
 
 
-def _why_no_steps(result: Mapping[str, Any]) -> str:
-    skipped = result["skipped_steps"]
-    reason = f" (step {skipped[0]['step']}: {skipped[0]['reason']})" if skipped else ""
+def _why_no_steps(result: WindowResult) -> str:
+    skipped = result.skipped_steps
+    reason = f" (step {skipped[0].step}: {skipped[0].reason})" if skipped else ""
     return f"the window has no step that can be replayed{reason}"
 
 
-def _answer(key: WindowKey, steps: Sequence[int], advice: Advice) -> dict[str, Any]:
-    return {"window": key.window_id, "steps": list(steps), **advice_as_json(advice)}
+def _answer(key: WindowKey, steps: Sequence[int], advice: Advice) -> AdviceOut:
+    return AdviceOut(window=key.window_id, steps=list(steps), **asdict(advice_as_json(advice)))

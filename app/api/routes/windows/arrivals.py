@@ -3,10 +3,12 @@
 A group with all of its members is computed from a closed window's operations.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query
+from msgspec import Meta
+from msgspec.structs import asdict, replace
 from pydantic import Field
 from starlette.responses import Response
 
@@ -20,11 +22,16 @@ from app.api.routes.windows.windows import (
     shown_result,
 )
 from app.api.service.service import Service
-from app.engine.arrivals.arrivals import groups_as_json
+from app.engine.arrivals.arrivals import group_records
 from app.engine.replays import prepare
 from app.errors import InvalidRequest, NotFound
+from app.result.arrivals import ArrivalsByStep, ArrivalsRecord, RankGroupRecord
+from app.result.record import Record
+from app.result.window_result import WindowResult
 from app.trace.job import job_of
 from app.trace.window import parse_step_ranges
+
+_Value = TypeVar("_Value")
 
 # A worker is in one group of each axis; with experts, in a few more.
 MAX_GROUPS = 8
@@ -67,70 +74,59 @@ class GroupOut(ResponseModel):
     )
 
 
-def groups_of_worker(result: Mapping[str, Any], dp_rank: int, stage: int) -> list[GroupOut]:
+def groups_of_worker(result: WindowResult, dp_rank: int, stage: int) -> list[GroupOut]:
     """The worker's groups in a result, longest wait first."""
-    found = result.get("arrivals")
-    if not found:
+    found = result.arrivals
+    if found is None:
         return []
-    by_rank = _by_rank(found)
     own = {
-        rank
-        for rank, each in by_rank.items()
-        if (each["dp_rank"], each["stage"]) == (dp_rank, stage)
+        rank: at
+        for at, rank in enumerate(found.rank)
+        if (found.dp_rank[at], found.stage[at]) == (dp_rank, stage)
     }
-    named = [group for group in found["groups"] if _is_member(group, own, by_rank, stage)]
-    return [_group(group, own, by_rank) for group in named[:MAX_GROUPS]]
-
-
-def _by_rank(found: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    names = ("dp_rank", "stage", "host", "local_rank", "waited_for_s", "waited_s", "late_share")
-    rows = zip(*(found[name] for name in names), strict=True)
-    return {
-        rank: dict(zip(names, row, strict=True))
-        for rank, row in zip(found["rank"], rows, strict=True)
-    }
+    stage_of = dict(zip(found.rank, found.stage, strict=True))
+    named = [group for group in found.groups if _is_member(group, {*own}, stage_of, stage)]
+    return [_group(group, found, own) for group in named[:MAX_GROUPS]]
 
 
 def _is_member(
-    group: Mapping[str, Any], own: set[int], by_rank: Mapping[int, Mapping[str, Any]], stage: int
+    group: RankGroupRecord, own: set[int], stage_of: Mapping[int, int | None], stage: int
 ) -> bool:
-    listed = {*group["ranks"], *(each["rank"] for each in group["members"])}
+    listed = {*group.ranks, *(member.rank for member in group.members)}
     if own & listed:
         return True
     # Large groups list some members only; all replicas of one stage are members.
-    if group["axis"] != "dp" or group["num_ranks"] <= len(group["ranks"]) or not own:
+    if group.axis != "dp" or group.num_ranks <= len(group.ranks) or not own:
         return False
-    stages = {by_rank[rank]["stage"] for rank in listed if rank in by_rank}
-    return stages == {stage}
+    return {stage_of[rank] for rank in listed if rank in stage_of} == {stage}
 
 
-def _group(
-    group: Mapping[str, Any], own: set[int], by_rank: Mapping[int, Mapping[str, Any]]
-) -> GroupOut:
-    members = [MemberOut(**each, is_own=each["rank"] in own) for each in group["members"]]
-    listed = {each.rank for each in members}
-    in_group = own & set(group["ranks"]) if own & set(group["ranks"]) else own
-    for rank in sorted(in_group - listed):
-        members.append(_of_rank(rank, by_rank[rank]))
+def _group(group: RankGroupRecord, found: ArrivalsRecord, own: Mapping[int, int]) -> GroupOut:
+    """The group for an answer; `own` has the positions of the worker's ranks in `found`."""
+    members = [MemberOut(**asdict(member), is_own=member.rank in own) for member in group.members]
+    in_group = own.keys() & {*group.ranks} or own.keys()
+    for rank in sorted(in_group - {member.rank for member in group.members}):
+        members.append(_unlisted_member(found, own[rank]))
     names = [name for name in GroupOut.model_fields if name != "members"]
-    return GroupOut(members=members, **{name: group[name] for name in names})
+    return GroupOut(members=members, **{name: getattr(group, name) for name in names})
 
 
-def _of_rank(rank: int, figures: Mapping[str, Any]) -> MemberOut:
+def _unlisted_member(found: ArrivalsRecord, at: int) -> MemberOut:
     """A member that is not listed, from the group where its wait was longest."""
-    times = {name: figures[name] or 0.0 for name in ("waited_for_s", "waited_s", "late_share")}
     return MemberOut(
-        rank=rank,
-        local_rank=figures["local_rank"],
-        host=figures["host"],
+        rank=found.rank[at],
+        local_rank=found.local_rank[at],
+        host=found.host[at],
+        waited_for_s=found.waited_for_s[at] or 0.0,
+        waited_s=found.waited_s[at] or 0.0,
+        late_share=found.late_share[at] or 0.0,
         is_own=True,
-        **times,
     )
 
 
 def group_with_members(
     service: Service, job_id: str, window: str, steps: str | None, name: str
-) -> dict[str, Any] | None:
+) -> RankGroupRecord | None:
     """The group with every member; None if there is no group of that name.
 
     Raises:
@@ -146,18 +142,36 @@ def group_with_members(
     if steps is not None:
         replay = prepare(replay.window.only(parse_step_ranges(steps, replay.window.steps)))
     found = replay.arrivals
-    return next(iter(groups_as_json(found, name)), None) if found is not None else None
+    return next(iter(group_records(found, name)), None) if found is not None else None
 
 
 router = APIRouter(tags=["windows"])
 
 NO_COLLECTIVE = "no collective was recorded by every member of its group in these steps"
-OLDER_RELEASE = "the release that wrote this window measured no arrivals"
 
 _SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowArrivals"}}
 _ARRIVALS: Responses = {
     200: {"description": "The window's arrivals.", "content": {"application/json": _SCHEMA}}
 }
+
+
+class WindowArrivals(Record, kw_only=True, frozen=True):
+    """Arrivals in a window."""
+
+    window: str
+    steps: tuple[int, ...]
+    arrivals: Annotated[
+        ArrivalsRecord | None,
+        Meta(
+            description="As in the window's result, with `per_step`. With `group`: only the "
+            "members of the group."
+        ),
+    ]
+    reason: Annotated[
+        str | None, Meta(description="Reason why `arrivals` is null; otherwise null.")
+    ]
+    unexplained_share: float | None
+    coverage: float | None
 
 
 class GroupNotFound(NotFound):
@@ -190,26 +204,26 @@ def get_window_arrivals(
     with `group`, for one closed window.
     """
     result = shown_result(service, job_id, window, steps, per_step=True)
-    found = result.get("arrivals")
+    found = result.arrivals
     if group is not None and found is not None:
         found = _arrivals_of_group(service, job_id, window, steps, found, group)
     return json_response(
-        {
-            "window": result["window"]["id"],
-            "steps": result["steps"],
-            "arrivals": found,
-            "reason": None if found is not None else _why_no_arrivals(result),
-            "unexplained_share": result.get("unexplained_share"),
-            "coverage": result.get("coverage"),
-        }
+        WindowArrivals(
+            window=str(result.window.id),
+            steps=result.steps,
+            arrivals=found,
+            reason=None if found is not None else _why_no_arrivals(result),
+            unexplained_share=result.unexplained_share,
+            coverage=result.coverage,
+        )
     )
 
 
-def _why_no_arrivals(result: Mapping[str, Any]) -> str:
-    if not result["steps"]:
-        skipped = result["skipped_steps"]
-        return skipped[0]["reason"] if skipped else "no step of this window is complete"
-    return NO_COLLECTIVE if "arrivals" in result else OLDER_RELEASE
+def _why_no_arrivals(result: WindowResult) -> str:
+    if result.steps:
+        return NO_COLLECTIVE
+    skipped = result.skipped_steps
+    return skipped[0].reason if skipped else "no step of this window is complete"
 
 
 def _arrivals_of_group(
@@ -217,35 +231,35 @@ def _arrivals_of_group(
     job_id: str,
     window: str,
     steps: str | None,
-    found: Mapping[str, Any],
+    found: ArrivalsRecord,
     name: str,
-) -> dict[str, Any]:
-    stored = next((each for each in found["groups"] if each["name"] == name), None)
-    group = stored
-    if stored is None or len(stored["members"]) < stored["num_ranks"]:
+) -> ArrivalsRecord:
+    group = next((stored for stored in found.groups if stored.name == name), None)
+    if group is None or len(group.members) < group.num_ranks:
         group = group_with_members(service, job_id, window, steps, name)
     if group is None:
         raise GroupNotFound(
             f"no group {job_of(name)!r} has collectives that all of its members recorded: "
             "`groups` of the same request without `group` has the names"
         )
-    return _only_rank(found, {each["rank"] for each in group["members"]}) | {"groups": [group]}
+    only = _only_ranks(found, {member.rank for member in group.members})
+    return replace(only, groups=(group,))
 
 
-def _only_rank(found: Mapping[str, Any], ranks: set[int]) -> dict[str, Any]:
-    """The block for these ranks only."""
-    at = [index for index, rank in enumerate(found["rank"]) if rank in ranks]
-
-    def kept(values: Sequence[Any]) -> list[Any]:
-        return [values[index] for index in at]
-
-    by_rank = {name: kept(found[name]) for name in BY_RANK if name != "per_step"}
-    waited_for_s = [kept(row) for row in (found.get("per_step") or {}).get("waited_for_s", ())]
-    culprits = [each for each in found["culprits"] if each["rank"] in ranks]
-    return {
-        **found,
+def _only_ranks(found: ArrivalsRecord, ranks: set[int]) -> ArrivalsRecord:
+    """The arrivals of these ranks only."""
+    at = [index for index, rank in enumerate(found.rank) if rank in ranks]
+    arrays = (name for name in BY_RANK if name != "per_step")
+    by_rank = {name: _at(getattr(found, name), at) for name in arrays}
+    rows = found.per_step.waited_for_s if found.per_step else ()
+    return replace(
+        found,
         **by_rank,
-        "num_ranks": len(ranks),
-        "culprits": culprits,
-        "per_step": {"waited_for_s": waited_for_s},
-    }
+        num_ranks=len(ranks),
+        culprits=tuple(culprit for culprit in found.culprits if culprit.rank in ranks),
+        per_step=ArrivalsByStep(waited_for_s=tuple(_at(row, at) for row in rows)),
+    )
+
+
+def _at(values: Sequence[_Value], positions: Iterable[int]) -> tuple[_Value, ...]:
+    return tuple(values[position] for position in positions)

@@ -3,11 +3,12 @@
 `ShownSteps` are the steps of a chart over time, with their figures.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from app.api.http.fields import (
@@ -29,18 +30,21 @@ from app.api.routes.windows.windows import (
     shown_result,
 )
 from app.api.service.job_state import job_state, missing_data_text, silent_workers
+from app.api.service.results import epoch_of
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.step_axis import StepAxis, thinned_axis
 from app.charts.base.theme import THEMES, Theme
-from app.charts.job.sequence_lengths import lengths
+from app.charts.job.sequence_lengths import MicroBatchPairs, lengths
 from app.charts.job.step_times import StepPoint
 from app.charts.job.step_times import step_times as steps_chart
 from app.charts.job.window_charts import WINDOW_CHARTS, ChartOptions, PerStep
 from app.charts.worker.grid import Sort
-from app.diagnosis.evidence.sequence_lengths import LengthPairs, length_pairs
+from app.diagnosis.evidence.sequence_lengths import PAIR_STAGE, LengthPairs, length_pairs
 from app.errors import NotFound
-from app.result.step_counts import Resolution, resolution_of
+from app.result.arrivals import ArrivalsByStep
+from app.result.step_counts import resolution_of
+from app.result.window_result import FiguresByStep, Resolution, WindowResult
 from app.store import hosts, jobs, windows
 from app.store.database import Connection
 from app.store.jobs import JobRecord
@@ -54,6 +58,10 @@ MAX_READ_STEPS = 20_000
 
 # Workers (or dp ranks) times steps that are read for one chart.
 MAX_CELLS = 200_000
+
+_NO_FIGURES = FiguresByStep(
+    optype_slowdown={}, dp_rank_slowdown=(), stage_slowdown=(), worker_slowdown=()
+)
 
 # Last steps that give the expected time of the next one.
 _RECENT_STEPS = 8
@@ -95,38 +103,41 @@ def step_axis(rows: Sequence[StepRow]) -> StepAxis:
 
 
 def with_steps(
-    conn: Connection, job_id: str, result: Mapping[str, Any], shown: ShownSteps, name: PerStep
-) -> dict[str, Any]:
+    conn: Connection, job_id: str, result: WindowResult, shown: ShownSteps, name: PerStep
+) -> WindowResult:
     """The result with one figure by step, for the steps of the axis.
 
     Of a large job, only the newest steps are read. The result's own figures win; it may be of some
     steps only.
     """
-    job = result["job"]
-    width = job["dp_size"] * (job["pp_size"] if name == "worker_slowdown" else 1)
+    job = result.job
+    width = job.dp_size * (job.pp_size if name == "worker_slowdown" else 1)
     drawn, first_steps = _drawn_steps(shown, width)
-    parts = windows.figures_by_step(conn, job_id, result["window"]["epoch"], name, first_steps)
+    parts = windows.figures_by_step(conn, job_id, epoch_of(result), name, first_steps)
     by_step = {
         step: figures
         for numbers, of_steps in parts
         for step, figures in zip(numbers, of_steps, strict=True)
         if step in drawn
     }
-    if own := result.get("per_step"):
-        by_step |= dict(zip(result["steps"], own[name], strict=True))
-    joined = sorted(by_step)
-    return {**result, "steps": joined, "per_step": {name: [by_step[step] for step in joined]}}
+    if result.per_step:
+        by_step |= dict(zip(result.steps, getattr(result.per_step, name), strict=True))
+    joined = tuple(sorted(by_step))
+    per_step = replace(_NO_FIGURES, **{name: tuple(by_step[step] for step in joined)})
+    return replace(result, steps=joined, per_step=per_step)
 
 
 def with_waits(
-    conn: Connection, job_id: str, result: Mapping[str, Any], shown: ShownSteps
-) -> dict[str, Any]:
+    conn: Connection, job_id: str, result: WindowResult, shown: ShownSteps
+) -> WindowResult:
     """The result with the waits caused by each rank, for the steps of the axis."""
-    arrivals = result["arrivals"]
-    column = {rank: at for at, rank in enumerate(arrivals["rank"])}
+    arrivals = result.arrivals
+    if arrivals is None:
+        return result
+    column = {rank: at for at, rank in enumerate(arrivals.rank)}
     drawn, first_steps = _drawn_steps(shown, len(column))
-    by_step: dict[int, list[float | None]] = {}
-    epoch = result["window"]["epoch"]
+    by_step: dict[int, tuple[float | None, ...]] = {}
+    epoch = epoch_of(result)
     for numbers, ranks, of_steps in windows.waited_for_by_step(conn, job_id, epoch, first_steps):
         for step, values in zip(numbers, of_steps, strict=True):
             if step in drawn:
@@ -134,12 +145,12 @@ def with_waits(
                 for rank, value in zip(ranks, values, strict=True):
                     if rank in column:
                         row[column[rank]] = value
-                by_step[step] = row
-    if own := arrivals.get("per_step"):
-        by_step |= dict(zip(result["steps"], own["waited_for_s"], strict=True))
-    joined = sorted(by_step)
-    per_step = {"waited_for_s": [by_step[step] for step in joined]}
-    return {**result, "steps": joined, "arrivals": {**arrivals, "per_step": per_step}}
+                by_step[step] = tuple(row)
+    if own := arrivals.per_step:
+        by_step |= dict(zip(result.steps, own.waited_for_s, strict=True))
+    joined = tuple(sorted(by_step))
+    per_step = ArrivalsByStep(waited_for_s=tuple(by_step[step] for step in joined))
+    return replace(result, steps=joined, arrivals=replace(arrivals, per_step=per_step))
 
 
 def recent_step_s(conn: Connection, job_id: str, epoch: int) -> float | None:
@@ -238,7 +249,7 @@ def get_window_chart(
     kind = WINDOW_CHARTS[chart]
     by_step = kind.per_step is not None and steps is not None
     result = shown_result(service, job_id, window, steps, per_step=by_step)
-    window_id, epoch = result["window"]["id"], result["window"]["epoch"]
+    window_id, epoch = str(result.window.id), epoch_of(result)
     resolution = resolution_of(result)
     if not kind.can_draw(result):
         raise ChartNotMeasured(f"window {window_id!r} has no figures for this chart")
@@ -253,7 +264,7 @@ def get_window_chart(
                 result = with_waits(conn, job_id, result, shown)
             else:
                 result = with_steps(conn, job_id, result, shown, kind.per_step)
-            if not result["steps"]:
+            if not result.steps:
                 raise _no_steps(window_id, resolution)
     events = [] if axis is None else step_events(service, job_id, epoch)
     setting = ChartOptions(THEMES[theme], known_hosts, axis, sort, events, silent)
@@ -349,7 +360,7 @@ def _within(service: Service, job_id: str, window: str) -> tuple[int, tuple[int,
     """Epoch, first and last step of the recent steps, of a range or of one window."""
     if window == RECENT:
         result = shown_result(service, job_id, window)
-        return result["window"]["epoch"], _ends(result) if result["steps"] else (0, 0)
+        return epoch_of(result), _ends(result) if result.steps else (0, 0)
     with service.store.read() as conn:
         if RANGE_SEPARATOR in window:
             span = windows.window_range(conn, job_id, *window.split(RANGE_SEPARATOR))
@@ -358,8 +369,8 @@ def _within(service: Service, job_id: str, window: str) -> tuple[int, tuple[int,
         return one.epoch, (one.first_step, one.last_step)
 
 
-def _ends(result: Mapping[str, Any]) -> tuple[int, int]:
-    return result["steps"][0], result["steps"][-1]
+def _ends(result: WindowResult) -> tuple[int, int]:
+    return result.steps[0], result.steps[-1]
 
 
 def _lengths(
@@ -368,4 +379,5 @@ def _lengths(
     found = length_points(service, job_id, window, steps)
     if found is None:
         raise ChartNotMeasured(f"window {window!r} has no micro-batches to compare by length")
-    return lengths(found, theme=theme)
+    pairs = MicroBatchPairs(found.x, found.y, found.is_lengths, PAIR_STAGE)
+    return lengths(pairs, theme=theme)

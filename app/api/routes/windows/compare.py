@@ -1,24 +1,24 @@
 """Comparison of two windows, runs or jobs."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from app.api.http.fields import ResponseModel, ThemeName
+from app.api.http.fields import FindingOut, ResponseModel, ThemeName
 from app.api.http.principal import Principal
 from app.api.routes.dependencies import FIGURE_RESPONSE, CallerDep, ServiceDep, refusals
 from app.api.routes.windows.charts import ChartNotMeasured
 from app.api.routes.windows.windows import json_response, shown_result
+from app.api.service.results import epoch_of
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import THEMES
 from app.charts.compare.bars import compare_optypes, compare_stages
 from app.charts.compare.steps import compare_steps
 from app.charts.compare.summary import (
-    ComparedCause,
     Side,
     compare_headline,
     compared_causes,
@@ -89,10 +89,8 @@ class ComparedCauseOut(ResponseModel):
     """A cause on one or both sides, with findings as in the window's result."""
 
     change: Literal["new", "gone", "same"]
-    finding: dict[str, Any]
-    before: dict[str, Any] | None = Field(
-        description="Side a's finding, if both sides have the cause."
-    )
+    finding: FindingOut
+    before: FindingOut | None = Field(description="Side a's finding, if both sides have the cause.")
 
 
 class CompareOut(ResponseModel):
@@ -126,7 +124,7 @@ def compare(a: SideText, b: SideText, service: ServiceDep, caller: CallerDep) ->
         change_s=step_time_change(before, after),
         a=_side_out(service, caller, before),
         b=_side_out(service, caller, after),
-        causes=[_cause_out(each) for each in found],
+        causes=[ComparedCauseOut.model_validate(cause) for cause in found],
     )
 
 
@@ -158,35 +156,34 @@ def _side(service: Service, caller: Principal, text: str) -> Side:
     key = caller.key(job_id)
     result = shown_result(service, key, window)
     with service.store.read() as conn:
-        run = jobs.registration(conn, key, result["window"]["epoch"])
+        run = jobs.registration(conn, key, epoch_of(result))
     return Side(job_id, run.name, run.num_gpus, result)
 
 
 def _side_out(service: Service, caller: Principal, side: Side) -> ComparedSideOut:
-    result, header = side.result, side.result["window"]
+    result = side.result
     wasted = None if side.slowdown is None else gpu_time_wasted(side.slowdown)
-    fidelity = result.get("fidelity") or {}
     return ComparedSideOut(
         job_id=side.job_id,
         name=side.name,
-        window=header["id"],
-        epoch=header["epoch"],
-        first_step=min(result["steps"], default=None),
-        last_step=max(result["steps"], default=None),
+        window=str(result.window.id),
+        epoch=epoch_of(result),
+        first_step=min(result.steps, default=None),
+        last_step=max(result.steps, default=None),
         num_steps=num_steps(result),
-        state=header["state"],
+        state=result.window.state,
         shape=side.shape,
         gpus=side.num_gpus,
-        verdict=fidelity.get("verdict"),
-        discrepancy=fidelity.get("discrepancy"),
+        verdict=result.fidelity.verdict,
+        discrepancy=result.fidelity.discrepancy,
         slowdown=side.slowdown,
         gpu_time_wasted=wasted,
         lost_gpu_hours_per_day=None if wasted is None else 24 * side.num_gpus * wasted,
         recorded_s=side.mean_s("recorded"),
         simulated_s=side.mean_s("simulated"),
         ideal_s=side.mean_s("ideal"),
-        m_w=result["m_w"],
-        m_s=result["m_s"],
+        m_w=result.m_w,
+        m_s=result.m_s,
         worst=_slowest_worker(service, caller, side),
         not_measured=side.why_not_measured,
     )
@@ -194,7 +191,7 @@ def _side_out(service: Service, caller: Principal, side: Side) -> ComparedSideOu
 
 def _slowest_worker(service: Service, caller: Principal, side: Side) -> ComparedWorkerOut | None:
     """The slowest worker, with its host in that run."""
-    by_worker = side.result["worker_slowdown"]
+    by_worker = side.result.worker_slowdown
     if not by_worker:
         return None
     slowdown, dp_rank, stage = max(
@@ -204,11 +201,6 @@ def _slowest_worker(service: Service, caller: Principal, side: Side) -> Compared
         if slowdown is not None
     )
     with service.store.read() as conn:
-        names = hosts.load(conn, caller.key(side.job_id), side.result["window"]["epoch"])
+        names = hosts.load(conn, caller.key(side.job_id), epoch_of(side.result))
     host = names.get((dp_rank, stage))
     return ComparedWorkerOut(dp_rank=dp_rank, stage=stage, host=host, slowdown=slowdown)
-
-
-def _cause_out(cause: ComparedCause) -> ComparedCauseOut:
-    before = None if cause.before is None else dict(cause.before)
-    return ComparedCauseOut(change=cause.change, finding=dict(cause.finding), before=before)

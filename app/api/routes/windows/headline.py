@@ -1,8 +1,5 @@
 """The headline: the first sentence of a job's page."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from fastapi import APIRouter
 from pydantic import Field
 
@@ -30,6 +27,7 @@ from app.api.service.service import Service
 from app.charts.job.headline import Headline, JobFacts, headline, won_back_gpu_hours
 from app.errors import WindowNotFound
 from app.result.join_causes import leading
+from app.result.window_result import WindowResult
 from app.store import jobs
 from app.store.alerting import alerts
 from app.store.as_of import Processed
@@ -79,9 +77,10 @@ def get_headline(
     shown = headline(state, result, facts)
     if recovery is not None:
         shown = Headline(shown.state, recovery, f"Now: {shown.sentence} {shown.sub}".strip())
-    first = leading((result or {}).get("findings"))
-    slowdown = (result or {}).get("slowdown")
-    won_back = None if first is None else won_back_gpu_hours(first, facts.num_gpus, slowdown)
+    first = leading(result.findings) if result else None
+    won_back = (
+        won_back_gpu_hours(first, facts.num_gpus, result.slowdown) if result and first else None
+    )
     progress = processed.of(job_id, job.last_data_s)
     return HeadlineOut(
         state=shown.state,
@@ -110,7 +109,7 @@ def _recovery(conn: Connection, job: JobRecord, service: Service) -> str | None:
 
 def _result_or_none(
     service: Service, job_id: str, window: str, since_step: int | None
-) -> Mapping[str, Any] | None:
+) -> WindowResult | None:
     try:
         return shown_result(service, job_id, window, since_step=since_step)
     except WindowNotFound:
@@ -137,7 +136,7 @@ def _job_facts(
     )
 
 
-def _state_then(result: Mapping[str, Any] | None, service: Service) -> JobState:
+def _state_then(result: WindowResult | None, service: Service) -> JobState:
     if result is None:
         return "not-analysed"
-    return state_of_window(result["slowdown"], result["fidelity"]["verdict"], service.thresholds)
+    return state_of_window(result.slowdown, result.fidelity.verdict, service.thresholds)

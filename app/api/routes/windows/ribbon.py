@@ -6,13 +6,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from fastapi import APIRouter
-from pydantic import Field
+from pydantic import AliasPath, Field
 
 from app import formatting
-from app.api.http.fields import ResponseModel, timestamp_or_none
+from app.api.http.fields import ResponseModel, UnixTime, timestamp_or_none
 from app.api.routes.dependencies import JobKey, ServiceDep, refusals
 from app.api.routes.windows import ribbon_events
 from app.api.routes.windows.ribbon_events import (
@@ -23,15 +22,16 @@ from app.api.routes.windows.ribbon_events import (
     ribbon_gaps,
 )
 from app.api.service.annotation_places import placed_annotations
+from app.api.service.results import epoch_of
 from app.api.service.service import Service
 from app.charts.base.step_axis import StepEvent
 from app.errors import WindowNotFound
 from app.formatting import unix_time
 from app.ingest.assembly.steps import LEFT_OUT_REASONS
 from app.result.join_causes import leading
+from app.result.window_result import Verdict, WindowResult
 from app.store import windows
 from app.store.alerting import alerts
-from app.store.windows import Verdict
 
 # Newest windows, runs, alerts and skipped steps that are read.
 MAX_WINDOWS = 2000
@@ -58,7 +58,7 @@ class JobHistory:
     bins: Sequence[RibbonBin]
     older: int
     events: Sequence[RibbonEvent]
-    newest: Mapping[int, Mapping[str, Any]]
+    newest: Mapping[int, WindowResult]
 
 
 def job_history(service: Service, job_id: str) -> JobHistory:
@@ -151,12 +151,12 @@ def _short_text(event: RibbonEvent) -> str:
 
 def _newest_results(
     service: Service, job_id: str, shown: Sequence[RibbonBin]
-) -> dict[int, Mapping[str, Any]]:
+) -> dict[int, WindowResult]:
     newest_first = [w for each in reversed(shown) for w in reversed(each.windows)]
     measured = [each for each in newest_first if each.slowdown is not None]
     # Of an open window with few steps only before the first closed one of its run.
     measured.sort(key=lambda each: (-each.epoch, each.state == "open"))
-    found: dict[int, Mapping[str, Any]] = {}
+    found: dict[int, WindowResult] = {}
     for window in measured:
         if window.epoch not in found:
             if len(found) == MAX_RUNS:
@@ -171,22 +171,24 @@ router = APIRouter(tags=["windows"])
 class RibbonBinOut(ResponseModel):
     """Successive windows of one run; `from` and `to` are the ids of the first and the last one."""
 
-    from_: str = Field(serialization_alias="from")
-    to: str
-    first_step: int
-    last_step: int
+    from_: str = Field(validation_alias=AliasPath("first", "window_id"), serialization_alias="from")
+    to: str = Field(validation_alias=AliasPath("last", "window_id"))
+    first_step: int = Field(validation_alias=AliasPath("first", "first_step"))
+    last_step: int = Field(validation_alias=AliasPath("last", "last_step"))
     num_steps: int
-    epoch: int
+    epoch: int = Field(validation_alias=AliasPath("first", "epoch"))
     slowdown: float | None = Field(
         description="Slowdown over all steps of the bin; null if unknown."
     )
     verdict: Verdict | None
     is_open: bool
-    first_at: datetime | None = Field(
-        description="When its first analysed step started; null where not known."
+    first_at: UnixTime | None = Field(
+        validation_alias="first_at_s",
+        description="When its first analysed step started; null where not known.",
     )
-    last_at: datetime | None = Field(
-        description="When its last analysed step started; null where not known."
+    last_at: UnixTime | None = Field(
+        validation_alias="last_at_s",
+        description="When its last analysed step started; null where not known.",
     )
 
 
@@ -202,22 +204,15 @@ class RibbonEventOut(ResponseModel):
 
     step: int
     epoch: int
-    at: datetime | None = Field(
+    at: UnixTime | None = Field(
+        validation_alias="at_s",
         description="Time of the event; of an event at a step, when the step started, null where "
-        "not known."
+        "not known.",
     )
     kind: EventKind
     text: str
     detail: str
     bin: int = Field(description="Position of the event's bin in `bins`.")
-
-    @classmethod
-    def of(cls, event: RibbonEvent) -> "RibbonEventOut":
-        """From the event."""
-        names = [name for name in cls.model_fields if name != "at"]
-        return cls(
-            at=timestamp_or_none(event.at_s), **{name: getattr(event, name) for name in names}
-        )
 
 
 class WindowRangeOut(ResponseModel):
@@ -257,13 +252,10 @@ def get_ribbon(job_id: JobKey, service: ServiceDep) -> RibbonOut:
     """The job's windows in at most 240 bins, and the events at their steps."""
     history = job_history(service, job_id)
     return RibbonOut(
-        bins=[_bin_out(each) for each in history.bins],
+        bins=[RibbonBinOut.model_validate(shown) for shown in history.bins],
         older=history.older,
-        gaps=[
-            RibbonGapOut(after_bin=each.after_bin, num_steps=each.num_steps)
-            for each in ribbon_gaps(history.bins)
-        ],
-        events=[RibbonEventOut.of(each) for each in history.events],
+        gaps=[RibbonGapOut.model_validate(gap) for gap in ribbon_gaps(history.bins)],
+        events=[RibbonEventOut.model_validate(event) for event in history.events],
         since_onset=_since_onset(service, job_id, history.bins) if history.bins else None,
     )
 
@@ -273,36 +265,14 @@ def _since_onset(service: Service, job_id: str, shown: Sequence[RibbonBin]) -> S
         recent = service.results.recent(service.store, job_id)
     except WindowNotFound:
         return None  # of the current run there is none yet
-    finding = leading(recent["findings"])
-    if finding is None or finding["onset_step"] is None:
+    finding = leading(recent.findings)
+    if finding is None or finding.onset_step is None:
         return None
-    epoch = recent["window"]["epoch"]
+    onset, epoch = finding.onset_step, epoch_of(recent)
     of_run = [w for each in shown for w in each.windows if w.epoch == epoch]
     closed = [each for each in of_run if each.state != "open"] or of_run
-    onset: int = finding["onset_step"]
     if not closed:
         return None  # older than what is shown
     first = next((w for w in closed if w.last_step >= onset), closed[-1])
-    at_s = unix_time(finding.get("onset_at"))
-    return SinceOnsetOut(
-        from_=first.window_id,
-        to=closed[-1].window_id,
-        step=onset,
-        at=timestamp_or_none(at_s),
-    )
-
-
-def _bin_out(each: RibbonBin) -> RibbonBinOut:
-    return RibbonBinOut(
-        from_=each.first.window_id,
-        to=each.last.window_id,
-        first_step=each.first.first_step,
-        last_step=each.last.last_step,
-        num_steps=each.num_steps,
-        epoch=each.first.epoch,
-        slowdown=each.slowdown,
-        verdict=each.verdict,
-        is_open=each.is_open,
-        first_at=timestamp_or_none(each.first_at_s),
-        last_at=timestamp_or_none(each.last_at_s),
-    )
+    at = timestamp_or_none(unix_time(finding.onset_at))
+    return SinceOnsetOut(from_=first.window_id, to=closed[-1].window_id, step=onset, at=at)

@@ -4,10 +4,10 @@ Each bin holds whole windows of one run. Events: the job slowed down, recovered,
 or skipped steps.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 from app import formatting
 from app.alerts.alert import AlertEvent
@@ -16,8 +16,10 @@ from app.api.service.annotation_places import (
     annotation_text,
     short_annotation_text,
 )
+from app.result.finding import Culprit
 from app.result.join_causes import leading
-from app.store.windows import StepTimeSums, UnanalysedStep, Verdict, WindowSummary
+from app.result.window_result import JobChange, Verdict, WindowResult
+from app.store.windows import StepTimeSums, UnanalysedStep, WindowSummary
 
 # A bin is three pixels wide on a desktop, one on a phone.
 MAX_BINS = 240
@@ -167,7 +169,7 @@ class RibbonEvent:
 def find_events(
     ribbon: Sequence[RibbonBin],
     *,
-    newest: Mapping[int, Mapping[str, Any]],
+    newest: Mapping[int, WindowResult],
     beginnings: Mapping[int, float],
     alerts: Sequence[AlertEvent],
     skipped: Sequence[UnanalysedStep],
@@ -202,66 +204,64 @@ def _restarts(
 
 
 def _changes(
-    ribbon: Sequence[RibbonBin], epoch: int, result: Mapping[str, Any]
+    ribbon: Sequence[RibbonBin], epoch: int, result: WindowResult
 ) -> Iterator[RibbonEvent]:
     """The onset of the costliest cause, and every other known change."""
     named = _onset_of_costliest(ribbon, epoch, result)
     if named is not None:
         yield named
-    for change in _distinct(result.get("changes") or ()):
-        is_named = named is not None and abs(change["step"] - named.step) <= _SAME_CHANGE_STEPS
-        if is_named and change["ratio"] > 1:
+    for change in _distinct(result.changes or ()):
+        is_named = named is not None and abs(change.step - named.step) <= _SAME_CHANGE_STEPS
+        if is_named and change.ratio > 1:
             continue
-        kind: EventKind = "onset" if change["ratio"] > 1 else "recovery"
+        kind: EventKind = "onset" if change.ratio > 1 else "recovery"
         text, detail = _change_texts(change)
-        yield from _event_at(ribbon, epoch, change["step"], kind, text, detail)
+        yield from _event_at(ribbon, epoch, change.step, kind, text, detail)
 
 
 def _onset_of_costliest(
-    ribbon: Sequence[RibbonBin], epoch: int, result: Mapping[str, Any]
+    ribbon: Sequence[RibbonBin], epoch: int, result: WindowResult
 ) -> RibbonEvent | None:
-    finding = leading(result.get("findings"))
-    if finding is None or finding["onset_step"] is None:
+    finding = leading(result.findings)
+    if finding is None or finding.onset_step is None:
         return None
-    step = finding["onset_step"]
-    detail = formatting.with_times_sign(formatting.bidi_isolated(finding["sentence"]))
+    step = finding.onset_step
+    detail = formatting.with_times_sign(formatting.bidi_isolated(finding.sentence))
     found = _event_at(ribbon, epoch, step, "onset", f"slow since {formatting.count(step)}", detail)
     return next(found, None)
 
 
-def _distinct(changes: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _distinct(changes: Sequence[JobChange]) -> list[JobChange]:
     """Changes without one of step time that some workers' own change explains."""
-    all_ = list(changes)
-    of_workers = [each for each in all_ if each["what"] == "compute"]
+    of_workers = [change for change in changes if change.what == "compute"]
     return of_workers + [
-        each
-        for each in all_
-        if each["what"] != "compute"
-        and not any(_is_same_change(each, other) for other in of_workers)
+        change
+        for change in changes
+        if change.what != "compute"
+        and not any(_is_same_change(change, other) for other in of_workers)
     ]
 
 
-def _is_same_change(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    is_near = abs(one["step"] - other["step"]) <= _SAME_CHANGE_STEPS
-    return bool(is_near and (one["ratio"] > 1) == (other["ratio"] > 1))
+def _is_same_change(one: JobChange, other: JobChange) -> bool:
+    is_near = abs(one.step - other.step) <= _SAME_CHANGE_STEPS
+    return is_near and (one.ratio > 1) == (other.ratio > 1)
 
 
-def _change_texts(change: Mapping[str, Any]) -> tuple[str, str]:
-    ratio = change["ratio"]
-    before, after = formatting.seconds(change["before_s"]), formatting.seconds(change["after_s"])
-    if change["what"] != "compute":
+def _change_texts(change: JobChange) -> tuple[str, str]:
+    ratio = change.ratio
+    before, after = formatting.seconds(change.before_s), formatting.seconds(change.after_s)
+    if change.what != "compute":
         text = f"steps {formatting.ratio(ratio)}"
         return text, f"A step takes {after} instead of {before}"
-    who = _culprits_text(change["culprits"])
+    who = _culprits_text(change.culprits)
     text = f"{who} {'slower' if ratio > 1 else 'recovered'}"
     return text, f"A computation of {who} takes {after} instead of {before}"
 
 
-def _culprits_text(culprits: Sequence[Mapping[str, Any]]) -> str:
+def _culprits_text(culprits: Sequence[Culprit]) -> str:
     if not culprits:
         return "all workers"
-    first = culprits[0]
-    name = formatting.culprit_name(first) or "a worker"
+    name = culprits[0].name() or "a worker"
     return name if len(culprits) == 1 else f"{name} and {len(culprits) - 1} more"
 
 

@@ -1,6 +1,6 @@
 """Timelines of closed windows: trace files, single steps, their charts, and critical paths."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import Field
@@ -160,7 +160,6 @@ class CriticalPathOut(ResponseModel):
     "/jobs/{job_id}/windows/{window}/critical-path",
     operation_id="get_window_critical_path",
     summary="Get the critical path of a step",
-    response_model=CriticalPathOut,
     responses=refusals(404, 409),
 )
 def get_window_critical_path(
@@ -173,7 +172,7 @@ def get_window_critical_path(
     run: Annotated[
         RunKind, Query(description="The run: as recorded, or as replayed.")
     ] = "recorded",
-) -> dict[str, Any]:
+) -> CriticalPathOut:
     """The chain of operations that determines the step time.
 
     It goes from the step's last operation back to its start, always to the predecessor that ended
@@ -182,7 +181,7 @@ def get_window_critical_path(
     replay = service.replays.get(job_id, window)
     chosen = slowest_step(replay, run) if step is None else step
     found = critical_path.critical_path(replay, chosen, run)
-    return {"window": replay.window.id, **critical_path.as_json(found)}
+    return CriticalPathOut(window=replay.window.id, **critical_path.as_json(found))
 
 
 class KeyOperationOut(ResponseModel):
@@ -324,10 +323,6 @@ def get_window_operation(
     found = find_operation(
         view, view.ideal if run == "ideal" else view.recorded, stage, optype, seq_id
     )
-    after = found.after
-    own: dict[str, Any] = {
-        name: getattr(found, name) for name in found.__slots__ if name != "after"
-    }
     return OperationOut(
         window=replay.window.id,
         step=view.step,
@@ -336,8 +331,7 @@ def get_window_operation(
         stage=stage,
         rank=int(view.replayer.grid.rank[view.dp_rank, stage]),
         host=replay.window.hosts.get((view.dp_rank, stage)),
-        after=after and WaitedForOut(**{name: getattr(after, name) for name in after.__slots__}),
-        **own,
+        **{name: getattr(found, name) for name in found.__slots__},
     )
 
 

@@ -73,7 +73,7 @@ def _zipped(
         with archive.open(f"trace-{name}.parquet", "w", force_zip64=True) as file:
             for _ in _written(window, file):
                 yield sink.taken()
-        # After the trace: earlier versions of `paceline analyze` take the first parquet file.
+        # After the trace: `paceline analyze` takes the first parquet file.
         if window.collectives is not None:
             with archive.open(f"collectives-{name}.parquet", "w", force_zip64=True) as file:
                 collective_files.write(window.collectives, cast(BinaryIO, file))

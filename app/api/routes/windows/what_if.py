@@ -151,7 +151,6 @@ class WhatIfOut(ResponseModel):
     "/jobs/{job_id}/windows/{window}/what-if",
     operation_id="ask_what_if",
     summary="Ask a what-if question: step times with other durations",
-    response_model=WhatIfOut,
     response_model_exclude_unset=True,
     responses=refusals(404, 409, *BODY_REFUSALS),
     openapi_extra=QUESTION_BODY,
@@ -164,7 +163,7 @@ def ask_what_if(
     figure: Annotated[
         ThemeName | None, Query(description="Include a chart of the steps with this colour theme.")
     ] = None,
-) -> dict[str, Any]:
+) -> WhatIfOut:
     """Simulates the steps of a closed window with changed durations of some operations.
 
     Edits are applied in order. `latest` is the newest closed window of the current run. The first
@@ -174,7 +173,7 @@ def ask_what_if(
     found = answer_as_json(answer)
     if figure is not None:
         found["figure"] = what_if(found["steps"], found["step_time_s"], theme=THEMES[figure])
-    return found
+    return WhatIfOut.model_validate(found)
 
 
 QuestionId = Annotated[
@@ -196,6 +195,17 @@ class SavedQuestionOut(ResponseModel):
     edits: list[EditIn]
     saved_at: datetime
 
+    @classmethod
+    def of(cls, saved: SavedQuestion) -> "SavedQuestionOut":
+        """From the stored question."""
+        return cls(
+            question_id=saved.question_id,
+            name=saved.name,
+            window=saved.window_id,
+            edits=saved.question["edits"],
+            saved_at=timestamp(saved.saved_s),
+        )
+
 
 class SavedQuestionsOut(ResponseModel):
     """A page of saved questions, the newest first."""
@@ -204,31 +214,21 @@ class SavedQuestionsOut(ResponseModel):
     next_cursor: str | None
 
 
-def _saved_question_out(saved: SavedQuestion) -> dict[str, Any]:
-    return {
-        "question_id": saved.question_id,
-        "name": saved.name,
-        "window": saved.window_id,
-        "edits": saved.question["edits"],
-        "saved_at": timestamp(saved.saved_s),
-    }
-
-
 @router.get(
     "/jobs/{job_id}/what-ifs",
     operation_id="list_saved_questions",
     summary="List a job's saved questions",
-    response_model=SavedQuestionsOut,
     response_model_exclude_defaults=True,
     responses=refusals(404),
 )
 def list_saved_questions(
     job_id: JobKey, service: ServiceDep, cursor: Cursor = None, limit: Limit = 100
-) -> dict[str, Any]:
+) -> SavedQuestionsOut:
     """Saved questions, newest first, a page at a time."""
     with service.store.read() as conn:
         found, next_cursor = saved_questions.page(conn, job_id, cursor=cursor, limit=limit)
-    return {"items": [_saved_question_out(each) for each in found], "next_cursor": next_cursor}
+    items = [SavedQuestionOut.of(saved) for saved in found]
+    return SavedQuestionsOut(items=items, next_cursor=next_cursor)
 
 
 @router.post(
@@ -236,12 +236,11 @@ def list_saved_questions(
     operation_id="save_question",
     summary="Save a question",
     status_code=201,
-    response_model=SavedQuestionOut,
     response_model_exclude_defaults=True,
     responses=refusals(404, 409, *BODY_REFUSALS),
     openapi_extra=SAVED_BODY,
 )
-def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> dict[str, Any]:
+def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> SavedQuestionOut:
     """Saves the question under a new id, visible to everyone with access to the job.
 
     At most 200 per job.
@@ -257,23 +256,22 @@ def save_question(job_id: JobKey, given: SavedDep, service: ServiceDep) -> dict[
             question=question,
             now_s=service.now_s(),
         )
-    return _saved_question_out(saved)
+    return SavedQuestionOut.of(saved)
 
 
 @router.get(
     "/jobs/{job_id}/what-ifs/{question_id}",
     operation_id="get_saved_question",
     summary="Get a saved question",
-    response_model=SavedQuestionOut,
     response_model_exclude_defaults=True,
     responses=refusals(404),
 )
 def get_saved_question(
     job_id: JobKey, question_id: QuestionId, service: ServiceDep
-) -> dict[str, Any]:
+) -> SavedQuestionOut:
     """The question without an answer: POST its edits to its window's `what-if` to get one."""
     with service.store.read() as conn:
-        return _saved_question_out(saved_questions.find(conn, job_id, question_id))
+        return SavedQuestionOut.of(saved_questions.find(conn, job_id, question_id))
 
 
 @router.delete(

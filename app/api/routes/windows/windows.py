@@ -1,11 +1,13 @@
 """Windows and steps: results of one window, of a range of windows, or of chosen steps."""
 
-from collections.abc import Mapping
-from datetime import datetime
+import dataclasses
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query
+from msgspec import structs
+from msgspec.structs import replace
 from pydantic import Field
 from starlette.responses import Response
 
@@ -17,24 +19,25 @@ from app.api.http.fields import (
     ResponseModel,
     SinceStep,
     StepNumber,
+    UnixTime,
     WindowsId,
-    timestamp,
-    timestamp_or_none,
 )
 from app.api.routes.dependencies import JobKey, Responses, ServiceDep, refusals
 from app.api.service.annotation_places import placed_annotations, with_annotations
-from app.api.service.results import Result
+from app.api.service.results import epoch_of
 from app.api.service.service import Service
 from app.diagnosis.job_history import History
 from app.formatting import utc_timestamp
 from app.monitor import analysed
 from app.result.clock_times import in_clock_words
 from app.result.join import joint_result
+from app.result.record import Record
 from app.result.since import result_since
 from app.result.stored import split_by_step
+from app.result.window_result import Verdict, WindowResult
 from app.store import hosts, windows
 from app.store.joint_windows import read_range
-from app.store.windows import RecentSummary, StepRow, Verdict, WindowSummary
+from app.store.windows import StepRow
 from app.trace.window import WindowState, parse_step_ranges
 
 # Separates the first and the last window of a range.
@@ -51,7 +54,7 @@ def shown_result(
     *,
     per_step: bool = False,
     since_step: int | None = None,
-) -> Result:
+) -> WindowResult:
     """The result of `recent`, `latest`, a window, a range, or some steps of a window.
 
     With `since_step` the steps before it are left out of the first window (`result_since`). The
@@ -75,23 +78,26 @@ def shown_result(
     return in_clock_words(_with_stored_times(service, job_id, result), service.now_s())
 
 
-def _with_stored_times(service: Service, job_id: str, result: Result) -> Result:
+def _with_stored_times(service: Service, job_id: str, result: WindowResult) -> WindowResult:
     """The result with onsets from before the history's steps, which the store still knows."""
-    found = result.get("findings") or ()
+    found = result.findings or ()
     unknown = {
-        each["onset_step"]
-        for each in found
-        if each["onset_step"] is not None and each.get("onset_at") is None
+        finding.onset_step
+        for finding in found
+        if finding.onset_step is not None and finding.onset_at is None
     }
     if not unknown:
         return result
     with service.store.read() as conn:
-        starts_s = windows.step_starts(conn, job_id, result["window"]["epoch"], unknown)
-    at = {step: utc_timestamp(start_s) for step, start_s in starts_s.items()}
-    timed = [
-        {**each, "onset_at": each.get("onset_at") or at.get(each["onset_step"])} for each in found
-    ]
-    return {**result, "findings": timed}
+        starts_s = windows.step_starts(conn, job_id, epoch_of(result), unknown)
+    at: dict[int | None, str | None] = {
+        step: utc_timestamp(start_s) for step, start_s in starts_s.items()
+    }
+    timed = tuple(
+        replace(finding, onset_at=finding.onset_at or at.get(finding.onset_step))
+        for finding in found
+    )
+    return replace(result, findings=timed)
 
 
 def last_window(window: str) -> str:
@@ -101,7 +107,7 @@ def last_window(window: str) -> str:
 
 def _result_of_steps(
     service: Service, job_id: str, window: str, named: str, *, per_step: bool
-) -> Result:
+) -> WindowResult:
     """Figures and causes of some steps, analysed with ideals from these steps only.
 
     The analysis does not know the steps before.
@@ -109,27 +115,27 @@ def _result_of_steps(
     whole = service.replays.get(job_id, last_window(window)).window
     numbers = parse_step_ranges(named, whole.steps)
 
-    def analyse() -> Result:
+    def analyse() -> WindowResult:
         return analysed(whole.only(numbers), History())[1]
 
     result = service.results.get_or_compute((job_id, whole.id, whole.revision, numbers), analyse)
     return result if per_step else split_by_step(result)[0]
 
 
-def _window_since(result: Result, since_step: int) -> Result:
+def _window_since(result: WindowResult, since_step: int) -> WindowResult:
     """One window's result since a step, its findings with the costs of these steps."""
     kept = result_since(result, since_step)
-    return {**joint_result([kept]), "window": kept["window"]}
+    return replace(joint_result([kept]), window=kept.window)
 
 
 def _result_of_range(
     service: Service, job_id: str, named: str, since_step: int | None, *, per_step: bool
-) -> Result:
+) -> WindowResult:
     first, last = named.split(RANGE_SEPARATOR)
     with service.store.read() as conn:
         span = windows.window_range(conn, job_id, first, last)
 
-    def read() -> Result:
+    def read() -> WindowResult:
         with service.store.read() as conn:
             return read_range(conn, job_id, span, per_step=per_step, since_step=since_step)
 
@@ -152,23 +158,7 @@ class WindowSummaryOut(ResponseModel):
     num_steps: int
     slowdown: float | None
     verdict: Verdict | None
-    updated_at: datetime
-
-    @classmethod
-    def of(cls, summary: WindowSummary) -> "WindowSummaryOut":
-        """From the stored summary."""
-        return cls(
-            window_id=summary.window_id,
-            epoch=summary.epoch,
-            first_step=summary.first_step,
-            last_step=summary.last_step,
-            revision=summary.revision,
-            state=summary.state,
-            num_steps=summary.num_steps,
-            slowdown=summary.slowdown,
-            verdict=summary.verdict,
-            updated_at=timestamp(summary.updated_s),
-        )
+    updated_at: UnixTime = Field(validation_alias="updated_s")
 
 
 class RecentStepsOut(ResponseModel):
@@ -180,11 +170,6 @@ class RecentStepsOut(ResponseModel):
     is_open: bool = Field(
         description="Whether no window has closed yet: these are the first steps."
     )
-
-    @classmethod
-    def of(cls, recent: RecentSummary) -> "RecentStepsOut":
-        """From the stored summary."""
-        return cls(**{name: getattr(recent, name) for name in cls.model_fields})
 
 
 class WindowsOut(ResponseModel):
@@ -200,8 +185,8 @@ class WorkersOut(ResponseModel):
     window: str
     dp_size: int
     pp_size: int
-    worker_slowdown: list[list[float | None]] | None
-    worker_slowdown_estimate: list[list[float | None]] | None
+    worker_slowdown: tuple[tuple[float | None, ...], ...] | None
+    worker_slowdown_estimate: tuple[tuple[float | None, ...], ...] | None
     hosts: list[list[str | None]]
 
 
@@ -210,7 +195,7 @@ BY_RANK = (
     *("rank", "dp_rank", "stage", "host", "local_rank"),
     *("waited_for_s", "waited_s", "late_share", "own_delay_s", "per_step"),
 )
-_ARRAYS = ("worker_slowdown", "worker_slowdown_estimate", "dp_rank_slowdown")
+_BY_WORKER = ("worker_slowdown", "worker_slowdown_estimate", "dp_rank_slowdown")
 
 _SCHEMA = {"schema": {"$ref": "#/components/schemas/WindowResult"}}
 _WINDOW: Responses = {200: {"description": "The result.", "content": {"application/json": _SCHEMA}}}
@@ -229,7 +214,8 @@ def list_windows(
     with service.store.read() as conn:
         found, next_cursor = windows.page(conn, job_id, cursor=cursor, limit=limit)
     return WindowsOut(
-        items=[WindowSummaryOut.of(summary) for summary in found], next_cursor=next_cursor
+        items=[WindowSummaryOut.model_validate(summary) for summary in found],
+        next_cursor=next_cursor,
     )
 
 
@@ -286,26 +272,33 @@ def get_window_workers(
     """
     result = shown_result(service, job_id, window, steps)
     with service.store.read() as conn:
-        names = hosts.load(conn, job_id, result["window"]["epoch"])
-    dp_size, pp_size = result["job"]["dp_size"], result["job"]["pp_size"]
+        names = hosts.load(conn, job_id, epoch_of(result))
+    dp_size, pp_size = result.job.dp_size, result.job.pp_size
     return WorkersOut(
-        window=result["window"]["id"],
+        window=str(result.window.id),
         dp_size=dp_size,
         pp_size=pp_size,
-        worker_slowdown=result["worker_slowdown"],
-        worker_slowdown_estimate=result["worker_slowdown_estimate"],
+        worker_slowdown=result.worker_slowdown,
+        worker_slowdown_estimate=result.worker_slowdown_estimate,
         hosts=[[names.get((dp, stage)) for stage in range(pp_size)] for dp in range(dp_size)],
     )
 
 
-def _without_arrays(result: Mapping[str, Any]) -> dict[str, Any]:
+def _without_arrays(result: WindowResult) -> dict[str, Any]:
     """The result without arrays by worker."""
-    kept = {name: value for name, value in result.items() if name not in _ARRAYS}
-    delay = kept["launch_delay"]
-    kept["launch_delay"] = {k: v for k, v in delay.items() if k == "by_optype"}
-    if arrivals := kept.get("arrivals"):
-        kept["arrivals"] = {k: v for k, v in arrivals.items() if k not in BY_RANK}
-    return kept
+    parts = {"launch_delay": _without(result.launch_delay, ("by_worker", "others_waited"))}
+    if result.arrivals:
+        parts["arrivals"] = _without(result.arrivals, BY_RANK)
+    return _without(result, _BY_WORKER) | parts
+
+
+def _without(record: Record, names: Collection[str]) -> dict[str, Any]:
+    """A record as JSON has it, absent fields left out, but without these."""
+    return {
+        field.name: value
+        for field in structs.fields(record)
+        if field.name not in names and (value := getattr(record, field.name)) != field.default
+    }
 
 
 def json_response(content: Any) -> Response:
@@ -325,10 +318,11 @@ class StepOut(ResponseModel):
     simulated_s: float | None
     ideal_s: float | None
     slowdown: float | None
-    window: str
+    window: str = Field(validation_alias="window_id")
     skipped_reason: str | None = Field(examples=["ranks 3 and 7 did not report"])
-    started_at: datetime | None = Field(
-        description="When the step started, by the workers' clocks; null where not known."
+    started_at: UnixTime | None = Field(
+        validation_alias="started_s",
+        description="When the step started, by the workers' clocks; null where not known.",
     )
     last_step: int = Field(
         description="The last step that the times are means of; the step itself while it is stored "
@@ -339,19 +333,10 @@ class StepOut(ResponseModel):
     @classmethod
     def of(cls, row: StepRow) -> "StepOut":
         """From the stored step."""
-        return cls(
-            epoch=row.epoch,
-            step=row.step,
-            recorded_s=row.recorded_s,
-            simulated_s=row.simulated_s,
-            ideal_s=row.ideal_s,
-            slowdown=row.slowdown,
-            window=row.window_id,
-            skipped_reason=row.skipped_reason,
-            started_at=timestamp_or_none(row.started_s),
-            last_step=row.step if row.last_step is None else row.last_step,
-            num_steps=1 if row.num_steps is None else row.num_steps,
-        )
+        last_step = row.step if row.last_step is None else row.last_step
+        num_steps = 1 if row.num_steps is None else row.num_steps
+        known = dataclasses.replace(row, last_step=last_step, num_steps=num_steps)
+        return cls.model_validate(known)
 
 
 class StepsOut(ResponseModel):

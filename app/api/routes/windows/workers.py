@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
 from pydantic import Field
 from starlette.responses import Response
 
 from app import formatting
-from app.api.http.fields import ResponseModel, ShownWindow, ThemeName
+from app.api.http.fields import FindingOut, ResponseModel, ShownWindow, ThemeName
 from app.api.routes.dependencies import FIGURE_RESPONSE, JobKey, ServiceDep, refusals
 from app.api.routes.windows.arrivals import GroupOut, groups_of_worker
 from app.api.routes.windows.windows import RECENT, json_response, last_window, shown_result
 from app.api.service.replays import window_key
+from app.api.service.results import epoch_of
 from app.api.service.service import Service
 from app.charts.base.figure import PlotlyFigure
 from app.charts.base.theme import THEMES, Theme
@@ -26,8 +27,9 @@ from app.charts.worker.history import (
     worker_window,
 )
 from app.charts.worker.operations import worker_operations
-from app.engine.op_times import ops_by_type
+from app.engine.questions.worker_operations import ops_by_type
 from app.errors import Conflict, NotFound, WindowNotFound
+from app.result.window_result import Matrix, Verdict, WindowResult
 from app.store import hosts, jobs, runs, windows
 from app.store.database import Connection, to_cursor
 from app.trace.job import UNKNOWN_PLACEMENT, Placement, job_of
@@ -41,7 +43,7 @@ class WorkerNotFound(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class WorkerView:
-    """A worker, the hosts of all workers, and the window's result, empty before there is one.
+    """A worker, the hosts of all workers, and the window's result, None before there is one.
 
     `dropped`: operations of the run that its recorders could not send; None if not reported.
     """
@@ -50,7 +52,7 @@ class WorkerView:
     stage: int
     num_workers: int
     hosts: Mapping[tuple[int, int], str]
-    result: Mapping[str, Any]
+    result: WindowResult | None
     dropped: int | None = None
     placement: Placement = UNKNOWN_PLACEMENT
 
@@ -65,9 +67,14 @@ class WorkerView:
         return formatting.worker(self.dp_rank, self.stage, self.hosts)
 
     @property
-    def verdict(self) -> Literal["ok", "low"] | None:
+    def verdict(self) -> Verdict | None:
         """The window's fidelity verdict."""
-        return (self.result.get("fidelity") or {}).get("verdict")
+        return self.result.fidelity.verdict if self.result else None
+
+    @property
+    def slowdowns(self) -> Matrix:
+        """[dp][stage] slowdowns of all workers; None if unknown, or of low fidelity."""
+        return self.result.worker_slowdown if self.result and self.verdict != "low" else None
 
     @property
     def host_peers(self) -> list[tuple[int, int]]:
@@ -78,12 +85,9 @@ class WorkerView:
         here = (each for each, name in self.hosts.items() if name == self.host)
         return sorted(each for each in here if each != own)
 
-    def figure(self, *keys: str) -> float | None:
+    def figure(self, by_worker: Matrix) -> float | None:
         """Its value in one of the result's [dp][stage] arrays; None if unknown."""
-        found: Any = self.result
-        for key in keys:
-            found = (found or {}).get(key)
-        return None if not found else float(found[self.dp_rank][self.stage])
+        return by_worker[self.dp_rank][self.stage] if by_worker else None
 
 
 def worker_view(service: Service, job_id: str, worker: str, window: str) -> WorkerView:
@@ -93,15 +97,15 @@ def worker_view(service: Service, job_id: str, worker: str, window: str) -> Work
         JobNotFound, WindowNotFound, WorkerNotFound: there is none.
     """
     dp_rank, stage = (int(number) for number in worker.split("-"))
+    result = None
     try:
         result = shown_result(service, job_id, window)
     except WindowNotFound:
         if window not in (RECENT, "latest"):
             raise
-        result = {}
     with service.store.read() as conn:
         job = jobs.get(conn, job_id)
-        epoch = result["window"]["epoch"] if result else job.epoch
+        epoch = epoch_of(result) if result else job.epoch
         sizes = jobs.registration(conn, job_id, epoch).parallelism
         names = hosts.load(conn, job_id, epoch)
         dropped = runs.drops_of_worker(conn, job_id, epoch, dp_rank, stage)
@@ -122,7 +126,7 @@ MAX_COURSE_CELLS = 1_000_000
 def worker_windows(
     conn: Connection,
     job_id: str,
-    result: dict[str, Any],
+    result: WindowResult,
     dp_rank: int,
     stage: int,
     *,
@@ -134,39 +138,37 @@ def worker_windows(
 
     Fewer are read for a large job.
     """
-    workers = result["job"]["dp_size"] * result["job"]["pp_size"]
-    epoch, first_step = result["window"]["epoch"], _first_step_of(result)
+    workers = result.job.dp_size * result.job.pp_size
+    epoch = epoch_of(result)
+    # Of its window, or of the last one of a range.
+    first_step = int(str(result.window.id).rpartition("-")[2])
     newest, _ = windows.page(
         conn,
         job_id,
         cursor=None if is_followed else to_cursor(epoch, first_step + 1),
         limit=max(1, min(MAX_COURSE_WINDOWS, MAX_COURSE_CELLS // workers)),
     )
-    measured = [each for each in newest if each.epoch == epoch and each.slowdown is not None]
     found: list[WorkerWindow] = []
     cells = MAX_COURSE_CELLS
-    for each in measured:
-        cells -= workers * each.num_steps
+    for summary in newest:
+        if summary.epoch != epoch or summary.slowdown is None:
+            continue
+        cells -= workers * summary.num_steps
         has_steps = cells >= 0 or not found
-        window = windows.get(conn, job_id, each.window_id, per_step=has_steps)
-        per_step = (window.get("per_step") or {}).get("worker_slowdown")
+        window = windows.get(conn, job_id, summary.window_id, per_step=has_steps)
+        by_step = window.per_step.worker_slowdown if window.per_step else None
         found.append(
             worker_window(
-                each.window_id,
-                window["steps"],
-                window["worker_slowdown"],
+                summary.window_id,
+                window.steps,
+                window.worker_slowdown or (),
                 dp_rank,
                 stage,
-                per_step,
-                dict(zip(window["steps"], window.get("step_started_s") or (), strict=False)),
+                by_step,
+                dict(zip(window.steps, window.step_started_s, strict=False)),
             )
         )
     return found[::-1]
-
-
-def _first_step_of(result: dict[str, Any]) -> int:
-    """First step of its window, or of the last one of a range."""
-    return int(result["window"]["id"].rpartition("-")[2])
 
 
 router = APIRouter(tags=["workers"])
@@ -201,7 +203,7 @@ class WorkerPageOut(ResponseModel):
     """One worker in one window; unknown figures are null."""
 
     window: str | None
-    steps: list[int]
+    steps: tuple[int, ...]
     dp_rank: int
     stage: int
     host: str | None
@@ -211,7 +213,7 @@ class WorkerPageOut(ResponseModel):
     )
     sentence: str
     sub: str
-    verdict: Literal["ok", "low"] | None
+    verdict: Verdict | None
     slowdown: float | None = Field(
         description="The job's slowdown if only this worker were as slow as it is (S_w)."
     )
@@ -225,7 +227,7 @@ class WorkerPageOut(ResponseModel):
         description="Mean seconds per step that other workers waited because this one "
         "launched operations late."
     )
-    findings: list[dict[str, Any]] = Field(
+    findings: list[FindingOut] = Field(
         description="Findings of the window with this worker as culprit."
     )
     operations_of: str | None = Field(
@@ -256,12 +258,17 @@ def get_worker(
 ) -> WorkerPageOut:
     """The worker's cost, the causes with it as culprit, and the other workers on its host."""
     view = worker_view(service, job_id, worker, window)
-    result, is_low = view.result, view.verdict == "low"
+    result, slowdowns = view.result, view.slowdowns
     sentence, sub = worker_headline(result, view.dp_rank, view.stage, view.host)
-    slowdown = None if is_low else view.figure("worker_slowdown")
+    slowdown = view.figure(slowdowns)
+    place = None
+    if slowdowns and slowdown is not None:
+        place, _ = position_of(slowdowns, view.dp_rank, view.stage)
+    delay = result and result.launch_delay
+    found = (result and result.findings) or ()
     return WorkerPageOut(
-        window=result["window"]["id"] if result else None,
-        steps=result.get("steps", []),
+        window=result.window.id if result else None,
+        steps=result.steps if result else (),
         dp_rank=view.dp_rank,
         stage=view.stage,
         host=view.host,
@@ -271,15 +278,15 @@ def get_worker(
         sub=sub,
         verdict=view.verdict,
         slowdown=slowdown,
-        place=None if slowdown is None else _rank_of_worker(view),
+        place=place,
         num_workers=view.num_workers,
-        job_slowdown=None if is_low else result.get("slowdown"),
-        launch_delay_s=view.figure("launch_delay", "by_worker"),
-        others_waited_s=view.figure("launch_delay", "others_waited"),
-        findings=_findings(view),
+        job_slowdown=result.slowdown if result and view.verdict != "low" else None,
+        launch_delay_s=view.figure(delay.by_worker) if delay else None,
+        others_waited_s=view.figure(delay.others_waited) if delay else None,
+        findings=findings_naming(found, view.dp_rank, view.stage, view.host),
         operations_of=_operations_of(service, job_id, window),
         dropped=view.dropped,
-        groups=groups_of_worker(result, view.dp_rank, view.stage),
+        groups=groups_of_worker(result, view.dp_rank, view.stage) if result else [],
         on_its_host=[_neighbour(view, *each) for each in view.host_peers[:MAX_NEIGHBOURS_NAMED]],
         num_on_its_host=len(view.host_peers),
     )
@@ -313,13 +320,14 @@ def get_worker_chart(
 def _course(
     service: Service, job_id: str, view: WorkerView, window: str, theme: Theme
 ) -> PlotlyFigure:
-    if not view.result.get("worker_slowdown"):
+    result = view.result
+    if result is None or not result.worker_slowdown:
         raise WorkerNotMeasured(f"window {window!r} has no figures of its workers")
     with service.store.read() as conn:
         course = worker_windows(
             conn,
             job_id,
-            dict(view.result),
+            result,
             view.dp_rank,
             view.stage,
             is_followed=window == RECENT,
@@ -335,17 +343,8 @@ def _ops(
     return worker_operations(found, view.name, theme=theme)
 
 
-def _rank_of_worker(view: WorkerView) -> int:
-    return position_of(view.result["worker_slowdown"], view.dp_rank, view.stage)[0]
-
-
-def _findings(view: WorkerView) -> list[dict[str, Any]]:
-    found = view.result.get("findings") or []
-    return [dict(each) for each in findings_naming(found, view.dp_rank, view.stage, view.host)]
-
-
 def _neighbour(view: WorkerView, dp_rank: int, stage: int) -> NeighbourOut:
-    slowdowns = None if view.verdict == "low" else view.result.get("worker_slowdown")
+    slowdowns = view.slowdowns
     slowdown = slowdowns[dp_rank][stage] if slowdowns else None
     return NeighbourOut(dp_rank=dp_rank, stage=stage, slowdown=slowdown)
 

@@ -7,7 +7,7 @@ fields. JSON has at most so many objects.
 
 import struct
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -152,7 +152,7 @@ def _json_time_ns(value: int | str) -> int:
 
 def json_answer(rejected: int, message: str) -> bytes:
     """An ExportTraceServiceResponse; empty on full success."""
-    partial: dict[str, Any] = {"rejectedSpans": rejected, "errorMessage": message}
+    partial = {"rejectedSpans": rejected, "errorMessage": message}
     return msgspec.json.encode({"partialSuccess": partial} if rejected or message else {})
 
 

@@ -4,9 +4,10 @@ import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from app.trace.readers.otlp.messages import as_varint
+
+Attributes = Mapping[str, str | int]
 
 BEGAN_NS = 1_790_000_000 * 10**9
 _MS = 10**6
@@ -23,7 +24,7 @@ class MadeSpan:
     attributes: Mapping[str, int]
 
 
-def resource(rank: int, *, dp: int = 2, pp: int = 1, **more: Any) -> dict[str, Any]:
+def resource(rank: int, *, dp: int = 2, pp: int = 1, **more: str | int) -> dict[str, str | int]:
     """The resource attributes of a rank's process."""
     return {
         "service.name": "megatron-lm",
@@ -83,7 +84,7 @@ def _of_step(rank: int, step: int, passes: int, later_ns: int) -> Iterator[MadeS
     yield MadeSpan("megatron.train_step", number + 4, began_ns, at_ns, {"megatron.iteration": step})
 
 
-def as_json(sent: Mapping[str, Any], made: list[MadeSpan]) -> bytes:
+def as_json(sent: Attributes, made: list[MadeSpan]) -> bytes:
     """A request in JSON."""
     shown = [
         {
@@ -102,7 +103,7 @@ def as_json(sent: Mapping[str, Any], made: list[MadeSpan]) -> bytes:
     return json.dumps(request).encode()
 
 
-def _json_attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _json_attributes(attributes: Attributes) -> list[dict[str, str | dict[str, str]]]:
     return [
         {
             "key": key,
@@ -112,7 +113,7 @@ def _json_attributes(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def as_protobuf(sent: Mapping[str, Any], made: list[MadeSpan]) -> bytes:
+def as_protobuf(sent: Attributes, made: list[MadeSpan]) -> bytes:
     """The same request in protobuf."""
     scope_spans = b"".join(_field(2, _span(span)) for span in made)
     of_resource = _field(1, _attributes(1, sent)) + _field(2, scope_spans)
@@ -133,11 +134,13 @@ def _span(span: MadeSpan) -> bytes:
     )
 
 
-def _attributes(number: int, attributes: Mapping[str, Any]) -> bytes:
+def _attributes(number: int, attributes: Attributes) -> bytes:
     found = b""
     for key, value in attributes.items():
-        is_text = isinstance(value, str)
-        any_value = _field(1, value.encode()) if is_text else b"\x18" + as_varint(value)
+        if isinstance(value, str):
+            any_value = _field(1, value.encode())
+        else:
+            any_value = b"\x18" + as_varint(value)
         found += _field(number, _field(1, key.encode()) + _field(2, any_value))
     return found
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app.errors import InvalidTrace
-from app.trace.collectives import RECEIVE, SEND, Collectives, RankGroup, RankPlace
+from app.trace.collectives import RECEIVE, SEND, Collectives, GroupAxis, RankGroup, RankPlace
 from app.trace.readers.kineto.process_groups import (
     DistributedInfo,
     ProcessGroup,
@@ -22,7 +22,9 @@ from app.trace.readers.profiles.profile import RankProfile
 from app.trace.readers.profiles.rank_collectives import RankCollective
 
 # Axes as `RankGroup` has them; others join several axes or none.
-_AXIS = {"dp": "dp", "partial dp": "dp", "tp": "tp", "cp": "cp", "pp": "pp", "expert": "ep"}
+_AXIS: dict[str, GroupAxis] = {
+    **{"dp": "dp", "partial dp": "dp", "tp": "tp", "cp": "cp", "pp": "pp", "expert": "ep"}
+}
 _DEFAULT_GROUP = "default_pg"
 _MAX_LISTED = 8
 

@@ -14,6 +14,7 @@ from app.trace.ops import BUILT_IN, OpTypes
 from app.yaml_events import LOADER, yaml_events
 
 _SIZES = ("dp_size", "pp_size", "tp_size", "vpp_size", "dsp_size", "ep_size")
+_USUAL = dict.fromkeys(("tp_size", "vpp_size", "dsp_size", "ep_size"), 1)
 _MAX_DEPTH = 16
 _MAX_BYTES = 1 << 20
 _MAX_PLAIN_CHARS = 400  # YAML 1.1 reads 1:1:1:... as one number
@@ -53,13 +54,13 @@ def load(path: Path) -> TraceMeta:
         InvalidTrace: the file cannot be read, a size is missing or wrong.
     """
     content = _parsed(path)
-    sizes = {name: _size(path, content, name) for name in _SIZES}
+    sizes = {name: _size(path, name, content.get(name, _USUAL.get(name))) for name in _SIZES}
     try:
         parallelism = Parallelism(**sizes)
         op_types = _op_types(content.get("op_types"))
     except InvalidRequest as error:
         raise InvalidTrace(f"{path.name}: {error}") from error
-    world_size = _size(path, content, "world_size", default=parallelism.world_size)
+    world_size = _size(path, "world_size", content.get("world_size", parallelism.world_size))
     if world_size != parallelism.world_size:
         raise InvalidTrace(
             f"{path.name}: world_size is {world_size}, but dp * pp * tp * dsp is "
@@ -85,14 +86,16 @@ def save(
 
 def text(job: Job, *, run_id: int | str = 0, labels: Mapping[str, str] | None = None) -> str:
     """Text of a job's meta file, with the run's id if known."""
-    content: dict[str, Any] = {"trial_name": job.name, "run_id": run_id}
-    content |= {name: getattr(job.parallelism, name) for name in _SIZES}
-    content["world_size"] = job.parallelism.world_size
-    if job.op_types.user:
-        content["op_types"] = ops.describe_op_types(job.op_types)
-    if labels:
-        content["labels"] = dict(labels)
-    written: str = yaml.safe_dump(content)
+    content = {
+        "trial_name": job.name,
+        "run_id": run_id,
+        **{name: getattr(job.parallelism, name) for name in _SIZES},
+        "world_size": job.parallelism.world_size,
+        "op_types": ops.describe_op_types(job.op_types) or None,
+        "labels": dict(labels or {}) or None,
+    }
+    known = {name: value for name, value in content.items() if value is not None}
+    written: str = yaml.safe_dump(known)
     return written
 
 
@@ -137,9 +140,7 @@ def _op_types(described: object) -> OpTypes:
     return ops.parse_op_types(described)
 
 
-def _size(path: Path, content: dict[str, Any], name: str, default: int | None = None) -> int:
-    usual = default if name in ("dp_size", "pp_size", "world_size") else 1
-    size = content.get(name, usual)
+def _size(path: Path, name: str, size: object) -> int:
     if size is None:
         raise InvalidTrace(f"{path.name}: {name} is missing: add it")
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:

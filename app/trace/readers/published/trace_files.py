@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from app.errors import InvalidRequest, InvalidTrace
 from app.trace.collectives import Collectives
+from app.trace.completeness import completeness
 from app.trace.imputation import impute
 from app.trace.job import Job, Parallelism
 from app.trace.ops import BUILT_IN, COMPUTE_STREAM
 from app.trace.readers.importing import ImportSummary, OperationImport, RankRows
 from app.trace.readers.published import collective_files, columns, meta
-from app.trace.readers.published.completeness import completeness
 from app.trace.window import OPTIONAL, Floats, Integers, Ints, PartialSteps, Trace, Window
 
 

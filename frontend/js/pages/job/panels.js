@@ -17,7 +17,6 @@ import { slowdownScale, waitScale } from "./colour-scale.js"
 import { DetailsSection } from "./details-section.js"
 import { dataUsedCard, eventsCard, fingerprintCard, waitingForCard } from "./fact-cards.js"
 import { RecordingCard } from "./recording-card.js"
-import { loadScores, scoresCard } from "./scores-card.js"
 
 // From this share on, the stages explain more of the loss than a few workers do.
 const MIN_SHARE = 0.5
@@ -64,7 +63,6 @@ export class Panels {
       lead: null,
       seen: null,
       host: null,
-      scores: null,
       fixes: null,
     })
     this.advice = new AdviceCard({ base, onTracked: () => this.askForFixes() })
@@ -88,7 +86,6 @@ export class Panels {
     if (!isRepaint) {
       this.advice.show(seen, choice)
       this.arrange()
-      this.askForScores()
       this.askForFixes()
       this.annotations.load()
     }
@@ -153,7 +150,7 @@ export class Panels {
     return { ...page, silence: this.isNow() ? silentRanksRemark(job, page) : null }
   }
 
-  /** What else is known of the job: what happened, fixes that are followed, its host in other jobs, scores. */
+  /** What else is known of the job: what happened, fixes that are followed, its host in other jobs. */
   otherFacts() {
     const { ribbon, job } = this.seen
     return [
@@ -161,7 +158,6 @@ export class Panels {
       this.annotations.node,
       fixHistoryCard(this.fixes, () => this.askForFixes()),
       this.host && hostHistoryCard({ host: this.host, jobId: job.job_id }),
-      scoresCard(this.scores),
     ]
   }
 
@@ -212,13 +208,6 @@ export class Panels {
     const { workers, stages, optypes, lengths } = this.cards
     for (const card of [workers, stages, optypes, lengths])
       card.say({ markName: "low-fidelity", title: "Withheld: low fidelity", text })
-  }
-
-  /** What other tools have said since; a page without it is still a page. */
-  async askForScores() {
-    const before = JSON.stringify(this.scores)
-    this.scores = await loadScores(this.base).catch(() => this.scores)
-    if (JSON.stringify(this.scores) !== before) this.arrange()
   }
 
   /** What fixes of the job were predicted to win, and won; a page without it is still a page. */

@@ -1,13 +1,13 @@
 """Alerts over HTTP: firing, acknowledged and muted ones, and all transitions."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from app.alerts.alert import Blame
 from app.alerts.labels import Matcher, Silence
 from app.api.routes.alerts.alerts import MAX_NOTES
 from app.store.alerting import notifications, silences
+from tests import results
 from tests.api.alerting import SLOW, fire, resolve
 from tests.api.server import NOW_S
 
@@ -71,7 +71,7 @@ async def test_active_alert_has_figures_culprit_and_receivers(api):
     await api.register("job-a")
     fact = "dp 3 on h-17 is 1.6x slower than its peers; it costs 29 % of the GPU time"
     culprit = {"dp_rank": 3, "host": "h-17", "rank": 11, "local_rank": 5}
-    blame = Blame("slow-worker", fact, 0.29, 0.9, [culprit], 1)
+    blame = Blame("slow-worker", fact, 0.29, 0.9, (results.culprit(**culprit),), 1)
     blamed = replace(SLOW, blame=blame)
     fire(api, detail=blamed, threshold=1.1, runbook_url="https://wiki.internal/slow")
     [shown] = await found(api)

@@ -1,15 +1,16 @@
 """The fleet: job list, summary, search, order and pages."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from app.formatting import utc_timestamp
+from app.result.brief import brief_of
 from app.store import fleet, hosts, runs, shards
 from app.trace.job import job_key
-from tests.api.server import NOW_S, PARALLELISM, window_record
+from tests.api.server import NOW_S, PARALLELISM, window_record, with_result
 from tests.store.findings import finding
 
 pytestmark = pytest.mark.anyio
@@ -37,12 +38,14 @@ async def add(api, job_id, saved: SavedWindow | None = None, **registered):
         shards.heartbeat(conn, "consumer-0", now_s=api.clock(), lease_s=1e6)
     if saved is not None:
         record = window_record(saved.first_step, slowdown=saved.slowdown, verdict=saved.verdict)
-        at = {"onset_at": utc_timestamp(api.clock())}
-        found = None if saved.findings is None else [at | each for each in saved.findings]
-        record = dataclasses.replace(record, result={**record.result, "findings": found})
+        at = utc_timestamp(api.clock())
+        found = saved.findings
+        if found is not None:
+            found = [replace(each, onset_at=each.onset_at or at) for each in found]
+        record = with_result(record, findings=found)
         api.save_window(record, job_id)
         with api.store.write() as conn:
-            brief = fleet.brief_of(record.result, num_gpus=4)
+            brief = brief_of(record.result, num_gpus=4)
             fleet.save_brief(conn, key, 1, record.first_step, brief)
             lost = fleet.losses_of(record.result, num_gpus=4)
             fleet.save_losses(conn, key, record, lost, num_gpus=4)

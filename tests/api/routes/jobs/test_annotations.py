@@ -7,7 +7,8 @@ import pytest
 from app.store import annotations as stored
 from app.store import audit, windows
 from app.store.windows import StepRow
-from tests.api.server import KEY, NOW_S, window_record
+from tests.api.server import KEY, NOW_S, window_record, with_result
+from tests.results import finding
 
 pytestmark = pytest.mark.anyio
 
@@ -133,9 +134,8 @@ async def test_token_of_one_job_annotates_this_job_only(job):
 
 
 def save_window(api, first_step, *, updated_s, **parts):
-    record = window_record(first_step)
-    result = record.result | parts
-    api.save_window(dataclasses.replace(record, updated_s=updated_s, result=result))
+    record = dataclasses.replace(window_record(first_step), updated_s=updated_s)
+    api.save_window(with_result(record, **parts))
 
 
 async def test_annotation_lies_at_its_step_or_at_the_first_one_after_its_time(job):
@@ -170,9 +170,8 @@ async def test_annotation_lies_at_the_first_step_that_started_after_it(job):
 
 
 async def test_finding_that_begins_soon_after_an_annotation_names_it(job):
-    finding = {"cause": "slow-worker", "culprits": [], "cost": 0.2, "sentence": "slow"}
-    findings = [{**finding, "onset_step": step} for step in (1, 3, 9)]
-    save_window(job, 0, updated_s=NOW_S + 10, findings=[*findings, {**finding, "onset_step": None}])
+    findings = [finding(onset_step=step) for step in (1, 3, 9, None)]
+    save_window(job, 0, updated_s=NOW_S + 10, findings=findings)
     await add(job, **DEPLOY, step=1)
     await add(job, kind="config-change", text="later", step=4)
     found = (await job.client.get(f"{JOB}/windows/1-0")).json()["findings"]

@@ -4,6 +4,7 @@ import dataclasses
 from functools import cache
 
 import pytest
+from msgspec import structs
 
 from app.advice import advise as advising
 from app.advice.advise import advice_as_json
@@ -17,7 +18,7 @@ from app.synth.faults.slow_compute import LongLastStage, SlowWorker
 from app.synth.job import SimulatedJob
 from app.trace.job import Parallelism
 from app.trace.window import SkippedStep
-from tests.api.server import KEY, closed_again, recorded_record
+from tests.api.server import KEY, closed_again, recorded_record, with_result
 
 pytestmark = pytest.mark.anyio
 
@@ -80,8 +81,8 @@ async def test_fixes_are_those_of_the_stored_findings(api):
 
 async def test_a_cause_that_was_not_stored_has_no_fix(api):
     made = record()
-    kept = [each for each in made.result["findings"] if each["cause"] == "slow-worker"]
-    await given(api, dataclasses.replace(made, result=made.result | {"findings": kept}))
+    kept = [finding for finding in made.result.findings or () if finding.cause == "slow-worker"]
+    await given(api, with_result(made, findings=kept))
     found = await got(api, layers=36)
     assert "replace-worker" in names(found)
     assert "resplit-stages" not in names(found)
@@ -103,8 +104,8 @@ async def test_chosen_steps_are_diagnosed_by_themselves(api):
     stored = api.app.state.service.replays.get(KEY, "1-0").window
     case = advice_case(prepare(stored.only([2, 3, 4])), facts_of(layout="9,9,9,9"))
     expected = advice_as_json(advising.advise(case))
-    assert names(found) == {each["fix"] for each in expected["fixes"]} != set()
-    assert found["fixes"][0]["step_s"] == pytest.approx(expected["fixes"][0]["step_s"])
+    assert names(found) == {fix.fix for fix in expected.fixes} != set()
+    assert found["fixes"][0]["step_s"] == pytest.approx(expected.fixes[0].step_s)
     assert found["fixes"][0]["step_s"] != (await got(api, layout="9,9,9,9"))["fixes"][0]["step_s"]
 
 
@@ -176,8 +177,8 @@ async def test_window_without_steps_withholds_with_the_reason(api):
 async def test_low_fidelity_withholds(api):
     await given(api)
     made = record()
-    fidelity = made.result["fidelity"] | {"verdict": "low", "discrepancy": 0.2}
-    api.save_window(dataclasses.replace(made, result=made.result | {"fidelity": fidelity}))
+    fidelity = structs.replace(made.result.fidelity, verdict="low", discrepancy=0.2)
+    api.save_window(with_result(made, fidelity=fidelity))
     assert "too far from the record" in (await got(api))["withheld"]
 
 

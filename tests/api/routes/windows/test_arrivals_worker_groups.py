@@ -2,10 +2,11 @@
 
 from app.api.routes.windows.arrivals import groups_of_worker
 from tests.arrival_results import block
+from tests.results import window_result
 
 
 def result(**changes):
-    return {"arrivals": block() | changes}
+    return window_result(arrivals=block() | changes)
 
 
 def named(groups):
@@ -39,14 +40,14 @@ def test_all_gpus_of_a_worker_are_its_own_ranks():
 def test_own_rank_is_listed_in_a_large_group():
     large = block(tuple(float(100 - rank) for rank in range(100)), members=16)
     large["groups"][0]["ranks"] = list(range(64))
-    [group] = groups_of_worker({"arrivals": large}, 80, 0)
+    [group] = groups_of_worker(window_result(arrivals=large), 80, 0)
     own = group.members[-1]
     assert (own.rank, own.is_own, own.waited_for_s) == (80, True, 20.0)
     assert len(group.members) == 17
     # A group of other stages may have it: unknown, so not listed.
     large["groups"][0]["axis"] = "ep"
-    assert groups_of_worker({"arrivals": large}, 80, 0) == []
+    assert groups_of_worker(window_result(arrivals=large), 80, 0) == []
 
 
 def test_a_result_without_arrivals_has_no_groups():
-    assert groups_of_worker({}, 0, 0) == groups_of_worker({"arrivals": None}, 0, 0) == []
+    assert groups_of_worker(window_result(), 0, 0) == []

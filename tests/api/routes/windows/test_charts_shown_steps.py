@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 
 from app.api.routes.windows import charts as module
 from app.api.routes.windows.charts import MAX_CELLS, shown_steps, with_steps
@@ -8,17 +9,21 @@ from tests.api.server import KEY, window_record
 pytestmark = pytest.mark.anyio
 
 
+def by_step(result):
+    return result.as_json()["per_step"]
+
+
 async def test_newest_steps_of_a_large_job_are_joined(api):
     await api.register()
     for first_step in (0, 2, 4, 6):
         api.save_window(window_record(first_step))
     with api.store.read() as conn:
-        result = windows.get(conn, KEY, "1-6")
-        result["job"] |= {"dp_size": MAX_CELLS // 3, "pp_size": 1}
+        stored = windows.get(conn, KEY, "1-6")
+        result = replace(stored, job=replace(stored.job, dp_size=MAX_CELLS // 3, pp_size=1))
         shown = shown_steps(conn, KEY, 1, None)
         joined = with_steps(conn, KEY, result, shown, "worker_slowdown")
-    assert joined["steps"] == [5, 6, 7]
-    assert joined["per_step"]["worker_slowdown"] == [[[1.0, 1.0], [1.0, 1.25]]] * 3
+    assert joined.steps == (5, 6, 7)
+    assert by_step(joined)["worker_slowdown"] == [[[1.0, 1.0], [1.0, 1.25]]] * 3
 
 
 async def test_figures_of_the_result_win_over_stored_ones(api):
@@ -27,12 +32,13 @@ async def test_figures_of_the_result_win_over_stored_ones(api):
         api.save_window(window_record(first_step))
     with api.store.read() as conn:
         stored = windows.get(conn, KEY, "1-2", per_step=True)
-        alone = {"dp_rank_slowdown": [[1.0, 9.0]], "worker_slowdown": [[[1.0]]]}
-        result = stored | {"steps": [3], "per_step": alone}
+        assert stored.per_step is not None
+        alone = replace(stored.per_step, dp_rank_slowdown=((1.0, 9.0),))
+        result = replace(stored, steps=(3,), per_step=alone)
         shown = shown_steps(conn, KEY, 1, (3, 3))
         joined = with_steps(conn, KEY, result, shown, "dp_rank_slowdown")
-    assert joined["steps"] == [0, 1, 2, 3]
-    assert joined["per_step"]["dp_rank_slowdown"] == [[1.0, 1.25]] * 3 + [[1.0, 9.0]]
+    assert joined.steps == (0, 1, 2, 3)
+    assert by_step(joined)["dp_rank_slowdown"] == [[1.0, 1.25]] * 3 + [[1.0, 9.0]]
 
 
 async def test_chart_says_when_steps_are_left_out(api, monkeypatch):

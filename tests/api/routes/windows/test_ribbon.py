@@ -12,7 +12,7 @@ from app.store.alerting import alerts
 from app.store.windows import StepRow, StepTimeSums, WindowSummary
 from tests.api import recorded
 from tests.api.routes.windows.test_windows_range import a_window
-from tests.api.server import KEY, NOW_S, window_record
+from tests.api.server import KEY, NOW_S, window_record, with_result
 from tests.store.factories import event
 from tests.store.findings import finding
 
@@ -29,10 +29,6 @@ async def seen_by(api):
 
 def found(onset_step, cause="slow-worker", sentence="dp 1, stage 1 is 1.6x slower"):
     return finding(cause, culprits=[], onset_step=onset_step, cost=0.2, sentence=sentence)
-
-
-def with_result(record, **parts):
-    return dataclasses.replace(record, result=record.result | parts)
 
 
 def alert(kind: AlertEventKind, window_id: str) -> AlertEvent:
@@ -150,7 +146,7 @@ async def test_alerts_of_one_window_are_one_event(api):
 
 
 def change(step, ratio, what="compute", culprits=({"dp_rank": 1, "stage": 1},)):
-    times = {"before_s": 1.0, "after_s": ratio}
+    times = {"until_step": step, "before_s": 1.0, "after_s": ratio}
     return {"step": step, "ratio": ratio, "what": what, "culprits": list(culprits)} | times
 
 

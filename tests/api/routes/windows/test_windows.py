@@ -16,7 +16,7 @@ async def test_latest_window_has_the_analysis_result(api):
     api.save_window(window_record(0))
     api.save_window(record)
     answer = await api.client.get(f"{PATH}/windows/latest")
-    assert answer.json() == record.result
+    assert answer.json() == record.result.as_json()
 
 
 async def test_workers_slowdown_is_by_dp_rank_and_stage(api):

@@ -1,0 +1,93 @@
+"""A job in short: what lists of jobs say of the steps that it is judged by."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from app.result.clock_times import result_ended_s
+from app.result.finding import Cause, Culprit, Finding, Persistence, Share, Timestamp
+from app.result.record import Record
+from app.result.step_counts import num_steps, total_s
+from app.result.window_result import Verdict, WindowResult
+
+MAX_FINDINGS = 3
+MAX_CULPRITS = 3
+
+
+class FindingBrief(Record, kw_only=True, frozen=True):
+    """A finding without its evidence; of its `num_culprits` the first ones."""
+
+    cause: Cause
+    cost: float | None
+    confidence: Share
+    onset_step: int | None
+    persistence: Persistence | None
+    sentence: str
+    onset_at: Timestamp | None
+    ended_at: Timestamp | None
+    culprits: tuple[Culprit, ...]
+    num_culprits: int
+
+
+class JobBrief(Record, kw_only=True, frozen=True):
+    """Figures and costliest causes of a result; `gpu_hours` are those of its steps.
+
+    `findings` is None if the window was not diagnosed, and empty if no cause was found.
+    """
+
+    slowdown: float
+    verdict: Verdict | None
+    first_step: int
+    last_step: int
+    num_steps: int
+    gpu_hours_lost: float | None
+    gpu_hours: float
+    step_s: float
+    discrepancy: float | None
+    ended_s: float | None
+    clock_residual_ms: float | None
+    num_findings: int | None
+    findings: tuple[FindingBrief, ...] | None
+    onset_at_s: Annotated[
+        float | None, Meta(description="Unix time of the costliest cause's onset.")
+    ] = None
+
+
+def brief_of(result: WindowResult, *, num_gpus: int) -> JobBrief | None:
+    """The brief of a result (docs/glossary.md); None if nothing was measured."""
+    if result.slowdown is None:
+        return None
+    recorded_s, steps = total_s(result, "recorded"), num_steps(result)
+    findings = result.findings
+    return JobBrief(
+        slowdown=result.slowdown,
+        verdict=result.fidelity.verdict,
+        first_step=result.steps[0],
+        last_step=result.steps[-1],
+        num_steps=steps,
+        gpu_hours_lost=result.gpu_hours_lost,
+        gpu_hours=recorded_s * num_gpus / 3600,
+        step_s=recorded_s / steps,
+        discrepancy=result.fidelity.discrepancy,
+        ended_s=result_ended_s(result),
+        clock_residual_ms=result.clocks.residual_ms,
+        num_findings=None if findings is None else len(findings),
+        findings=None
+        if findings is None
+        else tuple(_finding_brief(finding) for finding in findings[:MAX_FINDINGS]),
+    )
+
+
+def _finding_brief(finding: Finding) -> FindingBrief:
+    return FindingBrief(
+        cause=finding.cause,
+        cost=finding.cost,
+        confidence=finding.confidence,
+        onset_step=finding.onset_step,
+        persistence=finding.persistence,
+        sentence=finding.sentence,
+        onset_at=finding.onset_at,
+        ended_at=finding.ended_at,
+        culprits=finding.culprits[:MAX_CULPRITS],
+        num_culprits=len(finding.culprits),
+    )
