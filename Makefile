@@ -22,7 +22,7 @@ ALONE := tests/torch/test_advised.py tests/torch/test_pipeline.py tests/fuzz/tes
 QUICK := $(addprefix tests/,advice alerts charts cli/terminal client/recording client/sending diagnosis engine \
     ingest/assembly ingest/wire synth trace test_docs.py test_monitor.py test_package_docs.py test_settings.py)
 
-.PHONY: demo serve test nightly costs quick coverage lint packages style page-style types imports layout fmt lock clean
+.PHONY: demo serve test nightly costs quick coverage lint packages style page-style types imports layout fmt picture lock clean
 
 # PyPI has Biome for Linux on x86-64 alone.
 biome = @if [ -x $(BIN)/biome ]; then $(BIN)/biome $(1); \
@@ -96,6 +96,9 @@ $(VENV)/.test-stamp: requirements.lock pyproject.toml client/pyproject.toml .ci/
 	@PYTHON="$(PYTHON)" .ci/bootstrap $(VENV) test
 
 # The lock names versions and no addresses, so it works with any package index.
+picture: $(VENV)/.test-stamp ## README's picture, of today's page
+	$(BIN)/python -m tests.browser.readme_picture
+
 lock:
 	$(BIN)/python -m pip install -q uv
 	$(BIN)/uv pip compile --universal --all-extras --no-emit-package paceline-client --no-header \

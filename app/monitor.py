@@ -8,7 +8,7 @@ import structlog
 from msgspec import structs
 from structlog.contextvars import bound_contextvars
 
-from app.advice.advise import fix_as_json, top_fix
+from app.advice.advise import fix_record, top_fix
 from app.advice.fix import AdviceCase, Facts
 from app.alerts.readings.facts import WindowFacts
 from app.diagnosis.diagnose import Diagnosis, diagnose, without_steps
@@ -164,7 +164,7 @@ def _top_fix(case: AdviceCase) -> TopFix | None:
         # A bug of Paceline, as above: figures and causes are valid without advice.
         log.exception("window not advised on", name=case.replay.window.job.name)
         return None
-    return None if found is None else fix_as_json(found)
+    return None if found is None else fix_record(found)
 
 
 def advice_case(replay: WindowReplay, facts: Facts) -> AdviceCase:

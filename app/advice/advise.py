@@ -150,11 +150,11 @@ class AdviceRecord(Record, kw_only=True, frozen=True):
     not_offered: tuple[NotOfferedRecord, ...]
 
 
-def advice_as_json(advice: Advice) -> AdviceRecord:
+def advice_record(advice: Advice) -> AdviceRecord:
     """The advice as a record."""
     return AdviceRecord(
         withheld=advice.withheld,
-        fixes=tuple(fix_as_json(fix) for fix in advice.fixes),
+        fixes=tuple(fix_record(fix) for fix in advice.fixes),
         together=None if advice.together is None else _together(advice.together),
         not_offered=tuple(
             NotOfferedRecord(fix=other.name, reason=other.reason, needs=_needs(other.needs))
@@ -173,7 +173,7 @@ def _together(found: FixSet) -> FixSetRecord:
     )
 
 
-def fix_as_json(fix: Fix) -> TopFix:
+def fix_record(fix: Fix) -> TopFix:
     """One fix as a record; unknown is None."""
     return TopFix(
         fix=fix.name,

@@ -40,7 +40,7 @@ class Blame(Record, frozen=True):
 
     `cost` is a share of the job's GPU time, None if unknown; `since_step` is the finding's onset,
     `end_step` its end, None while it lasts; `since_at_s` and `end_at_s` are their Unix times.
-    `fact` is the sentence without onset and cost; "" in alerts of older versions.
+    `fact` is the sentence without onset and cost; "" where the finding has no parts.
     """
 
     cause: str

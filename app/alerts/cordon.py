@@ -115,7 +115,9 @@ def _culprits(rule: Rule, alert: NoticeAlert) -> Iterable[Culprit]:
         return
     for culprit in blame.culprits:
         named = {f"{culprit.dp_rank}-{culprit.stage}", culprit.host}
-        if rule.on == "cause" or named & {alert.labels.get("subject"), _host_of(rule, alert)}:
+        of_alert = {alert.labels.get("subject"), _host_of(rule, alert)}
+        # A culprit without a host is not that of an alert without one.
+        if rule.on == "cause" or (named & of_alert) - {None}:
             yield culprit
 
 

@@ -23,10 +23,10 @@ from app.ingest.wire.collectives import (
     MAX_GROUP_ROWS,
     MAX_GROUPS,
     MAX_LOCAL_RANK,
-    Axis,
 )
 from app.ingest.wire.json_columns import MAX_JSON_ROWS
 from app.result.window_result import WindowResult
+from app.trace.collectives import GroupAxis
 from app.trace.ops import MAX_TYPE_NAME, OP_NAMES
 from app.trace.window import OPTIONAL, StepKind
 
@@ -242,7 +242,7 @@ def _collectives_in() -> dict[str, Any]:
                     "required": ["name"],
                     "properties": {
                         "name": kind,
-                        "axis": {"enum": list(get_args(Axis))},
+                        "axis": {"enum": list(get_args(GroupAxis))},
                         "ranks": {"type": "array", "items": natural},
                         "runs": {
                             "type": "array",

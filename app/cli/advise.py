@@ -74,7 +74,7 @@ def advise(
     """
     from rich.console import Console
 
-    from app.advice.advise import advice_as_json
+    from app.advice.advise import advice_record
     from app.advice.advise import advise as ask
     from app.advice.facts import facts_of
     from app.cli.output import refuse_to_overwrite
@@ -99,7 +99,7 @@ def advise(
         case = _case(trace, meta, steps, facts)
         advice = ask(case)
     if json_out is not None:
-        write_json(advice_as_json(advice), json_out)
+        write_json(advice_record(advice), json_out)
     if json_out != STANDARD_OUTPUT:
         # Uncropped: what is to be pasted stays on one line, however narrow the terminal.
         Console().print(render_advice(case.replay.window.job.name, advice), crop=False)

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, func, or_, select, tuple_
 from app.alerts.labels import Matcher
 from app.errors import AnnotationNotFound, InvalidRequest, TooManyRequests
 from app.store import jobs
-from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_json, matchers_of
+from app.store.alerting.alerts import MAX_ACTOR, check_matchers, matchers_of
 from app.store.columns import checked_text, clipped
 from app.store.database import from_cursor, insert_new, split_page, to_cursor
 from app.store.runs import current_epoch
@@ -118,7 +118,7 @@ def add(conn: Connection, wanted: Annotation) -> tuple[Annotation, bool]:
     _check_rate(conn, wanted)
     wanted = replace(wanted, author=clipped(wanted.author, MAX_ACTOR))
     values = {column.name: getattr(wanted, column.name) for column in _COLUMNS}
-    row = values | {"matchers": matchers_json(wanted.matchers)}
+    row = values | {"matchers": list(wanted.matchers)}
     insert_new(conn, _TABLE, [row])  # another process may have stored the same attempt
     _remove_oldest(conn, wanted)
     return wanted, True

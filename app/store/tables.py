@@ -375,7 +375,7 @@ ingest_counts = Table(
     Column("dead", BigInteger, nullable=False),
     # Batches whose number was skipped and that never came.
     Column("lost_batches", BigInteger, nullable=False),
-    Column("last_conflict", JsonText),  # a sample: rank, batch_seq, at
+    Column("last_conflict", JsonText),  # a sample: rank, batch_seq
     # Collectives inside groups, by what became of them; null: none has come.
     Column("in_groups", JsonText),
 )

@@ -190,7 +190,7 @@ def end_sentence(cause: EndCause) -> str:
 def _failure(cause: EndCause) -> str:
     kind, message = cause.error_type, _one_line(cause.message or "")
     if kind is None and not message:
-        return f"exited with status {cause.exit_code}"
+        return "failed" if cause.exit_code is None else f"exited with status {cause.exit_code}"
     said = [formatting.bidi_isolated(text) for text in (kind, message) if text]
     return f"{'raised' if kind else 'failed:'} {': '.join(said)}"
 

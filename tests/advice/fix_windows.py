@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.advice.advise import fix_as_json
+from app.advice.advise import fix_record
 from app.advice.fix import AdviceCase, Facts, Fix, NotOffered
 from app.advice.outcome import Prediction, prediction_of
 from app.advice.signs import FollowedWindow
@@ -38,6 +38,6 @@ def window_at(job: SimulatedJob, first_step: int, epoch: int = 1, **given: Any) 
 
 def predicted(predict: Callable[[AdviceCase], Fix | NotOffered], case: AdviceCase) -> Prediction:
     """The prediction of a fix that is offered and can be noticed."""
-    found = prediction_of(fix_as_json(fix_of(predict(case))), seen_window(case))
+    found = prediction_of(fix_record(fix_of(predict(case))), seen_window(case))
     assert found is not None
     return found

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from app.advice.advise import METHODS, advice_as_json, advise, top_fix
+from app.advice.advise import METHODS, advice_record, advise, top_fix
 from app.advice.fix import AdviceCase, Elapsed
 from app.synth.faults.fault import Fault
 from app.synth.faults.slow_compute import SlowWorker
@@ -43,9 +43,7 @@ def test_far_replay_gives_no_advice():
 def test_withheld_verdict_gives_no_advice():
     case = with_fault()
     advice = advise(replace(case, result=structs.replace(case.result, findings=None)))
-    assert advice_as_json(advice).withheld == (
-        "no cause could be concluded, so none can be removed"
-    )
+    assert advice_record(advice).withheld == ("no cause could be concluded, so none can be removed")
 
 
 def test_top_fix_is_the_best_one_of_a_found_cause():

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from app.advice.advise import fix_as_json
+from app.advice.advise import fix_record
 from app.advice.balance_sequences import balance_sequences
 from app.advice.fix import Facts
 from app.advice.other_schedule import other_schedule
@@ -384,7 +384,7 @@ def test_newer_prediction_keeps_in_how_many_windows_the_cause_was_found(collecti
 
 
 def test_fix_that_no_operation_shows_is_not_followed(slow_case):
-    fix = structs.replace(fix_as_json(fix_of(replace_worker(slow_case))), fix="straggl-ar")
+    fix = structs.replace(fix_record(fix_of(replace_worker(slow_case))), fix="straggl-ar")
     assert prediction_of(fix, seen_window(slow_case)) is None
 
 

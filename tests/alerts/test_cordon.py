@@ -98,7 +98,8 @@ def test_slow_workers_without_a_finding_are_not_cordoned(on):
 
 @pytest.mark.parametrize("on", ["slowdown", "waste", "optype", "stalled"])
 def test_a_whole_job_rule_cordons_nothing(on):
-    blamed = told("a", detail=Detail(blame=Blame("slow-worker", "why", 0.2, 0.9, CULPRITS)))
+    culprits = (*CULPRITS, Culprit(2, 0))  # the last one's host is not known
+    blamed = told("a", detail=Detail(blame=Blame("slow-worker", "why", 0.2, 0.9, culprits)))
     assert cordon_request_for(Rule("r", on, cordon="drain"), JOB, [blamed]) is None
 
 

@@ -7,11 +7,12 @@ from typer.testing import CliRunner
 
 from app.cli import app
 from app.store import windows
+from tests.results import window_result
 from tests.store.factories import register, window
 
 DAY_S = 86_400.0
 TIMES_S = {"recorded": [1.25], "simulated": [1.25], "ideal": [1.0]}
-RESULT = {"slowdown": 1.25, "steps": [0], "step_time_s": TIMES_S, "skipped_steps": []}
+RESULT = window_result(slowdown=1.25, steps=[0], step_time_s=TIMES_S)
 
 
 @pytest.fixture

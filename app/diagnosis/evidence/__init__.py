@@ -2,5 +2,5 @@
 
 Read `features.py` first. `Case` (case.py) computes features, outliers, links and slowness; the
 other files hold evidence of one or two detectors.
-Imported by: advice, api, charts, diagnosis.
+Imported by: advice, api, diagnosis.
 """

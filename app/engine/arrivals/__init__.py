@@ -2,5 +2,5 @@
 
 Read `arrivals.py` first, which goes through the steps; docs/arrivals.md has the definitions.
 Members of a collective leave it together, so the latest has the shortest stay.
-Imported by: api, cli, diagnosis, engine.
+Imported by: api, diagnosis, engine.
 """

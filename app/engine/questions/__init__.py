@@ -2,5 +2,5 @@
 
 Read `answer.py` first (`Questions.answer`); edits.py has the question, selection.py finds its
 operations and apply.py changes their durations.
-Imported by: advice, api, cli, diagnosis.
+Imported by: advice, api, charts, cli, diagnosis.
 """

@@ -53,7 +53,6 @@ GROUP_DTYPES = {
 }
 OPTIONAL_GROUP_COLUMNS = ("start_ns", "bytes")  # then -1 in every row: not known
 
-Axis = GroupAxis
 Positive = Annotated[int, msgspec.Meta(ge=1, le=LAST_INT32)]
 # First, how many, distance.
 RankRun = tuple[Small, Positive, Positive]

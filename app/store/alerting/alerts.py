@@ -423,11 +423,6 @@ def matchers_of(value: Json) -> tuple[Matcher, ...]:
     return tuple(_convert(matcher, Matcher) for matcher in value)
 
 
-def matchers_json(matchers: Sequence[Matcher]) -> list[Matcher]:
-    """The matchers as a JSON column takes them."""
-    return list(matchers)
-
-
 def rules_of(value: Json) -> list[Rule]:
     """The rules in this JSON; raises as `detail_of` does."""
     return [_convert(rule, Rule) for rule in value]

@@ -1,7 +1,7 @@
 """Queries a server, as rows: jobs, windows, findings, workers, steps and alerts.
 
 Read `paceline.py` first. Notebooks and scripts import this package.
-Imported by: cli.
+Imported by: nothing.
 
 from paceline_client.query import Paceline
 

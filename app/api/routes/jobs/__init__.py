@@ -1,5 +1,5 @@
 """How do jobs register and send their data?
 
 Read `jobs.py` first, then `ops.py`, which receives batches of operations.
-Imported by: api, cli.
+Imported by: api.
 """

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from msgspec.structs import replace
 from pydantic import Field
 
-from app.advice.advise import METHODS, fix_as_json, withheld_because
+from app.advice.advise import METHODS, fix_record, withheld_because
 from app.advice.facts import (
     MAX_LAYERS,
     MAX_LAYOUT_CHARS,
@@ -285,7 +285,7 @@ def _prediction(case: AdviceCase, name: str) -> Prediction:
     if seen is not None:
         # All edits, also more than a question may have: they say how the stages change.
         edits = tuple(edits_as_json(fix.change.edits))
-        found = prediction_of(replace(fix_as_json(fix), what_if=edits), seen)
+        found = prediction_of(replace(fix_record(fix), what_if=edits), seen)
     if found is None:
         raise Conflict(
             f"{name} cannot be followed from window {window.id}: either ranks are missing in "

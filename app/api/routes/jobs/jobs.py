@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Response
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from app.api.http.fields import (
     AsOfField,
@@ -203,8 +203,6 @@ class ParallelismOut(ResponseModel):
 
 class ConflictOut(ResponseModel):
     """A batch number that arrived again with other content."""
-
-    model_config = ConfigDict(extra="ignore")  # rows of older releases have a time
 
     rank: int
     batch_seq: int

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query
 from msgspec.structs import asdict
 from pydantic import Field
 
-from app.advice.advise import Advice, advice_as_json, advise
+from app.advice.advise import Advice, advice_record, advise
 from app.advice.facts import (
     MAX_LAYERS,
     MAX_LAYOUT_CHARS,
@@ -290,4 +290,4 @@ def _why_no_steps(result: WindowResult) -> str:
 
 
 def _answer(key: WindowKey, steps: Sequence[int], advice: Advice) -> AdviceOut:
-    return AdviceOut(window=key.window_id, steps=list(steps), **asdict(advice_as_json(advice)))
+    return AdviceOut(window=key.window_id, steps=list(steps), **asdict(advice_record(advice)))

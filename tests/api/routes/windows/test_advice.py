@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from app.advice import advise as advising
-from app.advice.advise import advice_as_json
+from app.advice.advise import advice_record
 from app.advice.facts import facts_of
 from app.advice.fix import Facts
 from app.engine.replays import prepare
@@ -103,7 +103,7 @@ async def test_chosen_steps_are_diagnosed_by_themselves(api):
     assert found["steps"] == [2, 3, 4]
     stored = api.app.state.service.replays.get(KEY, "1-0").window
     case = advice_case(prepare(stored.only([2, 3, 4])), facts_of(layout="9,9,9,9"))
-    expected = advice_as_json(advising.advise(case))
+    expected = advice_record(advising.advise(case))
     assert names(found) == {fix.fix for fix in expected.fixes} != set()
     assert found["fixes"][0]["step_s"] == pytest.approx(expected.fixes[0].step_s)
     assert found["fixes"][0]["step_s"] != (await got(api, layout="9,9,9,9"))["fixes"][0]["step_s"]
