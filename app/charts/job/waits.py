@@ -27,7 +27,7 @@ from app.charts.base.step_axis import StepAxis, StepEvent, add_clock, event_line
 from app.charts.base.theme import SCALE_MAX, SCALE_MIN, Theme
 from app.charts.job.step_times import LEFT_PX
 from app.result.finding import Culprit, Finding
-from app.result.step_counts import mean_s
+from app.result.step_counts import total_s
 from app.result.window_result import WindowResult
 
 # Above this share of the step, waiting is said and shown even where no cause is found.
@@ -122,8 +122,10 @@ def _culprits(result: WindowResult) -> list[Culprit]:
 
 
 def mean_step_s(result: WindowResult) -> float:
-    """Mean recorded step time, seconds."""
-    return mean_s(result, "recorded")
+    """Mean recorded step time of the window, seconds; `steps` may be those of a longer axis."""
+    counts = None if result.thinned is None else result.thinned.step_counts
+    number = len(result.step_time_s.recorded) if counts is None else sum(counts)
+    return total_s(result, "recorded") / number
 
 
 def has_arrivals_finding(result: WindowResult) -> bool:

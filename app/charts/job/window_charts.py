@@ -46,7 +46,7 @@ def _workers_named_in(
     for culprit in (culprit for finding in findings for culprit in finding.culprits):
         if culprit.dp_rank is not None and culprit.stage is not None:
             found.add((culprit.dp_rank, culprit.stage))
-        elif culprit.as_json().keys() == {"host"}:
+        elif culprit.host is not None and culprit.dp_rank is None and culprit.stage is None:
             found |= {worker for worker, host in hosts.items() if host == culprit.host}
     sizes = result.job
     return sorted(w for w in found if w[0] < sizes.dp_size and w[1] < sizes.pp_size)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from app.charts.base.step_axis import StepAxis
 from app.charts.base.theme import LIGHT
@@ -12,6 +13,7 @@ from app.charts.job.waits import (
     remarks,
     waited_for,
 )
+from app.result.arrivals import ArrivalsByStep
 from app.result.finding import Culprit
 from app.result.window_result import Unexplained
 from tests.arrival_results import block
@@ -40,6 +42,18 @@ def test_the_ranks_most_waited_for_come_first_in_milliseconds():
     assert rows_of(figure) == ["rank 2", "rank 1", "rank 0", "rank 3"]
     cells = unpacked(figure["data"][0]["z"])
     assert cells == [[500.0, 500.0], [100.0, 100.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_colours_are_of_the_windows_mean_step_on_a_longer_axis_too():
+    of_window = result()
+    waits = of_window.arrivals.per_step.waited_for_s
+    longer = replace(
+        of_window,
+        steps=(8, 9, 10, 11),
+        arrivals=replace(of_window.arrivals, per_step=ArrivalsByStep(waited_for_s=waits * 2)),
+    )
+    full = [waited_for(each, theme=LIGHT)["data"][0]["zmax"] for each in (of_window, longer)]
+    assert full == [1000.0, 1000.0]  # half of 2 s, in milliseconds
 
 
 def test_culprits_come_first_and_are_outlined():

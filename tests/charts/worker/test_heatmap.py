@@ -124,7 +124,7 @@ def test_workers_named_by_findings_are_outlined():
 
 def test_all_workers_of_a_culprit_host_are_culprits():
     hosts = {(0, 0): "host-a", (0, 1): "host-a", (1, 0): "host-b"}
-    blamed = finding(culprits=[Culprit(host="host-a")])
+    blamed = finding(culprits=[Culprit(host="host-a", ranks=(0, 1), num_workers=2)])
     stage = finding("stage-imbalance", culprits=[Culprit(stage=1)])
     silent = finding("silent-worker", culprits=[Culprit(1, 1)])
     seen = window_result(findings=[blamed, stage, silent])
