@@ -67,22 +67,6 @@ def show(data_dir: DataDir = None) -> None:
             )
 
 
-@app.command()
-def compact(data_dir: DataDir = None) -> None:
-    """Rewrite a SQLite file without free space; once for files of older releases.
-
-    Stop the service first. From then on the file shrinks by itself when data is removed.
-
-    Example: paceline retention compact
-    """
-    from app.cli.store_access import open_store
-    from app.store.shrinking.file_size import rewrite_file
-
-    with open_store(data_dir) as (store, _):
-        before_bytes, after_bytes = rewrite_file(store)
-    typer.echo(f"{before_bytes / 1e6:,.0f} MB before, {after_bytes / 1e6:,.0f} MB now")
-
-
 @app.command("set")
 def set_(
     project: Annotated[str, typer.Option(help="The project's id.")],

@@ -26,6 +26,8 @@ JOB_STOP = "job-stop"
 UNIFORM_SLOWDOWN = "uniform-slowdown"
 SILENT_WORKER = "silent-worker"
 
+# How the page edits durations, to ask what the step would be without the cause.
+WhatIfEdits = Literal["as-peers", "stages", "links", "ideal", "ideal-of-workers", "as-before", ""]
 LeadingChart = Literal["workers", "steps", "stages", "dp-steps", "waited-for"]
 
 
@@ -39,7 +41,8 @@ class Cause:
     a host or its network connection, `is_of_transfers` of transfers between workers;
     `delays_worker` is one that makes a worker late by itself. Where `names_stops`, the evidence's
     steps are those of stops. Of causes that are `confused_with` each other, and lose the same time,
-    one is dropped.
+    one is dropped. `question` is what the page suggests to ask, by the edits `asks`; "" where it
+    depends on the culprits, or there is none.
     """
 
     name: str
@@ -54,6 +57,8 @@ class Cause:
     delays_worker: bool = False
     names_stops: bool = False
     confused_with: frozenset[str] = frozenset()
+    question: str = ""
+    asks: WhatIfEdits = ""
 
 
 # What all causes that stop workers may be taken for.
@@ -69,6 +74,7 @@ def _rows() -> Iterator[Cause]:
         is_in_host=True,
         delays_worker=True,
         confused_with=_PAUSES,
+        asks="as-peers",
     )
     yield Cause(
         name=LATE_HOST,
@@ -80,7 +86,13 @@ def _rows() -> Iterator[Cause]:
         delays_worker=True,
         confused_with=_HOST_WORK,
     )
-    yield Cause(name=STAGE_IMBALANCE, label="long stage", phrase="a long stage", chart="stages")
+    yield Cause(
+        name=STAGE_IMBALANCE,
+        label="long stage",
+        phrase="a long stage",
+        chart="stages",
+        asks="stages",
+    )
     yield Cause(
         name=SEQUENCE_IMBALANCE,
         label="sequence lengths",
@@ -89,6 +101,8 @@ def _rows() -> Iterator[Cause]:
         chart="dp-steps",
         nobody="moves every step",
         nobody_note="no single host",
+        question="Computations of one length everywhere",
+        asks="ideal",
     )
     yield Cause(
         name=EXPERT_IMBALANCE,
@@ -98,6 +112,8 @@ def _rows() -> Iterator[Cause]:
         nobody="moves with the routing",
         nobody_note="no single host",
         confused_with=_PAUSES,
+        question="Even loads of experts",
+        asks="ideal",
     )
     yield Cause(
         name=GC_PAUSE,
@@ -109,6 +125,8 @@ def _rows() -> Iterator[Cause]:
         delays_worker=True,
         names_stops=True,
         confused_with=_HOST_WORK,
+        question="No garbage collection pauses",
+        asks="ideal-of-workers",
     )
     yield Cause(
         name=SLOW_LINK,
@@ -116,6 +134,7 @@ def _rows() -> Iterator[Cause]:
         phrase="a slow link",
         is_in_host=True,
         is_of_transfers=True,
+        asks="links",
     )
     yield Cause(
         name=FLAPPING_LINK,
@@ -123,6 +142,7 @@ def _rows() -> Iterator[Cause]:
         phrase="a flapping link",
         is_in_host=True,
         is_of_transfers=True,
+        asks="links",
     )
     yield Cause(
         name=DATA_LOADING,
@@ -140,6 +160,8 @@ def _rows() -> Iterator[Cause]:
         remedy="Avoiding the memory allocator's stalls",
         is_in_host=True,
         confused_with=frozenset((CPU_CONTENTION, JOB_STOP)),
+        question="No allocator stalls",
+        asks="ideal-of-workers",
     )
     yield Cause(
         name=CPU_CONTENTION,
@@ -147,6 +169,8 @@ def _rows() -> Iterator[Cause]:
         phrase="a busy host",
         remedy="Leaving the host's CPUs to the job",
         is_in_host=True,
+        question="A host with free CPUs",
+        asks="ideal-of-workers",
     )
     yield Cause(
         name=CHECKPOINT_STALL,
@@ -174,6 +198,8 @@ def _rows() -> Iterator[Cause]:
         remedy="Computing as fast as before",
         chart="steps",
         nobody="all workers",
+        question="Everything as fast as before",
+        asks="as-before",
     )
     yield Cause(name=SILENT_WORKER, label="silent worker", phrase="a silent worker")
 
@@ -186,7 +212,7 @@ NOT_EXPLAINED = "not-explained"
 
 def causes_for_pages() -> dict[str, dict[str, str]]:
     """What the pages need of each row."""
-    shown = ("label", "chart", "nobody", "nobody_note")
+    shown = ("label", "chart", "nobody", "nobody_note", "question", "asks")
     return {name: {key: getattr(row, key) for key in shown} for name, row in CAUSES.items()}
 
 

@@ -14,17 +14,11 @@ class StoredByStep(FiguresByStep, kw_only=True, frozen=True):
 
 
 _RESULT = json.Decoder(WindowResult)
-_BY_STEP = json.Decoder(StoredByStep)
 
 
 def decode_result(text: bytes | str) -> WindowResult:
     """A result from its JSON."""
     return _RESULT.decode(text)
-
-
-def decode_by_step(text: bytes | str) -> StoredByStep:
-    """Figures by step from their JSON."""
-    return _BY_STEP.decode(text)
 
 
 def split_by_step(result: WindowResult) -> tuple[WindowResult, StoredByStep | None]:

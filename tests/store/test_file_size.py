@@ -4,11 +4,10 @@ import sqlite3
 
 import pytest
 
-from app.errors import Conflict
 from app.store.database import Store
 from app.store.migrations import migrate
 from app.store.shrinking import file_size
-from app.store.shrinking.file_size import give_back_free_pages, rewrite_file
+from app.store.shrinking.file_size import give_back_free_pages
 from app.store.tables import dead_letters
 
 NUM_ROWS = 10
@@ -66,26 +65,7 @@ def test_few_free_pages_stay_for_the_rows_to_come(file_store):
     assert list(give_back_free_pages(file_store)) == []
 
 
-def test_a_file_of_an_earlier_release_shrinks_once_it_has_been_rewritten(path):
-    old = sqlite3.connect(path)
-    old.execute("PRAGMA auto_vacuum = NONE")
-    old.execute("CREATE TABLE first (a)")
-    old.commit()
-    old.close()
-    migrate(f"sqlite:///{path}")
-    store = Store(f"sqlite:///{path}")
-    fill_and_empty(store)
-    assert pages(path)[2] == 0
-    assert list(give_back_free_pages(store)) == []
-    before_bytes, after_bytes = rewrite_file(store)
-    assert before_bytes > NUM_ROWS * ROW_BYTES > 10 * after_bytes
-    assert pages(path)[1:] == [0, 2]
-    store.close()
-
-
 def test_postgresql_is_left_alone(pg_url):
     store = Store(pg_url)
     assert list(give_back_free_pages(store)) == []
-    with pytest.raises(Conflict, match="PostgreSQL"):
-        rewrite_file(store)
     store.close()

@@ -1,15 +1,13 @@
 """The size of a SQLite file: pages that retention has freed go back to the disk.
 
-A file that an earlier release made reuses its free pages, but does not shrink until it has been
-rewritten once (`rewrite_file`).
+A file that was made without incremental vacuum reuses its free pages, but does not shrink.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from app.errors import Conflict
 from app.store.database import Store
 
 # Pages of a transaction, of 4 kB each.
@@ -39,33 +37,6 @@ def give_back_free_pages(store: Store) -> Iterator[int]:
             freed = num_pages - _number(conn, "page_count")
             size_bytes = freed * _number(conn, "page_size")
         yield size_bytes
-
-
-def rewrite_file(store: Store) -> tuple[int, int]:
-    """Rewrite a SQLite file without free pages; from then on it shrinks by itself.
-
-    Nothing else can write meanwhile, and the disk needs room for a second file.
-
-    Returns:
-        Its size before and afterwards, bytes.
-
-    Raises:
-        Conflict: the database is not SQLite.
-        StoreUnavailable: something else is writing.
-    """
-    if not store.is_sqlite:
-        raise Conflict("only SQLite files are rewritten: PostgreSQL reuses free space by itself")
-    with store.read() as conn:
-        before = _size_bytes(conn)
-    with store.outside_transactions() as conn:
-        conn.execute(text(f"PRAGMA auto_vacuum={_INCREMENTAL}"))
-        conn.execute(text("VACUUM"))
-    with store.read() as conn:
-        return before, _size_bytes(conn)
-
-
-def _size_bytes(conn: Connection) -> int:
-    return _number(conn, "page_count") * _number(conn, "page_size")
 
 
 def _number(conn: Connection, pragma: str) -> int:

@@ -1,6 +1,7 @@
 /** Questions that a window's findings suggest, and those that every window has. */
 
 import { culpritWords } from "../../components/culprits.js"
+import { causeOf } from "../../lib/causes.js"
 import { h } from "../../lib/dom.js"
 import { roundedPercent, tidy } from "../../lib/formatting.js"
 
@@ -8,35 +9,16 @@ const COMPUTE = ["forward-compute", "backward-compute"]
 // One change per slow worker; longer questions are not readable.
 const MAX_CHANGES = 8
 
-const OF_CAUSES = {
-  "slow-worker": asFastAsPeers,
-  "stage-imbalance": stagesAsFast,
-  "sequence-imbalance": ({ steps }) => ({
-    title: "Computations of one length everywhere",
-    edits: [ideal(COMPUTE, { steps })],
-  }),
-  "gc-pause": ({ optypes, workers, num_workers, steps }) => ({
-    title: "No garbage collection pauses",
+// Edits by `asks` of a cause's row (app/result/causes.py), which has the title, too, unless it is here.
+const EDITS = {
+  "as-peers": asFastAsPeers,
+  stages: stagesAsFast,
+  links: linksAsFast,
+  ideal: ({ steps }) => ({ edits: [ideal(COMPUTE, { steps })] }),
+  "ideal-of-workers": ({ optypes, workers, num_workers, steps }) => ({
     edits: [ideal(optypes, { workers: workers.length < num_workers ? [] : workers, steps })],
   }),
-  "slow-link": linksAsFast,
-  "flapping-link": linksAsFast,
-  "allocator-stall": ({ optypes, workers, steps }) => ({
-    title: "No allocator stalls",
-    edits: [ideal(optypes, { workers, steps })],
-  }),
-  "expert-imbalance": ({ steps }) => ({
-    title: "Even loads of experts",
-    edits: [ideal(COMPUTE, { steps })],
-  }),
-  "cpu-contention": ({ optypes, workers, steps }) => ({
-    title: "A host with free CPUs",
-    edits: [ideal(optypes, { workers, steps })],
-  }),
-  "uniform-slowdown": ({ optypes, ratio, steps }) => ({
-    title: "Everything as fast as before",
-    edits: [edit({ op_types: optypes, steps }, slower(ratio))],
-  }),
+  "as-before": ({ optypes, ratio, steps }) => ({ edits: [edit({ op_types: optypes, steps }, slower(ratio))] }),
 }
 
 /**
@@ -98,10 +80,11 @@ export function suggestedCard(all, asked, onPick) {
 }
 
 function ofFinding({ cause, culprits, cost, evidence }, { steps }) {
-  const asked = OF_CAUSES[cause]?.({ ...evidence, culprits, steps: some(evidence.steps, steps) })
+  const row = causeOf(cause)
+  const asked = EDITS[row?.asks]?.({ ...evidence, culprits, steps: some(evidence.steps, steps) })
   if (!asked?.edits.length) return null
   const note = cost === null ? "" : `costs ${roundedPercent(cost)} % of the GPU time`
-  return { key: `${cause} ${culpritWords(culprits)}`, cause, note, ...asked }
+  return { key: `${cause} ${culpritWords(culprits)}`, cause, note, title: row.question, ...asked }
 }
 
 /** The steps that a change is about; none, which means all, where it is about all of the window's. */
