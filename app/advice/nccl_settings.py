@@ -2,9 +2,8 @@
 
 from app.advice.fix import Paste
 
-# docs/feeds/nccl-inspector.md has what Paceline reads of the logs.
 RECORD_COLLECTIVES = Paste(
-    "NCCL: record every collective (then: paceline import nccl-inspector DIR/*.log)",
+    "NCCL: record every collective, for a look by hand",
     "export NCCL_PROFILER_PLUGIN=/path/to/libnccl-profiler-inspector.so\n"
     "export NCCL_INSPECTOR_ENABLE=1\n"
     "export NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500\n"

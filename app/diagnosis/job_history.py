@@ -210,7 +210,7 @@ def unpack(blob: bytes) -> History:
         started_s = np.frombuffer(message["started_s"], "<f8").astype(np.float64)
         step_s = _unpacked(message["step_s"])
         return History(steps, step_s, signals, suspected=suspected, started_s=started_s)
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
         raise ValueError("not a packed history") from error
 
 

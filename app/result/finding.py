@@ -15,7 +15,8 @@ OnsetForm = Literal["since", "first"]
 Basis = Literal["recorded", "concluded", "not-recorded"]
 
 Cause = Annotated[str, Meta(extra_json_schema={"enum": list(CAUSES)})]
-Share = Annotated[float, Meta(ge=0, le=1)]
+# Bounds are for readers: a digit beyond one must not make a stored result unreadable.
+Share = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 
 

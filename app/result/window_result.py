@@ -32,8 +32,8 @@ Matrix = Annotated[
     tuple[tuple[float | None, ...], ...] | None,
     Meta(description="By dp rank and stage; null for a worker that is missing."),
 ]
-Share = Annotated[float, Meta(ge=0)]
-PartOfIt = Annotated[float, Meta(ge=0, le=1)] | None
+Share = Annotated[float, Meta(extra_json_schema={"minimum": 0})]
+PartOfIt = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": 1})] | None
 
 
 class WindowHeader(Record, kw_only=True, frozen=True):

@@ -39,7 +39,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import StatementError
 
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, StartUpFailed
 from app.store.alerting.tables import alert_events, all_tables, delivery_attempts, outbox
 from app.store.columns import JsonText, PackedJson, is_bytes, with_plain_values
 from app.store.database import VERSION_TABLE, Store, current_revision, without_time_limits
@@ -155,6 +155,11 @@ def restore(store: Store, path: Path) -> BackupManifest:
                     if table.name in all_tables.tables:  # this version may have dropped it
                         _fill(conn, table, archive, manifest.rows[table.name])
             _restart_sequences(conn)
+    except StartUpFailed as error:
+        raise InvalidRequest(
+            f"{path.name} has secrets that are not encrypted: restore it with release "
+            f"{OLDEST_RELEASE} and PACELINE_SECRET_KEY, and back that database up"
+        ) from error
     except _FILE_ERRORS as error:
         raise InvalidRequest(f"{path.name} is no whole backup: {error}") from error
     except StatementError as error:

@@ -79,7 +79,7 @@ class PackedJson(TypeDecorator[Any]):
 
     @override
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
-        return None if value is None else msgspec.json.decode(_decompress(value), type=self.record)
+        return None if value is None else msgspec.json.decode(unpacked(value), type=self.record)
 
 
 class PackedBytes(TypeDecorator[bytes]):
@@ -94,7 +94,7 @@ class PackedBytes(TypeDecorator[bytes]):
 
     @override
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else _decompress(value)
+        return None if value is None else unpacked(value)
 
 
 def key_text(length: int) -> TypeEngine[str]:
@@ -123,8 +123,16 @@ def _compress(value: bytes) -> bytes:
     return zstandard.compress(value, _ZSTD_LEVEL)
 
 
-def _decompress(blob: bytes) -> bytes:
-    return zstandard.decompress(blob)
+def unpacked(blob: bytes) -> bytes:
+    """The bytes in a packed column.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    try:
+        return zstandard.decompress(blob)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"the stored value is damaged: {error}") from error
 
 
 def _to_json(value: Any) -> bytes:

@@ -1,6 +1,6 @@
 """Collectives and transfers between ranks, as each rank recorded its part of them.
 
-One table for every source: the client, NCCL Inspector files, torch.profiler, the flight recorder.
+One table for every source: the client and torch.profiler.
 `app/engine/arrivals` reads it; docs/arrivals.md defines the figures.
 """
 

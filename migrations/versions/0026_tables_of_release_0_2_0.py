@@ -36,6 +36,7 @@ def upgrade() -> None:
         batch.drop_column("secrets")
         batch.alter_column("sealed", existing_type=sa.Text(), nullable=False)
     op.drop_table("score_reports")
+    _drop_early_briefs()
 
 
 def downgrade() -> None:
@@ -61,6 +62,14 @@ def downgrade() -> None:
     op.drop_column("alert_groups", "held_since_s")
     op.drop_column("shards", "as_of_s")
     op.drop_column("shards", "taken_s")
+
+
+def _drop_early_briefs() -> None:
+    """Briefs of before 0.1.0, which lacked figures: a job's next window makes another."""
+    briefs = sa.table("window_briefs", sa.column("brief", sa.Text()))
+    names = ("num_steps", "step_s", "discrepancy", "ended_s", "clock_residual_ms", "num_findings")
+    is_early = sa.or_(*(briefs.c.brief.not_like(f'%"{name}"%') for name in names))
+    op.execute(sa.delete(briefs).where(is_early))
 
 
 def _refuse_plain_secrets(conn: sa.Connection) -> None:

@@ -19,6 +19,7 @@ import structlog
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    LargeBinary,
     Table,
     and_,
     delete,
@@ -38,7 +39,7 @@ from app.result.thin import MAX_VALUES, recorded_part, thinned_result, thinned_s
 from app.result.window_result import Resolution, WindowResult
 from app.store import windows as stored
 from app.store.alerting.tables import alert_events
-from app.store.columns import PackedBytes
+from app.store.columns import unpacked
 from app.store.database import Store, now_s
 from app.store.joint_windows import (
     ARRAYS_PER_RANK,
@@ -139,8 +140,8 @@ def _has_old_steps(before_s: float) -> tuple[Any, ...]:
 def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWindows]:
     of = windows.c
     size_bytes = func.coalesce(func.length(of.trace), 0) + func.length(of.result)
-    text = type_coerce(of.result, PackedBytes).label("text")
-    query = select(of.job_id, of.epoch, of.first_step, of.last_step, text,
+    packed = type_coerce(of.result, LargeBinary).label("packed")  # unpacked one by one: see below
+    query = select(of.job_id, of.epoch, of.first_step, of.last_step, packed,
                    size_bytes.label("size_bytes"))  # fmt: skip
     query = query.where(*_has_old_steps(before_s)).order_by(of.updated_s).limit(_BATCH_ROWS)
     query = query.with_for_update(of=windows, skip_locked=True)  # no row changes meanwhile
@@ -151,7 +152,7 @@ def _thin_steps(store: Store, before_s: float, lock: Lock) -> Iterator[ThinnedWi
             by_project: dict[str, int] = defaultdict(int)
             for row in rows:
                 try:
-                    _replace_steps(conn, row, decode_result(row.text), max_values=1)
+                    _replace_steps(conn, row, decode_result(unpacked(row.packed)), max_values=1)
                 except _UNREADABLE:
                     # Its steps stay: a result that cannot be read must not stop the others.
                     log.exception("steps not thinned", job=row.job_id, first_step=row.first_step)

@@ -72,8 +72,9 @@ export function silentRanksRemark(job, page) {
   ]
 }
 
-/** The worker of a rank. */
-const placeOf = (worker, page) => [" (", h("a", { href: workerHref(page, worker) }, workerName(worker)), ")"]
+/** The worker of a rank; nothing where more ranks than workers are listed. */
+const placeOf = (worker, page) =>
+  worker ? [" (", h("a", { href: workerHref(page, worker) }, workerName(worker)), ")"] : []
 
 function asOf(job, result) {
   if (job.state !== "silent") {

@@ -145,6 +145,7 @@ const ACTIONS = {
   "token.create": "Created a token",
   "token.revoke": "Revoked a token",
   "retention.set": "Changed the retention",
+  "scores.add": "Added scores of another tool", // of 0.1.0
   "recording.set": "Changed which steps a job records",
   "job.archive": "Archived a job",
   "job.unarchive": "Unarchived a job",
