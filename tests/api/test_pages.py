@@ -158,8 +158,10 @@ async def test_every_page_carries_the_words_for_causes(api):
     )
     assert list(rows) == list(CAUSES)
     assert rows["late-host"] == {
-        "label": "late host", "chart": "waited-for", "nobody": "no single worker", "nobody_note": ""
+        "label": "late host", "chart": "waited-for", "nobody": "no single worker",
+        "nobody_note": "", "question": "", "asks": "",
     }  # fmt: skip
+    assert rows["gc-pause"]["question"] == "No garbage collection pauses"
 
 
 async def test_common_refusals_are_documented(api):
