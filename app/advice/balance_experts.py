@@ -110,20 +110,20 @@ def _longest_first(
             rank = min(free, key=lambda each: (expert in placed[each], total[each], each))
             placed[rank].append(expert)
             total[rank] += loads[expert] / copies[expert]
-    return tuple(tuple(sorted(each)) for each in placed)
+    return tuple(tuple(sorted(experts)) for experts in placed)
 
 
 def _placement(
     ranks: tuple[tuple[int, ...], ...], loads: Sequence[float], copies: tuple[int, ...]
 ) -> ExpertPlacement:
-    load = tuple(sum(loads[each] / copies[each] for each in of_rank) for of_rank in ranks)
+    load = tuple(sum(loads[expert] / copies[expert] for expert in experts) for experts in ranks)
     return ExpertPlacement(ranks, load, copies)
 
 
 def _check(loads: Sequence[float], num_ranks: int) -> None:
     if num_ranks < 1 or not loads:
         raise InvalidRequest(f"{len(loads)} experts over {num_ranks} ranks: give at least 1 each")
-    if any(not (isfinite(each) and each >= 0) for each in loads):
+    if any(not (isfinite(load) and load >= 0) for load in loads):
         raise InvalidRequest("an expert's load is negative or no number: give tokens, 0 or more")
 
 

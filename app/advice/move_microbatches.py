@@ -39,7 +39,7 @@ def balanced_counts(
         raise InvalidRequest(
             f"{total} micro-batches for {len(seconds_each)} replicas: give each at least 1"
         )
-    if not all(each > 0 for each in seconds_each):
+    if not all(took_s > 0 for took_s in seconds_each):
         raise InvalidRequest("a micro-batch takes no time on some replica: give more than 0 s")
     besides = seconds_besides or [0.0] * len(seconds_each)
     counts = [1] * len(seconds_each)

@@ -76,10 +76,10 @@ class _Search:
 
     def _simulate(self, splits: Sequence[Split]) -> None:
         """Simulate the splits that are not known yet, each as a group of lanes."""
-        new = [each for each in dict.fromkeys(splits) if each not in self._known]
+        new = [split for split in dict.fromkeys(splits) if split not in self._known]
         if not new:
             return
-        factors = np.stack([self._costs.factors(each, self._costs.layer_s) for each in new])
+        factors = np.stack([self._costs.factors(split, self._costs.layer_s) for split in new])
         of_row = np.where(self._pass >= 0, factors[:, self._pass, self._stage], 1.0)
         durations = self._group.durations
         replaced = Durations(
@@ -125,8 +125,8 @@ class _Search:
         order = np.argsort(load_s).tolist()
         most, least = set(order[-MOST_LOADED:]), set(order[:LEAST_LOADED])
         return (
-            [each for each in every if each % self.pp_size in most],
-            [each for each in every if each % self.pp_size in least],
+            [chunk for chunk in every if chunk % self.pp_size in most],
+            [chunk for chunk in every if chunk % self.pp_size in least],
         )
 
 

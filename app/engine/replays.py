@@ -70,7 +70,7 @@ def _wait(
 
 
 def _ranks_by_block(block: Ints) -> list[Ints]:
-    return [np.flatnonzero(block == each) for each in np.unique(block)]
+    return [np.flatnonzero(block == number) for number in np.unique(block)]
 
 
 @dataclass(frozen=True, slots=True)

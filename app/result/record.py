@@ -14,6 +14,6 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     def as_json(self) -> dict[str, Json]:
-        """As objects, lists and plain values, as whoever reads the JSON gets it."""
+        """As objects, lists and plain values: what a reader of the JSON gets."""
         found: dict[str, Json] = msgspec.json.decode(msgspec.json.encode(self))
         return found

@@ -415,7 +415,7 @@ def _joined(traces: list[Trace]) -> Trace:
         return parts[0]
     names = [name for name in OPTIONAL if any(getattr(each, name) is not None for each in parts)]
     required = [name for name in parts[0].columns() if name not in OPTIONAL]
-    columns = {name: np.concatenate([getattr(each, name) for each in parts]) for name in required}
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in required}
     for name in names:
         columns[name] = np.concatenate([_or_unknown(each, name) for each in parts])
     return Trace(**columns)

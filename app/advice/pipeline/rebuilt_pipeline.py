@@ -95,7 +95,7 @@ def _taken(values: Any, dp_ranks: Sequence[int]) -> Any:
 def without_launch_delays(drawn: DrawnSteps) -> DrawnSteps:
     """The same durations with every operation launched as soon as it can be."""
     none = np.zeros((*drawn.forward_s.shape[:3], 1, 1))
-    once = {name: np.zeros(each.shape) for name, each in drawn.once_delay_s.items()}
+    once = {name: np.zeros(delay_s.shape) for name, delay_s in drawn.once_delay_s.items()}
     return replace(
         drawn,
         forward_delay_s=none,

@@ -37,7 +37,9 @@ class _StepTimes:
         if not steps:
             return cls((), (), (), ())
         parts = np.array_split(np.arange(len(steps)), min(len(steps), MAX_POINTS))
-        recorded_s, ideal_s = (np.asarray(each, float) for each in (times.recorded, times.ideal))
+        recorded_s, ideal_s = (
+            np.asarray(step_s, float) for step_s in (times.recorded, times.ideal)
+        )
         return cls(
             [float(part.mean()) + 1 for part in parts],
             [_steps_text(steps[part[0]], steps[part[-1]]) for part in parts],

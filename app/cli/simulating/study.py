@@ -25,7 +25,7 @@ def straggler_law(tails: Sequence[Tail], workers: Sequence[int], *, theme: Theme
 
     Those of heavy tails meet at the right end, so that they are named at the left one.
     """
-    shares = [[tail.efficiency(each) for each in workers] for tail in tails]
+    shares = [[tail.efficiency(number) for number in workers] for tail in tails]
     return PlotlyFigure(
         data=[
             _line(tail, workers, share, _DASHES[_place(tail, tails) % len(_DASHES)], theme)
@@ -55,14 +55,14 @@ def straggler_law(tails: Sequence[Tail], workers: Sequence[int], *, theme: Theme
         meta=meta(
             _sentence(tails[0], tails[-1], workers[-1]),
             ["workers", *(tail.label for tail in tails)],
-            [_row(each, position, shares) for position, each in enumerate(workers)],
+            [_row(number, position, shares) for position, number in enumerate(workers)],
         ),
     )
 
 
 def _place(tail: Tail, tails: Sequence[Tail]) -> int:
     """Position among the tails of its kind."""
-    return [each for each in tails if type(each) is type(tail)].index(tail)
+    return [other for other in tails if type(other) is type(tail)].index(tail)
 
 
 def _line(
@@ -88,7 +88,7 @@ def _line(
 
 def _sentence(lightest: Tail, heaviest: Tail, num_workers: int) -> str:
     light, heavy = (
-        formatting.percent(each.efficiency(num_workers)) for each in (lightest, heaviest)
+        formatting.percent(extreme.efficiency(num_workers)) for extreme in (lightest, heaviest)
     )
     return (
         f"Of the time of {formatting.count(num_workers)} workers that wait for the slowest one, "

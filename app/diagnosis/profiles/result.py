@@ -145,13 +145,13 @@ def _without_blame(job: ProfiledJob) -> list[str]:
 
 
 def _exposed_share(job: ProfiledJob) -> float:
-    total_s = sum(float(each.time.step_s.sum()) for each in job.ranks)
-    return sum(float(each.time.exposed_s.sum()) for each in job.ranks) / total_s
+    total_s = sum(float(rank.time.step_s.sum()) for rank in job.ranks)
+    return sum(float(rank.time.exposed_s.sum()) for rank in job.ranks) / total_s
 
 
 def _computing_share(job: ProfiledJob) -> float:
-    total_s = sum(float(each.time.step_s.sum()) for each in job.ranks)
-    return sum(float(each.time.computing_s.sum()) for each in job.ranks) / total_s
+    total_s = sum(float(rank.time.step_s.sum()) for rank in job.ranks)
+    return sum(float(rank.time.computing_s.sum()) for rank in job.ranks) / total_s
 
 
 MAX_TRANSFERS = 200

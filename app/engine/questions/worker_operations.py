@@ -65,7 +65,7 @@ def _own_and_peers(group: Replayer, ops: Ints, dp_rank: int, stage: int) -> tupl
 
 
 def _times_of_type(name: str, parts: list[tuple[Floats, Floats]]) -> WorkerOpTimes:
-    own_s, peers_s = (np.concatenate(each) for each in zip(*parts, strict=True))
+    own_s, peers_s = (np.concatenate(of_groups) for of_groups in zip(*parts, strict=True))
     median_s, p95_s = np.quantile(own_s, (0.5, 0.95)).tolist()
     quartiles = np.quantile(peers_s, (0.25, 0.5, 0.75)).tolist() if peers_s.size else None
     return WorkerOpTimes(

@@ -45,12 +45,14 @@ def newest_primary(
     Raises:
         MasterNotFoundError: none of the newest is usable.
     """
-    states = [each[service] for each in answers if isinstance(each, Mapping) and service in each]
+    states = [
+        answer[service] for answer in answers if isinstance(answer, Mapping) and service in answer
+    ]
     newest = max((int(state["config-epoch"]) for state in states), default=0)
     for state in states:
         if int(state["config-epoch"]) == newest and is_usable(state, service):
             return state["ip"], state["port"]
-    errors = ", ".join(f"{each}" for each in answers if isinstance(each, BaseException))
+    errors = ", ".join(f"{answer}" for answer in answers if isinstance(answer, BaseException))
     raise MasterNotFoundError(f"no sentinel names a primary of {service!r} that is up: {errors}")
 
 
@@ -73,7 +75,7 @@ class AsyncSentinels(redis.asyncio.sentinel.Sentinel):
 
     @override
     async def discover_master(self, service_name: str) -> NodeAddress:
-        asked: list[Any] = [each.sentinel_masters() for each in self.sentinels]
+        asked: list[Any] = [sentinel.sentinel_masters() for sentinel in self.sentinels]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         return newest_primary(service_name, answers, self.check_master_state)
 

@@ -45,7 +45,9 @@ class ReceiverHealth:
 
 _HEALTH_COLUMNS = tuple(endpoints.c[each.name] for each in fields(ReceiverHealth))
 # After a reset; what was delivered stays known.
-_HEALTHY = {each.name: each.default for each in fields(ReceiverHealth) if each.name != "last_ok_s"}
+_HEALTHY = {
+    column.name: column.default for column in fields(ReceiverHealth) if column.name != "last_ok_s"
+}
 
 
 def add(conn: Connection, receiver: Receiver) -> None:

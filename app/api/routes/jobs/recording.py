@@ -237,7 +237,7 @@ def set_recording(
         plan = recordings.add(
             conn, job_id, job.epoch, sample, from_step=from_step, now_s=now_s, by=caller.actor
         )
-        changes = changed_fields(*(dict(PlanOut.model_validate(each)) for each in (newest, plan)))
+        changes = changed_fields(*(dict(PlanOut.model_validate(known)) for known in (newest, plan)))
         write_audit(conn, caller, "recording.set", job_of(job_id), now_s=now_s, changes=changes)
         job = jobs.get(conn, job_id)
     service.registrations.forget(job_id)
