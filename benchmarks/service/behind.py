@@ -116,7 +116,7 @@ class Banner:
     """What a page hears of being behind, beside what the API says of it at its looks."""
 
     is_up: bool = False
-    num_ups: int = 0
+    came_up_at: list[float] = field(default_factory=list)
     longest_wait_s: float = 0.0
     _heard_s: float = 0.0
     _said: bool = False
@@ -142,7 +142,8 @@ class Banner:
                 kind = text
             if name == "data" and kind == "lag":
                 is_up, self._heard_s = json.loads(text)["behind_s"] is not None, time.monotonic()
-                self.num_ups += is_up and not self.is_up
+                if is_up and not self.is_up:
+                    self.came_up_at.append(time.time())
                 self.is_up = is_up
 
     def said_behind(self, is_behind: bool, now_s: float) -> None:
@@ -225,7 +226,8 @@ class Watch:
 class RoundResult:
     """One round; `told_after_s` counts from when all that the hung job sent was processed.
 
-    `banner_after_s` is the longest that the banner said something else than the API.
+    `banner_after_s` is the longest that the banner said something else than the API, `banners_at`
+    the Unix seconds at which it came up.
     """
 
     number: int
@@ -235,7 +237,7 @@ class RoundResult:
     num_refused: int
     longest_behind_s: float
     told_after_s: float | None
-    num_banners: int
+    banners_at: list[float]
     banner_after_s: float
     wrong: list[str]
 
@@ -304,7 +306,7 @@ def _result(
         sum(training.num_refused for training in trainings.values()),
         watch.longest_behind_s,
         None,
-        watch.banner.num_ups,
+        watch.banner.came_up_at,
         watch.banner.longest_wait_s,
         sorted(set(watch.wrong)),
     )
@@ -320,9 +322,11 @@ def play_undisturbed(found: Served, lasts_s: float, step_s: float) -> RoundResul
         began_s = time.monotonic()
         while time.monotonic() - began_s < lasts_s:
             time.sleep(_POLL_S)
-        if watch.banner.num_ups or watch.longest_behind_s >= BEHIND_AFTER_S:
+        if watch.banner.came_up_at or watch.longest_behind_s >= BEHIND_AFTER_S:
+            at = ", ".join(_clock(came_s) for came_s in watch.banner.came_up_at) or "none"
             watch.wrong.append(
-                f"{watch.banner.num_ups} banners, up to {watch.longest_behind_s:.0f} s behind"
+                f"up to {watch.longest_behind_s:.0f} s behind; banners at {at} (UTC), "
+                f"of a round since {_clock(time.time() - lasts_s)}"
             )
         hung, thinned, *_ = trainings.values()
         hung.hangs.set()
@@ -332,6 +336,10 @@ def play_undisturbed(found: Served, lasts_s: float, step_s: float) -> RoundResul
     result = _result(0, "undisturbed", began_s, watch, trainings)
     known = [after_s for after_s in told_after_s if after_s is not None]
     return replace(result, told_after_s=max(known) if len(known) == len(told_after_s) else None)
+
+
+def _clock(at_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.gmtime(at_s))
 
 
 def _told_after_s(watch: Watch, hung: Training) -> float | None:
@@ -443,5 +451,5 @@ def _line(result: Mapping[str, Any]) -> str:
     wrong = "; ".join(result["wrong"][:3]) or "nothing wrong said"
     seen = f"{result['num_looks']} looks, up to {result['longest_behind_s']:.0f} s behind"
     refused = f"{result['num_refused']} refused"
-    banner = f"{result['num_banners']} banners, {result['banner_after_s']:.1f} s late"
+    banner = f"{len(result['banners_at'])} banners, {result['banner_after_s']:.1f} s late"
     return f"{result['number']:3} {result['fault']:16} {seen}, {banner}, {refused}, {told}: {wrong}"
