@@ -10,6 +10,7 @@ as a page holds it: its banner has to come and go with what the API says.
 import json
 import random
 import secrets
+import shutil
 import tempfile
 import threading
 import time
@@ -380,6 +381,16 @@ def bearable_step_s(found: Served) -> float:
     return took_s * NUM_JOBS / steps
 
 
+def _is_caught_up(client: httpx.Client) -> bool:
+    """Whether what was pushed flat out is processed: half as late as what counts as behind."""
+    time.sleep(_POLL_S)
+    try:
+        items = client.get("/jobs").json()["items"]
+    except httpx.HTTPError:
+        return False
+    return all(job["behind_s"] < BEHIND_AFTER_S / 2 for job in items)
+
+
 def _is_analysed(client: httpx.Client) -> bool:
     time.sleep(_POLL_S)  # half a core has more to do than to answer this
     return _analysed(client) > 0
@@ -405,7 +416,10 @@ def behind(
         float, typer.Option(help="Seconds at 0.8 of the bearable load instead, without a fault.")
     ] = 0.0,
 ) -> None:
-    """Overload `paceline serve` on half a core, with faults; exit status 1 if it blames a job."""
+    """Overload `paceline serve` on half a core, with faults; exit status 1 if it blames a job.
+
+    The log of the latest round's server is kept beside the results.
+    """
     lines = out.read_text().splitlines() if resume and out.exists() else []
     done = [json.loads(line) for line in lines]
     if not resume:
@@ -420,10 +434,13 @@ def behind(
             )
             step_s = bearable_step_s(found)
             if undisturbed:
+                caught_up = partial(_is_caught_up, stack.enter_context(found.client()))
+                wait_until(caught_up, "what was pushed flat out is processed", 600.0)
                 result = play_undisturbed(found, undisturbed, step_s / _UNDISTURBED_LOAD)
             else:
                 lasts_s = first if number == 0 else 60.0
                 result = play_round(found, number, fault, lasts_s, step_s / _LOAD)
+            shutil.copy(Path(directory) / "serve.log", out.with_suffix(".log"))
         done.append(asdict(result))
         with out.open("a") as file:
             file.write(json.dumps(asdict(result)) + "\n")
