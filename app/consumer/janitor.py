@@ -7,7 +7,8 @@ PostgreSQL that many rows were removed from are vacuumed, so that new rows take 
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 import structlog
 
@@ -21,11 +22,16 @@ from app.store.shrinking.thinning import ThinningDays
 
 log = structlog.get_logger()
 
+_Batch = TypeVar("_Batch")
+
 _FIRST_AFTER_S = 60.0  # not during the start
 _CHECK_EVERY_S = 3600.0
 _TURN_S = 20.0
-_BETWEEN_TURNS_S = 40.0
-_BETWEEN_BATCHES_S = 0.1  # lets others write
+_BETWEEN_TURNS_S = 10.0
+# It waits this many times as long as a batch took before the next one, and so long at least:
+# consumers that have a fifth of half a core to spare keep up beside it.
+_PAUSE_PER_WORK = 9.0
+_LEAST_PAUSE_S = 0.1
 
 
 class Janitor:
@@ -69,12 +75,10 @@ class Janitor:
         """
         until_s = self._monotonic() + _TURN_S
         removed: Counter[str] = Counter()
-        is_done = True
-        for batch in retention.sweep(self._store, self._usual, self._thinning):
-            removed[batch.kind] += batch.number
-            if self._monotonic() >= until_s or stop.wait(_BETWEEN_BATCHES_S):
-                is_done = False
-                break
+        batches = retention.sweep(self._store, self._usual, self._thinning)
+        is_done = self._work_off(
+            batches, lambda batch: removed.update({batch.kind: batch.number}), stop, until_s
+        )
         if removed:
             log.info(
                 "old rows removed", **{kind.replace(" ", "_"): n for kind, n in removed.items()}
@@ -85,13 +89,27 @@ class Janitor:
 
     def _shrink(self, stop: threading.Event, until_s: float) -> bool:
         """Give free pages of a SQLite file back, in short transactions; False if some are left."""
-        freed_bytes = 0
-        is_done = True
-        for size_bytes in give_back_free_pages(self._store):
-            freed_bytes += size_bytes
-            if self._monotonic() >= until_s or stop.wait(_BETWEEN_BATCHES_S):
-                is_done = False
-                break
+        freed_bytes: list[int] = []
+        is_done = self._work_off(
+            give_back_free_pages(self._store), freed_bytes.append, stop, until_s
+        )
         if freed_bytes:
-            log.info("database file shrunk", freed_bytes=freed_bytes)
+            log.info("database file shrunk", freed_bytes=sum(freed_bytes))
         return is_done
+
+    def _work_off(
+        self,
+        batches: Iterable[_Batch],
+        note: Callable[[_Batch], object],
+        stop: threading.Event,
+        until_s: float,
+    ) -> bool:
+        """Work on one batch after the other, with pauses; False if some may be left."""
+        began_s = time.perf_counter()
+        for batch in batches:
+            note(batch)
+            pause_s = max(_LEAST_PAUSE_S, _PAUSE_PER_WORK * (time.perf_counter() - began_s))
+            if self._monotonic() >= until_s or stop.wait(pause_s):
+                return False
+            began_s = time.perf_counter()
+        return True

@@ -32,6 +32,7 @@ from app.ingest.assembly.assembler import (
 from app.ingest.assembly.rank_tracker import NO_STEP
 from app.ingest.assembly.window_codec import PackedWindow
 from app.ingest.batch import OpBatch
+from app.ingest.queue import entry_order
 from app.ingest.wire import codec
 from app.store import as_of, hosts, jobs, runs, shards, windows
 from app.store.database import Connection, with_longer_limit
@@ -398,8 +399,19 @@ class RunCache:
         """See what waits in the queue."""
         queue, now_s = self._context.queue, self._context.monotonic()
         newest = queue.newest(self._shard)  # first: what comes in between is not yet known
+        self._forget_gone(newest)
         oldest = queue.oldest(self._shard, besides=self.stuck_entries)
         self.looks.look(oldest=oldest, newest=newest, now_s=now_s)
+
+    def _forget_gone(self, newest: str) -> None:
+        """No job waits for what a server lost that was wiped: its ids may begin again."""
+        if not self.stuck_entries:
+            return
+        oldest = self._context.queue.oldest(self._shard)
+        for entry_id in list(self.stuck_entries):
+            order = entry_order(entry_id)
+            if oldest is None or not entry_order(oldest) <= order <= entry_order(newest):
+                del self.stuck_entries[entry_id]
 
     def heard_of_s(self, job_id: str) -> float:
         """Up to when all that the job has sent is taken: what it could not send is not missing."""

@@ -137,6 +137,25 @@ def test_job_with_unreadable_state_blocks_no_other_job_and_delays_no_end(twin):
     assert twin.rows("runs", "job_id", "is_closed") == [("broken", False), ("job", True)]
 
 
+@pytest.mark.parametrize("do_ids_restart", [True, False])
+def test_nobody_waits_for_a_stuck_entry_that_a_wiped_server_has_lost(twin, do_ids_restart):
+    twin.push("broken", HEALTHY, 0)
+    twin.turns(twin.consumer())
+    with twin.store.write() as conn:
+        conn.execute(update(cursors).where(cursors.c.job_id == "broken").values(blob=b"\xc1"))
+    twin.push("broken", HEALTHY, 1)
+    consumer = twin.consumer()
+    twin.turns(consumer)
+    shard = twin.queue.shards[0]
+    shard.pending.clear()
+    if do_ids_restart:
+        shard.newest_id = "0-0"
+    twin.pass_time(2 * as_of.RETRIED_WITHIN_S)
+    twin.turns(consumer)
+    with twin.store.read() as conn:
+        assert not as_of.read(conn, num_shards=1, now_s=twin.unix_clock()).of("broken").is_behind
+
+
 @pytest.fixture
 def poison_assembler(twin, monkeypatch):
     """A function that makes the assembler raise an error for batches of host "poison"."""

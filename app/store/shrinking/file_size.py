@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from app.store.database import Store
 
 # Pages of a transaction, of 4 kB each.
-_BATCH_PAGES = 1000
+_BATCH_PAGES = 250
 # Some free pages are left for the rows to come: this share of the file, or so many.
 _KEPT_SHARE = 0.02
 _MIN_KEPT_PAGES = 4096
